@@ -1,0 +1,1 @@
+"""Backstory: language models that remember."""

@@ -1,0 +1,84 @@
+"""`backstory VERB ...`: finds the verb, and turns errors into one line and an exit code; imports no torch itself."""
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from backstory.config.errors import NonFiniteError, UserError, nearest
+
+VERBS = {
+    "demo": "train, read, examine and report a small model on your own Python's documentation (5 minutes)",
+    "train": "train a model by a recipe",
+    "evaluate": "read a text with a trained model and score it",
+    "examine": "measure how a model uses its context",
+    "report": "make one page of the results in run folders",
+    "reader": "test that a reader's scores are honest (audit)",
+    "data": "show what a corpus holds",
+    "recipe": "copy or check a recipe",
+    "ls": "list models, recipes, corpora, readers, experiments",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code: 0, 2 for what the user can put right, 3 for a loss that broke down."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(arguments)
+    except UserError as error:
+        return _fail(str(error), 2)
+    except NonFiniteError as error:
+        return _fail(str(error), 3)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); the interpreter would complain once more while it closes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    verb, *rest = arguments
+    if verb == "--version":
+        from importlib.metadata import version
+
+        print(f"backstory {version('backstory')}")
+        return 0
+    if verb not in VERBS:
+        raise UserError(f"there is no command '{verb}'{nearest(verb, VERBS)}; `backstory --help` lists them")
+    warnings.showwarning = _show_warning
+    return importlib.import_module(f"backstory.cli.{verb}").main(rest) or 0
+
+
+def overview() -> str:
+    """What `backstory --help` prints."""
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
+    return "\n".join(
+        [
+            "Backstory: language models that remember.",
+            "",
+            "usage: backstory COMMAND [...]      (backstory COMMAND --help explains one)",
+            "",
+            *lines,
+            "",
+            "Begin with `backstory demo`. Long work can be stopped with Ctrl-C and taken up again with --resume.",
+        ]
+    )
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"backstory: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:  # noqa: ANN001
+    print(f"backstory: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

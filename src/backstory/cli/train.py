@@ -1,0 +1,85 @@
+"""`backstory train RECIPE [...]`: any setting of the recipe can be overridden by a flag of its dotted name."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.config import RunConfig, UserError, from_dict, recipes, to_dict
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train a model by a recipe: `backstory train RECIPE`, where RECIPE is a name or a YAML file."""
+
+    corpus: str | None = None
+    """Short for --text.corpus: a corpus by name, a text file, or a folder."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    out: Path | None = None
+    """The run's folder (else runs/RECIPE)."""
+    resume: bool = False
+    """Go on with the run in that folder."""
+    overwrite: bool = False
+    """Start again in a folder that holds a run."""
+    accept: tuple[str, ...] = ()
+    """What may differ from the resumed run: config, corpus."""
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train; on a signal, save and exit with 128 + its number."""
+    recipe, rest = split_recipe(arguments, "train")
+    config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
+    given = parse(Arguments, rest, "train RECIPE", Arguments(config=config))
+    if not recipe:
+        raise UserError("name a recipe: `backstory train RECIPE`; `backstory ls recipes` lists them")
+    if given.resume and given.overwrite:
+        raise UserError("--resume and --overwrite exclude each other; give one of them")
+    if unknown := set(given.accept) - {"config", "corpus"}:
+        raise UserError(f"--accept takes config or corpus, not {', '.join(sorted(unknown))}")
+    config = given.config
+    if given.corpus is not None:
+        config = dataclasses.replace(config, text=dataclasses.replace(config.text, corpus=given.corpus))
+
+    from backstory.training import Stopped, train
+
+    out = given.out or Path("runs") / Path(recipe).stem
+    mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
+    try:
+        result = train(config, out, mode=mode, data_dir=given.data_dir, accept=frozenset(given.accept))
+    except Stopped as stopped:
+        print(f"backstory: {stopped}", file=sys.stderr)
+        return 128 + stopped.signal
+    figures = result["figures"]
+    print(
+        f"{out}: validation perplexity {figures['valid_perplexity']:.2f} per {figures['unit']} "
+        f"after epoch {figures['best_epoch']} of {figures['epochs']}; `backstory evaluate {out}` reads the test split"
+    )
+    return 0
+
+
+def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[str]]:
+    """The recipe, which comes first, and what follows it."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        return None, list(arguments)
+    if arguments[0].startswith("-"):
+        raise UserError(f"the recipe comes first: `backstory {verb} RECIPE {arguments[0]} ...`")
+    return arguments[0], list(arguments[1:])
+
+
+def with_kinds(config: RunConfig, arguments: Sequence[str]) -> RunConfig:
+    """The settings with `--model.PART.kind K` applied, which changes what other flags there are."""
+    settings: dict[str, Any] = to_dict(config)
+    for flag, value in zip(arguments, arguments[1:], strict=False):
+        path = flag.removeprefix("--").split(".")
+        if flag.startswith("--model.") and len(path) == 3 and path[2] == "kind":
+            part = settings["model"].get(path[1])
+            if isinstance(part, dict) and part.get("kind") != value:
+                settings["model"][path[1]] = {"kind": value}
+    return from_dict(RunConfig, settings, "command line")

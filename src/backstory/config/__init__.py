@@ -1,0 +1,32 @@
+"""Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
+
+from backstory.config.errors import NonFiniteError, UserError
+from backstory.config.schema import (
+    EmbeddingConfig,
+    LSTMConfig,
+    MixtureConfig,
+    ModelConfig,
+    RunConfig,
+    SoftmaxConfig,
+    TextConfig,
+    TrainingConfig,
+)
+from backstory.config.strict import from_dict, from_yaml, to_dict, to_yaml, validate
+
+__all__ = [
+    "EmbeddingConfig",
+    "LSTMConfig",
+    "MixtureConfig",
+    "ModelConfig",
+    "NonFiniteError",
+    "RunConfig",
+    "SoftmaxConfig",
+    "TextConfig",
+    "TrainingConfig",
+    "UserError",
+    "from_dict",
+    "from_yaml",
+    "to_dict",
+    "to_yaml",
+    "validate",
+]

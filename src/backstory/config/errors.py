@@ -1,0 +1,18 @@
+"""The errors a user can cause; the command line turns each into one line and an exit code."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can put right; the message is one line that says what is wrong and what to do (exit code 2)."""
+
+
+class NonFiniteError(Exception):
+    """A loss or a gradient stopped being a finite number; training ends before the optimizer step (exit code 3)."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the known name closest to `name`, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -1,0 +1,33 @@
+"""Recipes: packaged YAML files, found by name, or files of one's own, found by path."""
+
+from importlib import resources
+from pathlib import Path
+
+from backstory.config.errors import UserError, nearest
+from backstory.config.schema import RunConfig
+from backstory.config.strict import from_file, from_yaml
+
+
+def names() -> list[str]:
+    """The packaged recipes."""
+    folder = resources.files("backstory") / "recipes"
+    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+
+
+def text(name: str) -> str:
+    """The YAML of a packaged recipe, its header included. Raises UserError for an unknown name."""
+    if name not in names():
+        raise UserError(f"there is no recipe '{name}'{nearest(name, names())}; `backstory ls recipes` lists them")
+    return (resources.files("backstory") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def summary(name: str) -> str:
+    """The first line of a packaged recipe's header."""
+    return text(name).splitlines()[0].removeprefix("#").strip()
+
+
+def load(name_or_path: str) -> RunConfig:
+    """The settings of a recipe by its name, or of a YAML file by its path. Raises UserError."""
+    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
+        return from_file(RunConfig, Path(name_or_path))
+    return from_yaml(RunConfig, text(name_or_path), f"recipe {name_or_path}")

@@ -1,0 +1,128 @@
+"""Strict conversion between dataclasses and YAML: unknown keys, wrong types and values out of range are one-line errors."""
+
+import dataclasses
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+import yaml
+
+from backstory.config.errors import UserError, nearest
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A config as plain dictionaries, lists and numbers."""
+    return {
+        f.name: to_dict(v) if dataclasses.is_dataclass(v) else list(v) if isinstance(v, tuple) else v
+        for f in dataclasses.fields(config)
+        for v in [getattr(config, f.name)]
+    }
+
+
+def to_yaml(config: Any) -> str:
+    """A config as YAML with the fields in the order of the dataclass."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False)
+
+
+def from_yaml(kind: type[T], text: str, source: str) -> T:
+    """Read a config of the given kind; `source` names the file in error messages.
+
+    Raises UserError for text that is not YAML, unknown keys, wrong types and values out of range.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = f" at line {error.problem_mark.line + 1}" if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else ""
+        raise UserError(f"{source} is not valid YAML{where}; correct it and run again") from None
+    return from_dict(kind, {} if data is None else data, source)
+
+
+def from_file(kind: type[T], path: Path) -> T:
+    """Read a config from a YAML file. Raises UserError also when the file cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"cannot read {path}: {reason}") from None
+    return from_yaml(kind, text, str(path))
+
+
+def from_dict(kind: type[T], data: Any, source: str) -> T:
+    """Build a config of the given kind from plain dictionaries, checked throughout. Raises UserError."""
+    config = _convert(kind, data, "", source)
+    validate(config, source)
+    return config
+
+
+def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
+    def wrong(expected: str) -> UserError:
+        return UserError(f"{source}: {path or 'the file'} must be {expected}, not {value!r}")
+
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _convert_dataclass(typing.cast(type, kind), value, path, source)
+    if origin in (Union, types.UnionType):
+        return _convert_union(arguments, value, path, source)
+    if origin is Literal:
+        if value not in arguments or isinstance(value, bool):
+            raise wrong("one of " + ", ".join(map(str, arguments)) + (nearest(value, arguments) if isinstance(value, str) else ""))
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise wrong("a list")
+        return tuple(_convert(arguments[0], v, f"{path}[{i}]", source) for i, v in enumerate(value))
+    if kind is float and isinstance(value, str):
+        # YAML 1.1 reads 1e-3 (no dot) as text; everyone who writes it means the number.
+        try:
+            return float(value)
+        except ValueError:
+            raise wrong("a number") from None
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise wrong({int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, kind.__name__))
+
+
+def _convert_dataclass(kind: type, value: Any, path: str, source: str) -> Any:
+    if not isinstance(value, dict):
+        raise UserError(f"{source}: {path or 'the file'} must be a mapping of settings, not {value!r}")
+    hints = typing.get_type_hints(kind)
+    for key in value:
+        if key not in hints:
+            dotted = f"{path}.{key}" if path else str(key)
+            raise UserError(f"{source}: unknown key '{dotted}'{nearest(str(key), hints)}")
+    return kind(**{k: _convert(hints[k], v, f"{path}.{k}" if path else k, source) for k, v in value.items()})
+
+
+def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -> Any:
+    """`X | None`, or several dataclasses told apart by their field `kind`."""
+    if value is None and type(None) in kinds:
+        return None
+    rest = [k for k in kinds if k is not type(None)]
+    if len(rest) == 1:
+        return _convert(rest[0], value, path, source)
+    names = {k.__dataclass_fields__["kind"].default: k for k in rest}
+    if not isinstance(value, dict):
+        raise UserError(f"{source}: {path} must be a mapping of settings, not {value!r}")
+    name = value.get("kind", next(iter(names)))
+    if name not in names:
+        raise UserError(f"{source}: {path}.kind must be one of {', '.join(names)}, not {name!r}{nearest(str(name), names)}")
+    return _convert_dataclass(names[name], value, path, source)
+
+
+def validate(config: Any, source: str, path: str = "") -> None:
+    """Check every number against its field's range. Raises UserError for values out of range, nan and infinity."""
+    for f in dataclasses.fields(config):
+        value, dotted = getattr(config, f.name), f"{path}.{f.name}" if path else f.name
+        if dataclasses.is_dataclass(value):
+            validate(value, source, dotted)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            low, high, above = f.metadata.get("range", (-math.inf, math.inf, False))
+            if not math.isfinite(value) or not low <= value <= high or (above and value == low):
+                bounds = f"{'above' if above else 'at least'} {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
+                raise UserError(f"{source}: {dotted} must be {bounds}, not {value}")

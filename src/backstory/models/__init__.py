@@ -1,0 +1,31 @@
+"""Numbers to predictions: embedding -> core -> head; state and predictions are explicit, and parts compose."""
+
+from backstory.models.composed import ComposedModel, WordEmbedding, build_model, count_parameters
+from backstory.models.contract import Capabilities, LanguageModel
+from backstory.models.precision import Precision, choose_device, choose_precision
+from backstory.models.prediction import Activations, Blend, MixtureOfSoftmaxes, Prediction, Softmax
+from backstory.models.state import State, clone, detach, flatten, map_state, to, unflatten
+
+__all__ = [
+    "Activations",
+    "Blend",
+    "Capabilities",
+    "ComposedModel",
+    "LanguageModel",
+    "MixtureOfSoftmaxes",
+    "Precision",
+    "Prediction",
+    "Softmax",
+    "State",
+    "WordEmbedding",
+    "build_model",
+    "choose_device",
+    "choose_precision",
+    "clone",
+    "count_parameters",
+    "detach",
+    "flatten",
+    "map_state",
+    "to",
+    "unflatten",
+]

@@ -1,0 +1,40 @@
+"""What every language model here is: `forward(tokens, state) -> (prediction, state)`, with the state made by `start`."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from backstory.models.prediction import Prediction
+from backstory.models.state import State
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a model declares of itself; the contract tests check what is declared."""
+
+    exact_state: bool = True
+    """A text read whole, in chunks or token by token gives the same prediction."""
+    recurrent: bool = True
+    """The state has a fixed size, however long the text."""
+    maximum_length: int | None = None
+    """The most tokens of context the model can use; none: no limit."""
+
+
+class LanguageModel(nn.Module, ABC):
+    """A belief over the next token, given the tokens so far. Parameters are the raw, trained weights."""
+
+    capabilities: Capabilities = Capabilities()
+
+    @abstractmethod
+    def start(self, batch_size: int) -> State:
+        """The state before the first token of `batch_size` texts, on the model's device."""
+
+    @abstractmethod
+    def forward(self, tokens: Tensor, state: State) -> tuple[Prediction, State]:
+        """Read tokens (B, T) from a state; the prediction at position t is of the token after tokens[:, t]."""
+
+    @property
+    @abstractmethod
+    def vocabulary_size(self) -> int:
+        """V, the number of types a prediction is over."""

@@ -1,0 +1,6 @@
+"""Cores: embedded words and a state to the hidden vectors of every layer."""
+
+from backstory.models.cores.core import Core, CoreOutput
+from backstory.models.cores.lstm import LSTM, LSTMState
+
+__all__ = ["LSTM", "Core", "CoreOutput", "LSTMState"]

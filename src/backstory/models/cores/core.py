@@ -1,0 +1,34 @@
+"""What every core is: a module from embedded words and a state to the hidden vectors of every layer."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from backstory.models.contract import Capabilities
+from backstory.models.state import State
+
+
+class CoreOutput(NamedTuple):
+    """Of a segment of B rows and T steps."""
+
+    layers: tuple[Tensor, ...]
+    """The raw output (B, T, H_l) of each layer."""
+    dropped: Tensor
+    """(B, T, H): the last layer's output after its dropout; what the head reads."""
+    state: State
+
+
+class Core(nn.Module, ABC):
+    """A core; `output_size` is the H of its last layer."""
+
+    capabilities: Capabilities = Capabilities()
+    output_size: int
+
+    @abstractmethod
+    def start(self, batch_size: int) -> State:
+        """The state before the first word."""
+
+    @abstractmethod
+    def forward(self, embedded: Tensor, state: State) -> CoreOutput:
+        """Read embedded words (B, T, E) from a state."""

@@ -1,0 +1,196 @@
+"""A Prediction is a normalised belief over the next token at every position: softmax, mixture of softmaxes, or a blend."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from backstory.models.linear_log_prob import CHUNK, linear_log_prob
+from backstory.models.precision import compute_dtype
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What produced a prediction; regularizers, caches and buffers read it. B batch, T time."""
+
+    embedded: Tensor
+    """(B, T, E): the words' vectors after word dropout."""
+    layers: tuple[Tensor, ...]
+    """The raw (undropped) output (B, T, H_l) of each layer, first to last."""
+    last_dropped: Tensor
+    """(B, T, H): the last layer's output after its dropout."""
+    head_input: Tensor
+    """(B, T, D): what the head read."""
+
+    @property
+    def last_raw(self) -> Tensor:
+        """(B, T, H): the last layer's output before its dropout."""
+        return self.layers[-1]
+
+    def select(self, rows: Tensor, times: Tensor) -> "Activations":
+        """Only the positions (rows[i], times[i]), as a batch of N rows of one step."""
+        at = rows, times
+        return Activations(
+            self.embedded[at].unsqueeze(1),
+            tuple(layer[at].unsqueeze(1) for layer in self.layers),
+            self.last_dropped[at].unsqueeze(1),
+            self.head_input[at].unsqueeze(1),
+        )
+
+
+@dataclass(frozen=True)
+class Prediction(ABC):
+    """A belief over the next token at each of (B, T) positions, over V types."""
+
+    activations: Activations | None = field(repr=False)
+
+    @abstractmethod
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """log p of the targets (B, T) -> (B, T). The cheap path: never builds (B, T, V) at once."""
+
+    @abstractmethod
+    def log_probs(self) -> Tensor:
+        """The whole distribution, (B, T, V), in at least float32; its exponentials sum to one."""
+
+    @abstractmethod
+    def select(self, rows: Tensor, times: Tensor) -> "Prediction":
+        """Only the positions (rows[i], times[i]): a prediction of shape (N, 1)."""
+
+    def tempered(self, temperature: float) -> "Prediction":
+        """The final distribution to the power 1 / temperature, normalised again.
+
+        Free for a softmax. Any other kind computes all (B, T, V) log-probabilities, in chunks for `log_prob`.
+        """
+        return Tempered(self.activations, self, temperature)
+
+    def parts(self) -> dict[str, Any]:
+        """What a blend is made of: predictions `p` and `q`, `gate_logits` (B, T, 2), `temperature`; else empty."""
+        return {}
+
+    def _selected(self, rows: Tensor, times: Tensor) -> Activations | None:
+        return self.activations and self.activations.select(rows, times)
+
+
+@dataclass(frozen=True)
+class Softmax(Prediction):
+    """softmax(hidden weight^T + bias)."""
+
+    hidden: Tensor
+    """(B, T, D)"""
+    weight: Tensor
+    """(V, D)"""
+    bias: Tensor | None
+    """(V,)"""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return linear_log_prob(self.hidden.flatten(0, 1), self.weight, self.bias, targets.flatten()).view(targets.shape)
+
+    def log_probs(self) -> Tensor:
+        return _wide_log_softmax(_logits(self.hidden, self.weight, self.bias))
+
+    def select(self, rows: Tensor, times: Tensor) -> "Softmax":
+        return replace(self, activations=self._selected(rows, times), hidden=self.hidden[rows, times].unsqueeze(1))
+
+    def tempered(self, temperature: float) -> "Softmax":
+        bias = None if self.bias is None else self.bias / temperature
+        return replace(self, hidden=self.hidden / temperature, bias=bias)
+
+
+@dataclass(frozen=True)
+class MixtureOfSoftmaxes(Prediction):
+    """sum_k prior_k softmax(latent_k weight^T + bias) (Yang et al. 2018), summed in log space."""
+
+    latents: Tensor
+    """(B, T, K, D)"""
+    log_prior: Tensor
+    """(B, T, K), normalised over the K experts"""
+    weight: Tensor
+    """(V, D)"""
+    bias: Tensor | None
+    """(V,)"""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        experts = self.log_prior.shape[2]
+        repeated = targets.flatten().repeat_interleave(experts)
+        each = linear_log_prob(self.latents.flatten(0, 2), self.weight, self.bias, repeated)
+        return torch.logsumexp(self.log_prior + each.view(*targets.shape, experts), 2)
+
+    def log_probs(self) -> Tensor:
+        total: Tensor | None = None
+        for k in range(self.log_prior.shape[2]):
+            expert = _wide_log_softmax(_logits(self.latents[:, :, k], self.weight, self.bias))
+            expert = expert + self.log_prior[:, :, k, None]
+            total = expert if total is None else torch.logaddexp(total, expert)
+        assert total is not None
+        return total
+
+    def select(self, rows: Tensor, times: Tensor) -> "MixtureOfSoftmaxes":
+        latents, prior = self.latents[rows, times].unsqueeze(1), self.log_prior[rows, times].unsqueeze(1)
+        return replace(self, activations=self._selected(rows, times), latents=latents, log_prior=prior)
+
+
+@dataclass(frozen=True)
+class Blend(Prediction):
+    """(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(gate_logits / temperature); blends nest."""
+
+    p: Prediction
+    q: Prediction
+    gate_logits: Tensor
+    """(B, T, 2); the first is q's, as in the span buffer's policy. Minus infinity shuts a part off exactly."""
+    temperature: float = 1.0
+
+    def _log_gates(self) -> tuple[Tensor, Tensor]:
+        """log lambda and log (1 - lambda), each (B, T)."""
+        log_q, log_p = _wide_log_softmax(self.gate_logits / self.temperature).unbind(2)
+        return log_q, log_p
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        log_q, log_p = self._log_gates()
+        return torch.logaddexp(log_p + self.p.log_prob(targets), log_q + self.q.log_prob(targets))
+
+    def log_probs(self) -> Tensor:
+        log_q, log_p = self._log_gates()
+        return torch.logaddexp(log_p[..., None] + self.p.log_probs(), log_q[..., None] + self.q.log_probs())
+
+    def select(self, rows: Tensor, times: Tensor) -> "Blend":
+        p, q = self.p.select(rows, times), self.q.select(rows, times)
+        gates = self.gate_logits[rows, times].unsqueeze(1)
+        return replace(self, activations=self._selected(rows, times), p=p, q=q, gate_logits=gates)
+
+    def parts(self) -> dict[str, Any]:
+        return {"p": self.p, "q": self.q, "gate_logits": self.gate_logits, "temperature": self.temperature}
+
+
+@dataclass(frozen=True)
+class Tempered(Prediction):
+    """Another prediction to the power 1 / temperature, normalised again."""
+
+    inner: Prediction
+    temperature: float
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        rows, times = (index.flatten() for index in torch.where(torch.ones_like(targets, dtype=torch.bool)))
+        size = max(1, CHUNK // max(1, self.inner.select(rows[:1], times[:1]).log_probs().shape[-1]))
+        pieces = [
+            Tempered(None, self.inner.select(r, t), self.temperature).log_probs().squeeze(1).gather(1, targets[r, t][:, None])
+            for r, t in zip(rows.split(size), times.split(size), strict=True)
+        ]
+        return torch.cat(pieces).view(targets.shape)
+
+    def log_probs(self) -> Tensor:
+        return torch.log_softmax(self.inner.log_probs() / self.temperature, -1)
+
+    def select(self, rows: Tensor, times: Tensor) -> "Tempered":
+        return replace(self, activations=self._selected(rows, times), inner=self.inner.select(rows, times))
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    dtype = compute_dtype(hidden)
+    return F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+def _wide_log_softmax(logits: Tensor) -> Tensor:
+    return torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))

@@ -1,0 +1,19 @@
+"""Read a stream once and score it honestly: readers, the reading loop and the audit."""
+
+from backstory.reading.audit import Audit, AuditReport
+from backstory.reading.reader import Reader, ReaderCapabilities, StaticReader, evaluating
+from backstory.reading.stream import Block, Reading, block_count, blocks, read
+
+__all__ = [
+    "Audit",
+    "AuditReport",
+    "Block",
+    "Reader",
+    "ReaderCapabilities",
+    "Reading",
+    "StaticReader",
+    "block_count",
+    "blocks",
+    "evaluating",
+    "read",
+]

@@ -1,0 +1,103 @@
+"""Reading is `predict`, then `observe`: the readers, and the rule that nothing is learned anywhere else."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from backstory.models import LanguageModel, Precision, Prediction, State, clone
+
+
+@dataclass(frozen=True)
+class ReaderCapabilities:
+    """What a reader declares of itself; the audit checks what is declared."""
+
+    block_invariant: bool = True
+    """Scores do not depend on how the text is cut into blocks."""
+    adapts_weights: bool = False
+    """Weights move while it reads (in a copy; the loaded model stays as it was)."""
+
+
+class Reader(ABC):
+    """Reads B texts side by side, block by block: `predict(tokens)`, score, `observe(targets)`, and on to the next block."""
+
+    name: str
+    capabilities: ReaderCapabilities = ReaderCapabilities()
+    model: LanguageModel
+    precision: Precision
+
+    @abstractmethod
+    def start(self, batch_size: int) -> None:
+        """Forget everything read and begin `batch_size` texts."""
+
+    @abstractmethod
+    def predict(self, tokens: Tensor) -> Prediction:
+        """The belief at each position of the block tokens (B, T).
+
+        Position t may depend on tokens up to t and on all that was observed before, on nothing else. Calling it again
+        before `observe` replaces the block.
+        """
+
+    @abstractmethod
+    def observe(self, targets: Tensor) -> None:
+        """Take the block as read, its targets (B, T) known: the only place where anything may be learned."""
+
+    @abstractmethod
+    def snapshot(self) -> Any:
+        """All that reading has changed, copied."""
+
+    @abstractmethod
+    def restore(self, snapshot: Any) -> None:
+        """Go back to a snapshot, which stays usable."""
+
+    def fork(self) -> Self:
+        """Another reader at the same place over the same model; what it reads leaves this one as it was."""
+        other = copy.copy(self)
+        other.restore(self.snapshot())
+        return other
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """The model in evaluation mode for the block, without gradients."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+class StaticReader(Reader):
+    """The model as trained: nothing but its state changes while it reads."""
+
+    name = "static"
+
+    def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
+        self.model = model
+        self.precision = precision or Precision(torch.float32, "the default for reading")
+        self._state: State = None
+        self._next: State = None
+
+    def start(self, batch_size: int) -> None:
+        self._state = self._next = self.model.start(batch_size)
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        with evaluating(self.model), self.precision.context(tokens.device):
+            prediction, self._next = self.model(tokens, self._state)
+        return prediction
+
+    def observe(self, targets: Tensor) -> None:
+        self._state = self._next
+
+    def snapshot(self) -> State:
+        return clone(self._state)
+
+    def restore(self, snapshot: State) -> None:
+        self._state = self._next = clone(snapshot)

@@ -1,0 +1,99 @@
+"""Read a stream of tokens once, in one row or several, and score every token of it."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.reading.reader import Reader
+
+BLOCK = 256
+"""Tokens of a row that are predicted at once."""
+
+
+class Block(NamedTuple):
+    """A piece of the stream, cut into rows."""
+
+    tokens: Tensor
+    """(rows, T) inputs."""
+    targets: Tensor
+    """(rows, T): the token after each input."""
+    scored: Tensor
+    """(rows, T) bool; False where a row has ended already."""
+    index: int
+    """Number of the block."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What came of reading a stream once."""
+
+    nats: float
+    """Mean negative log-probability per token."""
+    tokens: int
+    """Tokens scored: every token of the stream, its first included."""
+    rows: int
+    seconds: float
+
+
+class Observer(Protocol):
+    """Looks at the reader before it reads a block (the audit)."""
+
+    def before(self, reader: Reader, block: Block) -> None: ...
+
+
+def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.device) -> Iterator[Block]:
+    """Cut a stream (N,) into blocks of `rows` contiguous rows; `first` is fed before the first token.
+
+    Every token of the stream is a target exactly once; only the last rows may be shorter.
+    """
+    rows = min(rows, len(ids))
+    length = -(-len(ids) // rows)
+    padded = np.full(rows * length + 1, first, dtype=np.int64)
+    padded[1 : len(ids) + 1] = ids
+    scored = np.arange(rows * length).reshape(rows, length) < len(ids)
+    inputs, targets = padded[:-1].reshape(rows, length), padded[1:].reshape(rows, length)
+    for index, start in enumerate(range(0, length, block)):
+        part = slice(start, start + block)
+        cut = (torch.from_numpy(np.ascontiguousarray(a[:, part])).to(device) for a in (inputs, targets, scored))
+        yield Block(*cut, index)
+
+
+def block_count(tokens: int, rows: int, block: int) -> int:
+    """How many blocks `blocks` yields."""
+    return -(-(-(-tokens // min(rows, tokens))) // block)
+
+
+def read(
+    reader: Reader,
+    ids: np.ndarray,
+    first: int,
+    *,
+    rows: int = 1,
+    block: int = BLOCK,
+    observer: Observer | None = None,
+    each: Callable[[Block, Tensor], None] | None = None,
+) -> Reading:
+    """Read a stream of token ids (N,) once, every token scored before the reader may learn from it.
+
+    `rows` above one cuts the stream into rows that are read side by side, each from an empty state: faster, and a little
+    worse where rows begin. `each` is given every block and its log-probabilities (rows, T).
+    """
+    began = time.perf_counter()
+    device = next(reader.model.parameters()).device
+    total, tokens = 0.0, 0
+    reader.start(min(rows, len(ids)))
+    for piece in blocks(ids, first, rows, block, device):
+        if observer is not None:
+            observer.before(reader, piece)
+        log_prob = reader.predict(piece.tokens).log_prob(piece.targets)
+        kept = log_prob.double()[piece.scored]
+        total, tokens = total - kept.sum().item(), tokens + kept.numel()
+        if each is not None:
+            each(piece, log_prob)
+        reader.observe(piece.targets)
+    return Reading(total / tokens, tokens, min(rows, len(ids)), time.perf_counter() - began)

@@ -1,0 +1,26 @@
+"""Result files to tables, plots and one self-contained HTML page; this room reads files only and imports no torch."""
+
+from backstory.reports.markdown import fill
+from backstory.reports.page import render, write
+from backstory.reports.plots import Plot, context_curves, learning_curves
+from backstory.reports.results import Result, RunResults, read, result_from
+from backstory.reports.shapes import SCHEMA
+from backstory.reports.tables import Column, Table, to_html, to_markdown
+
+__all__ = [
+    "SCHEMA",
+    "Column",
+    "Plot",
+    "Result",
+    "RunResults",
+    "Table",
+    "context_curves",
+    "fill",
+    "learning_curves",
+    "read",
+    "render",
+    "result_from",
+    "to_html",
+    "to_markdown",
+    "write",
+]

@@ -1,0 +1,60 @@
+"""Numbers as people read them: digits, thousands and units, the same in every table, caption and sentence."""
+
+import math
+from typing import Any
+
+MISSING = "–"
+"""What a cell says when there is nothing to say."""
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separated: `20,123`."""
+    return MISSING if value is None else f"{value:,.0f}" if math.isfinite(value) else "not finite"
+
+
+def decimal(value: float | None, digits: int) -> str:
+    """A number with a fixed number of decimals and thousands separated."""
+    return MISSING if value is None else f"{value:,.{digits}f}" if math.isfinite(value) else "not finite"
+
+
+def perplexity(value: float | None) -> str:
+    """A perplexity with the digits that differ between good runs: `2.351`, `98.1`, `1,204`."""
+    if value is None:
+        return MISSING
+    return decimal(value, 3 if value < 10 else 1 if value < 1000 else 0)
+
+
+def percent(value: float | None) -> str:
+    """A percentage, already times 100: `50.7%`, `0.8%`, `1,204%`."""
+    return MISSING if value is None else decimal(value, 1 if abs(value) < 1000 else 0) + "%"
+
+
+def plural(unit: str, number: float | None = None) -> str:
+    """A unit in the plural, unless there is exactly one: `words`."""
+    return unit if number == 1 else f"{unit}s"
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time in its two largest parts: `65 s` is `1 min 5 s`."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min"
+
+
+def plain(value: Any) -> str:
+    """Any value of a JSON file as text, for results this version does not know."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}" if math.isfinite(value) else "not finite"
+    if isinstance(value, list):
+        return ", ".join(plain(item) for item in value) or "none"
+    return str(value)

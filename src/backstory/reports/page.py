@@ -1,0 +1,191 @@
+"""One self-contained HTML page about one or several runs, made from their files alone."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+from backstory.config import UserError
+from backstory.reports import provenance, tables
+from backstory.reports.plots import Plot, context_curves, learning_curves
+from backstory.reports.results import Result, RunResults, read
+from backstory.reports.tables import Table, to_html
+from backstory.reports.theme import CSS
+from backstory.reports.words import comparison, failures, reading, summary
+
+# The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def render(folders: Sequence[Path]) -> str:
+    """The report on these run folders as one HTML page that loads nothing; the same files give the same page.
+
+    Raises UserError if no folder is given, and as `results.read` does.
+    """
+    if not folders:
+        raise UserError("no run to report on; name at least one run folder")
+    distinct = {folder.resolve(): folder for folder in reversed(folders)}
+    runs = _own_names([read(folder) for folder in reversed(distinct.values())])
+    title = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared"
+    sections = (_figures, _learning, _context, _others, _settings, _rerun)
+    body = "\n".join(text for section in sections if (text := section(runs)))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{escape(title)} – Backstory report</title>
+<style>{CSS}</style>
+</head>
+<body>
+<header>
+<p class="kicker">Backstory report</p>
+<h1>{escape(title)}</h1>
+{_lede(runs)}
+</header>
+<main>
+{body}
+</main>
+<footer>Made from the runs’ result files alone. Perplexity is the exponential of the mean negative log-likelihood per
+unit; lower is better.</footer>
+</body>
+</html>
+"""
+
+
+def write(folders: Sequence[Path], out: Path) -> None:
+    """Render the report into `out`, which is replaced whole or not at all.
+
+    Raises UserError as `render` does, and if `out` cannot be written.
+    """
+    page = render(folders)
+    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.write_text(page, encoding="utf-8")
+        os.replace(temporary, out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; choose another place for the report") from None
+    finally:
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:
+        return  # it was moved into place, or never came to be
+
+
+def _own_names(runs: Sequence[RunResults]) -> list[RunResults]:
+    """The runs under names that differ: a name that came before gets a number."""
+    named: list[RunResults] = []
+    for run in runs:
+        taken, name, number = {r.name for r in named}, run.name, 2
+        while name in taken:
+            name, number = f"{run.name} ({number})", number + 1
+        named.append(replace(run, name=name))
+    return named
+
+
+def _lede(runs: Sequence[RunResults]) -> str:
+    if len(runs) == 1:
+        return f'<p class="lede">{escape(summary(runs[0]))}</p>'
+    first = comparison(runs)
+    items = "".join(f"<li>{escape(summary(run))}</li>" for run in runs)
+    return (f'<p class="lede">{escape(first)}</p>\n' if first else "") + f'<ul class="lede">{items}</ul>'
+
+
+def _section(heading: str, *parts: str) -> str:
+    return f"<section>\n<h2>{escape(heading)}</h2>\n" + "\n".join(part for part in parts if part) + "\n</section>"
+
+
+def _scroll(inside: str, about: str) -> str:
+    """A box of its own for what may be wider than a phone; reachable by keyboard."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(about)}">{inside}</div>'
+
+
+def _table(table: Table, about: str) -> str:
+    return _scroll(to_html(table), about) if table.rows else ""
+
+
+def _plot(plot: Plot | None) -> str:
+    if plot is None:
+        return ""
+    return f"<figure>{_scroll(plot.svg, plot.title)}<figcaption>{escape(plot.caption)}</figcaption></figure>"
+
+
+def _details(heading: str, inside: str) -> str:
+    return f"<details><summary>{escape(heading)}</summary>\n{inside}\n</details>"
+
+
+def _figures(runs: Sequence[RunResults]) -> str:
+    table = tables.figures(runs)
+    if not table.rows:
+        return ""
+    measured = [r for run in runs for kind in ("training", "evaluation") for r in run.of_kind(kind)]
+    # Splits of one text stand in one table by design; different texts and vocabularies need the warning.
+    note = ""
+    if len({reading(result) for result in measured}) > 1:
+        note = '<p class="note">These figures are of different texts, vocabularies or units: they do not compare.</p>'
+    alarms = "".join(
+        f'<p class="alarm">Audit failed: {escape(run.name)}, {escape(result.label)}: {escape("; ".join(reasons))}</p>'
+        for run in runs
+        for result in run.of_kind("evaluation")
+        if (reasons := failures(result))
+    )
+    return _section("Figures", alarms, _table(table, "Figures of every run"), note)
+
+
+def _learning(runs: Sequence[RunResults]) -> str:
+    plot, table = learning_curves(runs), _table(tables.trainings(runs), "Training of every run")
+    return _section("Learning", _plot(plot), table) if plot or table else ""
+
+
+def _context(runs: Sequence[RunResults]) -> str:
+    """Truncation experiments, those on the same axes (split, unit and threshold) in one figure."""
+    groups: dict[tuple[str, str, float], list[tuple[str, Result]]] = {}
+    for run in runs:
+        for result in run.of_kind("examination"):
+            f = result.figures
+            if f["experiment"] == "truncate":
+                key = (f["split"], f["unit"], f["effective_context"]["threshold_percent"])
+                groups.setdefault(key, []).append((run.name, result))
+    parts = []
+    for number, group in enumerate(groups.values(), start=1):
+        parts += [_plot(context_curves(group, f"context{number}")), _table(tables.contexts(group), "Effective context")]
+        for name, result in group:
+            heading = f"Every context length: {name}, {result.figures['split']}"
+            parts.append(_details(heading, _table(tables.conditions(result), heading)))
+    return _section("Context", *parts) if parts else ""
+
+
+def _others(runs: Sequence[RunResults]) -> str:
+    """Kinds and experiments this version does not know, plainly."""
+    parts = []
+    for run in runs:
+        for result in run.results:
+            known = result.kind in ("training", "evaluation") or result.figures.get("experiment") == "truncate"
+            if not known:
+                table = to_html(tables.plain(result.figures)).replace("<table>", '<table class="plain">', 1)
+                heading = f"{run.name}: {result.label}"
+                parts.append(f"<h3>{escape(heading)}</h3>\n{_scroll(table, heading)}")
+    return _section("Other results", *parts) if parts else ""
+
+
+def _settings(runs: Sequence[RunResults]) -> str:
+    parts = [_details(f"Settings of {run.name}", f"<pre>{escape(run.config)}</pre>") for run in runs if run.config]
+    return _section("Settings", *parts) if parts else ""
+
+
+def _rerun(runs: Sequence[RunResults]) -> str:
+    parts = []
+    for run in runs:
+        commands = "\n".join(provenance.commands(run))
+        parts.append(f"<h3>{escape(run.name)}</h3>" if len(runs) > 1 else "")
+        parts.append(f"<pre>{escape(commands)}</pre>" if commands else "")
+        facts = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in provenance.facts(run))
+        parts.append(f"<dl>{facts}</dl>")
+    return _section("Measure it again", *parts)

@@ -1,0 +1,210 @@
+"""The figures of a report: learning curves and context curves, each with a caption that states what it shows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backstory.reports import svg
+from backstory.reports.formats import count, perplexity
+from backstory.reports.results import Record, Result, RunResults
+from backstory.reports.words import context_caption, learning_caption
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LINE = 0.08  # a label's height, as a part of the axes
+THIN_POINTS = 300
+"""The most points of a training curve; longer logs are averaged in groups."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure as an inline SVG element (its text is escaped) and its caption as raw text."""
+
+    title: str
+    svg: str
+    caption: str
+
+
+def learning_curves(runs: Sequence[RunResults], prefix: str = "learning") -> Plot | None:
+    """Validation perplexity after each epoch, and training perplexity as a thin line; None if no run has a log.
+
+    `prefix` begins the ids inside the SVG: figures that share a page need different ones.
+    """
+    runs = [run for run in runs if _finite(run.epochs)]
+    if not runs:
+        return None
+    title, caption = "Learning curves", learning_caption(runs)
+    with svg.style():
+        figure, axes = svg.blank(height=_height(len(runs)))
+        for place, run in enumerate(runs):
+            _learning_curve(axes, run, place)
+        _learning_axes(axes, runs)
+        _name_ends(axes, runs)
+        return Plot(title, svg.inline(figure, prefix, title, caption), caption)
+
+
+def context_curves(examinations: Sequence[tuple[str, Result]], prefix: str = "context") -> Plot | None:
+    """Loss added by cutting the context, for truncation experiments given as (name, result); None if there are none.
+
+    x: context in tokens, logarithmic; y: increase of the mean negative log-likelihood over the full context, in nats.
+    """
+    if not examinations:
+        return None
+    title, caption = "How much context is used", context_caption(examinations)
+    with svg.style():
+        figure, axes = svg.blank(height=_height(len(examinations)))
+        for place, (_, result) in enumerate(examinations):
+            _context_curve(axes, result.figures, place)
+            _context_mark(axes, result.figures, place, alone=len(examinations) == 1)
+        _context_axes(axes, [result.figures for _, result in examinations])
+        if len(examinations) > 1:
+            _name_contexts(axes, examinations)
+        return Plot(title, svg.inline(figure, prefix, title, caption), caption)
+
+
+def _height(lines: int) -> float:
+    """Inches that give every line's label a place of its own."""
+    return max(3.1, 0.8 + 0.2 * lines)
+
+
+def _finite(epochs: Sequence[Record]) -> list[Record]:
+    """The epochs whose validation can be drawn."""
+    return [e for e in epochs if math.isfinite(e["valid_perplexity"])]
+
+
+def _learning_curve(axes: "Axes", run: RunResults, place: int) -> None:
+    look = svg.series(place)
+    epochs = _finite(run.epochs)
+    x, y = [e["epoch"] for e in epochs], [e["valid_perplexity"] for e in epochs]
+    axes.plot(x, y, marker="o" if len(x) == 1 else "", **look)
+    thin = _training_points(run)
+    axes.plot([p[0] for p in thin], [p[1] for p in thin], color=look["color"], linewidth=0.7, alpha=0.75)
+    best = min(range(len(y)), key=y.__getitem__)
+    axes.plot(x[best], y[best], marker="o", color=look["color"], markeredgecolor="none", zorder=4)
+
+
+def _training_points(run: RunResults) -> list[tuple[float, float]]:
+    """Training perplexity against epochs, as fine as the log has it, averaged to at most THIN_POINTS points."""
+    ends = {0: 0} | {e["epoch"]: e["step"] for e in run.epochs if isinstance(e.get("step"), int)}
+    points: list[tuple[float, float]] = []
+    for s in run.steps:
+        start, end = ends.get(s["epoch"] - 1), ends.get(s["epoch"])
+        if start is not None and end is not None and start < s["step"] <= end and math.isfinite(s["nats"]):
+            points.append((s["epoch"] - 1 + (s["step"] - start) / (end - start), s["nats"]))
+    if not points:
+        points = [(e["epoch"], e["train_nats"]) for e in run.epochs if math.isfinite(e["train_nats"])]
+    size = math.ceil(len(points) / THIN_POINTS)
+    groups = [points[i : i + size] for i in range(0, len(points), size or 1)]
+    return [(sum(p[0] for p in g) / len(g), math.exp(min(700.0, sum(p[1] for p in g) / len(g)))) for g in groups]
+
+
+def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    values = [e["valid_perplexity"] for run in runs for e in _finite(run.epochs)]
+    # The first steps of training would press everything else flat; the axis follows whole epochs only.
+    whole = [math.exp(e["train_nats"]) for run in runs for e in run.epochs if e["train_nats"] < 700]
+    low, high = min(values + whole), max(values + whole)
+    units = {run.training.figures["unit"] for run in runs if run.training}
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(f"perplexity per {units.pop()}" if len(units) == 1 else "perplexity")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    if high > 3 * low > 0:
+        axes.set_yscale("log")
+        subs = (1, 2, 5) if high > 30 * low else (1, 1.5, 2, 3, 5, 7)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else count(value)))
+        axes.set_ylim(low / 1.1, high * 1.1)
+    else:
+        margin = 0.06 * (high - low) or 0.05 * high
+        axes.set_ylim(low - margin, high + margin)
+    axes.set_xlim(0, max(e["epoch"] for run in runs for e in run.epochs) * 1.01)
+
+
+def _name_ends(axes: "Axes", runs: Sequence[RunResults]) -> None:
+    """Write each run's name and best perplexity beside the end of its curve, spread so that none overlap."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = []
+    for place, run in enumerate(runs):
+        epochs = _finite(run.epochs)
+        end = to_axes.transform((epochs[-1]["epoch"], epochs[-1]["valid_perplexity"]))[1]
+        # One run needs no name: its page has it in the heading.
+        name = "validation" if len(runs) == 1 else svg.label(run.name, 14)
+        ends.append((float(end), place, f"{name} {perplexity(min(e['valid_perplexity'] for e in epochs))}"))
+    ends.sort()
+    heights = _spread([end for end, _, _ in ends], gap=min(_LINE, 1.0 / len(ends)))
+    for height, (_, place, text) in zip(heights, ends, strict=True):
+        _label(axes, height, place, text)
+
+
+def _name_contexts(axes: "Axes", examinations: Sequence[tuple[str, Result]]) -> None:
+    """Write each curve's name and effective context in a column to the right: the curves themselves end together."""
+    gap = min(_LINE, 1.0 / len(examinations))
+    for place, (name, result) in enumerate(examinations):
+        found, longest = result.figures["effective_context"]["context"], result.figures["maximum_context"]
+        context = f">{count(longest)}" if found is None else count(found)
+        _label(axes, 0.97 - gap * place, place, f"{svg.label(name, 14)} {context}")
+
+
+def _label(axes: "Axes", height: float, place: int, text: str) -> None:
+    """A piece of the line at this place and text, to the right of the axes; the height is in [0, 1]."""
+    axes.plot([1.01, 1.04], [height] * 2, transform=axes.transAxes, clip_on=False, **svg.series(place))
+    # Untrusted words: dollar signs are no mathematics.
+    axes.text(1.055, height, svg.label(text, 30), transform=axes.transAxes, va="center", parse_math=False)
+
+
+def _spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Sorted heights in [0, 1], moved up as little as keeps them `gap` apart, then down where they leave the top."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + gap) if placed else max(0.0, height))
+    limit = 1.0
+    for place in reversed(range(len(placed))):
+        placed[place] = min(placed[place], limit)
+        limit = placed[place] - gap
+    return placed
+
+
+def _context_curve(axes: "Axes", figures: Record, place: int) -> None:
+    look = svg.series(place)
+    # A context of nothing has no place on a logarithmic axis; the table has it.
+    conditions = sorted((c for c in figures["conditions"] if c["context"] > 0), key=lambda c: c["context"])
+    x = [c["context"] for c in conditions]
+    low, high = [c["low"] for c in conditions], [c["high"] for c in conditions]
+    axes.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
+    axes.plot(x, [c["effect"] for c in conditions], marker="o", markersize=3.2, **look)
+
+
+def _context_mark(axes: "Axes", figures: Record, place: int, alone: bool) -> None:
+    """An upright line at the effective context, its interval shaded; a curve that is alone has the number beside it."""
+    colour = svg.series(place)["color"]
+    found, longest = figures["effective_context"], figures["maximum_context"]
+    if found["context"] is None:
+        return
+    left, right = found["low"] or found["context"], longest if found["high"] is None else found["high"]
+    axes.axvspan(left, right, color=colour, alpha=0.1, linewidth=0, zorder=0)
+    axes.axvline(found["context"], color=colour, linewidth=1, zorder=1)
+    if alone:
+        axes.annotate(count(found["context"]), (found["context"], 0.62), xytext=(4, 0), va="center",
+                      xycoords=axes.get_xaxis_transform(), textcoords="offset points")  # fmt: skip
+
+
+def _context_axes(axes: "Axes", figures: Sequence[Record]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    threshold = figures[0]["effective_context"]["threshold_percent"]
+    axes.axhline(0, color=svg.INK, linewidth=0.6)
+    axes.axhline(math.log1p(threshold / 100), color=svg.INK, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.7)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+    axes.annotate(f"{threshold:g}%", (0, math.log1p(threshold / 100)), xytext=(3, 2),
+                  xycoords=axes.get_yaxis_transform(), textcoords="offset points", va="bottom",
+                  fontsize=7.5)  # fmt: skip
+    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel("context (tokens)")
+    axes.set_ylabel("added loss (nats per token)")

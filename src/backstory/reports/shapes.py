@@ -1,0 +1,99 @@
+"""What a result file must hold for a report to show it: the fields of schema 1, kind by kind."""
+
+from typing import Any
+
+from backstory.config import UserError
+
+SCHEMA = 1
+"""The schema number this version reads and writes."""
+
+_NUMBER = "a number"
+_NUMBER_OR_NULL = "a number or null"
+_TEXT = "text"
+_BOOLEAN = "true or false"
+_OBJECT = "an object"
+
+ENVELOPE = {"kind": _TEXT, "name": _TEXT, "figures": _OBJECT, "provenance": _OBJECT}
+_EPOCH = {key: _NUMBER for key in ("epoch", "train_nats", "valid_nats", "valid_perplexity")}
+TRAINING = {
+    "parameters": _NUMBER,
+    "epochs": _NUMBER,
+    "best_epoch": _NUMBER,
+    "valid_perplexity": _NUMBER,
+    "valid_nats": _NUMBER,
+    "unit": _TEXT,
+    "tokens": {"train": _NUMBER, "valid": _NUMBER},
+    "curve": [_EPOCH],
+    "tokens_per_second": _NUMBER_OR_NULL,
+}
+EVALUATION = {
+    "split": _TEXT,
+    "reader": _TEXT,
+    "unit": _TEXT,
+    "tokens": _NUMBER,
+    "nats_per_token": _NUMBER,
+    "perplexity": _NUMBER,
+    "bits_per_token": _NUMBER,
+}
+_CONDITION = {key: _NUMBER for key in ("context", "nats", "perplexity", "effect", "low", "high", "effect_percent")}
+TRUNCATE = {
+    "split": _TEXT,
+    "unit": _TEXT,
+    "targets": _NUMBER,
+    "maximum_context": _NUMBER,
+    "baseline": {"nats": _NUMBER, "perplexity": _NUMBER},
+    "conditions": [_CONDITION],
+    "effective_context": {
+        "context": _NUMBER_OR_NULL,
+        "low": _NUMBER_OR_NULL,
+        "high": _NUMBER_OR_NULL,
+        "threshold_percent": _NUMBER,
+    },
+}
+_TYPES: dict[str, tuple[type, ...]] = {
+    _NUMBER: (int, float),
+    _NUMBER_OR_NULL: (int, float, type(None)),
+    _TEXT: (str,),
+    _BOOLEAN: (bool,),
+    _OBJECT: (dict,),
+}
+
+
+def check(data: dict[str, Any], source: str) -> None:
+    """Check that a result holds what its kind must hold; figures beyond that, and other kinds, are let through.
+
+    Raises UserError that names the first field that is absent or of the wrong type.
+    """
+    _match(ENVELOPE, data, "", source)
+    figures = data["figures"]
+    if data["kind"] == "training":
+        _match(TRAINING, figures, "figures", source)
+    if data["kind"] == "evaluation":
+        _match(EVALUATION, figures, "figures", source)
+        if figures.get("audit") is not None:
+            _match({"passed": _BOOLEAN}, figures["audit"], "figures.audit", source)
+    if data["kind"] == "examination":
+        _match({"experiment": _TEXT}, figures, "figures", source)
+        if figures["experiment"] == "truncate":
+            _match(TRUNCATE, figures, "figures", source)
+
+
+def _match(shape: Any, value: Any, path: str, source: str) -> None:
+    if isinstance(shape, str):
+        # To Python, true and false are numbers.
+        if not isinstance(value, _TYPES[shape]) or (isinstance(value, bool) and shape != _BOOLEAN):
+            _wrong(path, shape, source)
+    elif isinstance(shape, list):
+        if not isinstance(value, list) or not value:
+            _wrong(path, "a list that is not empty", source)
+        for index, item in enumerate(value):
+            _match(shape[0], item, f"{path}[{index}]", source)
+    else:
+        if not isinstance(value, dict):
+            _wrong(path, _OBJECT, source)
+        for key, inner in shape.items():
+            _match(inner, value.get(key), f"{path}.{key}" if path else key, source)
+
+
+def _wrong(path: str, expected: str, source: str) -> None:
+    raise UserError(f"{source} is damaged: {path} must be {expected}; remove it and run its command again")

@@ -1,0 +1,165 @@
+"""What the results say, in sentences: the summary of a report and the captions of its figures."""
+
+import math
+from collections.abc import Sequence
+
+from backstory.reports import formats
+from backstory.reports.formats import count, percent, plural
+from backstory.reports.results import Record, Result, RunResults
+
+MOST_TOLD = 3
+"""The most runs a caption tells of one by one."""
+_SPLITS = ("test", "valid", "validation")
+
+
+def audit_word(figures: Record) -> str:
+    """What the audit said about these figures: `audited`, `AUDIT FAILED` or `not audited`."""
+    audit = figures.get("audit")
+    if audit is None:
+        return "not audited"
+    return "audited" if audit["passed"] else "AUDIT FAILED"
+
+
+def failures(result: Result) -> tuple[str, ...]:
+    """Why an audit failed: its checks that did not hold and its own messages; empty where it passed."""
+    audit = result.figures.get("audit")
+    if not isinstance(audit, dict) or audit.get("passed"):
+        return ()
+    checks = audit.get("checks")
+    names = [str(k).replace("_", " ") for k, v in checks.items() if not v] if isinstance(checks, dict) else []
+    messages = audit.get("failures")
+    reasons = ([f"failed: {', '.join(names)}"] if names else []) + [
+        formats.plain(message) for message in (messages if isinstance(messages, list) else [])
+    ]
+    return tuple(reasons) or ("no reason recorded",)
+
+
+def effective_context(figures: Record) -> str:
+    """The effective context of a truncation experiment: `150 tokens (95%: 100 to 200)`, `more than 1,000 tokens`."""
+    found, longest = figures["effective_context"], figures["maximum_context"]
+    more = f"more than {count(longest)}"
+    if found["context"] is None:
+        interval = "" if found["low"] is None else f" (95%: at least {count(found['low'])})"
+        return f"{more} tokens{interval}"
+    low, high = (more if found[end] is None else count(found[end]) for end in ("low", "high"))
+    return f"{count(found['context'])} {plural('token', found['context'])} (95%: {low} to {high})"
+
+
+def headline(run: RunResults) -> Result | None:
+    """The evaluation a run is known by: audited before not, test before other splits, then the lowest perplexity."""
+
+    def rank(result: Result) -> tuple[bool, int, float]:
+        f = result.figures
+        place = _SPLITS.index(f["split"]) if f["split"] in _SPLITS else len(_SPLITS)
+        return (audit_word(f) != "audited", place, f["perplexity"])
+
+    return min(run.of_kind("evaluation"), key=rank, default=None)
+
+
+def summary(run: RunResults) -> str:
+    """One sentence on one run: how well it reads, over how much, audited or not, and how much context it uses."""
+    truncations = [r for r in run.of_kind("examination") if r.figures["experiment"] == "truncate"]
+    context = ""
+    if truncations:
+        f = truncations[-1].figures
+        about = "" if f["effective_context"]["context"] is None else "about "
+        words = effective_context(f)
+        context = f"uses {about}{words.replace(' (95', ' of context (95')}" + ("" if "(" in words else " of context")
+    main = _reads(run)
+    if main and context:
+        return f"{main}; it {context}."
+    return f"{main}." if main else f"{run.name} {context or 'has the results below'}."
+
+
+def comparison(runs: Sequence[RunResults]) -> str:
+    """One sentence that ranks audited runs of one reader over one text, split, vocabulary and unit; empty otherwise."""
+    pairs = [(run, found) for run in runs if (found := headline(run)) and audit_word(found.figures) == "audited"]
+    alike = {(reading(r), r.figures["split"], r.figures["reader"]) for _, r in pairs}
+    if len(pairs) < 2 or len(pairs) != len(runs) or len(alike) > 1 or not pairs[0][1].corpus.get("fingerprint"):
+        return ""
+    pairs.sort(key=lambda pair: pair[1].figures["perplexity"])
+    (best, result), *rest = pairs
+    others = ", ".join(f"{formats.perplexity(r.figures['perplexity'])} ({run.name})" for run, r in rest)
+    f = result.figures
+    return (
+        f"Of {len(runs)} runs on {result.corpus.get('name', 'one text')} ({f['split']}), {best.name} reads best: "
+        f"perplexity {formats.perplexity(f['perplexity'])} per {f['unit']} over {count(f['tokens'])} "
+        f"{plural(f['unit'], f['tokens'])}, against {others}."
+    )
+
+
+def reading(result: Result) -> tuple[str, ...]:
+    """Text, vocabulary and unit of a result: perplexities may be set side by side only where these agree."""
+    corpus = result.corpus
+    return (formats.plain(corpus.get("fingerprint")), formats.plain(corpus.get("types")), result.figures["unit"])
+
+
+def learning_caption(runs: Sequence[RunResults]) -> str:
+    """What the learning curves show: where each run (with a finite epoch) is best, and when averaging began."""
+    tail = " Thin lines: training, with dropout on. Dots: best epochs."
+    if len(runs) > MOST_TOLD:
+        return f"Validation perplexity of {len(runs)} runs, with the best of each beside its name.{tail}"
+    parts = []
+    for run in runs:
+        finite = [e for e in run.epochs if math.isfinite(e["valid_perplexity"])]
+        best = min(finite, key=lambda e: e["valid_perplexity"])
+        began = next((e["epoch"] for e in run.epochs if e.get("averaging")), None)
+        averaging = f" (weights averaged from epoch {count(began)} on)" if began is not None else ""
+        parts.append(
+            f"{run.name} is best at epoch {count(best['epoch'])} of {count(run.epochs[-1]['epoch'])}, "
+            f"at validation perplexity {formats.perplexity(best['valid_perplexity'])}{_per_unit(run)}{averaging}"
+        )
+    return "; ".join(parts) + f".{tail}"
+
+
+def context_caption(examinations: Sequence[tuple[str, Result]]) -> str:
+    """What the context curves show, for truncation experiments given as (name, result)."""
+    tail = " Bands: 95% intervals (paired bootstrap). Upright lines: effective contexts, shaded over their intervals."
+    if len(examinations) > MOST_TOLD:
+        found = ", ".join(f"{name} {effective_context(result.figures)}" for name, result in examinations)
+        return f"More context than this gains less than the dashed line: {found}.{tail}"
+    parts = []
+    for name, result in examinations:
+        f = result.figures
+        threshold, found = f"{f['effective_context']['threshold_percent']:g}%", f["effective_context"]["context"]
+        first = f["conditions"][0]
+        least = f"its perplexity is {percent(first['effect_percent'])} higher with only {count(first['context'])}"
+        if found is None:
+            use = f"still gains {threshold} or more beyond {count(f['maximum_context'])} tokens"
+        else:
+            use = f"gains less than {threshold} from context beyond {effective_context(f)}"
+        parts.append(f"{name} {use}, and {least}")
+    return "; ".join(parts) + f".{tail}"
+
+
+def _per_unit(run: RunResults) -> str:
+    training = run.training
+    if training is None:
+        return ""
+    f = training.figures
+    return f" per {f['unit']} over {count(f['tokens']['valid'])} {plural(f['unit'])}"
+
+
+def _reads(run: RunResults) -> str:
+    """The summary's first half: the headline evaluation, or else the best of training."""
+    result = headline(run)
+    if result:
+        f = result.figures
+        unit = f["unit"]
+        reader = "" if f["reader"] == "static" else f" with the {f['reader']} reader"
+        at = f"perplexity {formats.perplexity(f['perplexity'])} per {unit}"
+        if unit in ("character", "byte"):
+            at = f"{formats.decimal(f['bits_per_token'], 3)} bits per {unit}"
+        audit = audit_word(f).replace("AUDIT FAILED", "but its AUDIT FAILED")
+        return (
+            f"{run.name} reads {result.corpus.get('name', 'its text')} ({f['split']}){reader} at {at} "
+            f"over {count(f['tokens'])} {plural(unit, f['tokens'])}, {audit}"
+        )
+    if run.training:
+        f = run.training.figures
+        return (
+            f"{run.name} reaches validation perplexity {formats.perplexity(f['valid_perplexity'])} per {f['unit']} on "
+            f"{run.training.corpus.get('name', 'its text')} over {count(f['tokens']['valid'])} {plural(f['unit'])}, "
+            f"at epoch {count(f['best_epoch'])} of {count(f['epochs'])} (from training, not audited)"
+        )
+    return ""

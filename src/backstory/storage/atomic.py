@@ -1,0 +1,51 @@
+"""Atomic writes: temporary file in the same folder, fsync, rename, fsync the folder."""
+
+import os
+import shutil
+from pathlib import Path
+
+TEMPORARY = ".tmp-"
+"""Names of unfinished files and folders begin so; whatever is found under such a name at the start may be removed."""
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_file(path: Path) -> None:
+    """Make a file's content durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path` by the content, or leave it as it was. Raises OSError."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_folder(path.parent)
+
+
+def sweep_temporaries(folder: Path) -> None:
+    """Remove what a killed process left unfinished in the folder."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

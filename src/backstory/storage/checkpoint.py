@@ -1,0 +1,154 @@
+"""Checkpoints: a folder of safetensors and JSON files under a manifest with the SHA-256 of each, written last; no pickle."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+LARGEST_JSON = 64 << 20
+"""Bytes; a manifest or document above this is refused unread."""
+NAME = re.compile(r"[A-Za-z0-9_-]+\.(safetensors|json)")
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint whose files are not what its manifest says."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint in memory."""
+
+    path: Path
+    tensors: dict[str, dict[str, Tensor]]
+    """By file (without `.safetensors`), then by name; on the CPU."""
+    documents: dict[str, Any]
+    """By file (without `.json`)."""
+
+
+def write_checkpoint(
+    parent: Path, name: str, tensors: Mapping[str, Mapping[str, Tensor]], documents: Mapping[str, Any]
+) -> Path:
+    """Write the folder `parent/name` so that it is there whole or not at all. Raises OSError."""
+    temporary = parent / f"{TEMPORARY}{os.getpid()}-{name}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        for file, group in tensors.items():
+            save_file({k: t.detach().cpu().contiguous() for k, t in group.items()}, temporary / f"{file}.safetensors")
+        for file, document in documents.items():
+            (temporary / f"{file}.json").write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
+        files = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in sorted(temporary.iterdir())}
+        for file in files:
+            fsync_file(temporary / file)
+        manifest = temporary / MANIFEST
+        manifest.write_text(json.dumps({"schema": SCHEMA, "files": files}, indent=1), encoding="utf-8")
+        fsync_file(manifest)
+        fsync_folder(temporary)
+        final = parent / name
+        if final.exists():  # the same step saved before a crash and again after resuming; the content is the same
+            shutil.rmtree(final)
+        os.rename(temporary, final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    fsync_folder(parent)
+    return final
+
+
+def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpoint:
+    """Read a checkpoint, verifying size and hash of every file before parsing it.
+
+    `only` names the files (without ending) that are wanted. Raises DamagedCheckpoint.
+    """
+    files = _manifest(folder)
+    tensors, documents = {}, {}
+    for name, entry in files.items():
+        stem, path = name.rsplit(".", 1)[0], folder / name
+        if only is not None and stem not in only:
+            continue
+        _verify(path, entry)
+        try:
+            if name.endswith(".safetensors"):
+                tensors[stem] = load_file(path)
+            else:
+                documents[stem] = json.loads(path.read_bytes())
+        except (SafetensorError, ValueError) as error:
+            raise DamagedCheckpoint(f"{path} cannot be parsed ({error})") from None
+    return Checkpoint(folder, tensors, documents)
+
+
+def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise DamagedCheckpoint(f"{path} is too large for a manifest")
+        manifest = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise DamagedCheckpoint(f"{path} is missing or not JSON") from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        raise DamagedCheckpoint(f"{path} has a schema this version does not read (it reads {SCHEMA})")
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(NAME.fullmatch(n) and isinstance(e, dict) for n, e in files.items()):
+        raise DamagedCheckpoint(f"{path} does not list its files as it should")
+    return files
+
+
+def _verify(path: Path, entry: Mapping[str, Any]) -> None:
+    try:
+        if path.is_symlink() or path.stat().st_size != entry.get("bytes"):
+            raise DamagedCheckpoint(f"{path} has not the size its manifest says")
+        if path.suffix == ".json" and path.stat().st_size > LARGEST_JSON:
+            raise DamagedCheckpoint(f"{path} is too large")
+        if _sha256(path) != entry.get("sha256"):
+            raise DamagedCheckpoint(f"{path} has not the SHA-256 its manifest says")
+    except OSError as error:
+        raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from None
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
+    """Checkpoint folders `prefix-NUMBER`, newest first."""
+    found = [(int(m[1]), p) for p in parent.glob(f"{prefix}-*") if (m := re.fullmatch(rf"{prefix}-(\d+)", p.name))]
+    return sorted(found, reverse=True)
+
+
+def newest_checkpoint(parent: Path, prefix: str, only: frozenset[str] | None = None) -> Checkpoint | None:
+    """The newest `prefix-NUMBER` that verifies, with a one-line warning for each newer one that does not; else None."""
+    for _, path in _numbered(parent, prefix):
+        try:
+            return read_checkpoint(path, only)
+        except DamagedCheckpoint as error:
+            warnings.warn(f"skipping a damaged checkpoint: {error}", stacklevel=2)
+    return None
+
+
+def rotate_checkpoints(parent: Path, prefix: str, keep: int) -> None:
+    """Remove all but the newest `keep` folders `prefix-NUMBER`, once the newest of them verifies."""
+    numbered = _numbered(parent, prefix)
+    if len(numbered) <= keep:
+        return
+    newest = numbered[0][1]
+    for name, entry in _manifest(newest).items():
+        _verify(newest / name, entry)
+    for _, path in numbered[keep:]:
+        # The manifest goes first: what is left of an interrupted removal is not taken for a checkpoint.
+        (path / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,73 @@
+"""Where a result came from: settings, seed, commit, versions, device, precision and why, time; and the result file itself."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from backstory.storage.atomic import write_atomically
+
+RESULT = "result.json"
+SCHEMA = 1
+
+
+def versions() -> dict[str, str]:
+    """Versions of what figures depend on."""
+    found = {"python": platform.python_version()}
+    for name in ("backstory", "torch", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this package runs from, with `+changes` if its code has been edited; else None."""
+    here = Path(__file__).resolve().parent.parent
+    root = _git(here, "rev-parse", "--show-toplevel")
+    # An installed copy that merely lies inside somebody's repository is not a checkout of ours.
+    if root is None or not (Path(root) / "src" / "backstory").resolve() == here:
+        return None
+    head = _git(here, "rev-parse", "--short=12", "HEAD")
+    return head and head + ("+changes" if _git(here, "status", "--porcelain", "--", ".") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def processor() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def command() -> str:
+    """The command line that is running, without the path of the program."""
+    return " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
+
+
+def write_result(folder: Path, kind: str, name: str, figures: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
+    """Write `result.json` into the folder (made if need be) and return what was written; the schema is in docs/results.md."""
+    result = {"schema": SCHEMA, "kind": kind, "name": name, "figures": figures, "provenance": provenance}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / RESULT, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    return result

@@ -1,0 +1,24 @@
+"""Words to numbers: tokenizers, vocabulary, corpora, ids on disk and streams of batches; without torch."""
+
+from backstory.text.corpora import CORPORA, Corpus, find
+from backstory.text.dataset import Dataset, Split, encode_split, prepare
+from backstory.text.streams import rotate, rows, segment_bounds
+from backstory.text.tokenizers import Tokenizer, tokenizer
+from backstory.text.vocabulary import Vocabulary, build
+
+__all__ = [
+    "CORPORA",
+    "Corpus",
+    "Dataset",
+    "Split",
+    "Tokenizer",
+    "Vocabulary",
+    "build",
+    "encode_split",
+    "find",
+    "prepare",
+    "rotate",
+    "rows",
+    "segment_bounds",
+    "tokenizer",
+]

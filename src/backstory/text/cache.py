@@ -1,0 +1,120 @@
+"""A cache of files under a key: written atomically, verified by size and SHA-256 when read, made again if damaged."""
+
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+
+from backstory.config.errors import UserError
+
+INDEX = "index.json"
+"""The list of an entry's files with their sizes and hashes; written last, so an entry without it is unfinished."""
+
+
+def folder() -> Path:
+    """Where entries live: BACKSTORY_CACHE, else ~/.cache/backstory."""
+    named = os.environ.get("BACKSTORY_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "backstory"
+
+
+def fetch(key: str, make: Callable[[Path], None]) -> Path:
+    """The folder of the entry `key`, verified; where it is missing or damaged, `make(folder)` writes its files first.
+
+    A cache that cannot be written is replaced by a temporary folder for the life of the process, with a warning. Raises
+    UserError if that cannot be written either.
+    """
+    root = folder()
+    try:
+        return _fetch(root / key, make)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    warnings.warn(
+        f"cannot write the cache {root} ({reason}), so a temporary one is used; set BACKSTORY_CACHE", stacklevel=2
+    )
+    try:
+        return _fetch(_temporary() / key, make)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot write a temporary folder either ({reason}); set BACKSTORY_CACHE") from None
+
+
+@cache
+def _temporary() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="backstory-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
+    if not intact(entry):
+        entry.mkdir(parents=True, exist_ok=True)
+        _sweep(entry)
+        try:
+            make(entry)
+        except UserError:  # the corpus cannot be used, so nothing of it is worth keeping
+            shutil.rmtree(entry, ignore_errors=True)
+            raise
+        names = sorted(p.name for p in entry.iterdir() if p.name != INDEX and not p.name.endswith(".tmp"))
+        files = {name: {"bytes": (entry / name).stat().st_size, "sha256": _sha256(entry / name)} for name in names}
+        write(entry / INDEX, [json.dumps({"files": files}, indent=1).encode()])
+    return entry
+
+
+def intact(entry: Path) -> bool:
+    """Whether an entry is complete and every file of it has the size and the SHA-256 that its index names."""
+    try:
+        files = json.loads((entry / INDEX).read_bytes())["files"]
+        return bool(files) and all(
+            (entry / name).stat().st_size == said["bytes"] and _sha256(entry / name) == said["sha256"]
+            for name, said in files.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write(path: Path, blocks: Iterable[bytes]) -> None:
+    """Write a file whole or not at all: a temporary file in the same folder, fsync, rename, fsync of the folder."""
+    handle, name = tempfile.mkstemp(prefix=path.name + ".", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for block in blocks:
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    # A folder cannot be opened on every system; where it cannot, the rename is still atomic.
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _sweep(entry: Path) -> None:
+    """Remove what a killed process left; another process may be writing now, so only what is older than an hour."""
+    for path in entry.glob("*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > 3600:
+                path.unlink()

@@ -1,0 +1,217 @@
+"""Corpora: a name or a path to the files of its three splits, its tokenizer and where its documents begin."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backstory.config.errors import UserError, nearest
+from backstory.text import files, stdlib
+from backstory.text.files import Source
+
+SPLITS = ("train", "valid", "test")
+"""The three splits, in the order they are made."""
+
+Document = tuple[str, Iterable[str]]
+"""A title and the document's text in blocks, which are read before the next document is asked for."""
+
+
+def whole(title: str, blocks: Iterable[str]) -> Iterator[Document]:
+    """A stretch of a file that is one document."""
+    yield title, blocks
+
+
+def articles(title: str, blocks: Iterable[str]) -> Iterator[Document]:
+    """The articles of a WikiText file: each begins at a line ` = Title = ` between two blank lines.
+
+    Lines before the first title belong to the first article, so that no token is lost.
+    """
+    text: list[str] = []
+    for before, line, after in _with_neighbours(_lines(blocks)):
+        heading = _TITLE.fullmatch(line.rstrip("\n"))
+        if heading and not before.strip() and not after.strip():
+            if text and (title or "".join(text).strip()):
+                yield title, text
+                text = []
+            title = heading[1]
+        text.append(line)
+    if text:
+        yield title, text
+
+
+# One equals sign on each side. Tables hold such lines too, but never alone between blank lines.
+_TITLE = re.compile(r" = ([^=](?:.*[^=])?) = ")
+
+
+def _lines(blocks: Iterable[str]) -> Iterator[str]:
+    rest = ""
+    for block in blocks:
+        *full, rest = (rest + block).split("\n")
+        for line in full:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def _with_neighbours(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
+    before, line = "", next(lines, None)
+    while line is not None:
+        after = next(lines, None)
+        yield before, line, after or ""
+        before, line = line, after
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text in three splits.
+
+    `sources` gives the stretches of files of train, valid and test, `documents` cuts one such stretch into documents,
+    `tokenizer` is the one used unless another is asked for, `provenance` says in a sentence where the text comes from.
+    """
+
+    name: str
+    tokenizer: str
+    provenance: str
+    sources: dict[str, list[Source]]
+    documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole
+
+
+@dataclass(frozen=True)
+class NamedCorpus:
+    """A corpus known by name: a line that describes it, and how to open it given the data folder."""
+
+    description: str
+    open: Callable[[Path | None], Corpus] = field(repr=False)
+
+
+def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
+    """The corpus of that name, looked up in `data_dir` or BACKSTORY_DATA, or the text file or folder of that path.
+
+    Raises UserError for an unknown name, a path that is not there, files that are missing or cannot be read.
+    """
+    if name_or_path in CORPORA:
+        return CORPORA[name_or_path].open(data_dir)
+    path, known = Path(os.path.expanduser(name_or_path)), ", ".join(CORPORA)
+    if name_or_path and os.path.isdir(path):
+        return _folder(path)
+    if name_or_path and os.path.exists(path):
+        return _file(path)
+    if path.suffix or os.sep in name_or_path:
+        raise UserError(f"there is no file or folder {name_or_path!r}; give the path of a text or one of {known}")
+    raise UserError(f"unknown corpus {name_or_path!r}{nearest(name_or_path, CORPORA)}; give one of {known} or a path")
+
+
+def _file(path: Path) -> Corpus:
+    first, second = files.cuts(path)
+    stretches = ((0, first), (first, second), (second, None))
+    sources = {split: [Source(path, path.stem, *s)] for split, s in zip(SPLITS, stretches, strict=True)}
+    return Corpus(path.name, "regex", f"the file {path.name}, cut into 90, 5 and 5 percent", sources)
+
+
+def _folder(path: Path) -> Corpus:
+    found = _visible(path)
+    if not found:
+        raise UserError(f"the folder {path} holds no files; give a folder of text files")
+    name = path.resolve().name
+    if (named := _named_splits(found, path)) is not None:
+        sources = {split: [Source(file)] for split, file in named.items()}
+        return Corpus(name, "words", f"the folder {name} with files for train, valid and test", sources)
+    sources: dict[str, list[Source]] = {split: [] for split in SPLITS}
+    titles = [str(p.relative_to(path).with_suffix("")) for p in found]
+    if len(found) < len(SPLITS):
+        for file, title in zip(found, titles, strict=True):
+            for split, part in _file(file).sources.items():
+                sources[split] += [Source(s.path, title, s.start, s.end) for s in part]
+        return Corpus(name, "regex", f"the folder {name}, each file cut into 90, 5 and 5 percent", sources)
+    for i, (file, title) in enumerate(zip(found, titles, strict=True)):
+        sources[{0: "valid", 1: "test"}.get(i % 20, "train")].append(Source(file, title))
+    how = "a document a file, every 20th to valid and the one after each of these to test"
+    return Corpus(name, "regex", f"the folder {name}, {how}", sources)
+
+
+def _visible(folder: Path) -> list[Path]:
+    """The files of a folder and of those inside it, sorted by path; hidden ones (`.name`) are left out."""
+
+    def refuse(error: OSError) -> None:
+        raise files.unreadable(Path(error.filename or folder), error)
+
+    found = []
+    for base, inside, names in os.walk(folder, onerror=refuse):
+        inside[:] = [d for d in inside if not d.startswith(".")]
+        found += [Path(base, n) for n in names if not n.startswith(".") and os.path.isfile(os.path.join(base, n))]
+    return sorted(found)
+
+
+_SPLIT_FILE = re.compile(r"(?:.+[._-])?(train|valid|validation|val|dev|test)(?:\.\w+)?")
+
+
+def _named_splits(found: list[Path], folder: Path) -> dict[str, Path] | None:
+    """The files called train, valid and test (`train.txt`, `wiki.train.tokens`), if the folder has one for train."""
+    named: dict[str, list[Path]] = {}
+    for path in found:
+        if path.parent == folder and (match := _SPLIT_FILE.fullmatch(path.name)):
+            kind = "valid" if match[1] in ("validation", "val", "dev") else match[1]
+            named.setdefault(kind, []).append(path)
+    if "train" not in named:
+        return None
+    for split in SPLITS:
+        if len(named.get(split, [])) != 1:
+            held = ", ".join(p.name for p in named.get(split, [])) or "none"
+            raise UserError(
+                f"{folder} has a file for train, so it needs one for {split} too ({held} found); add or rename a file"
+            )
+    return {split: named[split][0] for split in SPLITS}
+
+
+def _in_data_folder(
+    name: str,
+    pattern: str,
+    provenance: str,
+    documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole,
+) -> Callable[[Path | None], Corpus]:
+    """How to open a corpus of word-split files `<data folder>/<name>/<pattern>`."""
+
+    def open_corpus(data_dir: Path | None) -> Corpus:
+        expected = [f"{name}/{pattern.format(split)}" for split in SPLITS]
+        given = str(data_dir or os.environ.get("BACKSTORY_DATA") or "")
+        root = Path(os.path.expanduser(given))
+        missing = [e for e in expected if not (given and os.path.isfile(root / e))]
+        if missing:
+            where = f"the data folder {given} lacks" if given else f"{name} needs a data folder with"
+            raise UserError(
+                f"{where} {', '.join(missing)}; pass --data-dir or set BACKSTORY_DATA to the folder that holds them"
+            )
+        sources = {split: [Source(root / e)] for split, e in zip(SPLITS, expected, strict=True)}
+        return Corpus(name, "words", provenance, sources, documents)
+
+    return open_corpus
+
+
+def _stdlib(_: Path | None) -> Corpus:
+    return Corpus("stdlib", "regex", stdlib.PROVENANCE, stdlib.sources())
+
+
+CORPORA: dict[str, NamedCorpus] = {
+    "stdlib": NamedCorpus(
+        "docstrings and help topics of the running Python, about 300,000 words; always there", _stdlib
+    ),
+    "ptb": NamedCorpus(
+        "Penn Treebank (Mikolov), 929,589 training words, 10,000 types; needs a data folder",
+        _in_data_folder(
+            "ptb",
+            "ptb.{}.txt",
+            "Penn Treebank, Wall Street Journal, Mikolov preprocessing; licensed by the LDC, not to be redistributed",
+        ),
+    ),
+    "wikitext-2": NamedCorpus(
+        "WikiText-2, 600 training articles, 2,088,628 words, 33,278 types; needs a data folder",
+        _in_data_folder(
+            "wikitext-2",
+            "wiki.{}.tokens",
+            "WikiText-2, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
+            articles,
+        ),
+    ),
+}
+"""The corpora known by name."""

@@ -1,0 +1,184 @@
+"""Prepared text: a corpus as ids on disk, memory-mapped, with its vocabulary and the places where documents begin."""
+
+import hashlib
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backstory.config.errors import UserError
+from backstory.config.schema import TextConfig
+from backstory.text import cache, corpora, files, vocabulary
+from backstory.text.corpora import SPLITS, Corpus, Document
+from backstory.text.pieces import Pieces
+from backstory.text.tokenizers import END, Tokenizer, tokenizer
+from backstory.text.vocabulary import Vocabulary
+
+FORMAT = 1
+"""Raised when the rules of this room change, so that ids made by older rules are not used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One split of a corpus.
+
+    `ids` (tokens,), uint16 or int32; `documents` (documents,) int64, the token where each begins, with their `titles`
+    (possibly empty); `characters` and `bytes` (UTF-8) of its text after line ends were normalised.
+    """
+
+    name: str
+    ids: np.ndarray
+    documents: np.ndarray
+    titles: list[str]
+    characters: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A corpus as numbers: its vocabulary and the splits train, valid and test.
+
+    `fingerprint` is the SHA-256 (hex) of the content and of the options that make ids of it: equal ones, equal ids.
+    """
+
+    corpus: str
+    vocabulary: Vocabulary
+    splits: dict[str, Split]
+    fingerprint: str
+    provenance: str
+
+    def lossless(self, split: str) -> bool:
+        """Whether the ids hold all of a split's text, so that bits per character and per byte mean something."""
+        unknown = self.vocabulary.unknown
+        return self.vocabulary.lossless and (unknown is None or not bool((self.splits[split].ids == unknown).any()))
+
+
+def prepare(config: TextConfig, data_dir: Path | None = None) -> Dataset:
+    """The corpus of a config as ids, from the cache where it was prepared before.
+
+    Raises UserError for an unknown corpus or tokenizer, missing or unreadable files, text that is empty, too short (two
+    tokens to train on, one in the other splits), binary or not UTF-8, and a vocabulary of more than 2,000,000 types.
+    """
+    corpus = corpora.find(config.corpus, data_dir)
+    chosen = tokenizer(corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer)
+    fingerprint = _fingerprint(corpus, chosen, config)
+    # What is stored with the ids but makes none of them (titles) has a place in the key, not in the fingerprint.
+    titles = [s.title for split in SPLITS for s in corpus.sources[split]]
+    key = _hash([fingerprint, corpus.name, titles, chosen.name, unicodedata.unidata_version])
+
+    def make(folder: Path) -> None:
+        _build(folder, corpus, chosen, config)
+        if _fingerprint(corpus, chosen, config) != fingerprint:
+            raise UserError(f"the files of {corpus.name} changed while they were read; run again")
+
+    entry = cache.fetch(f"text-{key[:32]}", make)
+    stored = json.loads((entry / "dataset.json").read_bytes())
+    splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
+    return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
+
+
+def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split:
+    """A text of one's own as a split: one document, with line ends normalised and a byte-order mark dropped.
+
+    Raises UserError for a text without tokens, with a NUL, or with an unknown word where there is no `<unk>`.
+    """
+    if vocabulary.tokenizer.unit != "byte":
+        if "\x00" in text:
+            raise UserError(f"the {name} holds a NUL, so it is no text; remove it")
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    ids = vocabulary.encode(text)
+    if not len(ids):
+        raise UserError(f"the {name} is empty; give some words")
+    return Split(name, ids, np.zeros(1, np.int64), [""], len(text), _bytes(text))
+
+
+def _fingerprint(corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> str:
+    named = hashlib.sha256(chosen.json.encode()).hexdigest() if isinstance(chosen, Pieces) else chosen.name
+    content = [[files.digest(s) for s in corpus.sources[split]] for split in SPLITS]
+    options = [config.lowercase, config.minimum_count, config.maximum_size]
+    return _hash([FORMAT, content, corpus.documents.__name__, named, options])
+
+
+def _hash(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> None:
+    """Count the training text, then write every split's ids, the vocabulary and what is known of the splits."""
+    words = vocabulary.build(
+        _count(corpus, chosen, config), chosen, config.lowercase, config.minimum_count, config.maximum_size
+    )
+    kind = np.dtype("<u2" if len(words) < 1 << 16 else "<i4")
+    splits = {}
+    for split in SPLITS:
+        meter = _Meter()
+        cache.write(folder / f"{split}.ids", (ids.astype(kind).tobytes() for ids in meter.encode(corpus, split, words)))
+        least = 2 if split == "train" else 1
+        if meter.tokens < least:
+            raise UserError(
+                f"the {split} text of {corpus.name} has {meter.tokens} tokens, fewer than {least}; give more text"
+            )
+        splits[split] = {**vars(meter), "dtype": kind.str}
+    stored = {"vocabulary": words.to_json(), "splits": splits}
+    cache.write(folder / "dataset.json", [json.dumps(stored).encode()])
+
+
+def _count(corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> Counter[str]:
+    """How often the training text holds each token. Raises UserError for a text without words."""
+    counts: Counter[str] = Counter()
+    cut = config.minimum_count > 1 or config.maximum_size is not None
+    for _, blocks in _documents(corpus, "train", chosen):
+        for tokens in vocabulary.tokenize(blocks, chosen, config.lowercase):
+            counts.update(tokens)
+            if len(counts) > vocabulary.LARGEST and not cut:
+                return counts  # `build` refuses it; the rest of the text need not be read
+    if chosen.unit != "byte" and not any(w != END and not w.isspace() for w in counts):
+        raise UserError(f"the train text of {corpus.name} is empty; give a text that holds words")
+    return counts
+
+
+def _documents(corpus: Corpus, split: str, chosen: Tokenizer) -> Iterator[Document]:
+    for source in corpus.sources[split]:
+        yield from corpus.documents(source.title, files.text_blocks(source, as_is=chosen.unit == "byte"))
+
+
+@dataclass
+class _Meter:
+    """What is learned of a split while its ids are made."""
+
+    tokens: int = 0
+    characters: int = 0
+    bytes: int = 0
+    documents: list[int] = field(default_factory=list)
+    titles: list[str] = field(default_factory=list)
+
+    def encode(self, corpus: Corpus, split: str, words: Vocabulary) -> Iterator[np.ndarray]:
+        for title, blocks in _documents(corpus, split, words.tokenizer):
+            before = self.tokens
+            for ids in words.encode_stream(self._measured(blocks)):
+                self.tokens += len(ids)
+                yield ids
+            if self.tokens > before:  # a document without tokens would begin where the next one does
+                self.documents.append(before)
+                self.titles.append(title)
+
+    def _measured(self, blocks: Iterable[str]) -> Iterator[str]:
+        for block in blocks:
+            self.characters += len(block)
+            self.bytes += _bytes(block)
+            yield block
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
+
+
+def _load(entry: Path, name: str, stored: dict[str, Any]) -> Split:
+    ids = np.memmap(entry / f"{name}.ids", np.dtype(stored["dtype"]), "r", shape=(stored["tokens"],))
+    documents = np.array(stored["documents"], np.int64)
+    return Split(name, ids, documents, stored["titles"], stored["characters"], stored["bytes"])

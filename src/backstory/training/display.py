@@ -1,0 +1,48 @@
+"""What a person sees while a model trains: a progress bar with speed and time left, or plain lines when not a terminal."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Display:
+    """Shows steps as a bar (on a terminal) and one line per epoch."""
+
+    def __init__(self, console: Console, total_tokens: int, done_tokens: int) -> None:
+        self.console = console
+        self._columns = (
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*self._columns, console=console, disable=not console.is_terminal, transient=True)
+        self._task = self._bar.add_task("", total=total_tokens, completed=done_tokens, figures="")
+        self._last = time.perf_counter()
+
+    @contextmanager
+    def shown(self) -> Iterator["Display"]:
+        """The bar is on the terminal for the block."""
+        with self._bar:
+            yield self
+
+    def step(self, description: str, tokens: int, nats: float, speed: float) -> None:
+        """Advance by a window of steps: tokens read, mean nats, tokens per second."""
+        figures = f"perplexity {math.exp(min(nats, 50)):8.2f}  {speed:,.0f} tokens/s"
+        self._bar.update(self._task, description=description, advance=tokens, figures=figures)
+
+    def epoch(self, values: dict[str, Any]) -> None:
+        """One line per epoch."""
+        mark = "  best" if values["best"] else ""
+        averaging = "  averaged" if values["averaging"] else ""
+        self.console.print(
+            f"epoch {values['epoch']:3d}  train perplexity {math.exp(min(values['train_nats'], 50)):8.2f}"
+            f"  valid {values['valid_perplexity']:8.2f}  {values['tokens_per_second']:,.0f} tokens/s"
+            f"  {values['seconds']:,.0f} s{averaging}{mark}",
+            highlight=False,
+        )

@@ -1,0 +1,150 @@
+"""From settings to a trained run folder: the whole of `backstory train`, callable from Python."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from backstory.config import RunConfig, UserError, to_dict, validate
+from backstory.models import build_model, choose_device, choose_precision, count_parameters
+from backstory.models.loading import CHECKPOINTS
+from backstory.storage import newest_checkpoint
+from backstory.storage.provenance import command, commit, now, processor, versions, write_result
+from backstory.text import Dataset, prepare
+from backstory.training.allocator import keep_freed_memory
+from backstory.training.display import Display
+from backstory.training.loop import Trainer, describe
+from backstory.training.metrics import MetricsLog, read_events
+from backstory.training.run_folder import Mode, RunFolder, open_folder
+from backstory.training.stopping import StopRequest
+
+
+class Stopped(Exception):
+    """Training was asked to stop by a signal, and saved a checkpoint; `signal` is its number."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(f"stopped and saved; go on with --resume --out {folder}")
+        self.signal = number
+
+
+def train(
+    config: RunConfig,
+    out: Path | str,
+    *,
+    mode: Mode = "new",
+    data_dir: Path | None = None,
+    accept: frozenset[str] = frozenset(),
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Train a model into the folder `out` and return the content of its result.json.
+
+    `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`).
+    Raises UserError before anything is written, NonFiniteError when the loss breaks down, Stopped after a signal.
+    """
+    validate(config, "settings")
+    console = console or Console(stderr=True)
+    keep_freed_memory()
+    dataset, device = prepare(config.text, data_dir), choose_device(config.training.device)
+    torch.manual_seed(config.seed)
+    model = build_model(config.model, len(dataset.vocabulary)).to(device)
+    precision = choose_precision(config.training.precision, device)
+    trainer = Trainer(config, dataset, RunFolder(Path(out)), model, device, precision)
+    checkpoint = _checkpoint(Path(out), dataset, accept) if mode == "resume" else None
+    folder = open_folder(Path(out), config, mode, accept)
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+    _say_what_starts(console, trainer, folder)
+    provenance, log = _provenance(trainer), MetricsLog(folder.metrics, trainer.progress.log_bytes)
+    display = Display(console, _total_tokens(trainer), _done_tokens(trainer))
+    stop = StopRequest()
+    try:
+        with stop.listening(), display.shown():
+            trainer.train(log, display, stop)
+    finally:
+        log.close()
+    if stop.signal is not None and not trainer.progress.finished:
+        raise Stopped(folder.path, stop.signal)
+    provenance["seconds"] = round(trainer.progress.seconds, 1)
+    return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), provenance)
+
+
+def _checkpoint(path: Path, dataset: Dataset, accept: frozenset[str]) -> Any:
+    """The newest whole checkpoint to resume from, or None where a run was stopped before its first."""
+    checkpoint = newest_checkpoint(path / CHECKPOINTS, "last")
+    if checkpoint is None or "corpus" in accept:
+        return checkpoint
+    if checkpoint.documents["progress"]["corpus"] != dataset.fingerprint:
+        raise UserError(
+            f"{path} was trained on other text than this corpus now holds; give the same corpus, or --accept corpus to go on"
+        )
+    return checkpoint
+
+
+def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> None:
+    progress, split = trainer.progress, trainer.dataset.splits["train"]
+    console.print(
+        f"{count_parameters(trainer.model):,} parameters, {len(split.ids):,} tokens of {trainer.dataset.corpus}, "
+        f"{len(trainer.dataset.vocabulary):,} types; {device_name(trainer.device)}; "
+        f"{trainer.precision.name}: {trainer.precision.reason}",
+        highlight=False,
+    )
+    if progress.step:
+        console.print(
+            f"resuming {folder.path} after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}",
+            highlight=False,
+        )
+
+
+def device_name(device: torch.device) -> str:
+    """The device with its make: `cpu (AMD EPYC, 2 threads)`."""
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"cpu ({processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''})"
+
+
+def _total_tokens(trainer: Trainer) -> int:
+    return trainer.rows.shape[0] * (trainer.rows.shape[1] - 1) * trainer.config.training.epochs
+
+
+def _done_tokens(trainer: Trainer) -> int:
+    progress = trainer.progress
+    inside = progress.epoch_tokens if progress.segment else 0
+    return min(_total_tokens(trainer), (progress.epoch - 1) * _total_tokens(trainer) // trainer.config.training.epochs + inside)
+
+
+def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
+    """The figures of a training result, as docs/results.md describes them."""
+    curve = read_events(folder.metrics, "epoch")
+    for epoch in curve:
+        del epoch["event"]
+    progress, splits = trainer.progress, trainer.dataset.splits
+    assert progress.best_nats is not None
+    return {
+        "parameters": count_parameters(trainer.model),
+        "epochs": len(curve),
+        "best_epoch": progress.best_epoch,
+        "valid_nats": progress.best_nats,
+        "valid_perplexity": math.exp(min(progress.best_nats, 700)),
+        "unit": trainer.dataset.vocabulary.tokenizer.unit,
+        "tokens": {name: len(split.ids) for name, split in splits.items()},
+        "tokens_per_second": statistics.median(e["tokens_per_second"] for e in curve),
+        "curve": curve,
+    }
+
+
+def _provenance(trainer: Trainer) -> dict[str, Any]:
+    return {
+        "config": to_dict(trainer.config),
+        "seed": trainer.config.seed,
+        "commit": commit(),
+        "versions": versions(),
+        "device": device_name(trainer.device),
+        "precision": trainer.precision.name,
+        "precision_reason": trainer.precision.reason,
+        "corpus": describe(trainer.dataset),
+        "started": now(),
+        "command": command(),
+    }

@@ -1,0 +1,259 @@
+"""The training loop: truncated backpropagation through time, validation after every epoch, checkpoints at step boundaries."""
+
+import math
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from backstory.config import NonFiniteError, RunConfig, to_dict
+from backstory.models import ComposedModel, Precision, detach, to, unflatten
+from backstory.models.loading import load_weights, weights
+from backstory.reading import StaticReader, read
+from backstory.storage import Checkpoint, newest_checkpoint, rotate_checkpoints, write_checkpoint
+from backstory.text import Dataset
+from backstory.text.streams import rotate, rows, segment_bounds
+from backstory.training.checkpointing import Progress, pack, unpack_optimizer, unpack_random
+from backstory.training.display import Display
+from backstory.training.metrics import MetricsLog
+from backstory.training.objectives import Likelihood
+from backstory.training.optimizers import WeightAverage, build_optimizer, non_monotonic
+from backstory.training.run_folder import RunFolder, config_hash
+from backstory.training.stopping import StopRequest
+
+WINDOW = 20
+"""Steps that one line of metrics.jsonl sums up."""
+
+
+@dataclass
+class Trainer:
+    """A run in memory; `train` takes it from wherever it stands to its end, a stop, or an error."""
+
+    config: RunConfig
+    dataset: Dataset
+    folder: RunFolder
+    model: ComposedModel
+    device: torch.device
+    precision: Precision
+
+    def __post_init__(self) -> None:
+        settings = self.config.training
+        self.objective = Likelihood(settings.activation_l2, settings.temporal_l2)
+        self.optimizer = build_optimizer(self.model.parameters(), settings)
+        self.parameters: list[nn.Parameter] = list(self.model.parameters())
+        self.average: WeightAverage | None = None
+        self.progress = Progress()
+        self.state = self.model.start(settings.batch_size)
+        self.rows = rows(self.dataset.splits["train"].ids, settings.batch_size)
+        self.saved_at = time.monotonic()
+        if settings.averaging == "always" and settings.optimizer == "sgd":
+            self.average = WeightAverage(self.parameters)
+
+    # Where it stands, and back to it.
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to a checkpoint. Raises ValueError when it is not one of this model."""
+        self.progress = Progress(**checkpoint.documents["progress"]["progress"])
+        tensors = checkpoint.tensors
+        load_weights(self.model, tensors["weights"])
+        unpack_optimizer(self.optimizer, self.model, tensors["optimizer"])
+        self.average = None
+        if self.progress.averaged is not None:
+            self.average = WeightAverage(self.parameters)
+            self.average.count = self.progress.averaged
+            names = [name for name, _ in self.model.named_parameters()]
+            self.average.means = [tensors["average"][name].to(self.device) for name in names]
+        self.state = to(unflatten(self.model.start(self.config.training.batch_size), tensors["state"]), self.device)
+        unpack_random(tensors["random"])
+
+    def save(self, log: MetricsLog) -> None:
+        """Write the checkpoint of this step and drop all but the last two."""
+        self.progress.log_bytes = log.position()
+        self.progress.averaged = None if self.average is None else self.average.count
+        documents = {
+            "progress": {
+                "progress": vars(self.progress),
+                "config": config_hash(self.config),
+                "corpus": self.dataset.fingerprint,
+            }
+        }
+        tensors = pack(self.model, self.optimizer, self.average, self.state)
+        write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
+        rotate_checkpoints(self.folder.checkpoints, "last", keep=2)
+        self.saved_at = time.monotonic()
+
+    def _save_best(self) -> None:
+        """Write the weights as they are now (the average, while it is applied), with what is needed to read with them."""
+        described = {"config": to_dict(self.config), "corpus": describe(self.dataset)}
+        documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
+        write_checkpoint(self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents)
+        rotate_checkpoints(self.folder.checkpoints, "best", keep=1)
+
+    # The epochs.
+
+    def train(self, log: MetricsLog, display: Display, stop: StopRequest) -> None:
+        """Train to the end, or until `stop` is requested; a checkpoint stands when it returns. Raises NonFiniteError."""
+        while not self.progress.finished and not stop.requested:
+            epoch_rows, bounds = self._plan()
+            for first, last in bounds[self.progress.segment :]:
+                self._segment(epoch_rows, first, last, len(bounds), log, display)
+                if stop.requested:
+                    break
+                if time.monotonic() - self.saved_at > 60 * self.config.training.save_minutes:
+                    self.save(log)
+            if self.progress.segment == len(bounds):
+                self._end_of_epoch(log, display)
+            self.save(log)
+
+    def _plan(self) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """The epoch's rows (shuffled or not) and segments; a function of seed and epoch alone, so resuming repeats it."""
+        settings, generator = self.config.training, np.random.default_rng([self.config.seed, self.progress.epoch])
+        bounds = segment_bounds(
+            self.rows.shape[1],
+            settings.segment,
+            settings.segment_deviation,
+            settings.minimum_segment,
+            settings.short_probability,
+            generator,
+        )
+        return (rotate(self.rows, generator) if settings.partial_shuffle else self.rows), bounds
+
+    def _segment(
+        self, epoch_rows: np.ndarray, first: int, last: int, segments: int, log: MetricsLog, display: Display
+    ) -> None:
+        settings, progress = self.config.training, self.progress
+        if progress.segment == 0:
+            self.state = self.model.start(settings.batch_size)
+            progress.epoch_nats, progress.epoch_tokens, progress.epoch_seconds = 0.0, 0, 0.0
+        began = time.perf_counter()
+        piece = torch.from_numpy(epoch_rows[:, first : last + 1].astype(np.int64)).to(self.device)
+        rate = settings.learning_rate * progress.rate_factor * (last - first) / settings.segment
+        nats, tokens = self._step(piece[:, :-1], piece[:, 1:], rate), piece[:, 1:].numel()
+        took = time.perf_counter() - began
+        progress.segment, progress.step, progress.seconds = progress.segment + 1, progress.step + 1, progress.seconds + took
+        progress.epoch_nats += nats * tokens
+        progress.epoch_tokens += tokens
+        progress.epoch_seconds += took
+        progress.window_nats += nats * tokens
+        progress.window_tokens += tokens
+        progress.window_seconds += took
+        if progress.segment % WINDOW == 0 or progress.segment == segments:
+            self._end_of_window(rate, log, display)
+
+    def _step(self, inputs: Tensor, targets: Tensor, rate: float) -> float:
+        """One update; returns mean nats per token. Raises NonFiniteError before the weights are touched."""
+        settings = self.config.training
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.precision.context(self.device):
+            prediction, self.state = self.model(inputs, detach(self.state))
+            loss, figures = self.objective(prediction, targets)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip or math.inf, foreach=True)
+        values = torch.stack([loss.detach(), norm, figures["nats"]]).tolist()
+        if not all(map(math.isfinite, values)):
+            raise NonFiniteError(
+                f"step {self.progress.step + 1}: loss {values[0]}, norm of the gradient {values[1]}; stopped before the update. "
+                "The last checkpoint is whole: go on from it with --resume and a smaller training.learning-rate "
+                "(and --accept config)"
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        return values[2]
+
+    def _end_of_window(self, rate: float, log: MetricsLog, display: Display) -> None:
+        progress = self.progress
+        nats, tokens = progress.window_nats / progress.window_tokens, progress.window_tokens
+        speed = tokens / progress.window_seconds
+        values = {"step": progress.step, "epoch": progress.epoch, "nats": nats, "tokens": tokens}
+        log.write("steps", **values, learning_rate=rate, tokens_per_second=round(speed, 1))
+        display.step(f"epoch {progress.epoch}/{self._last_epoch()}", tokens, nats, speed)
+        progress.window_nats, progress.window_tokens, progress.window_seconds = 0.0, 0, 0.0
+
+    def _last_epoch(self) -> int:
+        return self.config.training.epochs + self.config.training.finetune_epochs
+
+    def _end_of_epoch(self, log: MetricsLog, display: Display) -> None:
+        progress, settings = self.progress, self.config.training
+        averaging = self.average is not None and self.average.count > 0
+        began = time.perf_counter()
+        nats, best = self._validate()
+        progress.seconds += time.perf_counter() - began
+        values: dict[str, Any] = {
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "train_nats": progress.epoch_nats / progress.epoch_tokens,
+            "valid_nats": nats,
+            "valid_perplexity": math.exp(min(nats, 700)),
+            "learning_rate": settings.learning_rate * progress.rate_factor,
+            "averaging": averaging,
+            "finetuning": progress.finetuning,
+            "seconds": round(progress.seconds, 1),
+            "tokens_per_second": round(progress.epoch_tokens / progress.epoch_seconds, 1),
+            "best": best,
+        }
+        log.write("epoch", **values)
+        display.epoch(values)
+        self._after_validation(nats, best)
+        progress.epoch, progress.segment = progress.epoch + 1, 0
+
+    def _validate(self) -> tuple[float, bool]:
+        """Mean nats on the validation split, with the averaged weights if there are any; saves them if they are the best."""
+        words, progress = self.dataset.vocabulary, self.progress
+        with self.average.applied() if self.average is not None else nullcontext():
+            reader = StaticReader(self.model, self.precision)
+            ids = self.dataset.splits["valid"].ids
+            nats = read(reader, ids, words.start, rows=self.config.training.validation_rows).nats
+            if not math.isfinite(nats):
+                raise NonFiniteError(f"epoch {progress.epoch}: the validation loss is {nats}; lower training.learning-rate")
+            best = progress.best_nats is None or nats < progress.best_nats
+            if best:
+                progress.best_nats, progress.best_epoch = nats, progress.epoch
+                self._save_best()
+        return nats, best
+
+    def _after_validation(self, nats: float, best: bool) -> None:
+        """The averaging trigger, the schedule, the step from training to fine-tuning, and the end."""
+        progress, settings = self.progress, self.config.training
+        stalled = non_monotonic(progress.history, nats, settings.trigger)
+        progress.history.append(nats)
+        if settings.averaging == "triggered" and settings.optimizer == "sgd" and self.average is None and stalled:
+            self.average = WeightAverage(self.parameters)
+        progress.waited = 0 if best else progress.waited + 1
+        plateau = settings.schedule == "plateau" and progress.waited > settings.decay_patience
+        if plateau or (settings.schedule == "step" and progress.epoch in settings.decay_epochs):
+            progress.rate_factor *= settings.decay_factor
+            progress.waited = 0
+        if progress.finetuning and (stalled or progress.epoch == self._last_epoch()):
+            progress.finished = True
+        elif not progress.finetuning and progress.epoch == settings.epochs:
+            if settings.finetune_epochs:
+                self._begin_finetuning()
+            else:
+                progress.finished = True
+
+    def _begin_finetuning(self) -> None:
+        """Averaged SGD from the best weights, from its first step on (Merity et al. 2018, section 4)."""
+        best = newest_checkpoint(self.folder.checkpoints, "best", frozenset({"weights"}))
+        if best is not None:
+            load_weights(self.model, best.tensors["weights"])
+        self.optimizer = build_optimizer(self.parameters, self.config.training)
+        self.average = WeightAverage(self.parameters)
+        self.progress.finetuning, self.progress.history = True, []
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """What results say of the corpus."""
+    return {
+        "name": dataset.corpus,
+        "fingerprint": dataset.fingerprint,
+        "types": len(dataset.vocabulary),
+        "provenance": dataset.provenance,
+    }

@@ -1,0 +1,37 @@
+"""metrics.jsonl: one line per event, cut back on resuming to what the checkpoint knew."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class MetricsLog:
+    """Appends events to a file; `position` is its length in bytes."""
+
+    def __init__(self, path: Path, keep: int) -> None:
+        """Open the log and cut it to its first `keep` bytes, so that no step stands in it twice."""
+        path.touch()
+        self._file = open(path, "r+b")  # noqa: SIM115 (closed by `close`)
+        self._file.truncate(keep)
+        self._file.seek(0, os.SEEK_END)
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append one line."""
+        self._file.write((json.dumps({"event": event, **values}, allow_nan=False) + "\n").encode())
+        self._file.flush()
+
+    def position(self) -> int:
+        """The log's length once everything written is on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_events(path: Path, event: str) -> list[dict[str, Any]]:
+    """The events of one kind, in order."""
+    with open(path, encoding="utf-8") as file:
+        return [e for line in file if (e := json.loads(line)).get("event") == event]

@@ -1,0 +1,57 @@
+"""Optimizers, the average of the weights, and the non-monotonic trigger of NT-ASGD (Merity et al. 2018, algorithm 1)."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from backstory.config import TrainingConfig
+
+
+def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
+    """SGD, Adam or NAdam from torch, in the form that updates all tensors in the fewest passes."""
+    parameters, rate, decay = list(parameters), config.learning_rate, config.weight_decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, fused=True)
+    if config.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=True)
+    return torch.optim.NAdam(parameters, lr=rate, weight_decay=decay, foreach=True)
+
+
+class WeightAverage:
+    """The running mean of the parameters since it was made: mean_n = mean_{n-1} + (theta_n - mean_{n-1}) / n."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._parameters = list(parameters)
+        self.means = [torch.zeros_like(p) for p in self._parameters]
+        self.count = 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the parameters as they are now into the mean."""
+        self.count += 1
+        torch._foreach_lerp_(self.means, [p.detach() for p in self._parameters], 1 / self.count)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model carries the mean instead of its weights for the block; unchanged while nothing is averaged."""
+        if not self.count:
+            yield
+            return
+        kept = [p.detach().clone() for p in self._parameters]
+        self._write(self.means)
+        try:
+            yield
+        finally:
+            self._write(kept)
+
+    @torch.no_grad()
+    def _write(self, values: list[Tensor]) -> None:
+        for parameter, value in zip(self._parameters, values, strict=True):
+            parameter.copy_(value)
+
+
+def non_monotonic(history: list[float], value: float, n: int) -> bool:
+    """True when `value` is worse than the best of all but the last n values before it."""
+    return len(history) > n and value > min(history[:-n])

@@ -1,0 +1,100 @@
+"""A run's folder: settings, metrics and checkpoints; begun once, resumed or overwritten only when asked."""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
+from backstory.models.loading import CHECKPOINTS
+from backstory.storage import sweep_temporaries, write_atomically
+
+Mode = Literal["new", "resume", "overwrite"]
+OURS = ("config.yaml", "metrics.jsonl", "result.json", CHECKPOINTS)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of a run."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+
+def open_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[str] = frozenset()) -> RunFolder:
+    """Make or take the folder of a run.
+
+    A folder that holds anything needs mode `resume` or `overwrite`; `resume` needs the same settings unless `config` is in
+    `accept`. Raises UserError, with nothing written.
+    """
+    folder = RunFolder(path)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; choose another folder with --out")
+    occupied = path.is_dir() and any(path.iterdir())
+    if mode == "new" and occupied:
+        raise UserError(f"{path} is not empty; use --resume to go on, --overwrite to start again, or another --out")
+    if mode == "resume" and not folder.config.is_file():
+        raise UserError(f"{path} holds no run to resume; leave --resume out to start one")
+    if mode == "resume" and "config" not in accept:
+        _same_settings(folder, config)
+    if mode == "overwrite" and occupied and not folder.config.is_file():
+        raise UserError(f"{path} holds something other than a run; it is not overwritten: choose another folder with --out")
+    _writable(path)
+    if mode == "overwrite":
+        for name in OURS:
+            target = path / name
+            shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    sweep_temporaries(path)
+    sweep_temporaries(folder.checkpoints)
+    write_atomically(folder.config, to_yaml(config))
+    return folder
+
+
+def _writable(path: Path) -> None:
+    """Raise UserError unless the folder, or the nearest one above it that exists, can be written to."""
+    there = path
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {there}; choose another folder with --out")
+
+
+def _same_settings(folder: RunFolder, config: RunConfig) -> None:
+    saved = to_dict(from_yaml(RunConfig, folder.config.read_text(encoding="utf-8"), str(folder.config)))
+    different = _differences(saved, to_dict(config))
+    if different:
+        raise UserError(
+            f"{folder.path} was trained with other settings ({', '.join(different)}); "
+            "give the same ones, or --accept config to go on with the new ones"
+        )
+
+
+def _differences(a: dict[str, Any], b: dict[str, Any], path: str = "") -> list[str]:
+    found = []
+    for key in sorted(a.keys() | b.keys()):
+        old, new = a.get(key), b.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _differences(old, new, f"{path}{key}.")
+        elif old != new:
+            found.append(f"{path}{key}: {old} there, {new} here")
+    return found
+
+
+def config_hash(config: RunConfig) -> str:
+    """SHA-256 (hex) of the resolved settings."""
+    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,134 @@
+"""Made-up run folders, written the way the command line writes them."""
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONFIG = "text:\n  corpus: stdlib\ntraining:\n  epochs: 3\nseed: 1\n"
+PERPLEXITIES = (270.4, 160.2, 130.1)
+
+
+def provenance(command: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "config": {"text": {"corpus": "stdlib"}, "seed": 1},
+        "seed": 1,
+        "commit": "abc123",
+        "versions": {"backstory": "0.1.0", "python": "3.11.7", "torch": "2.13.0+cpu"},
+        "device": "cpu (AMD EPYC, 2 threads)",
+        "precision": "bfloat16",
+        "precision_reason": "the processor has AVX-512 bf16 instructions",
+        "corpus": {"name": "stdlib", "fingerprint": "f00d", "types": 13800, "provenance": "docstrings of 3.11.7"},
+        "started": "2026-11-20T11:00:00Z",
+        "seconds": 65.1,
+        "command": command,
+    } | changes
+
+
+def result(kind: str, figures: dict[str, Any], name: str = "demo", **changes: Any) -> dict[str, Any]:
+    command = f"backstory {kind} {name}"
+    return {"schema": 1, "kind": kind, "name": name, "figures": figures, "provenance": provenance(command, **changes)}
+
+
+def curve() -> list[dict[str, Any]]:
+    return [
+        {"epoch": number, "train_nats": math.log(value) + 0.2, "valid_nats": math.log(value), "valid_perplexity": value,
+         "learning_rate": 30.0, "averaging": number == 3, "seconds": 61.2, "tokens_per_second": 15100.0}
+        for number, value in enumerate(PERPLEXITIES, start=1)
+    ]  # fmt: skip
+
+
+def training() -> dict[str, Any]:
+    return {"parameters": 2653200, "epochs": 3, "best_epoch": 3, "valid_perplexity": 130.1,
+            "valid_nats": math.log(130.1), "unit": "word", "tokens": {"train": 929589, "valid": 73760},
+            "curve": curve(), "tokens_per_second": 15100.0}  # fmt: skip
+
+
+def evaluation(perplexity: float = 98.1, **changes: Any) -> dict[str, Any]:
+    checks = {"causal": True, "distribution": True, "scored_before_update": True, "one_pass": True}
+    nats = math.log(perplexity)
+    return {"split": "test", "reader": "static", "unit": "word", "tokens": 20123, "rows": 1, "nats_per_token": nats,
+            "perplexity": perplexity, "bits_per_token": nats / math.log(2), "bits_per_character": None,
+            "bits_per_byte": None,
+            "audit": {"passed": True, "places": 8, "checks": checks, "failures": []}} | changes  # fmt: skip
+
+
+def truncation(**changes: Any) -> dict[str, Any]:
+    effects = {5: 0.41, 20: 0.2, 100: 0.03, 150: 0.009, 1000: 0.0}
+    conditions = [
+        {"context": context, "nats": 4.7 + effect, "perplexity": math.exp(4.7 + effect), "effect": effect,
+         "low": effect - 0.02, "high": effect + 0.02, "effect_percent": 100 * math.expm1(effect)}
+        for context, effect in effects.items()
+    ]  # fmt: skip
+    found = {"context": 150, "low": 100, "high": 200, "threshold_percent": 1.0}
+    return {"experiment": "truncate", "split": "valid", "unit": "word", "targets": 2000, "maximum_context": 1000,
+            "baseline": {"context": None, "nats": 4.7, "perplexity": math.exp(4.7)}, "conditions": conditions,
+            "effective_context": found} | changes  # fmt: skip
+
+
+def log() -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    for record in curve():
+        end = record["epoch"] * 100
+        lines += [
+            {"event": "steps", "step": end - 100 + step, "epoch": record["epoch"], "nats": 6.51 - record["epoch"] / 2,
+             "tokens": 28000, "learning_rate": 30.0, "tokens_per_second": 15000.0}
+            for step in range(20, 101, 20)
+        ]  # fmt: skip
+        lines.append({"event": "epoch", "step": end, "best": True, **record})
+    return lines
+
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Make:
+    """Write a run folder: its results by subfolder ("" for the folder itself), its settings and its log."""
+
+    def make(
+        folder: str = "demo",
+        results: dict[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        config: str | None = CONFIG,
+        metrics: str | None = None,
+    ) -> Path:
+        path = tmp_path / folder
+        path.mkdir(parents=True)
+        for below, content in (everything() if results is None else results).items():
+            (path / below).mkdir(exist_ok=True)
+            named = copy.deepcopy(content) | {"name": content["name"] if name is None else name}
+            (path / below / "result.json").write_text(json.dumps(named), encoding="utf-8")
+        if config is not None:
+            (path / "config.yaml").write_text(config, encoding="utf-8")
+        lines = "".join(json.dumps(line) + "\n" for line in log()) if metrics is None else metrics
+        (path / "metrics.jsonl").write_text(lines, encoding="utf-8")
+        return path
+
+    return make
+
+
+def everything() -> dict[str, Any]:
+    return {
+        "": result("training", training()),
+        "evaluate-test": result("evaluation", evaluation()),
+        "examine-truncate-valid": result("examination", truncation()),
+    }
+
+
+@pytest.fixture
+def made() -> Any:
+    """The builders of results, for tests that change them."""
+
+    class Builders:
+        pass
+
+    builders = Builders()
+    for build in (result, training, evaluation, truncation, everything, log, provenance):
+        setattr(builders, build.__name__, build)
+    return builders

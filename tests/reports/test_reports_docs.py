@@ -1,0 +1,45 @@
+"""The reference page is true: its examples are results that can be read, and it names every field that is required."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backstory.reports import result_from, shapes
+
+PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+
+
+def test_there_is_a_valid_example_of_each_kind() -> None:
+    results = [result_from(json.dumps(example), "results.md") for example in EXAMPLES if "schema" in example]
+    assert [result.label for result in results] == ["train", "evaluate test (static)", "examine truncate on valid"]
+
+
+def test_there_is_an_example_of_each_line_of_the_log() -> None:
+    assert [example["event"] for example in EXAMPLES if "event" in example] == ["steps", "epoch"]
+
+
+def keys(shape: object) -> set[str]:
+    if isinstance(shape, list):
+        return keys(shape[0])
+    return set(shape) | {k for inner in shape.values() for k in keys(inner)} if isinstance(shape, dict) else set()
+
+
+def test_every_required_field_is_described() -> None:
+    prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
+    named = {part for code in re.findall(r"`([\w.]+)`", prose) for part in code.split(".")}
+    required = set().union(*map(keys, (shapes.ENVELOPE, shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE)))
+    assert len(required) > 30 and required - named == set()
+
+
+def test_the_python_example_runs(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("runs/demo")
+    run("runs/wide", name="wide")
+    monkeypatch.chdir(tmp_path)
+    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert code
+    exec(compile(code[1], "results.md", "exec"), {})
+    assert "demo and wide" in (tmp_path / "report.html").read_text(encoding="utf-8")

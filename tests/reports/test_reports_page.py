@@ -1,0 +1,295 @@
+"""The page is whole, safe, self-contained and says what was measured, beside its unit, tokens and audit."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backstory.config import UserError
+from backstory.reports import render, write
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Reads a page strictly: every element closed in order; keeps tags, attributes, text, tables and pictures."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.headings: list[tuple[str, str]] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append((tag, ""))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+        if self.open and re.fullmatch("h[1-6]", self.open[-1]):
+            self.headings[-1] = (self.headings[-1][0], self.headings[-1][1] + data)
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+def flat(page: Page) -> str:
+    return " ".join(page.text.split())
+
+
+def test_one_run(run: Any) -> None:
+    html = render([run()])
+    page = Page(html)
+    assert html.startswith("<!doctype html>") and page.count("h1") == 1
+    assert page.headings == [("h1", "demo")] + [
+        ("h2", name) for name in ("Figures", "Learning", "Context", "Settings", "Measure it again")
+    ]
+    assert (
+        "demo reads stdlib (test) at perplexity 98.1 per word over 20,123 words, audited; "
+        "it uses about 150 tokens of context (95%: 100 to 200)."
+    ) in flat(page)
+    assert page.count("svg") == 2 and page.count("figcaption") == 2
+    assert ["5 tokens", "165.7", "0.410", "0.390 to 0.430", "50.7%", "2,000 words"] in page.rows
+
+
+def test_how_to_measure_again_is_complete(run: Any) -> None:
+    text = flat(Page(render([run()])))
+    for fact in (
+        "backstory training demo backstory evaluation demo backstory examination demo",
+        "Seed1", "Commitabc123", "backstory 0.1.0, python 3.11.7, torch 2.13.0+cpu", "cpu (AMD EPYC, 2 threads)",
+        "bfloat16, because the processor has AVX-512 bf16 instructions",
+        "stdlib, docstrings of 3.11.7, 13800 types, fingerprint f00d",
+        "2026-11-20T11:00:00Z", "1 min 5 s", "text: corpus: stdlib training: epochs: 3 seed: 1",
+    ):  # fmt: skip
+        assert fact in text
+
+
+def test_facts_on_which_results_differ_are_said_for_each(run: Any, made: Any) -> None:
+    results = made.everything()
+    results["evaluate-test"]["provenance"] |= {"commit": None, "device": "cuda"}
+    text = flat(Page(render([run(results=results)])))
+    assert "abc123 (train, examine truncate on valid); not recorded (evaluate test (static))" in text
+    assert "cpu (AMD EPYC, 2 threads) (train, examine truncate on valid); cuda (evaluate test (static))" in text
+
+
+def test_provenance_may_be_empty(run: Any, made: Any) -> None:
+    results = made.everything()
+    for content in results.values():
+        content["provenance"] = {}
+    text = flat(Page(render([run(results=results, config=None)])))
+    assert "Devicenot recorded" in text and "demo reads its text (test) at perplexity 98.1" in text
+
+
+def test_several_runs_are_compared(run: Any, made: Any) -> None:
+    other = made.everything()
+    other["evaluate-test"]["figures"] = made.evaluation(90.05)
+    page = Page(render([run(), run("wide", results=other, name="wide")]))
+    assert page.count("h1") == 1 and page.count("svg") == 2
+    assert (
+        "Of 2 runs on stdlib (test), wide reads best: perplexity 90.0 per word over 20,123 words, against 98.1 (demo)."
+    ) in flat(page)
+    assert "do not compare" not in page.text
+    perplexities = [row[:2] for row in page.rows if "static" in row]
+    assert perplexities == [["demo", "98.1 per word"], ["wide", "90.0 per word"]]
+
+
+@pytest.mark.parametrize(
+    ("figures", "corpus", "warned"),
+    [
+        ({"split": "valid"}, {}, False),
+        ({"reader": "dynamic"}, {}, False),
+        ({"audit": None}, {}, False),
+        ({}, {"fingerprint": "beef"}, True),
+        ({}, {"types": 500}, True),
+        ({"unit": "byte"}, {}, True),
+    ],
+)
+def test_runs_that_do_not_compare_are_not_ranked(
+    run: Any, made: Any, figures: dict[str, Any], corpus: dict[str, Any], warned: bool
+) -> None:
+    other = {"evaluate": made.result("evaluation", made.evaluation(80.0, **figures))}
+    other["evaluate"]["provenance"]["corpus"] |= corpus
+    page = Page(render([run(), run("other", results=other, name="other", metrics="")]))
+    assert "reads best" not in page.text
+    assert ("they do not compare" in page.text) == warned
+
+
+def test_a_failed_audit_is_told_first_and_with_reasons(run: Any, made: Any) -> None:
+    results = made.everything()
+    audit = {"passed": False, "checks": {"causal": True, "scored_before_update": False}, "failures": ["row 0, token 7"]}
+    results["evaluate-test"]["figures"]["audit"] = audit
+    page = Page(render([run(results=results)]))
+    text = flat(page)
+    assert "over 20,123 words, but its AUDIT FAILED; it uses" in text
+    assert "Audit failed: demo, evaluate test (static): failed: scored before update; row 0, token 7" in text
+    assert any("AUDIT FAILED" in row for row in page.rows)
+
+
+def test_the_summary_prefers_audited_then_test_then_the_lowest(run: Any, made: Any) -> None:
+    results = {
+        "a": made.result("evaluation", made.evaluation(50.0, audit={"passed": False})),
+        "b": made.result("evaluation", made.evaluation(60.0, split="valid")),
+        "c": made.result("evaluation", made.evaluation(90.0)),
+        "d": made.result("evaluation", made.evaluation(85.0, reader="dynamic")),
+    }
+    text = flat(Page(render([run(results=results, metrics="")])))
+    assert "demo reads stdlib (test) with the dynamic reader at perplexity 85.0 per word over 20,123 words, aud" in text
+
+
+@pytest.mark.parametrize(
+    ("kept", "sentence"),
+    [
+        ("", "demo reaches validation perplexity 130.1 per word on stdlib over 73,760 words, at epoch 3 of 3"),
+        ("examine-truncate-valid", "demo uses about 150 tokens of context (95%: 100 to 200)."),
+    ],
+)
+def test_summaries_without_an_evaluation(run: Any, made: Any, kept: str, sentence: str) -> None:
+    results = {kept: made.everything()[kept]}
+    assert sentence in flat(Page(render([run(results=results, metrics="")])))
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        ({"context": None, "low": None, "high": None}, "more than 1,000 tokens of context."),
+        ({"context": None, "low": 800, "high": None}, "more than 1,000 tokens of context (95%: at least 800)."),
+        ({"context": 500, "low": 300, "high": None}, "about 500 tokens of context (95%: 300 to more than 1,000)."),
+    ],
+)
+def test_contexts_beyond_the_longest(run: Any, made: Any, found: dict[str, Any], sentence: str) -> None:
+    figures = made.truncation(effective_context=found | {"threshold_percent": 1.0})
+    page = Page(render([run(results={"x": made.result("examination", figures)}, metrics="")]))
+    assert f"demo uses {sentence}" in flat(page)
+
+
+def test_characters_are_told_in_bits(run: Any, made: Any) -> None:
+    figures = made.evaluation(2.5, unit="character", bits_per_character=1.32193)
+    text = flat(Page(render([run(results={"e": made.result("evaluation", figures)}, metrics="")])))
+    assert "demo reads stdlib (test) at 1.322 bits per character over 20,123 characters, audited." in text
+
+
+def test_unknown_kinds_and_experiments_are_shown_plainly(run: Any, made: Any) -> None:
+    results = {
+        "a": made.result("dream", {"depth": {"mean": 1.25}, "<b>": "<i>"}),
+        "b": made.result("examination", {"experiment": "shuffle", "answer": 42}),
+    }
+    page = Page(render([run(results=results, metrics="")]))
+    assert ("h3", "demo: dream") in page.headings and ("h3", "demo: examine shuffle on unknown text") in page.headings
+    assert ["depth.mean", "1.25"] in page.rows and ["<b>", "<i>"] in page.rows and ["answer", "42"] in page.rows
+    assert "demo has the results below." in page.text
+
+
+HOSTILE = "\"><script>alert('x')</script><img src=http://evil.example/x onerror=alert(1)>"
+
+
+def hostile(value: Any) -> Any:
+    """Every text of a result made hostile, but for what tells its kind."""
+    if isinstance(value, dict):
+        return {k: v if k in ("kind", "experiment") else hostile(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [hostile(v) for v in value]
+    return HOSTILE if isinstance(value, str) else value
+
+
+def test_hostile_text_stays_text_and_nothing_is_loaded(run: Any, made: Any) -> None:
+    results = {below: hostile(content) for below, content in made.everything().items()}
+    results["odd"] = hostile(made.result("dream", {HOSTILE: HOSTILE})) | {"kind": HOSTILE}
+    html = render([run(results=results, config=f"text: {HOSTILE}\n"), run("b")])
+    page = Page(html)
+    assert HOSTILE in page.text and page.count("script") == page.count("img") == page.count("link") == 0
+    loading = ("src", "href", "xlink:href", "srcset", "data", "action")
+    loads = [value for _, attrs in page.tags for key, value in attrs.items() if key in loading]
+    assert loads and all(v and v.startswith("#") for v in loads)
+    assert all(inside.startswith("#") for inside in re.findall(r"url\(([^)]*)\)", html))
+    assert not any(k.startswith("on") for _, attrs in page.tags for k in attrs)
+    assert "@import" not in html
+    policy = [a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_ids_are_unique_headings_do_not_skip_and_wide_things_scroll(run: Any, made: Any) -> None:
+    results = made.everything() | {"examine-2": made.result("examination", made.truncation(split="test"))}
+    html = render([run(results=results), run("b", name="b")])
+    page = Page(html)
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert page.count("svg") == 3 and ids and len(ids) == len(set(ids))
+    levels = [int(tag[1]) for tag, _ in page.headings]
+    assert levels[0] == 1 and all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    regions = sum(a.get("class") == "scroll" and a.get("tabindex") == "0" for _, a in page.tags)
+    assert regions == page.count("table") + page.count("svg")
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.tags
+    assert "prefers-color-scheme: dark" in html and len(html.encode()) < 300_000
+
+
+def test_the_same_files_give_the_same_page(run: Any) -> None:
+    folders = [run(), run("b", name="b")]
+    assert render(folders) == render(folders)
+
+
+def test_runs_of_one_name_are_told_apart_and_one_run_is_shown_once(run: Any) -> None:
+    first, second = run("x/demo"), run("y/demo")
+    page = Page(render([first, second, first / ".." / "demo"]))
+    assert page.headings[0] == ("h1", "demo and demo (2)")
+    assert sum(row[0].startswith("demo") and "static" in row for row in page.rows) == 2
+
+
+def test_write_replaces_whole_and_leaves_nothing_else(run: Any, tmp_path: Path) -> None:
+    folder, out = run(), tmp_path / "out" / "report.html"
+    out.parent.mkdir()
+    out.write_text("old")
+    write([folder], out)
+    assert out.read_text(encoding="utf-8") == render([folder])
+    assert [p.name for p in out.parent.iterdir()] == ["report.html"]
+
+
+def test_a_destination_that_cannot_be_written(run: Any, tmp_path: Path) -> None:
+    folder = run()
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "taken").mkdir()
+    for out in (tmp_path / "file" / "x.html", tmp_path / "gone" / "x.html", tmp_path / "taken"):
+        with pytest.raises(UserError, match="cannot write .*; choose another place for the report"):
+            write([folder], out)
+    assert (tmp_path / "file").read_text() == "kept"
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_no_run_at_all() -> None:
+    with pytest.raises(UserError, match="name at least one run folder"):
+        render([])
+
+
+def test_no_torch_and_no_matplotlib_before_a_figure(run: Any) -> None:
+    code = (
+        "import sys; from pathlib import Path; from backstory.reports import render\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        f"render([Path({str(run())!r})])\n"
+        "assert 'matplotlib.figure' in sys.modules\n"
+        "assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,152 @@
+"""Figures show the data at the right place, follow the page, share it, and do not change from time to time."""
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import matplotlib
+import pytest
+
+from backstory.reports import context_curves, learning_curves, read
+from backstory.reports.plots import THIN_POINTS, _spread, _training_points
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: str) -> dict[str, float]:
+    """The texts of a figure with their horizontal places."""
+    return {"".join(t.itertext()): float(t.get("x", 0)) for t in ET.fromstring(svg).iter(f"{NAMESPACE}text")}
+
+
+def examination(run: Any, made: Any, **changes: Any) -> Any:
+    folder = run(results={"x": made.result("examination", made.truncation(**changes))})
+    return read(folder).of_kind("examination")[0]
+
+
+def test_learning_curves_name_runs_axes_and_findings(run: Any) -> None:
+    plot = learning_curves([read(run()), read(run("b", name="wide"))])
+    assert plot
+    assert {"demo 130.1", "wide 130.1", "epoch", "perplexity per word"} <= texts(plot.svg).keys()
+    assert plot.caption.startswith(
+        "demo is best at epoch 3 of 3, at validation perplexity 130.1 per word over 73,760 words "
+        "(weights averaged from epoch 3 on); wide is best"
+    )
+
+
+def test_figures_are_accessible_follow_the_page_and_load_nothing(run: Any, made: Any) -> None:
+    plots = [learning_curves([read(run("a"))]), context_curves([("demo", examination(run, made))])]
+    for plot in plots:
+        assert plot
+        root = ET.fromstring(plot.svg)
+        assert root.get("role") == "img" and root.get("aria-label") == f"{plot.title}. {plot.caption}"
+        assert root.get("viewBox") and root.get("width") is None
+        assert "currentColor" in plot.svg and "#010203" not in plot.svg and "font-family:" not in plot.svg
+        assert "<style" not in plot.svg and "<metadata" not in plot.svg
+        assert re.sub(r'xmlns(:\w+)?="[^"]*"', "", plot.svg).count("http") == 0
+
+
+def test_ids_do_not_meet_and_references_resolve(run: Any) -> None:
+    found = read(run())
+    first, second = learning_curves([found], "a"), learning_curves([found], "b")
+    assert first and second
+    both = first.svg + second.svg
+    ids = re.findall(r'\bid="([^"]+)"', both)
+    references = re.findall(r'(?:url\(|href=")#([^)"]+)', both)
+    assert ids and len(ids) == len(set(ids))
+    assert references and set(references) == set(ids)
+
+
+def test_the_same_runs_give_the_same_figure_whatever_the_users_style(run: Any) -> None:
+    found = read(run())
+    before = learning_curves([found])
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.fonttype": "path"}):
+        assert learning_curves([found]) == before
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_hostile_names_are_text(run: Any) -> None:
+    name = "_<script>$\\frac$ \x00语言" + "x" * 200
+    runs = [read(run("a", name=name)), read(run("b"))]
+    learning = learning_curves(runs)
+    context = context_curves([(r.name, r.of_kind("examination")[0]) for r in runs])
+    assert learning and context
+    assert "_<script>$\\fr… 130.1" in texts(learning.svg)
+    assert "_<script>$\\fr… 150" in texts(context.svg)
+
+
+def test_the_mark_stands_at_the_effective_context(run: Any, made: Any) -> None:
+    plot = context_curves([("demo", examination(run, made))])
+    assert plot
+    places = texts(plot.svg)
+    per_decade = places["1,000"] - places["100"]
+    expected = places["100"] + per_decade * math.log10(1.5) + 4  # written four points to the right of its line
+    assert places["150"] == pytest.approx(expected, abs=0.1)
+    assert "1%" in places and "added loss (nats per token)" in places and "context (tokens)" in places
+    assert plot.caption.startswith(
+        "demo gains less than 1% from context beyond 150 tokens (95%: 100 to 200), "
+        "and its perplexity is 50.7% higher with only 5. Bands:"
+    )
+
+
+def test_a_context_beyond_the_longest_has_no_mark(run: Any, made: Any) -> None:
+    none = {"context": None, "low": None, "high": None, "threshold_percent": 1.0}
+    plot = context_curves([("demo", examination(run, made, effective_context=none))])
+    assert plot and "150" not in texts(plot.svg)
+    assert "demo still gains 1% or more beyond 1,000 tokens" in plot.caption
+
+
+def test_conditions_that_cannot_be_drawn_are_left_out(run: Any, made: Any) -> None:
+    conditions = made.truncation()["conditions"]
+    conditions[0] |= {"context": 0}
+    conditions[1] |= {"effect": math.inf, "high": math.inf}
+    plot = context_curves([("demo", examination(run, made, conditions=conditions))])
+    assert plot and "nan" not in plot.svg and "inf" not in plot.svg
+
+
+def test_nothing_to_draw(run: Any, made: Any) -> None:
+    assert context_curves([]) is None
+    assert learning_curves([read(run(results={"e": made.result("evaluation", made.evaluation())}, metrics=""))]) is None
+
+
+def test_a_single_epoch_and_infinite_perplexities_are_drawn(run: Any, made: Any) -> None:
+    results = made.everything()
+    results[""]["figures"]["curve"] = results[""]["figures"]["curve"][:1]
+    assert learning_curves([read(run("a", results=results, metrics=""))])
+    infinite = made.everything()
+    infinite[""]["figures"]["curve"][0] |= {"valid_perplexity": math.inf, "train_nats": math.nan}
+    plot = learning_curves([read(run("b", results=infinite, metrics=""))])
+    assert plot and "validation 130.1" in texts(plot.svg)
+
+
+def test_training_points_lie_within_their_epoch(run: Any) -> None:
+    points = _training_points(read(run()))
+    assert [round(x, 2) for x, _ in points[:6]] == [0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
+    assert points[0][1] == pytest.approx(math.exp(6.01)) and points[-1] == (3, pytest.approx(math.exp(5.01)))
+
+
+def test_long_logs_are_averaged(run: Any, made: Any) -> None:
+    found = read(run())
+    steps = tuple({"epoch": 1, "step": step, "nats": 5.0 + step % 2} for step in range(1, 10_001))
+    many = type(found)(found.name, "", steps, ({**found.epochs[0], "step": 10_000},), found.results)
+    points = _training_points(many)
+    assert 100 < len(points) <= THIN_POINTS
+    assert all(value == pytest.approx(math.exp(5.5), rel=0.02) for _, value in points)
+
+
+def test_labels_are_spread_but_stay_inside() -> None:
+    assert _spread([0.1, 0.5], 0.1) == [0.1, 0.5]
+    assert _spread([0.95, 0.96, 0.97], 0.1) == pytest.approx([0.8, 0.9, 1.0])
+    assert _spread([0.0, 0.0], 0.1) == pytest.approx([0.0, 0.1])
+
+
+def test_many_runs_are_told_apart(run: Any) -> None:
+    runs = [read(run(f"r{i}", name=f"run {i}")) for i in range(8)]
+    plot = learning_curves(runs)
+    assert plot and {f"run {i} 130.1" for i in range(8)} <= texts(plot.svg).keys()
+    strokes = set(re.findall(r"fill: none; (?:stroke-dasharray: [^;]*; stroke-dashoffset: 0; )?"
+                             r"stroke: [^;]*; stroke-width: 1.8", plot.svg))  # fmt: skip
+    assert len(strokes) == 8
+    context = context_curves([(r.name, r.of_kind("examination")[0]) for r in runs])
+    assert context and {f"run {i} 150" for i in range(8)} <= texts(context.svg).keys()
+    assert "run 6 150 tokens (95%: 100 to 200), run 7 150 tokens (95%: 100 to 200)." in context.caption and "8 runs" in plot.caption
