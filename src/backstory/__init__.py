@@ -1,1 +1,32 @@
-"""Backstory: language models that remember."""
+"""Backstory: language models that remember. `import backstory as bs`; everything heavy is imported when first used."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from backstory.api import evaluate, examine, load, report, train
+    from backstory.config import RunConfig
+    from backstory.config.recipes import load as recipe
+
+_HOMES = {
+    "RunConfig": ("backstory.config", "RunConfig"),
+    "evaluate": ("backstory.api", "evaluate"),
+    "examine": ("backstory.api", "examine"),
+    "load": ("backstory.api", "load"),
+    "recipe": ("backstory.config.recipes", "load"),
+    "report": ("backstory.api", "report"),
+    "train": ("backstory.api", "train"),
+}
+
+__all__ = ["RunConfig", "evaluate", "examine", "load", "recipe", "report", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'backstory' has no attribute '{name}'")
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,7 @@ def test_ids_are_unique_headings_do_not_skip_and_wide_things_scroll(run: Any, ma
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert page.count("svg") == 3 and ids and len(ids) == len(set(ids))
     levels = [int(tag[1]) for tag, _ in page.headings]
-    assert levels[0] == 1 and all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+    assert levels[0] == 1 and all(b - a <= 1 for a, b in pairwise(levels))
     regions = sum(a.get("class") == "scroll" and a.get("tabindex") == "0" for _, a in page.tags)
     assert regions == page.count("table") + page.count("svg")
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.tags
@@ -272,7 +273,7 @@ def test_a_destination_that_cannot_be_written(run: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     (tmp_path / "taken").mkdir()
     for out in (tmp_path / "file" / "x.html", tmp_path / "gone" / "x.html", tmp_path / "taken"):
-        with pytest.raises(UserError, match="cannot write .*; choose another place for the report"):
+        with pytest.raises(UserError, match=r"cannot write .*; choose another place for the report"):
             write([folder], out)
     assert (tmp_path / "file").read_text() == "kept"
     assert not list(tmp_path.glob(".*.tmp"))

@@ -109,7 +109,8 @@ def test_old_temporaries_are_swept_and_young_ones_left(corpus: Make, builds: lis
     old, young = builds[0] / "train.ids.x.tmp", builds[0] / "train.ids.y.tmp"
     for path in (old, young):
         path.write_bytes(b"half")
-    os.utime(old, (time.time() - 7200,) * 2)
+    hours_ago = time.time() - 7200
+    os.utime(old, (hours_ago, hours_ago))
     damage(builds[0] / "train.ids", "flipped")
     corpus(TEXT)
     assert (old.exists(), young.exists()) == (False, True)

@@ -1,7 +1,9 @@
 """Hugging Face tokenizers: the same ids as the library gives, blocks, losslessness, and the package's absence."""
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +63,30 @@ def test_ids_are_the_librarys_own(kind: str, lossless: bool, tmp_path: Path) -> 
     again = Vocabulary.from_json(vocabulary.to_json())
     path.unlink()
     assert np.array_equal(again.encode(text), vocabulary.encode(text))
+
+
+@pytest.mark.parametrize(
+    ("parts", "lossless"),
+    [
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]}}, True),
+        ({"pre_tokenizer": {"type": "ByteLevel"}, "normalizer": {"type": "NFC"}}, True),
+        ({"pre_tokenizer": {"type": "ByteLevel"}, "normalizer": {"type": "NFKC"}}, False),
+        (
+            {
+                "model": {"byte_fallback": True},
+                "normalizer": {
+                    "type": "Sequence",
+                    "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "content": "▁"}],
+                },
+            },
+            True,
+        ),
+        ({"model": {"byte_fallback": True}, "normalizer": {"type": "Replace", "content": ""}}, False),
+        ({"pre_tokenizer": {"type": "Metaspace"}, "normalizer": None}, False),
+    ],
+)
+def test_what_counts_as_lossless(parts: dict[str, Any], lossless: bool) -> None:
+    assert pieces.Pieces("a", json.dumps({"model": {}} | parts)).lossless is lossless
 
 
 def test_a_long_text_is_cut_at_line_ends_wherever_its_blocks_end(

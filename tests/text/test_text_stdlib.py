@@ -49,6 +49,8 @@ def test_documents_are_titled_and_told_apart() -> None:
     assert not [t for t in titles if t.startswith(("test", "idlelib", "site-packages"))]
     text = sources["train"][0].path.read_text("utf-8")
     assert ">>>" not in text
+    paragraphs = text.split("\n\n")[:-1]
+    assert len(set(paragraphs)) == len(paragraphs) > 5000
     json = next(s for split in sources.values() for s in split if s.title == "json")
     assert "lightweight data interchange format" in text.encode()[json.start : json.end].decode()
 

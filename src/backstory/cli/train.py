@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -47,19 +47,32 @@ def main(arguments: Sequence[str]) -> int:
     if given.corpus is not None:
         config = dataclasses.replace(config, text=dataclasses.replace(config.text, corpus=given.corpus))
 
-    from backstory.training import Stopped, train
-
     out = given.out or Path("runs") / Path(recipe).stem
     mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
+    code = run_training(config, out, mode, given.data_dir, frozenset(given.accept))
+    if code == 0:
+        print(f"`backstory evaluate {out}` reads the test split, `backstory report {out}` makes a page of it")
+    return code
+
+
+def run_training(
+    config: RunConfig,
+    out: Path,
+    mode: Literal["new", "resume", "overwrite"],
+    data_dir: Path | None = None,
+    accept: frozenset[str] = frozenset(),
+) -> int:
+    """Train and say how it ended; the exit code is 128 + the signal's number after a stop."""
+    from backstory.training import Stopped, train
+
     try:
-        result = train(config, out, mode=mode, data_dir=given.data_dir, accept=frozenset(given.accept))
+        figures = train(config, out, mode=mode, data_dir=data_dir, accept=accept)["figures"]
     except Stopped as stopped:
         print(f"backstory: {stopped}", file=sys.stderr)
         return 128 + stopped.signal
-    figures = result["figures"]
     print(
         f"{out}: validation perplexity {figures['valid_perplexity']:.2f} per {figures['unit']} "
-        f"after epoch {figures['best_epoch']} of {figures['epochs']}; `backstory evaluate {out}` reads the test split"
+        f"after epoch {figures['best_epoch']} of {figures['epochs']}"
     )
     return 0
 

@@ -1,6 +1,6 @@
 """Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
 
-from backstory.config.errors import NonFiniteError, UserError
+from backstory.config.errors import NonFiniteError, UserError, nearest
 from backstory.config.schema import (
     EmbeddingConfig,
     LSTMConfig,
@@ -26,6 +26,7 @@ __all__ = [
     "UserError",
     "from_dict",
     "from_yaml",
+    "nearest",
     "to_dict",
     "to_yaml",
     "validate",

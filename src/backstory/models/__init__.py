@@ -2,7 +2,7 @@
 
 from backstory.models.composed import ComposedModel, WordEmbedding, build_model, count_parameters
 from backstory.models.contract import Capabilities, LanguageModel
-from backstory.models.precision import Precision, choose_device, choose_precision
+from backstory.models.precision import Precision, choose_device, choose_precision, device_name
 from backstory.models.prediction import Activations, Blend, MixtureOfSoftmaxes, Prediction, Softmax
 from backstory.models.state import State, clone, detach, flatten, map_state, to, unflatten
 
@@ -24,6 +24,7 @@ __all__ = [
     "clone",
     "count_parameters",
     "detach",
+    "device_name",
     "flatten",
     "map_state",
     "to",

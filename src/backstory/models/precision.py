@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError
+from backstory.storage.provenance import processor
 
 
 @dataclass(frozen=True)
@@ -57,3 +58,10 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype of matrix products with this tensor: autocast's where it is on, else the tensor's own."""
     kind = tensor.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) and tensor.is_floating_point() else tensor.dtype
+
+
+def device_name(device: torch.device) -> str:
+    """The device with its make: `cpu (AMD EPYC, 2 threads)`."""
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"cpu ({processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''})"

@@ -1,10 +1,12 @@
 """Read a stream once and score it honestly: readers, the reading loop and the audit."""
 
 from backstory.reading.audit import Audit, AuditReport
+from backstory.reading.evaluation import READERS, evaluate
 from backstory.reading.reader import Reader, ReaderCapabilities, StaticReader, evaluating
 from backstory.reading.stream import Block, Reading, block_count, blocks, read
 
 __all__ = [
+    "READERS",
     "Audit",
     "AuditReport",
     "Block",
@@ -14,6 +16,7 @@ __all__ = [
     "StaticReader",
     "block_count",
     "blocks",
+    "evaluate",
     "evaluating",
     "read",
 ]

@@ -14,7 +14,9 @@ from backstory.reading.stream import Block
 
 CHECKS = ("causal", "distribution", "scored_before_update", "one_pass")
 PROBES = 4
-"""Positions of a block whose whole distribution is looked at."""
+"""Positions of a block whose whole distribution is compared bit for bit."""
+POSITIONS, WORDS = 16, 5
+"""Positions of a block whose distribution is summed up, and words of each that are looked up in it, the target first."""
 
 
 @dataclass
@@ -61,9 +63,14 @@ class Audit:
             copy.restore(snapshot)
             return copy
 
-        time = int(self._random.integers(block.tokens.shape[1]))
-        for check in (self._causal, self._distribution, self._scored_before_update, self._blocks):
-            check(fresh, block, time)
+        # A cut strictly inside the block, so that there are tokens on both sides of it wherever the block has two.
+        cut = int(self._random.integers(1, max(2, block.tokens.shape[1])))
+        with torch.no_grad():
+            for check in (self._causal, self._distribution, self._scored_before_update, self._blocks):
+                check(fresh, block, cut)
+            alone = fresh().predict(block.tokens).log_prob(block.targets)
+            if not torch.equal(alone, reader.predict(block.tokens).log_prob(block.targets)):
+                self._fail("one_pass", "a fork changes the reader that it came from")
 
     def _fail(self, check: str, message: str) -> None:
         self.report.checks[check] = False
@@ -81,63 +88,71 @@ class Audit:
         rows = torch.arange(len(times), device=times.device) % block.tokens.shape[0]
         return prediction.log_prob(block.targets)[:, :end], prediction.select(rows, times).log_probs()
 
-    def _causal(self, fresh: Callable[[], Reader], block: Block, time: int) -> None:
-        """Tokens after `time`, in any row, must not change a bit of the predictions up to it."""
+    def _causal(self, fresh: Callable[[], Reader], block: Block, cut: int) -> None:
+        """Tokens from `cut` on, and those of other rows, must not change a bit of the predictions before it."""
         types = fresh().model.vocabulary_size
-        plain = self._look(fresh().predict(block.tokens), block, time + 1)
-        again = self._look(fresh().predict(block.tokens), block, time + 1)
+        plain = self._look(fresh().predict(block.tokens), block, cut)
+        again = self._look(fresh().predict(block.tokens), block, cut)
         if not _equal(plain, again):
             self._fail("one_pass", "restoring a snapshot does not bring the same predictions back")
         changed = block.tokens.clone()
-        changed[:, time + 1 :] = self._other(changed[:, time + 1 :], types)
-        if not _equal(plain, self._look(fresh().predict(changed), block, time + 1)):
+        changed[:, cut:] = self._other(changed[:, cut:], types)
+        if not _equal(plain, self._look(fresh().predict(changed), block, cut)):
             self._fail("causal", "predictions depend on later tokens of the block")
-        if block.tokens.shape[0] > 1:
-            changed = block.tokens.clone()
-            changed[1:] = self._other(changed[1:], types)
-            if not torch.equal(plain[0][0], fresh().predict(changed).log_prob(block.targets)[0, : time + 1]):
-                self._fail("causal", "a row's predictions depend on the other rows of the batch")
+        rows = block.tokens.shape[0]
+        if rows > 1:
+            # Some rows and then all the others, so that of two rows that differ here each is once the one that changes.
+            some = torch.from_numpy(self._random.permutation(rows) < rows // 2).to(changed.device)
+            for kept in (some, ~some):
+                changed = torch.where(kept[:, None], block.tokens, self._other(block.tokens, types))
+                scores = fresh().predict(changed).log_prob(block.targets)
+                if not torch.equal(plain[0][kept], scores[kept, :cut]):
+                    self._fail("causal", "a row's predictions depend on the other rows of the batch")
 
-    def _distribution(self, fresh: Callable[[], Reader], block: Block, time: int) -> None:
-        """All V probabilities at the probed positions sum to one, and `log_prob` quotes them, for target and others alike."""
-        prediction = fresh().predict(block.tokens)
-        tolerance = _tolerance(fresh())
-        row = int(self._random.integers(block.tokens.shape[0]))
-        words = torch.from_numpy(self._random.integers(0, fresh().model.vocabulary_size, 64)).to(block.tokens.device)
-        words[0] = block.targets[row, time]
-        rows, times = torch.full_like(words, row), torch.full_like(words, time)
-        table = prediction.select(rows[:1], times[:1]).log_probs().double()[0, 0]
-        if not torch.isfinite(table.exp()).all() or abs(table.exp().sum().item() - 1) > 1e-4:
-            self._fail("distribution", f"probabilities sum to {table.exp().sum().item():.6g}, not 1")
-        quoted = prediction.select(rows, times).log_prob(words[:, None])[:, 0].double()
-        scored = prediction.log_prob(block.targets)[row, time].double()
-        if not _close(quoted.exp(), table[words].exp(), tolerance) or not _close(scored.exp(), table[words[0]].exp(), tolerance):
+    def _distribution(self, fresh: Callable[[], Reader], block: Block, cut: int) -> None:
+        """At random positions all V probabilities sum to one, and `log_prob` quotes them, for target and others alike."""
+        prediction, types = fresh().predict(block.tokens), fresh().model.vocabulary_size
+        tolerance, device = _tolerance(fresh()), block.tokens.device
+        rows, times = (torch.from_numpy(self._random.integers(0, n, POSITIONS)).to(device) for n in block.tokens.shape)
+        words = torch.from_numpy(self._random.integers(0, types, (POSITIONS, WORDS))).to(device)
+        words[:, 0] = block.targets[rows, times]
+        table = prediction.select(rows, times).log_probs().double()[:, 0]
+        sums = table.exp().sum(1)
+        if not ((sums - 1).abs() <= 1e-4).all():
+            worst = sums[(sums - 1).abs().nan_to_num(torch.inf).argmax()].item()
+            self._fail("distribution", f"probabilities sum to {worst:.6g}, not 1")
+        each = rows.repeat_interleave(WORDS), times.repeat_interleave(WORDS)
+        quoted = prediction.select(*each).log_prob(words.view(-1, 1)).double().view(words.shape)
+        scored = prediction.log_prob(block.targets)[rows, times].double()
+        listed = table.gather(1, words)
+        if not _close(quoted.exp(), listed.exp(), tolerance) or not _close(scored.exp(), listed[:, 0].exp(), tolerance):
             self._fail("distribution", "the scored probability is not the one in the distribution that sums to one")
 
-    def _scored_before_update(self, fresh: Callable[[], Reader], block: Block, time: int) -> None:
-        """Wrong targets from `time` on, scored and observed, must not change the scores before it."""
+    def _scored_before_update(self, fresh: Callable[[], Reader], block: Block, cut: int) -> None:
+        """Wrong targets from `cut` on, scored and observed, must not change the scores before it."""
         types = fresh().model.vocabulary_size
-        reader = fresh()
-        plain = reader.predict(block.tokens).log_prob(block.targets)
+        plain = fresh().predict(block.tokens).log_prob(block.targets)
         wrong = block.targets.clone()
-        wrong[:, time:] = self._other(wrong[:, time:], types)
+        wrong[:, cut:] = self._other(wrong[:, cut:], types)
         reader = fresh()
         prediction = reader.predict(block.tokens)
-        if not torch.equal(plain[:, :time], prediction.log_prob(wrong)[:, :time]):
+        if not torch.equal(plain[:, :cut], prediction.log_prob(wrong)[:, :cut]):
             self._fail("scored_before_update", "scores depend on targets that come later")
         if not torch.equal(plain, prediction.log_prob(block.targets)):
             self._fail("scored_before_update", "scoring changes the prediction: it learned from the targets it was to score")
+        if not torch.equal(plain, reader.predict(block.tokens).log_prob(block.targets)):
+            self._fail("scored_before_update", "scoring changes the reader: it learned before the targets were observed")
         reader.observe(wrong)
         if not torch.equal(plain, fresh().predict(block.tokens).log_prob(block.targets)):
             self._fail("scored_before_update", "what was observed reaches back behind a snapshot")
 
-    def _blocks(self, fresh: Callable[[], Reader], block: Block, time: int) -> None:
+    def _blocks(self, fresh: Callable[[], Reader], block: Block, cut: int) -> None:
         """The block read in two pieces scores as it does whole, if the reader says so."""
-        if not fresh().capabilities.block_invariant or not 0 < time < block.tokens.shape[1]:
+        if not fresh().capabilities.block_invariant or block.tokens.shape[1] == 1:
             return
         whole = fresh().predict(block.tokens).log_prob(block.targets)
         reader, pieces = fresh(), []
-        for part in (slice(None, time), slice(time, None)):
+        for part in (slice(None, cut), slice(cut, None)):
             pieces.append(reader.predict(block.tokens[:, part]).log_prob(block.targets[:, part]))
             reader.observe(block.targets[:, part])
         if not _close(torch.cat(pieces, 1).exp(), whole.exp(), _tolerance(fresh())):

@@ -90,7 +90,9 @@ def read(
     for piece in blocks(ids, first, rows, block, device):
         if observer is not None:
             observer.before(reader, piece)
-        log_prob = reader.predict(piece.tokens).log_prob(piece.targets)
+        prediction = reader.predict(piece.tokens)
+        with torch.no_grad():
+            log_prob = prediction.log_prob(piece.targets)
         kept = log_prob.double()[piece.scored]
         total, tokens = total - kept.sum().item(), tokens + kept.numel()
         if each is not None:

@@ -13,7 +13,8 @@ from backstory.reports.words import context_caption, learning_caption
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LINE = 0.08  # a label's height, as a part of the axes
+# The height of a label, as a part of the axes' height.
+_LINE = 0.08
 THIN_POINTS = 300
 """The most points of a training curve; longer logs are averaged in groups."""
 
@@ -205,6 +206,6 @@ def _context_axes(axes: "Axes", figures: Sequence[Record]) -> None:
     axes.annotate(f"{threshold:g}%", (0, math.log1p(threshold / 100)), xytext=(3, 2),
                   xycoords=axes.get_yaxis_transform(), textcoords="offset points", va="bottom",
                   fontsize=7.5)  # fmt: skip
-    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.set_xlabel("context (tokens)")
     axes.set_ylabel("added loss (nats per token)")

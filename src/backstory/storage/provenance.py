@@ -65,6 +65,22 @@ def command() -> str:
     return " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
 
 
+def provenance(config: dict[str, Any], device: str, precision: str, reason: str, corpus: dict[str, Any]) -> dict[str, Any]:
+    """What every result says of how it came about; `seconds` is added when it is done."""
+    return {
+        "config": config,
+        "seed": config["seed"],
+        "commit": commit(),
+        "versions": versions(),
+        "device": device,
+        "precision": precision,
+        "precision_reason": reason,
+        "corpus": corpus,
+        "started": now(),
+        "command": command(),
+    }
+
+
 def write_result(folder: Path, kind: str, name: str, figures: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
     """Write `result.json` into the folder (made if need be) and return what was written; the schema is in docs/results.md."""
     result = {"schema": SCHEMA, "kind": kind, "name": name, "figures": figures, "provenance": provenance}

@@ -52,6 +52,15 @@ class Dataset:
     fingerprint: str
     provenance: str
 
+    def describe(self) -> dict[str, Any]:
+        """What results say of the corpus, as JSON values."""
+        return {
+            "name": self.corpus,
+            "fingerprint": self.fingerprint,
+            "types": len(self.vocabulary),
+            "provenance": self.provenance,
+        }
+
     def lossless(self, split: str) -> bool:
         """Whether the ids hold all of a split's text, so that bits per character and per byte mean something."""
         unknown = self.vocabulary.unknown

@@ -100,11 +100,11 @@ def _regex(blocks: Iterable[str]) -> Iterator[list[str]]:
     for block in blocks:
         text = rest + block
         # Tokens hold no white space, so the last word (with the white space after it) is what may still grow.
-        parts = text.rstrip().rsplit(None, 1)
-        if not parts:
+        filled = text.rstrip()
+        if not filled:
             rest = text
             continue
-        start = len(text.rstrip()) - len(parts[-1])
+        start = len(filled) - len(filled.rsplit(None, 1)[-1])
         rest = text[start:]
         tokens = _paragraphs(text[:start], ended)
         ended = tokens[-1] == END if tokens else ended

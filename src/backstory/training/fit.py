@@ -9,14 +9,14 @@ import torch
 from rich.console import Console
 
 from backstory.config import RunConfig, UserError, to_dict, validate
-from backstory.models import build_model, choose_device, choose_precision, count_parameters
+from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.loading import CHECKPOINTS
 from backstory.storage import newest_checkpoint
-from backstory.storage.provenance import command, commit, now, processor, versions, write_result
+from backstory.storage.provenance import provenance, write_result
 from backstory.text import Dataset, prepare
 from backstory.training.allocator import keep_freed_memory
 from backstory.training.display import Display
-from backstory.training.loop import Trainer, describe
+from backstory.training.loop import Trainer
 from backstory.training.metrics import MetricsLog, read_events
 from backstory.training.run_folder import Mode, RunFolder, open_folder
 from backstory.training.stopping import StopRequest
@@ -57,7 +57,8 @@ def train(
     if checkpoint is not None:
         trainer.restore(checkpoint)
     _say_what_starts(console, trainer, folder)
-    provenance, log = _provenance(trainer), MetricsLog(folder.metrics, trainer.progress.log_bytes)
+    origin = provenance(to_dict(config), device_name(device), precision.name, precision.reason, dataset.describe())
+    log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
     display = Display(console, _total_tokens(trainer), _done_tokens(trainer))
     stop = StopRequest()
     try:
@@ -67,8 +68,8 @@ def train(
         log.close()
     if stop.signal is not None and not trainer.progress.finished:
         raise Stopped(folder.path, stop.signal)
-    provenance["seconds"] = round(trainer.progress.seconds, 1)
-    return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), provenance)
+    origin["seconds"] = round(trainer.progress.seconds, 1)
+    return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
 
 
 def _checkpoint(path: Path, dataset: Dataset, accept: frozenset[str]) -> Any:
@@ -98,13 +99,6 @@ def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> N
         )
 
 
-def device_name(device: torch.device) -> str:
-    """The device with its make: `cpu (AMD EPYC, 2 threads)`."""
-    if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
-    return f"cpu ({processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''})"
-
-
 def _total_tokens(trainer: Trainer) -> int:
     return trainer.rows.shape[0] * (trainer.rows.shape[1] - 1) * trainer.config.training.epochs
 
@@ -132,19 +126,4 @@ def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
         "tokens": {name: len(split.ids) for name, split in splits.items()},
         "tokens_per_second": statistics.median(e["tokens_per_second"] for e in curve),
         "curve": curve,
-    }
-
-
-def _provenance(trainer: Trainer) -> dict[str, Any]:
-    return {
-        "config": to_dict(trainer.config),
-        "seed": trainer.config.seed,
-        "commit": commit(),
-        "versions": versions(),
-        "device": device_name(trainer.device),
-        "precision": trainer.precision.name,
-        "precision_reason": trainer.precision.reason,
-        "corpus": describe(trainer.dataset),
-        "started": now(),
-        "command": command(),
     }

@@ -88,7 +88,7 @@ class Trainer:
 
     def _save_best(self) -> None:
         """Write the weights as they are now (the average, while it is applied), with what is needed to read with them."""
-        described = {"config": to_dict(self.config), "corpus": describe(self.dataset)}
+        described = {"config": to_dict(self.config), "corpus": self.dataset.describe()}
         documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
         write_checkpoint(self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents)
         rotate_checkpoints(self.folder.checkpoints, "best", keep=1)
@@ -248,12 +248,3 @@ class Trainer:
         self.average = WeightAverage(self.parameters)
         self.progress.finetuning, self.progress.history = True, []
 
-
-def describe(dataset: Dataset) -> dict[str, Any]:
-    """What results say of the corpus."""
-    return {
-        "name": dataset.corpus,
-        "fingerprint": dataset.fingerprint,
-        "types": len(dataset.vocabulary),
-        "provenance": dataset.provenance,
-    }

@@ -93,4 +93,4 @@ class _Segment(torch.autograd.Function):
         d_weight_ih = torch.mm(flat.t(), x.flatten(0, 1))
         d_weight_hh = torch.mm(flat.t(), hidden[:-1].flatten(0, 1))
         h_dtype, bias_dtype = ctx.dtypes
-        return d_x, d_h.to(h_dtype), d_c, d_weight_ih, d_weight_hh, flat.sum(0, dtype=torch.float32).to(bias_dtype)
+        return d_x, d_h.to(h_dtype), d_c, d_weight_ih, d_weight_hh, flat.sum(0, dtype=gates.dtype).to(bias_dtype)

@@ -1,0 +1,49 @@
+"""`backstory ls`: models, recipes, corpora, readers and experiments."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.config import LSTMConfig, MixtureConfig, SoftmaxConfig, UserError, nearest, recipes
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """List what there is."""
+
+    kind: tyro.conf.Positional[str] = "all"
+    """models, recipes, corpora, readers, experiments, or all."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = parse(Arguments, arguments, "ls")
+    chosen = KINDS if given.kind == "all" else {given.kind: KINDS.get(given.kind)}
+    for kind, listed in chosen.items():
+        if listed is None:
+            raise UserError(f"there is nothing called '{kind}' to list{nearest(kind, KINDS)}; there are {', '.join(KINDS)}")
+        entries = listed()
+        width = max(map(len, entries))
+        print("\n".join([*([f"{kind}"] if given.kind == "all" else []), *(f"  {n:<{width}}  {w}" for n, w in entries.items())]))
+    return 0
+
+
+def _models() -> dict[str, str]:
+    parts = {"core": (LSTMConfig,), "head": (SoftmaxConfig, MixtureConfig)}
+    return {f"{part} {c.kind}": (c.__doc__ or "").splitlines()[0] for part, kinds in parts.items() for c in kinds}
+
+
+def _registry(module: str, name: str) -> Mapping[str, Any]:
+    return getattr(importlib.import_module(module), name)
+
+
+KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
+    "models": _models,
+    "recipes": lambda: {name: recipes.summary(name) for name in recipes.names()},
+    "corpora": lambda: {name: c.description for name, c in _registry("backstory.text", "CORPORA").items()},
+    "readers": lambda: _registry("backstory.reading", "READERS"),
+    "experiments": lambda: _registry("backstory.context", "EXPERIMENTS"),
+}

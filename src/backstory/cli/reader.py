@@ -1,0 +1,53 @@
+"""`backstory reader audit RUN`: test on the real object that a reader's scores are honest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.cli.verbs import dispatch
+from backstory.config.schema import between
+
+
+@dataclass(frozen=True)
+class AuditArguments:
+    """Read a split and test at random places that scores are causal, whole distributions, and taken before learning."""
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    split: str = "valid"
+    """train, valid or test."""
+    reader: str = "static"
+    """Which reader: `backstory ls readers`."""
+    places: int = between(8, 1)
+    """Random places of the text that are tested."""
+    rows: int = between(1, 1)
+    """Rows read side by side."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    return dispatch("reader", {"audit": audit}, arguments)
+
+
+def audit(arguments: Sequence[str]) -> int:
+    """Exit code 1 when the reader fails."""
+    given = parse(AuditArguments, arguments, "reader audit")
+
+    from backstory.cli.progress import progress_bar
+    from backstory.reading.evaluation import open_run, read_audited
+
+    opened = open_run(given.run, given.split, reader=given.reader, device=given.device, data_dir=given.data_dir)
+    with progress_bar(f"auditing on {given.split}") as progress:
+        _, report = read_audited(opened, given.rows, given.places, progress)
+    print(f"{given.run}, {given.reader} reader, {given.split} split, {report.places} places")
+    for check, passed in report.checks.items():
+        print(f"  {check.replace('_', ' '):<22} {'passed' if passed else 'FAILED'}")
+    for failure in report.failures:
+        print(f"  {failure}")
+    return 0 if report.passed else 1

@@ -1,0 +1,58 @@
+"""`backstory recipe copy NAME FILE` and `backstory recipe check FILE`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.cli.verbs import dispatch
+from backstory.config import UserError, recipes
+
+
+@dataclass(frozen=True)
+class CopyArguments:
+    """Copy a packaged recipe into a file of your own."""
+
+    name: tyro.conf.Positional[str]
+    """The recipe: `backstory ls recipes`."""
+    file: tyro.conf.Positional[Path]
+    """The file to write; one that exists is left as it is."""
+
+
+@dataclass(frozen=True)
+class CheckArguments:
+    """Check a recipe: unknown keys, wrong types, values out of range."""
+
+    recipe: tyro.conf.Positional[str]
+    """A YAML file, or a packaged recipe."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    return dispatch("recipe", {"copy": copy, "check": check}, arguments)
+
+
+def copy(arguments: Sequence[str]) -> int:
+    """Write the recipe with its header."""
+    given = parse(CopyArguments, arguments, "recipe copy")
+    text = recipes.text(given.name)
+    if given.file.suffix not in (".yaml", ".yml"):
+        raise UserError(f"a recipe's file ends in .yaml, so that `backstory train` knows it; use {given.file}.yaml")
+    try:
+        with open(given.file, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(f"{given.file} exists; choose another file") from None
+    except OSError as error:
+        raise UserError(f"cannot write {given.file}: {error.strerror}") from None
+    print(f"{given.file}; edit it, then `backstory train {given.file}`")
+    return 0
+
+
+def check(arguments: Sequence[str]) -> int:
+    """Read the recipe strictly."""
+    given = parse(CheckArguments, arguments, "recipe check")
+    recipes.load(given.recipe)
+    print(f"{given.recipe}: good")
+    return 0

@@ -1,0 +1,32 @@
+"""`backstory report DIR...`: one self-contained page of the results in run folders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from backstory.cli.parse import parse
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Make one page, with nothing to load from the network, of the results in run folders."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders."""
+    out: Path = Path("report.html")
+    """The page to write."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = parse(Arguments, arguments, "report")
+
+    from backstory.config import UserError
+    from backstory.reports import write
+
+    if not given.runs:
+        raise UserError("name at least one run folder: `backstory report runs/demo`")
+    write(given.runs, given.out)
+    print(given.out)
+    return 0

@@ -1,0 +1,21 @@
+"""What a prediction depends on: scorers, perturbations of the context, experiments and their statistics."""
+
+from backstory.context.examine import EXPERIMENTS, Examination, examine
+from backstory.context.laboratory import examine_run
+from backstory.context.perturbations import Perturbation, Truncate
+from backstory.context.scorer import ModelScorer, Scorer
+from backstory.context.statistics import Interval, effective_context, paired_interval
+
+__all__ = [
+    "EXPERIMENTS",
+    "Examination",
+    "Interval",
+    "ModelScorer",
+    "Perturbation",
+    "Scorer",
+    "Truncate",
+    "effective_context",
+    "examine",
+    "examine_run",
+    "paired_interval",
+]

@@ -1,0 +1,100 @@
+"""Experiments on context: the same targets scored under every condition, against the infinite context."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from backstory.config import UserError, nearest
+from backstory.context.perturbations import Perturbation, Truncate
+from backstory.context.scorer import Scorer
+from backstory.context.statistics import effective_context, paired_interval
+
+CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 700, 1000)
+THRESHOLD = 0.01
+EXPERIMENTS = {"truncate": "keep only the n nearest tokens, n from 5 to 1000 (figure 1a); gives the effective context"}
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What an experiment is run on."""
+
+    ids: np.ndarray
+    """(N,) the split."""
+    baseline: np.ndarray
+    """(N,) nats of every token with the infinite context: all tokens before it, state carried."""
+    scorer: Scorer
+    targets: int
+    """How many tokens are scored, drawn at random without replacement; at most all that have the longest context."""
+    maximum_context: int = 1000
+    seed: int = 0
+
+    def positions(self) -> np.ndarray:
+        """The targets, ascending: only tokens with `maximum_context` tokens before them, the same for every condition.
+
+        Raises UserError where the text is too short.
+        """
+        possible = len(self.ids) - self.maximum_context
+        if possible < 2:
+            raise UserError(
+                f"the text has {len(self.ids):,} tokens, too few for contexts of {self.maximum_context:,}; "
+                "choose a longer split or a smaller --maximum-context"
+            )
+        chosen = np.random.default_rng(self.seed).choice(possible, min(self.targets, possible), replace=False)
+        return np.sort(chosen) + self.maximum_context
+
+    def nats(self, positions: np.ndarray, perturb: Perturbation, progress: Callable[[int], None]) -> np.ndarray:
+        """Nats of the targets (P,), each after its perturbed context of `maximum_context` tokens."""
+        random = np.random.default_rng([self.seed, 1])
+        contexts = [perturb(np.asarray(self.ids[p - self.maximum_context : p]), random) for p in positions]
+        return -self.scorer.score(contexts, np.asarray(self.ids[positions]), progress)
+
+
+def examine(experiment: str, on: Examination, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+    """Run an experiment by name; `progress` is told (tokens read so far, tokens in all). Raises UserError."""
+    check_experiment(experiment)
+    return _truncate(on, progress or (lambda done, total: None))
+
+
+def check_experiment(name: str) -> None:
+    """Raise UserError unless there is an experiment of that name."""
+    if name not in EXPERIMENTS:
+        raise UserError(
+            f"there is no experiment '{name}'{nearest(name, EXPERIMENTS)}; `backstory ls experiments` lists them"
+        )
+
+
+def _truncate(on: Examination, progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Figure 1a: the loss of perplexity with only the n nearest tokens, for each n."""
+    positions = on.positions()
+    contexts = [n for n in CONTEXTS if n < on.maximum_context] + [on.maximum_context]
+    total, done = len(positions) * sum(contexts), 0
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        progress(done, total)
+
+    baseline = on.baseline[positions]
+    nats = np.stack([on.nats(positions, Truncate(n), advance) for n in contexts], 1)
+    value, low, high = effective_context(contexts, baseline, nats, THRESHOLD, on.seed)
+    return {
+        "targets": len(positions),
+        "maximum_context": on.maximum_context,
+        "baseline": {"context": None, **_level(baseline)},
+        "conditions": [{"context": n, **_level(x), **_effect(x - baseline, on.seed)} for n, x in zip(contexts, nats.T, strict=True)],
+        "effective_context": {"context": value, "low": low, "high": high, "threshold_percent": 100 * THRESHOLD},
+    }
+
+
+def _level(nats: np.ndarray) -> dict[str, float]:
+    mean = float(nats.mean())
+    return {"nats": mean, "perplexity": float(np.exp(mean))}
+
+
+def _effect(differences: np.ndarray, seed: int) -> dict[str, float]:
+    """The mean increase in nats with its 95% interval, and in percent of perplexity."""
+    interval = paired_interval(differences, seed)
+    percent = 100 * float(np.expm1(interval.value))
+    return {"effect": interval.value, "low": interval.low, "high": interval.high, "effect_percent": percent}

@@ -1,0 +1,92 @@
+"""The models, heads and kinds of prediction that the contract tests run over; a new one joins by one line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, SoftmaxConfig
+from backstory.models import (
+    Activations,
+    Blend,
+    ComposedModel,
+    LanguageModel,
+    MixtureOfSoftmaxes,
+    Prediction,
+    Softmax,
+    build_model,
+)
+from backstory.models.heads import Head, MixtureHead, SoftmaxHead
+from backstory.models.prediction import Tempered
+
+TYPES = 17
+MIXTURE = MixtureConfig(experts=3, latent_dropout=0.2)
+
+
+def lstm(head: SoftmaxConfig | MixtureConfig | None = None, **core: Any) -> ComposedModel:
+    """A small AWD-LSTM with every dropout on."""
+    settings: dict[str, Any] = {
+        "layers": 2,
+        "hidden": 8,
+        "input_dropout": 0.2,
+        "layer_dropout": 0.2,
+        "output_dropout": 0.2,
+    }
+    config = LSTMConfig(**settings | {"weight_drop": 0.3} | core)
+    return build_model(ModelConfig(EmbeddingConfig(6, 0.1), config, head or SoftmaxConfig()), TYPES)
+
+
+MODELS: dict[str, Callable[[], LanguageModel]] = {
+    "lstm": lstm,
+    "lstm, mixture": lambda: lstm(MIXTURE),
+    "lstm, untied": lambda: lstm(SoftmaxConfig(tied=False)),
+    "lstm, mixture untied": lambda: lstm(MixtureConfig(experts=2, latent_dropout=0.2, tied=False), output=5),
+    "lstm, no bias": lambda: lstm(SoftmaxConfig(bias=False)),
+    "lstm, one layer": lambda: lstm(layers=1),
+}
+
+HEADS: dict[str, Callable[[torch.nn.Parameter], Head]] = {
+    "softmax": lambda embedding: SoftmaxHead(SoftmaxConfig(), embedding),
+    "softmax, untied": lambda embedding: SoftmaxHead(SoftmaxConfig(tied=False, bias=False), embedding),
+    "mixture": lambda embedding: MixtureHead(MIXTURE, embedding, embedding.shape[1]),
+    "mixture, untied": lambda embedding: MixtureHead(
+        MixtureConfig(experts=2, tied=False), embedding, embedding.shape[1]
+    ),
+}
+
+
+def activations(batch: int, time: int, size: int = 6) -> Activations:
+    a, b, c, d = (torch.randn(batch, time, size) for _ in range(4))
+    return Activations(a, (b, c), d, d)
+
+
+def leaf(*shape: int) -> Tensor:
+    """Random numbers that take a gradient."""
+    return torch.randn(*shape, dtype=torch.float64).requires_grad_()
+
+
+def softmax(batch: int, time: int) -> Softmax:
+    return Softmax(activations(batch, time), leaf(batch, time, 6), leaf(TYPES, 6), leaf(TYPES))
+
+
+def mixture(batch: int, time: int) -> MixtureOfSoftmaxes:
+    prior = torch.log_softmax(leaf(batch, time, 3), 2)
+    return MixtureOfSoftmaxes(activations(batch, time), leaf(batch, time, 3, 6), prior, leaf(TYPES, 6), leaf(TYPES))
+
+
+def blend(p: Prediction, q: Prediction, batch: int, time: int, temperature: float = 1.0) -> Blend:
+    return Blend(p.activations, p, q, leaf(batch, time, 2), temperature)
+
+
+PREDICTIONS: dict[str, Callable[[int, int], Prediction]] = {
+    "softmax": softmax,
+    "softmax, no bias": lambda b, t: Softmax(activations(b, t), leaf(b, t, 6), leaf(TYPES, 6), None),
+    "softmax, no activations": lambda b, t: Softmax(None, leaf(b, t, 6), leaf(TYPES, 6), leaf(TYPES)),
+    "mixture": mixture,
+    "blend": lambda b, t: blend(softmax(b, t), mixture(b, t), b, t, temperature=0.7),
+    "blend in a blend": lambda b, t: blend(blend(softmax(b, t), mixture(b, t), b, t), softmax(b, t), b, t),
+    "tempered mixture": lambda b, t: mixture(b, t).tempered(1.5),
+    "tempered softmax": lambda b, t: softmax(b, t).tempered(0.5),
+    "blend of tempered": lambda b, t: blend(Tempered(None, mixture(b, t), 2.0), softmax(b, t), b, t),
+}

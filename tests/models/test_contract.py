@@ -1,0 +1,246 @@
+"""What every language model must do, whatever it is made of; and every head."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from catalogue import HEADS, MODELS, TYPES, activations
+from torch import Tensor
+
+from backstory.models import LanguageModel, State, clone, detach, flatten, map_state, unflatten
+from backstory.models.heads import Head
+from backstory.models.loading import load_weights, weights
+from backstory.storage import read_checkpoint, write_checkpoint
+
+BATCH, TIME = 3, 12
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> LanguageModel:
+    torch.manual_seed(0)
+    return MODELS[request.param]().eval()
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(TYPES, (BATCH, TIME), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def read(model: LanguageModel, tokens: Tensor, state: State, *sizes: int) -> tuple[Tensor, State]:
+    """The distributions over a text read in chunks of the given sizes (B, T, V), and the state after it."""
+    found = []
+    for chunk in tokens.split(list(sizes or (tokens.shape[1],)), 1):
+        prediction, state = model(chunk, state)
+        found.append(prediction.log_probs())
+    return torch.cat(found, 1), state
+
+
+def equal(a: State, b: State) -> bool:
+    one, other = flatten(a), flatten(b)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# --- predictions ---
+
+
+@pytest.mark.parametrize("sizes", [(1, 11), (5, 4, 3), (1,) * TIME], ids=["two", "chunks", "steps"])
+def test_a_text_in_chunks_reads_as_it_does_whole(model: LanguageModel, tokens: Tensor, sizes: tuple[int, ...]) -> None:
+    if not model.capabilities.exact_state:
+        pytest.skip("the model does not declare an exact state")
+    model.double()
+    whole, after = read(model, tokens, model.start(BATCH))
+    pieces, after_pieces = read(model, tokens, model.start(BATCH), *sizes)
+    torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close(flatten(after_pieces), flatten(after), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cut", [1, 6, TIME - 1])
+def test_later_tokens_leave_earlier_predictions_as_they_were(model: LanguageModel, tokens: Tensor, cut: int) -> None:
+    changed = tokens.clone()
+    changed[:, cut:] = (changed[:, cut:] + 1) % TYPES
+    before, after = (read(model, t, model.start(BATCH))[0] for t in (tokens, changed))
+    assert torch.equal(before[:, :cut], after[:, :cut])
+    assert not torch.equal(before[:, cut:], after[:, cut:])
+
+
+def test_predictions_depend_on_what_was_read_before(model: LanguageModel, tokens: Tensor) -> None:
+    changed = tokens.clone()
+    changed[:, 0] = (changed[:, 0] + 1) % TYPES
+    before, after = (read(model, t, model.start(BATCH))[0] for t in (tokens, changed))
+    assert (before[:, -1] != after[:, -1]).any(1).all()
+
+
+def test_predictions_are_distributions_over_the_vocabulary(model: LanguageModel, tokens: Tensor) -> None:
+    found, _ = read(model, tokens, model.start(BATCH))
+    assert model.vocabulary_size == TYPES
+    assert found.shape == (BATCH, TIME, TYPES)
+    torch.testing.assert_close(found.exp().sum(2), torch.ones(BATCH, TIME), rtol=0, atol=1e-5)
+
+
+def test_the_cheap_path_quotes_the_distribution(model: LanguageModel, tokens: Tensor) -> None:
+    prediction, _ = model(tokens, model.start(BATCH))
+    targets = tokens.roll(-1, 1)
+    torch.testing.assert_close(
+        prediction.log_prob(targets), prediction.log_probs().gather(2, targets[..., None])[..., 0]
+    )
+
+
+def test_rows_do_not_know_of_each_other(model: LanguageModel, tokens: Tensor) -> None:
+    order = torch.tensor([2, 0, 1])
+    _, state = read(model, tokens.flip(1), model.start(BATCH))
+    straight, after = read(model, tokens, state)
+    permuted, after_permuted = read(model, tokens[order], map_state(lambda t: t[order], state))
+    torch.testing.assert_close(permuted, straight[order], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        flatten(after_permuted), flatten(map_state(lambda t: t[order], after)), rtol=0, atol=1e-5
+    )
+
+
+def test_a_prediction_carries_its_activations(model: LanguageModel, tokens: Tensor) -> None:
+    found = model(tokens, model.start(BATCH))[0].activations
+    assert found is not None
+    for tensor in (found.embedded, *found.layers, found.last_dropped, found.head_input):
+        assert tensor.shape[:2] == (BATCH, TIME)
+    assert found.last_raw is found.layers[-1]
+    assert torch.equal(found.last_raw, found.last_dropped)  # nothing is dropped in evaluation
+
+
+# --- state ---
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_new_state_has_the_rows_asked_for(model: LanguageModel, rows: int) -> None:
+    assert {t.shape[0] for t in flatten(model.start(rows)).values()} == {rows}
+
+
+def test_the_state_has_the_size_that_the_model_declares(model: LanguageModel, tokens: Tensor) -> None:
+    start = model.start(BATCH)
+    _, after = read(model, tokens, start)
+    _, later = read(model, tokens, after)
+    if model.capabilities.recurrent:
+        shapes = [{name: (t.shape, t.dtype) for name, t in flatten(s).items()} for s in (start, after, later)]
+        assert shapes[0] == shapes[1] == shapes[2]
+    limit = model.capabilities.maximum_length
+    if limit is None:
+        long = torch.zeros(1, 700, dtype=torch.long)
+        assert read(model, long, model.start(1))[0].shape == (1, 700, TYPES)
+    else:
+        assert limit >= TIME
+
+
+def test_reading_leaves_the_state_it_began_from_as_it_was(model: LanguageModel, tokens: Tensor) -> None:
+    _, state = read(model, tokens, model.start(BATCH))
+    kept = clone(state)
+    first, _ = read(model, tokens, state)
+    assert equal(state, kept)
+    assert torch.equal(read(model, tokens, kept)[0], first)
+
+
+def test_a_flattened_state_goes_on_where_it_was(model: LanguageModel, tokens: Tensor) -> None:
+    _, state = read(model, tokens, model.start(BATCH))
+    rebuilt = unflatten(model.start(BATCH), flatten(state))
+    assert type(rebuilt) is type(state)
+    assert torch.equal(read(model, tokens, rebuilt)[0], read(model, tokens, state)[0])
+    for name, tensor in flatten(state).items():
+        with pytest.raises(ValueError, match=name):
+            unflatten(model.start(BATCH), flatten(state) | {name: tensor[:1]})
+    with pytest.raises(ValueError, match="the model expects"):
+        unflatten(model.start(BATCH), {})
+
+
+def test_gradients_stop_at_a_detached_state(model: LanguageModel, tokens: Tensor) -> None:
+    _, state = model(tokens, model.start(BATCH))
+    assert any(t.requires_grad for t in flatten(state).values())
+    assert not any(t.requires_grad for t in flatten(detach(state)).values())
+
+
+# --- weights, training and evaluation ---
+
+
+def test_saved_weights_predict_the_same(model: LanguageModel, tokens: Tensor, tmp_path: Path) -> None:
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.fill_(0.5)
+    saved = write_checkpoint(tmp_path, "best-1", {"weights": weights(model)}, {})
+    load_weights(other, read_checkpoint(saved).tensors["weights"])
+    assert torch.equal(read(other, tokens, other.start(BATCH))[0], read(model, tokens, model.start(BATCH))[0])
+
+
+def test_weights_of_another_model_are_refused(model: LanguageModel) -> None:
+    saved = weights(model)
+    name = next(iter(saved))
+    with pytest.raises(ValueError, match="not those of this model"):
+        load_weights(model, {k: v for k, v in saved.items() if k != name})
+    with pytest.raises(ValueError, match=name):
+        load_weights(model, saved | {name: saved[name][:-1]})
+
+
+def test_gradients_reach_every_parameter(model: LanguageModel, tokens: Tensor) -> None:
+    prediction, _ = model.train()(tokens, model.start(BATCH))
+    prediction.log_prob(tokens.roll(-1, 1)).mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+        assert parameter.grad.isfinite().all(), name
+
+
+def test_training_passes_differ_and_evaluation_does_not(model: LanguageModel, tokens: Tensor) -> None:
+    first, second = (read(model, tokens, model.start(BATCH))[0] for _ in range(2))
+    assert torch.equal(first, second)
+    model.train()
+    first, second = (read(model, tokens, model.start(BATCH))[0] for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_a_seed_repeats_a_training_pass(model: LanguageModel, tokens: Tensor) -> None:
+    model.train()
+    found = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        found.append(read(model, tokens, model.start(BATCH))[0])
+    assert torch.equal(found[0], found[1])
+
+
+# --- heads ---
+
+
+@pytest.fixture(params=HEADS)
+def head(request: pytest.FixtureRequest) -> Head:
+    torch.manual_seed(0)
+    return HEADS[request.param](torch.nn.Parameter(torch.randn(TYPES, 6)))
+
+
+def test_a_head_predicts_each_position_from_its_own_vector(head: Head) -> None:
+    hidden = torch.randn(2, 5, 6)
+    changed = hidden.clone()
+    changed[1, 2] += 1
+    before, after = (head.eval()(h).log_probs() for h in (hidden, changed))
+    same = torch.ones(2, 5, dtype=torch.bool)
+    same[1, 2] = False
+    assert before.shape == (2, 5, TYPES)
+    torch.testing.assert_close(before[same], after[same], rtol=0, atol=1e-6)
+    assert (before[1, 2] - after[1, 2]).abs().max() > 1e-3
+
+
+def test_a_head_passes_gradients_to_its_input_and_all_of_its_weights(head: Head) -> None:
+    hidden = torch.randn(2, 5, 6).requires_grad_()
+    head.train()(hidden).log_prob(torch.randint(TYPES, (2, 5))).sum().backward()
+    assert hidden.grad is not None and (hidden.grad != 0).any(2).all()
+    for name, parameter in head.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+
+
+def test_a_head_hands_on_the_activations(head: Head) -> None:
+    given = activations(2, 5)
+    assert head(given.head_input, given).activations is given
+    assert head(given.head_input).activations is None
+
+
+@pytest.mark.parametrize(("name", "tied"), [("softmax", True), ("softmax, untied", False), ("mixture", True)])
+def test_a_tied_head_reads_with_the_embedding(name: str, tied: bool) -> None:
+    embedding = torch.nn.Parameter(torch.randn(TYPES, 6))
+    head: Callable = HEADS[name](embedding)
+    assert (head.weight is embedding) == tied

@@ -1,0 +1,159 @@
+"""The chunked log-softmax at the targets: values, gradients and memory against the plain one."""
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from backstory.models import MixtureOfSoftmaxes, Softmax
+from backstory.models import prediction as predictions
+from backstory.models.linear_log_prob import linear_log_prob
+
+N, SIZE, TYPES = 7, 4, 11
+
+
+def arguments(count: int = N) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    numbers = (
+        torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((count, SIZE), (TYPES, SIZE), (TYPES,))
+    )
+    return *numbers, torch.randint(TYPES, (count,))
+
+
+def plain(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    logits = hidden @ weight.t() + (0 if bias is None else bias)
+    return torch.log_softmax(logits, 1).gather(1, targets[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("chunk", [1, TYPES, 3 * TYPES, N * TYPES - 1, N * TYPES, 1 << 24])
+def test_values_and_gradients_are_those_of_a_log_softmax(chunk: int, biased: bool) -> None:
+    hidden, weight, bias, targets = arguments()
+    leaves = [hidden, weight, bias] if biased else [hidden, weight]
+    found = linear_log_prob(hidden, weight, bias if biased else None, targets, chunk)
+    expected = plain(hidden, weight, bias if biased else None, targets)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for mine, reference in zip(
+        torch.autograd.grad(found.sin().sum(), leaves), torch.autograd.grad(expected.sin().sum(), leaves), strict=True
+    ):
+        torch.testing.assert_close(mine, reference, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [TYPES, 1 << 24], ids=["recomputed", "kept"])
+def test_gradients_are_the_finite_differences(chunk: int) -> None:
+    hidden, weight, bias, targets = arguments()
+    assert torch.autograd.gradcheck(lambda h, w, b: linear_log_prob(h, w, b, targets, chunk), (hidden, weight, bias))
+
+
+def test_a_backward_pass_can_be_repeated() -> None:
+    hidden, weight, bias, targets = arguments()
+    found = linear_log_prob(hidden, weight, bias, targets).sum()
+    first = torch.autograd.grad(found, [hidden, weight, bias], retain_graph=True)
+    again = torch.autograd.grad(found, [hidden, weight, bias])
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_no_positions() -> None:
+    hidden, weight, bias, targets = arguments(0)
+    found = linear_log_prob(hidden, weight, bias, targets)
+    assert found.shape == (0,)
+    found.sum().backward()
+    assert hidden.grad is not None and hidden.grad.shape == (0, SIZE)
+    assert weight.grad is not None and not weight.grad.any()
+
+
+def test_extreme_logits_stay_finite() -> None:
+    hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
+    weight = torch.tensor([[1.0], [-1.0], [0.0]], requires_grad=True)
+    found = linear_log_prob(hidden, weight, None, torch.tensor([1, 1]))
+    assert found.tolist() == [-2e4, 0.0]
+    found.sum().backward()
+    assert hidden.grad is not None and hidden.grad.isfinite().all()
+    assert weight.grad is not None and weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("chunk", [3000, 1 << 24], ids=["recomputed", "kept"])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
+def test_bfloat16_stays_near_float32(scale: float, chunk: int) -> None:
+    torch.manual_seed(0)
+    hidden, weight, bias = (torch.randn(*s).requires_grad_() for s in ((40, 32), (1000, 32), (1000,)))
+    with torch.no_grad():
+        hidden.mul_(scale / 32**0.5)
+    targets = torch.randint(1000, (40,))
+    expected = plain(hidden, weight, bias, targets)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = linear_log_prob(hidden, weight, bias, targets, chunk)
+    assert found.dtype == torch.float32
+    assert found.isfinite().all() and (found <= 0).all()
+    # A bfloat16 has 8 significant bits, so a logit of size x is known to x / 256.
+    assert (found - expected).abs().max() < 0.02 + expected.abs().max() / 128
+    leaves = [hidden, weight, bias]
+    for mine, reference in zip(
+        torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(expected.sum(), leaves), strict=True
+    ):
+        assert mine.dtype == torch.float32
+        assert (mine - reference).norm() < (0.02 + 0.01 * scale) * reference.norm()
+
+
+# --- memory ---
+
+
+class Allocations(TorchDispatchMode):
+    """The most elements of any tensor with a dimension of the vocabulary's size that came out of an operation."""
+
+    def __init__(self, types: int) -> None:
+        super().__init__()
+        self.types, self.largest = types, 0
+
+    def __torch_dispatch__(self, operation, kinds, arguments=(), options=None):
+        made = operation(*arguments, **(options or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor) and self.types in tensor.shape:
+                self.largest = max(self.largest, tensor.numel())
+        return made
+
+
+VOCABULARY, CHUNK_ROWS = 997, 4
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Elements of a chunk that holds a few rows of logits."""
+    chunk = CHUNK_ROWS * VOCABULARY
+    monkeypatch.setattr(predictions, "linear_log_prob", functools.partial(linear_log_prob, chunk=chunk))
+    monkeypatch.setattr(predictions, "CHUNK", chunk)
+    return chunk
+
+
+def softmax(batch: int, time: int) -> Softmax:
+    hidden, weight, bias = (
+        torch.randn(*s).requires_grad_() for s in ((batch, time, 3), (VOCABULARY, 3), (VOCABULARY,))
+    )
+    return Softmax(None, hidden, weight, bias)
+
+
+def mixture(batch: int, time: int) -> MixtureOfSoftmaxes:
+    latents, weight, bias = (
+        torch.randn(*s).requires_grad_() for s in ((batch, time, 5, 3), (VOCABULARY, 3), (VOCABULARY,))
+    )
+    return MixtureOfSoftmaxes(None, latents, torch.log_softmax(torch.randn(batch, time, 5), 2), weight, bias)
+
+
+@pytest.mark.parametrize("make", [softmax, mixture])
+def test_scoring_and_learning_hold_one_chunk_of_logits(make, small_chunks: int) -> None:
+    prediction, targets = make(4, 10), torch.randint(VOCABULARY, (4, 10))
+    with Allocations(VOCABULARY) as watched:
+        prediction.log_prob(targets).sum().backward()
+    # The largest tensor of all is that chunk; weights and their gradients (V, 3) are smaller.
+    assert watched.largest == small_chunks
+    with Allocations(VOCABULARY) as watched:
+        prediction.log_probs()
+    assert watched.largest == 40 * VOCABULARY  # the watch sees what it should
+
+
+def test_tempering_a_mixture_holds_one_chunk(small_chunks: int) -> None:
+    with Allocations(VOCABULARY) as watched, torch.no_grad():
+        mixture(4, 10).tempered(2.0).log_prob(torch.randint(VOCABULARY, (4, 10)))
+    assert watched.largest == small_chunks

@@ -1,0 +1,29 @@
+"""The published numbers of parameters, counted on models that hold no numbers."""
+
+import pytest
+import torch
+
+from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig
+from backstory.models import build_model, count_parameters
+
+AWD_LSTM = ModelConfig(EmbeddingConfig(400), LSTMConfig(layers=3, hidden=1150))
+MOS_PTB = ModelConfig(EmbeddingConfig(280), LSTMConfig(layers=3, hidden=960, output=620), MixtureConfig(experts=15))
+MOS_WIKITEXT = ModelConfig(
+    EmbeddingConfig(300), LSTMConfig(layers=3, hidden=1150, output=650), MixtureConfig(experts=15)
+)
+SMALL = ModelConfig(EmbeddingConfig(200), LSTMConfig(layers=2, hidden=200))
+
+
+@pytest.mark.parametrize(
+    ("config", "types", "count"),
+    [
+        pytest.param(AWD_LSTM, 10_000, 24_221_600, id="AWD-LSTM, PTB"),
+        pytest.param(MOS_PTB, 10_000, 21_500_620, id="MoS, PTB"),
+        pytest.param(MOS_WIKITEXT, 33_278, 34_909_528, id="MoS, WikiText-2"),
+        pytest.param(SMALL, 10_000, 2_653_200, id="2 x 200"),
+    ],
+)
+def test_published_counts(config: ModelConfig, types: int, count: int) -> None:
+    with torch.device("meta"):
+        model = build_model(config, types)
+    assert count_parameters(model) == count

@@ -1,0 +1,158 @@
+"""What every kind of prediction must do: sum to one, quote itself, select, temper, and blend."""
+
+import math
+
+import pytest
+import torch
+from catalogue import PREDICTIONS, TYPES, activations, blend, leaf, mixture, softmax
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from backstory.models import Blend, Prediction
+from backstory.models import prediction as module
+
+BATCH, TIME = 2, 5
+
+
+@pytest.fixture(params=PREDICTIONS)
+def prediction(request: pytest.FixtureRequest) -> Prediction:
+    torch.manual_seed(0)
+    return PREDICTIONS[request.param](BATCH, TIME)
+
+
+@pytest.fixture
+def targets() -> Tensor:
+    return torch.randint(TYPES, (BATCH, TIME), generator=torch.Generator().manual_seed(2))
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_sums_to_one(prediction: Prediction) -> None:
+    found = prediction.log_probs()
+    assert found.shape == (BATCH, TIME, TYPES)
+    close(found.exp().sum(2), torch.ones(BATCH, TIME, dtype=torch.float64))
+
+
+def test_quotes_the_distribution(prediction: Prediction, targets: Tensor) -> None:
+    close(prediction.log_prob(targets), prediction.log_probs().gather(2, targets[..., None])[..., 0])
+
+
+def test_gradients_of_both_paths_agree(prediction: Prediction, targets: Tensor) -> None:
+    def gradients(scores: Tensor) -> list[Tensor]:
+        return torch.autograd.grad(scores.cos().sum(), leaves(prediction))
+
+    for cheap, full in zip(
+        gradients(prediction.log_prob(targets)),
+        gradients(prediction.log_probs().gather(2, targets[..., None])[..., 0]),
+        strict=True,
+    ):
+        torch.testing.assert_close(cheap, full, rtol=1e-8, atol=1e-10)
+        assert cheap.abs().max() > 0
+
+
+def leaves(prediction: Prediction) -> list[Tensor]:
+    """The tensors that a prediction was made of and that take a gradient."""
+    found = []
+    for value in vars(prediction).values():
+        if isinstance(value, Prediction):
+            found += leaves(value)
+        elif isinstance(value, Tensor) and value.requires_grad:
+            found.append(value)
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(0, BATCH - 1), st.integers(0, TIME - 1)), min_size=1, max_size=8))
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_selecting_is_indexing(name: str, places: list[tuple[int, int]]) -> None:
+    torch.manual_seed(0)
+    prediction = PREDICTIONS[name](BATCH, TIME)
+    rows, times = (torch.tensor(index) for index in zip(*places, strict=True))
+    targets = torch.arange(len(places))[:, None] % TYPES
+    selected = prediction.select(rows, times)
+    close(selected.log_probs(), prediction.log_probs()[rows, times].unsqueeze(1))
+    close(selected.log_prob(targets), prediction.log_probs()[rows, times].gather(1, targets))
+    if prediction.activations is None:
+        assert selected.activations is None
+    else:
+        assert selected.activations is not None
+        assert torch.equal(selected.activations.head_input[:, 0], prediction.activations.head_input[rows, times])
+        assert torch.equal(selected.activations.layers[0][:, 0], prediction.activations.layers[0][rows, times])
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
+def test_tempering_is_a_power_of_the_distribution(prediction: Prediction, targets: Tensor, temperature: float) -> None:
+    tempered = prediction.tempered(temperature)
+    power = prediction.log_probs().exp() ** (1 / temperature)
+    expected = (power / power.sum(2, keepdim=True)).log()
+    close(tempered.log_probs(), expected)
+    close(tempered.log_prob(targets), expected.gather(2, targets[..., None])[..., 0])
+    assert tempered.activations is prediction.activations
+
+
+def test_a_tempered_mixture_scores_in_chunks(monkeypatch: pytest.MonkeyPatch, targets: Tensor) -> None:
+    torch.manual_seed(0)
+    whole = mixture(BATCH, TIME).tempered(2.0)
+    expected = whole.log_prob(targets)
+    sizes, compute = [], module.MixtureOfSoftmaxes.log_probs
+
+    def note(self: module.MixtureOfSoftmaxes) -> Tensor:
+        sizes.append(len(self.latents))
+        return compute(self)
+
+    monkeypatch.setattr(module.MixtureOfSoftmaxes, "log_probs", note)
+    monkeypatch.setattr(module, "CHUNK", 3 * TYPES)
+    close(whole.log_prob(targets), expected)
+    assert max(sizes) == 3
+
+
+def test_the_parts_of_a_blend_recombine(prediction: Prediction, targets: Tensor) -> None:
+    parts = prediction.parts()
+    if not isinstance(prediction, Blend):
+        assert parts == {}
+        return
+    gates = (parts["gate_logits"] / parts["temperature"]).exp()
+    share = gates[..., 0] / gates.sum(2)
+    p, q = parts["p"].log_prob(targets).exp(), parts["q"].log_prob(targets).exp()
+    close(prediction.log_prob(targets), ((1 - share) * p + share * q).log())
+
+
+@pytest.mark.parametrize("shut", [0, 1])
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
+def test_a_gate_of_minus_infinity_shuts_a_part_off_exactly(targets: Tensor, shut: int, temperature: float) -> None:
+    torch.manual_seed(0)
+    p, q, gates = softmax(BATCH, TIME), mixture(BATCH, TIME), leaf(BATCH, TIME, 2)
+    closed = gates.detach().clone()
+    closed[..., shut] = -math.inf
+    closed.requires_grad_()
+    blended, open_part, shut_part = Blend(None, p, q, closed, temperature), (p, q)[shut], (q, p)[shut]
+    assert torch.equal(blended.log_prob(targets), open_part.log_prob(targets))
+    assert torch.equal(blended.log_probs(), open_part.log_probs())
+    for scores in (blended.log_prob(targets), blended.log_probs()):
+        *found, at_gate = torch.autograd.grad(scores.sum(), [*leaves(shut_part), *leaves(open_part), closed])
+        assert all(gradient.isfinite().all() for gradient in [*found, at_gate])
+        assert all((gradient == 0).all() for gradient in found[: len(leaves(shut_part))])
+        assert any(gradient.abs().max() > 0 for gradient in found[len(leaves(shut_part)) :])
+        assert (at_gate == 0).all()
+
+
+def test_a_shut_part_inside_a_nested_blend(targets: Tensor) -> None:
+    torch.manual_seed(0)
+    p, q, outer = softmax(BATCH, TIME), mixture(BATCH, TIME), softmax(BATCH, TIME)
+    gates = torch.tensor([-math.inf, 0.0], dtype=torch.float64).expand(BATCH, TIME, 2)
+    nested = blend(Blend(None, p, q, gates), outer, BATCH, TIME)
+    plain = Blend(None, p, outer, nested.gate_logits)
+    assert torch.equal(nested.log_prob(targets), plain.log_prob(targets))
+
+
+def test_low_precision_gates_and_logits_are_summed_in_float32(targets: Tensor) -> None:
+    torch.manual_seed(0)
+    given = activations(BATCH, TIME)
+    hidden, weight = (torch.randn(*shape).bfloat16() for shape in ((BATCH, TIME, 6), (TYPES, 6)))
+    part = module.Softmax(given, hidden, weight, None)
+    both = Blend(given, part, part, torch.randn(BATCH, TIME, 2).bfloat16())
+    for prediction in (part, both):
+        assert prediction.log_probs().dtype == prediction.log_prob(targets).dtype == torch.float32
+        torch.testing.assert_close(prediction.log_probs().exp().sum(2), torch.ones(BATCH, TIME), rtol=0, atol=1e-5)

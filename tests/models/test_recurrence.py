@@ -1,0 +1,91 @@
+"""The library's own recurrence, in bfloat16 on the CPU, against the equations, torch's LSTM and finite differences."""
+
+import pytest
+import torch
+from references import lstm_layer
+from torch import Tensor
+
+from backstory.models.cores import recurrence
+
+ROWS, INPUTS = 2, 3
+
+
+def arguments(units: int = 5, steps: int = 4) -> list[Tensor]:
+    """x, h, c, weight_ih, weight_hh and both biases, in float64."""
+    torch.manual_seed(0)
+    inputs = (ROWS, steps, INPUTS), (ROWS, units), (ROWS, units)
+    weights = (4 * units, INPUTS), (4 * units, units), (4 * units,), (4 * units,)
+    return [torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in (*inputs, *weights)]
+
+
+def trained_size() -> list[Tensor]:
+    """Arguments in float32 whose weights are about as large as a trained layer's."""
+    x, h, c, *weights = (tensor.detach().float() for tensor in arguments(units=32, steps=20))
+    return [tensor.requires_grad_() for tensor in (x, h, c, *(0.2 * w for w in weights))]
+
+
+def segment(
+    x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor, a: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return recurrence._Segment.apply(x, h, c, w, u, b + a)
+
+
+def naive(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+    rows = [lstm_layer(x[row], h[row], c[row], *weights) for row in range(len(x))]
+    return tuple(torch.stack(part) for part in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("used", [(0, 1, 2), (0,), (1,), (2,)], ids=["all", "output", "h", "c"])
+@pytest.mark.parametrize("run", [segment, recurrence.lstm_segment], ids=["own", "library"])
+def test_values_and_gradients_are_the_equations(run, used: tuple[int, ...], steps: int) -> None:
+    given = arguments(steps=steps)
+    fast, slow = run(*given), naive(*given)
+    for mine, reference in zip(fast, slow, strict=True):
+        torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
+    # With a gradient from each output alone, none can hide behind another's.
+    found, expected = (torch.autograd.grad(sum(out[i].sin().sum() for i in used), given) for out in (fast, slow))
+    for mine, reference in zip(found, expected, strict=True):
+        assert mine.dtype == torch.float64
+        torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
+
+
+def test_gradients_are_the_finite_differences() -> None:
+    assert torch.autograd.gradcheck(segment, arguments())
+
+
+def test_bfloat16_stays_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrence, "OWN_FROM", 1)
+    given = trained_size()
+    expected = recurrence.lstm_segment(*given)
+    wanted = torch.autograd.grad(sum(out.sin().sum() for out in expected), given)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = recurrence.lstm_segment(*given)
+    assert type(found[0].grad_fn).__name__ == "_SegmentBackward"
+    assert [out.dtype for out in found] == [torch.bfloat16, torch.float32, torch.float32]
+    gradients = torch.autograd.grad(sum(out.float().sin().sum() for out in found), given)
+    for mine, reference in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.float(), reference, rtol=0, atol=0.02)
+    for mine, reference in zip(gradients, wanted, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - reference).norm() < 0.03 * reference.norm()
+
+
+def test_both_paths_of_bfloat16_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, found = trained_size(), []
+    for threshold in (1, 1000):
+        monkeypatch.setattr(recurrence, "OWN_FROM", threshold)
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            found.append(recurrence.lstm_segment(*given))
+    for own, library in zip(*found, strict=True):
+        assert own.dtype == library.dtype
+        torch.testing.assert_close(own.float(), library.float(), rtol=0, atol=0.02)
+
+
+def test_a_segment_in_two_pieces_is_the_segment() -> None:
+    x, *rest = arguments()
+    whole, h, c = segment(x, *rest)
+    first, h1, c1 = segment(x[:, :1], *rest)
+    second, h2, c2 = segment(x[:, 1:], h1, c1, *rest[2:])
+    torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close((h2, c2), (h, c), rtol=0, atol=1e-12)

@@ -1,0 +1,352 @@
+"""Readers that score themselves better than they are; the audit must catch each, by the check that is meant for it."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backstory.models import LanguageModel, Prediction, clone, map_state
+from backstory.reading import StaticReader, evaluating
+
+
+@dataclass(frozen=True)
+class Cheated(Prediction):
+    """A prediction whose table (B, T, V) of log-probabilities has been replaced."""
+
+    table: Tensor
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return self.table.gather(2, targets[..., None])[..., 0]
+
+    def log_probs(self) -> Tensor:
+        return self.table
+
+    def select(self, rows: Tensor, times: Tensor) -> "Cheated":
+        return replace(self, activations=self._selected(rows, times), table=self.table[rows, times].unsqueeze(1))
+
+
+def towards(prediction: Prediction, words: Tensor, share: float = 0.3) -> Cheated:
+    """The distribution mixed with certainty about the given words (B, T); still normalised."""
+    table = prediction.log_probs().exp() * (1 - share)
+    table = table.scatter_add(2, words[..., None], torch.full_like(table[..., :1], share))
+    return Cheated(prediction.activations, table.log())
+
+
+def learned(model: LanguageModel, tokens: Tensor, targets: Tensor, state: Any, rate: float = 0.5) -> LanguageModel:
+    """A copy of the model after one step of gradient descent on the tokens and their targets."""
+    pupil = copy.deepcopy(model).eval()
+    with torch.enable_grad():
+        prediction, _ = pupil(tokens, clone(state))
+        prediction.log_prob(targets).mean().backward()
+    with torch.no_grad():
+        for parameter in pupil.parameters():
+            if parameter.grad is not None:
+                parameter.add_(parameter.grad, alpha=rate)
+    return pupil
+
+
+# --- a distribution that is none ---
+
+
+@dataclass(frozen=True)
+class Boosted(Prediction):
+    """Adds mass to the word that is asked for, if it came up lately, and takes none away from the others."""
+
+    inner: Prediction
+    recent: Tensor
+    """(B, V) bool"""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        plain = self.inner.log_prob(targets)
+        return torch.where(self.recent.gather(1, targets), (0.9 * plain.exp() + 0.1).log(), plain)
+
+    def log_probs(self) -> Tensor:
+        return self.inner.log_probs()
+
+    def select(self, rows: Tensor, times: Tensor) -> Prediction:
+        return self.inner.select(rows, times)  # whoever looks more closely sees the honest part
+
+
+class GoldCache(StaticReader):
+    """A cache that scores only the gold token."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        recent = torch.zeros(len(tokens), self.model.vocabulary_size, dtype=torch.bool).scatter(1, tokens[:, :3], True)
+        return Boosted(prediction.activations, prediction, recent)
+
+
+@dataclass(frozen=True)
+class OpenlyBoosted(Boosted):
+    def select(self, rows: Tensor, times: Tensor) -> Prediction:
+        return OpenlyBoosted(None, self.inner.select(rows, times), self.recent[rows])
+
+
+class OpenGoldCache(GoldCache):
+    """The same, and a closer look is boosted as well."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        found = super().predict(tokens)
+        assert isinstance(found, Boosted)
+        return OpenlyBoosted(found.activations, found.inner, found.recent)
+
+
+class Unnormalised(StaticReader):
+    """Every probability a hundredth too large."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        return Cheated(prediction.activations, prediction.log_probs() + 0.01)
+
+
+class SometimesUnnormalised(StaticReader):
+    """Twice the mass, at every third position."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        table = prediction.log_probs()
+        table[:, ::3] += 0.7
+        return Cheated(prediction.activations, table)
+
+
+class NotANumber(StaticReader):
+    """A distribution with a hole in it."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        table = prediction.log_probs()
+        table[..., 3] = torch.nan
+        return Cheated(prediction.activations, table)
+
+
+# --- learning from targets before they are scored ---
+
+
+@dataclass(frozen=True)
+class Studied(Prediction):
+    """Learns from the targets that it is asked to score, then scores them."""
+
+    study: Callable[[Tensor], Prediction]
+    inner: Prediction
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        # Only whole blocks are worth studying; a probe of single positions gets an honest answer.
+        return self.study(targets).log_prob(targets)
+
+    def log_probs(self) -> Tensor:
+        return self.inner.log_probs()
+
+    def select(self, rows: Tensor, times: Tensor) -> Prediction:
+        return self.inner.select(rows, times)
+
+
+class LearnsWhileScoring(StaticReader):
+    """A step of gradient descent on the targets given to `log_prob`, before they are scored."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction, state = super().predict(tokens), self._state
+
+        def study(targets: Tensor) -> Prediction:
+            pupil = learned(self.model, tokens, targets, state)
+            with evaluating(pupil):
+                return pupil(tokens, state)[0]
+
+        return Studied(prediction.activations, study, prediction)
+
+
+@dataclass(frozen=True)
+class Remembering(Prediction):
+    """Counts the targets that it scores, and leans towards them ever after."""
+
+    inner: Prediction
+    counts: Tensor
+    """(V,), shared with the reader."""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        scores = self.log_probs().gather(2, targets[..., None])[..., 0]
+        self.counts.add_(torch.bincount(targets.flatten(), minlength=len(self.counts)))
+        return scores
+
+    def log_probs(self) -> Tensor:
+        return torch.log_softmax(self.inner.log_probs() + 0.01 * self.counts, 2)
+
+    def select(self, rows: Tensor, times: Tensor) -> Prediction:
+        return replace(self, activations=None, inner=self.inner.select(rows, times))
+
+
+class LearnsFromScoring(StaticReader):
+    """Learns when it is scored, not when it observes: the second score of the same block is better."""
+
+    def start(self, batch_size: int) -> None:
+        super().start(batch_size)
+        self.counts = torch.zeros(self.model.vocabulary_size)
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        return Remembering(prediction.activations, prediction, self.counts)
+
+    def snapshot(self) -> Any:
+        return super().snapshot(), self.counts.clone()
+
+    def restore(self, snapshot: Any) -> None:
+        super().restore(snapshot[0])
+        self.counts = snapshot[1].clone()
+
+
+class NotesFromScoring(LearnsFromScoring):
+    """The same, but the block's own prediction is left as it was: only the reader has learned."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = StaticReader.predict(self, tokens)
+        leaning = Remembering(None, prediction, self.counts.clone()).log_probs()
+
+        def note(targets: Tensor) -> Prediction:
+            self.counts.add_(torch.bincount(targets.flatten(), minlength=len(self.counts)))
+            return Cheated(None, leaning)
+
+        return Studied(prediction.activations, note, Cheated(None, leaning))
+
+
+class KeepsItsLessons(StaticReader):
+    """Learns in `observe`, but in the loaded model itself, where no snapshot undoes it."""
+
+    def observe(self, targets: Tensor) -> None:
+        super().observe(targets)
+        with torch.no_grad():
+            next(self.model.parameters())[targets[0]] += 0.01
+
+    def fork(self) -> "KeepsItsLessons":
+        return super().fork()
+
+
+# --- looking ahead, and aside ---
+
+
+class TrainsOnInputs(StaticReader):
+    """A step of gradient descent on the block's own inputs, which are most of its targets, before it predicts."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        super().predict(tokens)
+        if tokens.shape[1] == 1:
+            return super().predict(tokens)
+        pupil = learned(self.model, tokens[:, :-1], tokens[:, 1:], self._state)
+        with evaluating(pupil):
+            return pupil(tokens, self._state)[0]
+
+
+class PeeksAhead(StaticReader):
+    """Leans towards the next token of the block."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        return towards(super().predict(tokens), torch.cat([tokens[:, 1:], tokens[:, :1]], 1))
+
+
+class PeeksFarAhead(StaticReader):
+    """Leans towards the last token of the block."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        return towards(super().predict(tokens), tokens[:, -1:].expand_as(tokens))
+
+
+class ReadsTheNextRow(StaticReader):
+    """The first input of the next row is the last target of this one."""
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        following = tokens.clone()
+        following[:-1] = tokens[1:, :1]
+        return towards(super().predict(tokens), following)
+
+
+class ReadsThePreviousRow(StaticReader):
+    def predict(self, tokens: Tensor) -> Prediction:
+        preceding = tokens.clone()
+        preceding[1:] = tokens[:-1]
+        return towards(super().predict(tokens), preceding)
+
+
+class MixesRows(StaticReader):
+    """A state averaged over the batch."""
+
+    def observe(self, targets: Tensor) -> None:
+        super().observe(targets)
+        self._state = map_state(lambda t: t.mean(0, keepdim=True).expand_as(t), self._state)
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        table = prediction.log_probs().exp().mean(0, keepdim=True).expand(len(tokens), -1, -1)
+        return Cheated(prediction.activations, table.log())
+
+
+# --- not the reader that it says it is ---
+
+
+class StartsAfresh(StaticReader):
+    """Forgets everything at each block, and says that blocks do not matter."""
+
+    def observe(self, targets: Tensor) -> None:
+        self._state = self.model.start(len(targets))
+
+
+class SnapshotsNothing(StaticReader):
+    """A snapshot that goes on with the reader: whoever restores it reads on from a later place."""
+
+    def snapshot(self) -> Any:
+        return self._box
+
+    def start(self, batch_size: int) -> None:
+        super().start(batch_size)
+        self._box: list[Any] = [self._state]
+
+    def observe(self, targets: Tensor) -> None:
+        super().observe(targets)
+        self._box[0] = self._state
+
+    def restore(self, snapshot: Any) -> None:
+        self._box = snapshot
+        self._state = self._next = snapshot[0]
+
+
+class ForksShareState(StaticReader):
+    """Restores into tensors that its forks share, so that an audit would move the reader itself."""
+
+    def start(self, batch_size: int) -> None:
+        super().start(batch_size)
+        self._state = clone(self._state)
+
+    def observe(self, targets: Tensor) -> None:
+        for mine, new in zip(self._tensors(self._state), self._tensors(self._next), strict=True):
+            mine.copy_(new)
+
+    def restore(self, snapshot: Any) -> None:
+        for mine, kept in zip(self._tensors(self._state), self._tensors(snapshot), strict=True):
+            mine.copy_(kept)
+
+    @staticmethod
+    def _tensors(state: Any) -> list[Tensor]:
+        return [*state.hidden, *state.cell]
+
+
+CHEATS: dict[type[StaticReader], str] = {
+    GoldCache: "distribution",
+    OpenGoldCache: "distribution",
+    Unnormalised: "distribution",
+    SometimesUnnormalised: "distribution",
+    NotANumber: "distribution",
+    LearnsWhileScoring: "scored_before_update",
+    LearnsFromScoring: "scored_before_update",
+    NotesFromScoring: "scored_before_update",
+    KeepsItsLessons: "scored_before_update",
+    SnapshotsNothing: "scored_before_update",
+    TrainsOnInputs: "causal",
+    PeeksAhead: "causal",
+    PeeksFarAhead: "causal",
+    StartsAfresh: "one_pass",
+    ForksShareState: "one_pass",
+}
+"""With the check that must catch it."""
+
+CHEATS_WITH_ROWS: tuple[type[StaticReader], ...] = (ReadsTheNextRow, ReadsThePreviousRow, MixesRows)
+"""These need more than one row, and are caught as `causal`."""
