@@ -218,9 +218,6 @@ class KeepsItsLessons(StaticReader):
         with torch.no_grad():
             next(self.model.parameters())[targets[0]] += 0.01
 
-    def fork(self) -> "KeepsItsLessons":
-        return super().fork()
-
 
 # --- looking ahead, and aside ---
 

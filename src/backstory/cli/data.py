@@ -43,4 +43,3 @@ def show(arguments: Sequence[str]) -> int:
         sizes = f"{len(split.ids):>13,} {len(split.documents):>10,} {split.characters:>13,} {split.bytes:>13,}"
         print(f"  {name:<6} {sizes}")
     return 0
-

@@ -59,7 +59,11 @@ def describe(result: dict[str, Any]) -> str:
     figures = result["figures"]
     bits = [
         f"{figures[key]:.4f} bits per {unit}"
-        for key, unit in (("bits_per_token", figures["unit"]), ("bits_per_character", "character"), ("bits_per_byte", "byte"))
+        for key, unit in (
+            ("bits_per_token", figures["unit"]),
+            ("bits_per_character", "character"),
+            ("bits_per_byte", "byte"),
+        )
         if figures[key] is not None and not (key != "bits_per_token" and unit == figures["unit"])
     ]
     audit = figures["audit"]

@@ -87,5 +87,7 @@ def describe(result: dict[str, Any]) -> str:
 def effective(figures: dict[str, Any]) -> str:
     """The effective context in words."""
     found, most = figures["effective_context"], figures["maximum_context"]
-    value, low, high = (f"{found[k]:,}" if found[k] is not None else f"more than {most:,}" for k in ("context", "low", "high"))
+    value, low, high = (
+        f"{found[k]:,}" if found[k] is not None else f"more than {most:,}" for k in ("context", "low", "high")
+    )
     return f"effective context: {value} tokens (95%: {low} to {high}), within {found['threshold_percent']:g}% of perplexity"

@@ -24,10 +24,16 @@ def main(arguments: Sequence[str]) -> int:
     chosen = KINDS if given.kind == "all" else {given.kind: KINDS.get(given.kind)}
     for kind, listed in chosen.items():
         if listed is None:
-            raise UserError(f"there is nothing called '{kind}' to list{nearest(kind, KINDS)}; there are {', '.join(KINDS)}")
+            raise UserError(
+                f"there is nothing called '{kind}' to list{nearest(kind, KINDS)}; there are {', '.join(KINDS)}"
+            )
         entries = listed()
         width = max(map(len, entries))
-        print("\n".join([*([f"{kind}"] if given.kind == "all" else []), *(f"  {n:<{width}}  {w}" for n, w in entries.items())]))
+        print(
+            "\n".join(
+                [*([f"{kind}"] if given.kind == "all" else []), *(f"  {n:<{width}}  {w}" for n, w in entries.items())]
+            )
+        )
     return 0
 
 

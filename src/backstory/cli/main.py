@@ -76,7 +76,7 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:  # noqa: ANN001
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
     print(f"backstory: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 

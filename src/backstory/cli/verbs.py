@@ -14,5 +14,7 @@ def dispatch(verb: str, actions: Mapping[str, Callable[[Sequence[str]], int]], a
             return 0
         raise UserError(f"say what to do: `backstory {verb} {{{listed}}} ...`")
     if arguments[0] not in actions:
-        raise UserError(f"there is no `backstory {verb} {arguments[0]}`{nearest(arguments[0], actions)}; there is {listed}")
+        raise UserError(
+            f"there is no `backstory {verb} {arguments[0]}`{nearest(arguments[0], actions)}; there is {listed}"
+        )
     return actions[arguments[0]](arguments[1:])

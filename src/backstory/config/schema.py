@@ -107,6 +107,8 @@ class TrainingConfig:
     """Passes over the training text."""
     finetune_epochs: int = between(0, 0)
     """The most epochs of averaged SGD from the best weights after them; ends early when validation stops improving."""
+    finetune_learning_rate: float | None = between(None, 0.0, above=True)
+    """Learning rate of that stage; none: the same as before."""
     batch_size: int = between(20, 1)
     """Rows of text read side by side."""
     segment: int = between(70, 1)

@@ -36,7 +36,11 @@ def from_yaml(kind: type[T], text: str, source: str) -> T:
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        where = f" at line {error.problem_mark.line + 1}" if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark else ""
+        where = (
+            f" at line {error.problem_mark.line + 1}"
+            if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark
+            else ""
+        )
         raise UserError(f"{source} is not valid YAML{where}; correct it and run again") from None
     return from_dict(kind, {} if data is None else data, source)
 
@@ -69,7 +73,11 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
         return _convert_union(arguments, value, path, source)
     if origin is Literal:
         if value not in arguments or isinstance(value, bool):
-            raise wrong("one of " + ", ".join(map(str, arguments)) + (nearest(value, arguments) if isinstance(value, str) else ""))
+            raise wrong(
+                "one of "
+                + ", ".join(map(str, arguments))
+                + (nearest(value, arguments) if isinstance(value, str) else "")
+            )
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
@@ -111,7 +119,9 @@ def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -
         raise UserError(f"{source}: {path} must be a mapping of settings, not {value!r}")
     name = value.get("kind", next(iter(names)))
     if name not in names:
-        raise UserError(f"{source}: {path}.kind must be one of {', '.join(names)}, not {name!r}{nearest(str(name), names)}")
+        raise UserError(
+            f"{source}: {path}.kind must be one of {', '.join(names)}, not {name!r}{nearest(str(name), names)}"
+        )
     return _convert_dataclass(names[name], value, path, source)
 
 
@@ -124,5 +134,7 @@ def validate(config: Any, source: str, path: str = "") -> None:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             low, high, above = f.metadata.get("range", (-math.inf, math.inf, False))
             if not math.isfinite(value) or not low <= value <= high or (above and value == low):
-                bounds = f"{'above' if above else 'at least'} {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
+                bounds = f"{'above' if above else 'at least'} {low:g}" + (
+                    f" and at most {high:g}" if high < math.inf else ""
+                )
                 raise UserError(f"{source}: {dotted} must be {bounds}, not {value}")

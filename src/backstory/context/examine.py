@@ -83,7 +83,9 @@ def _truncate(on: Examination, progress: Callable[[int, int], None]) -> dict[str
         "targets": len(positions),
         "maximum_context": on.maximum_context,
         "baseline": {"context": None, **_level(baseline)},
-        "conditions": [{"context": n, **_level(x), **_effect(x - baseline, on.seed)} for n, x in zip(contexts, nats.T, strict=True)],
+        "conditions": [
+            {"context": n, **_level(x), **_effect(x - baseline, on.seed)} for n, x in zip(contexts, nats.T, strict=True)
+        ],
         "effective_context": {"context": value, "low": low, "high": high, "threshold_percent": 100 * THRESHOLD},
     }
 

@@ -77,7 +77,10 @@ class ModelScorer:
         padded = np.zeros((len(contexts), int(lengths.max())), np.int64)
         for row, context in zip(padded, contexts, strict=True):
             row[: len(context)] = context
-        tokens, wanted = torch.from_numpy(padded).to(self.device), torch.from_numpy(targets.astype(np.int64)).to(self.device)
+        tokens, wanted = (
+            torch.from_numpy(padded).to(self.device),
+            torch.from_numpy(targets.astype(np.int64)).to(self.device),
+        )
         scores = torch.empty(len(contexts), dtype=torch.float64, device=self.device)
         step = STEPS if self.model.capabilities.exact_state else tokens.shape[1]
         with evaluating(self.model), self.precision.context(self.device):

@@ -59,7 +59,9 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     output = core.output or (size if isinstance(config.head, SoftmaxConfig) else core.hidden)
     if isinstance(config.head, SoftmaxConfig) and output != size:
         how = "tied to the embedding" if tied_softmax else "of the embedding's shape"
-        raise UserError(f"the softmax is {how} (size {size}), so model.core.output must be {size} or none, not {output}")
+        raise UserError(
+            f"the softmax is {how} (size {size}), so model.core.output must be {size} or none, not {output}"
+        )
     embedding = WordEmbedding(vocabulary_size, size, config.embedding.dropout)
     if isinstance(config.head, MixtureConfig):
         head: Head = MixtureHead(config.head, embedding.weight, output)

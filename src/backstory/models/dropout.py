@@ -11,7 +11,9 @@ def keep_mask(shape: tuple[int, ...], probability: float, like: Tensor) -> Tenso
     and rounds the probability to a multiple of 2^-16.
     """
     if like.device.type != "cpu":
-        return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - probability).div_(1 - probability)
+        return (
+            torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - probability).div_(1 - probability)
+        )
     count = torch.Size(shape).numel()
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     cut = round(probability * 65536) - 32768

@@ -43,7 +43,9 @@ class _LinearLogProb(torch.autograd.Function):
             kept: tuple[Tensor, ...] = ()
             pieces = []
             for start in range(0, h.shape[0], rows):
-                exponentials, sums, log_prob = _exponentials(h[start : start + rows], w, b, targets[start : start + rows])
+                exponentials, sums, log_prob = _exponentials(
+                    h[start : start + rows], w, b, targets[start : start + rows]
+                )
                 pieces.append(log_prob)
                 if single and any(ctx.needs_input_grad):
                     kept = (exponentials, sums)

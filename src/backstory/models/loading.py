@@ -29,7 +29,9 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
         raise ValueError("the saved weights are not those of this model")
     for name, parameter in parameters.items():
         if parameter.shape != tensors[name].shape:
-            raise ValueError(f"saved weight {name} has shape {tuple(tensors[name].shape)}, not {tuple(parameter.shape)}")
+            raise ValueError(
+                f"saved weight {name} has shape {tuple(tensors[name].shape)}, not {tuple(parameter.shape)}"
+            )
         parameter.copy_(tensors[name])
 
 
@@ -54,7 +56,9 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
         raise UserError(f"there is no run folder {folder}; train one with `backstory train RECIPE --out {folder}`")
     checkpoint = newest_checkpoint(folder / CHECKPOINTS, "best")
     if checkpoint is None:
-        raise UserError(f"{folder} has no checkpoint to read with; train it on with `backstory train RECIPE --out {folder} --resume`")
+        raise UserError(
+            f"{folder} has no checkpoint to read with; train it on with `backstory train RECIPE --out {folder} --resume`"
+        )
     described = checkpoint.documents["model"]
     config = from_dict(RunConfig, described["config"], str(checkpoint.path))
     vocabulary = Vocabulary.from_json(checkpoint.documents["vocabulary"])

@@ -57,7 +57,11 @@ def choose_device(wanted: str) -> torch.device:
 def compute_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype of matrix products with this tensor: autocast's where it is on, else the tensor's own."""
     kind = tensor.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) and tensor.is_floating_point() else tensor.dtype
+    return (
+        torch.get_autocast_dtype(kind)
+        if torch.is_autocast_enabled(kind) and tensor.is_floating_point()
+        else tensor.dtype
+    )
 
 
 def device_name(device: torch.device) -> str:

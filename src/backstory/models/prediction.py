@@ -175,7 +175,10 @@ class Tempered(Prediction):
         rows, times = (index.flatten() for index in torch.where(torch.ones_like(targets, dtype=torch.bool)))
         size = max(1, CHUNK // max(1, self.inner.select(rows[:1], times[:1]).log_probs().shape[-1]))
         pieces = [
-            Tempered(None, self.inner.select(r, t), self.temperature).log_probs().squeeze(1).gather(1, targets[r, t][:, None])
+            Tempered(None, self.inner.select(r, t), self.temperature)
+            .log_probs()
+            .squeeze(1)
+            .gather(1, targets[r, t][:, None])
             for r, t in zip(rows.split(size), times.split(size), strict=True)
         ]
         return torch.cat(pieces).view(targets.shape)

@@ -52,9 +52,13 @@ def open_run(
     run = load_run(Path(folder), chosen)
     dataset = prepare(run.config.text, data_dir)
     if split not in dataset.splits:
-        raise UserError(f"there is no split '{split}'{nearest(split, dataset.splits)}; there are {', '.join(dataset.splits)}")
+        raise UserError(
+            f"there is no split '{split}'{nearest(split, dataset.splits)}; there are {', '.join(dataset.splits)}"
+        )
     if dataset.fingerprint != run.corpus["fingerprint"]:
-        raise UserError(f"the corpus {dataset.corpus} is not the text that {folder} was trained on; give that text, or train again")
+        raise UserError(
+            f"the corpus {dataset.corpus} is not the text that {folder} was trained on; give that text, or train again"
+        )
     return Opened(run, dataset, dataset.splits[split], StaticReader(run.model, choose_precision(precision, chosen)))
 
 
@@ -86,7 +90,9 @@ def evaluate(
         "audit": audit.as_dict(),
     }
     path = Path(folder)
-    return write_result(path / f"evaluate-{split}", "evaluation", path.name, figures, opened.provenance(reading.seconds))
+    return write_result(
+        path / f"evaluate-{split}", "evaluation", path.name, figures, opened.provenance(reading.seconds)
+    )
 
 
 def read_audited(

@@ -1,5 +1,6 @@
 """Read a stream of tokens once, in one row or several, and score every token of it."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,20 +53,20 @@ def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.dev
     Every token of the stream is a target exactly once; only the last rows may be shorter.
     """
     rows = min(rows, len(ids))
-    length = -(-len(ids) // rows)
+    length = math.ceil(len(ids) / rows)
     padded = np.full(rows * length + 1, first, dtype=np.int64)
     padded[1 : len(ids) + 1] = ids
     scored = np.arange(rows * length).reshape(rows, length) < len(ids)
     inputs, targets = padded[:-1].reshape(rows, length), padded[1:].reshape(rows, length)
     for index, start in enumerate(range(0, length, block)):
         part = slice(start, start + block)
-        cut = (torch.from_numpy(np.ascontiguousarray(a[:, part])).to(device) for a in (inputs, targets, scored))
-        yield Block(*cut, index)
+        tokens, wanted, kept = (torch.from_numpy(np.ascontiguousarray(a[:, part])) for a in (inputs, targets, scored))
+        yield Block(tokens.to(device), wanted.to(device), kept.to(device), index)
 
 
 def block_count(tokens: int, rows: int, block: int) -> int:
     """How many blocks `blocks` yields."""
-    return -(-(-(-tokens // min(rows, tokens))) // block)
+    return math.ceil(math.ceil(tokens / min(rows, tokens)) / block)
 
 
 def read(

@@ -59,14 +59,27 @@ def write_checkpoint(
         fsync_file(manifest)
         fsync_folder(temporary)
         final = parent / name
-        if final.exists():  # the same step saved before a crash and again after resuming; the content is the same
-            shutil.rmtree(final)
-        os.rename(temporary, final)
+        _take_name(temporary, final)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     fsync_folder(parent)
     return final
+
+
+def _take_name(temporary: Path, final: Path) -> None:
+    """Rename a finished folder; one of that name (a step saved before a crash, and now again) goes once it is replaced."""
+    if not final.exists():
+        os.rename(temporary, final)
+        return
+    replaced = temporary.with_name(f"{temporary.name}-replaced")
+    os.rename(final, replaced)
+    try:
+        os.rename(temporary, final)
+    except BaseException:
+        os.rename(replaced, final)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpoint:
@@ -75,6 +88,9 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
     `only` names the files (without ending) that are wanted. Raises DamagedCheckpoint.
     """
     files = _manifest(folder)
+    missing = (only or frozenset()) - {name.rsplit(".", 1)[0] for name in files}
+    if missing:
+        raise DamagedCheckpoint(f"{folder / MANIFEST} does not list {', '.join(sorted(missing))}")
     tensors, documents = {}, {}
     for name, entry in files.items():
         stem, path = name.rsplit(".", 1)[0], folder / name
@@ -86,7 +102,7 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
                 tensors[stem] = load_file(path)
             else:
                 documents[stem] = json.loads(path.read_bytes())
-        except (SafetensorError, ValueError) as error:
+        except (SafetensorError, ValueError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path} cannot be parsed ({error})") from None
     return Checkpoint(folder, tensors, documents)
 
@@ -94,8 +110,8 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
 def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise DamagedCheckpoint(f"{path} is too large for a manifest")
+        if path.is_symlink() or path.stat().st_size > LARGEST_JSON:
+            raise DamagedCheckpoint(f"{path} is too large for a manifest, or a link")
         manifest = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         raise DamagedCheckpoint(f"{path} is missing or not JSON") from None
@@ -141,13 +157,20 @@ def newest_checkpoint(parent: Path, prefix: str, only: frozenset[str] | None = N
 
 
 def rotate_checkpoints(parent: Path, prefix: str, keep: int) -> None:
-    """Remove all but the newest `keep` folders `prefix-NUMBER`, once the newest of them verifies."""
+    """Remove all but the newest `keep` folders `prefix-NUMBER`, once the newest of them verifies.
+
+    If it does not, nothing is removed and a warning says so: an older one may be the last that is whole.
+    """
     numbered = _numbered(parent, prefix)
     if len(numbered) <= keep:
         return
     newest = numbered[0][1]
-    for name, entry in _manifest(newest).items():
-        _verify(newest / name, entry)
+    try:
+        for name, entry in _manifest(newest).items():
+            _verify(newest / name, entry)
+    except DamagedCheckpoint as error:
+        warnings.warn(f"the newest checkpoint is damaged, so older ones are kept: {error}", stacklevel=2)
+        return
     for _, path in numbered[keep:]:
         # The manifest goes first: what is left of an interrupted removal is not taken for a checkpoint.
         (path / MANIFEST).unlink(missing_ok=True)

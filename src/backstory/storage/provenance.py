@@ -32,7 +32,7 @@ def commit() -> str | None:
     here = Path(__file__).resolve().parent.parent
     root = _git(here, "rev-parse", "--show-toplevel")
     # An installed copy that merely lies inside somebody's repository is not a checkout of ours.
-    if root is None or not (Path(root) / "src" / "backstory").resolve() == here:
+    if root is None or (Path(root) / "src" / "backstory").resolve() != here:
         return None
     head = _git(here, "rev-parse", "--short=12", "HEAD")
     return head and head + ("+changes" if _git(here, "status", "--porcelain", "--", ".") else "")
@@ -65,7 +65,9 @@ def command() -> str:
     return " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
 
 
-def provenance(config: dict[str, Any], device: str, precision: str, reason: str, corpus: dict[str, Any]) -> dict[str, Any]:
+def provenance(
+    config: dict[str, Any], device: str, precision: str, reason: str, corpus: dict[str, Any]
+) -> dict[str, Any]:
     """What every result says of how it came about; `seconds` is added when it is done."""
     return {
         "config": config,
@@ -81,7 +83,9 @@ def provenance(config: dict[str, Any], device: str, precision: str, reason: str,
     }
 
 
-def write_result(folder: Path, kind: str, name: str, figures: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
+def write_result(
+    folder: Path, kind: str, name: str, figures: dict[str, Any], provenance: dict[str, Any]
+) -> dict[str, Any]:
     """Write `result.json` into the folder (made if need be) and return what was written; the schema is in docs/results.md."""
     result = {"schema": SCHEMA, "kind": kind, "name": name, "figures": figures, "provenance": provenance}
     folder.mkdir(parents=True, exist_ok=True)

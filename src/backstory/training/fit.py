@@ -106,7 +106,9 @@ def _total_tokens(trainer: Trainer) -> int:
 def _done_tokens(trainer: Trainer) -> int:
     progress = trainer.progress
     inside = progress.epoch_tokens if progress.segment else 0
-    return min(_total_tokens(trainer), (progress.epoch - 1) * _total_tokens(trainer) // trainer.config.training.epochs + inside)
+    return min(
+        _total_tokens(trainer), (progress.epoch - 1) * _total_tokens(trainer) // trainer.config.training.epochs + inside
+    )
 
 
 def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:

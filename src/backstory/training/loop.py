@@ -90,7 +90,9 @@ class Trainer:
         """Write the weights as they are now (the average, while it is applied), with what is needed to read with them."""
         described = {"config": to_dict(self.config), "corpus": self.dataset.describe()}
         documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
-        write_checkpoint(self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents)
+        write_checkpoint(
+            self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents
+        )
         rotate_checkpoints(self.folder.checkpoints, "best", keep=1)
 
     # The epochs.
@@ -131,10 +133,14 @@ class Trainer:
             progress.epoch_nats, progress.epoch_tokens, progress.epoch_seconds = 0.0, 0, 0.0
         began = time.perf_counter()
         piece = torch.from_numpy(epoch_rows[:, first : last + 1].astype(np.int64)).to(self.device)
-        rate = settings.learning_rate * progress.rate_factor * (last - first) / settings.segment
+        rate = self._rate() * (last - first) / settings.segment
         nats, tokens = self._step(piece[:, :-1], piece[:, 1:], rate), piece[:, 1:].numel()
         took = time.perf_counter() - began
-        progress.segment, progress.step, progress.seconds = progress.segment + 1, progress.step + 1, progress.seconds + took
+        progress.segment, progress.step, progress.seconds = (
+            progress.segment + 1,
+            progress.step + 1,
+            progress.seconds + took,
+        )
         progress.epoch_nats += nats * tokens
         progress.epoch_tokens += tokens
         progress.epoch_seconds += took
@@ -143,6 +149,12 @@ class Trainer:
         progress.window_seconds += took
         if progress.segment % WINDOW == 0 or progress.segment == segments:
             self._end_of_window(rate, log, display)
+
+    def _rate(self) -> float:
+        """The learning rate of a segment of mean length, as stage and schedule have it."""
+        settings = self.config.training
+        tuned = settings.finetune_learning_rate if self.progress.finetuning else None
+        return (tuned or settings.learning_rate) * self.progress.rate_factor
 
     def _step(self, inputs: Tensor, targets: Tensor, rate: float) -> float:
         """One update; returns mean nats per token. Raises NonFiniteError before the weights are touched."""
@@ -181,7 +193,7 @@ class Trainer:
         return self.config.training.epochs + self.config.training.finetune_epochs
 
     def _end_of_epoch(self, log: MetricsLog, display: Display) -> None:
-        progress, settings = self.progress, self.config.training
+        progress = self.progress
         averaging = self.average is not None and self.average.count > 0
         began = time.perf_counter()
         nats, best = self._validate()
@@ -192,7 +204,7 @@ class Trainer:
             "train_nats": progress.epoch_nats / progress.epoch_tokens,
             "valid_nats": nats,
             "valid_perplexity": math.exp(min(nats, 700)),
-            "learning_rate": settings.learning_rate * progress.rate_factor,
+            "learning_rate": self._rate(),
             "averaging": averaging,
             "finetuning": progress.finetuning,
             "seconds": round(progress.seconds, 1),
@@ -212,7 +224,9 @@ class Trainer:
             ids = self.dataset.splits["valid"].ids
             nats = read(reader, ids, words.start, rows=self.config.training.validation_rows).nats
             if not math.isfinite(nats):
-                raise NonFiniteError(f"epoch {progress.epoch}: the validation loss is {nats}; lower training.learning-rate")
+                raise NonFiniteError(
+                    f"epoch {progress.epoch}: the validation loss is {nats}; lower training.learning-rate"
+                )
             best = progress.best_nats is None or nats < progress.best_nats
             if best:
                 progress.best_nats, progress.best_epoch = nats, progress.epoch
@@ -246,5 +260,4 @@ class Trainer:
             load_weights(self.model, best.tensors["weights"])
         self.optimizer = build_optimizer(self.parameters, self.config.training)
         self.average = WeightAverage(self.parameters)
-        self.progress.finetuning, self.progress.history = True, []
-
+        self.progress.finetuning, self.progress.history, self.progress.rate_factor = True, [], 1.0

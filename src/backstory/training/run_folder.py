@@ -52,7 +52,9 @@ def open_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[str
     if mode == "resume" and "config" not in accept:
         _same_settings(folder, config)
     if mode == "overwrite" and occupied and not folder.config.is_file():
-        raise UserError(f"{path} holds something other than a run; it is not overwritten: choose another folder with --out")
+        raise UserError(
+            f"{path} holds something other than a run; it is not overwritten: choose another folder with --out"
+        )
     _writable(path)
     if mode == "overwrite":
         for name in OURS:

@@ -1,5 +1,6 @@
 """The LSTM core of AWD-LSTM (Merity et al. 2018): stacked layers, weight drop on recurrent weights, locked dropout between."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -45,7 +46,7 @@ class LSTM(Core):
         sizes = [inputs, *[config.hidden] * (config.layers - 1), output]
         self.config = config
         self.output_size = output
-        self.layers = nn.ModuleList(LSTMLayer(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(LSTMLayer(a, b) for a, b in pairwise(sizes))
 
     def start(self, batch_size: int) -> LSTMState:
         zeros = tuple(layer.weight_hh.new_zeros(batch_size, layer.weight_hh.shape[1]) for layer in self.layers)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""One LSTM layer over a segment, i, f, o = sigmoid(.), g = tanh(.), c = f c + i g, h = o tanh(c), by the fastest path at hand."""
+"""One LSTM layer over a segment by the fastest path: i, f, o = sigmoid(.), g = tanh(.), c = f c + i g, h = o tanh(c)."""
 
 import torch
 from torch import Tensor

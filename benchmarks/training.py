@@ -1,0 +1,172 @@
+"""Tokens per second and peak memory of a training step, against a plain reference step in the same run.
+
+    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/training.py [--steps 10] [--sizes S P MoS]
+
+Each contender is a process of its own (the allocator's settings belong to a process); they take turns step by step, so
+that whatever else the machine does meets both alike. The table gives medians and their ratio; with --out it is also
+written as JSON.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from backstory.storage.provenance import commit, now, processor, versions
+
+
+@dataclass(frozen=True)
+class Size:
+    """A training step: recipe, vocabulary, and the row length and count."""
+
+    recipe: str
+    types: int
+    batch: int
+    segment: int
+
+
+SIZES = {
+    "S": Size("ptb-small", 10_000, 20, 35),
+    "P": Size("ptb-awd-lstm", 10_000, 20, 70),
+    "MoS": Size("ptb-mos", 10_000, 12, 70),
+}
+
+
+def ours(size: Size) -> Callable[[], None]:
+    """The step that `backstory train` takes, allocator settings included."""
+    import torch
+    from torch import nn
+
+    from backstory.config import recipes
+    from backstory.models import build_model, choose_precision, detach
+    from backstory.training import Likelihood
+    from backstory.training.allocator import keep_freed_memory
+    from backstory.training.optimizers import build_optimizer
+
+    keep_freed_memory()
+    config, device = recipes.load(size.recipe), torch.device("cpu")
+    model = build_model(config.model, size.types).train()
+    optimizer = build_optimizer(model.parameters(), config.training)
+    precision = choose_precision("auto", device)
+    objective = Likelihood(config.training.activation_l2, config.training.temporal_l2)
+    text = torch.randint(size.types, (size.batch, size.segment + 1))
+    state, parameters = model.start(size.batch), list(model.parameters())
+
+    def step() -> None:
+        nonlocal state
+        optimizer.zero_grad(set_to_none=True)
+        with precision.context(device):
+            prediction, state = model(text[:, :-1], detach(state))
+            loss, _ = objective(prediction, text[:, 1:])
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, config.training.clip, foreach=True)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3
+        optimizer.step()
+
+    return step
+
+
+def reference(size: Size) -> Callable[[], None]:
+    """The plain step."""
+    import torch
+    from torch import nn
+
+    from backstory.config import MixtureConfig, recipes
+    from reference import PlainModel, unfused_sgd
+
+    model_config = recipes.load(size.recipe).model
+    core, embedding, head = model_config.core, model_config.embedding, model_config.head
+    experts = head.experts if isinstance(head, MixtureConfig) else 0
+    sizes = [embedding.size, *[core.hidden] * (core.layers - 1), core.output or embedding.size]
+    drops = {
+        "word": embedding.dropout,
+        "input": core.input_dropout,
+        "layer": core.layer_dropout,
+        "output": core.output_dropout,
+        "weight": core.weight_drop,
+        "latent": head.latent_dropout if isinstance(head, MixtureConfig) else 0.0,
+    }
+    model = PlainModel(size.types, embedding.size, sizes, experts, drops)
+    text = torch.randint(size.types, (size.segment + 1, size.batch))
+    state = [(torch.zeros(1, size.batch, h), torch.zeros(1, size.batch, h)) for h in sizes[1:]]
+    parameters = list(model.parameters())
+
+    def step() -> None:
+        nonlocal state
+        model.zero_grad(set_to_none=True)
+        loss, state = model(text[:-1], text[1:], state)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 0.25, foreach=False)
+        unfused_sgd(parameters, 1e-3, 1.2e-6)
+
+    return step
+
+
+CONTENDERS = {"reference": reference, "backstory": ours}
+
+
+def worker(contender: str, size: Size, pipe: Connection) -> None:
+    """Take a step whenever told to, and answer with its seconds and the peak memory (GiB) so far."""
+    step = CONTENDERS[contender](size)
+    while pipe.recv():
+        began = time.perf_counter()
+        step()
+        pipe.send((time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+
+
+def compare(size: Size, steps: int, warm_up: int = 2) -> dict[str, dict[str, float]]:
+    """Median tokens per second and peak GiB of each contender, taking turns."""
+    context = multiprocessing.get_context("spawn")
+    pipes, times, peaks = {}, {name: [] for name in CONTENDERS}, {}
+    processes = []
+    for name in CONTENDERS:
+        pipes[name], theirs = context.Pipe()
+        processes.append(context.Process(target=worker, args=(name, size, theirs), daemon=True))
+        processes[-1].start()
+    for turn in range(warm_up + steps):
+        for name, pipe in pipes.items():
+            pipe.send(True)
+            seconds, peaks[name] = pipe.recv()
+            if turn >= warm_up:
+                times[name].append(seconds)
+    for pipe in pipes.values():
+        pipe.send(False)
+    for process in processes:
+        process.join()
+    tokens = size.batch * size.segment
+    return {
+        name: {"tokens_per_second": tokens / statistics.median(times[name]), "peak_gib": peaks[name]} for name in CONTENDERS
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    print(f"{'step':<5} {'reference':>12} {'backstory':>12} {'ratio':>7}   peak memory, GiB", flush=True)
+    rows = {}
+    for name in given.sizes:
+        rows[name] = found = compare(SIZES[name], given.steps)
+        plain, fast = found["reference"], found["backstory"]
+        found["ratio"] = ratio = fast["tokens_per_second"] / plain["tokens_per_second"]  # type: ignore[assignment]
+        print(
+            f"{name:<5} {plain['tokens_per_second']:>10,.0f}/s {fast['tokens_per_second']:>10,.0f}/s {ratio:>7.2f}"
+            f"   {plain['peak_gib']:.2f} -> {fast['peak_gib']:.2f}",
+            flush=True,
+        )
+    if given.out:
+        origin = {"commit": commit(), "versions": versions(), "device": processor(), "started": now()}
+        given.out.write_text(json.dumps({"benchmark": "training", "rows": rows, "provenance": origin}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

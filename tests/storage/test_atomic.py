@@ -1,0 +1,88 @@
+"""Atomic writes: the old file or the new one, never a part, whatever fails."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backstory.storage import sweep_temporaries, write_atomically
+from backstory.storage.atomic import TEMPORARY
+
+
+def fail(*arguments: object, **options: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text("old")
+    return path
+
+
+def test_content_replaces_the_file(file: Path) -> None:
+    write_atomically(file, "new é")
+    assert file.read_bytes() == "new é".encode()
+    write_atomically(file, b"\x00\xff")
+    assert file.read_bytes() == b"\x00\xff"
+    write_atomically(file.with_name("other"), "made")
+    assert sorted(p.name for p in file.parent.iterdir()) == ["config.yaml", "other"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failure_leaves_the_old_file_and_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(file, "new")
+    assert [p.read_text() for p in file.parent.iterdir()] == ["old"]
+
+
+def test_an_interruption_leaves_the_old_file_and_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(file, "new")
+    assert [p.read_text() for p in file.parent.iterdir()] == ["old"]
+
+
+def test_content_is_durable_before_it_has_the_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    def note(name: str) -> Callable:
+        original = getattr(os, name)
+
+        def noted(*arguments: object) -> object:
+            events.append(name)
+            return original(*arguments)
+
+        return noted
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, note(name))
+    write_atomically(file, "new")
+    assert events == ["fsync", "replace", "fsync"]  # the file, its name, the folder
+
+
+def test_the_temporary_file_is_in_the_same_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (seen.append(Path(a)), replace(a, b))[1])
+    write_atomically(file, "new")
+    assert seen[0].parent == file.parent and seen[0].name.startswith(TEMPORARY)
+
+
+def test_sweeping_removes_what_is_unfinished_and_nothing_else(file: Path) -> None:
+    folder, kept = file.parent, file.parent / "kept"
+    kept.mkdir()
+    (kept / "a").write_text("mine")
+    (folder / f"{TEMPORARY}1-file").write_text("part")
+    (folder / f"{TEMPORARY}1-folder").mkdir()
+    (folder / f"{TEMPORARY}1-folder" / "weights.safetensors").write_text("part")
+    (folder / f"{TEMPORARY}1-link").symlink_to(kept, target_is_directory=True)
+    sweep_temporaries(folder)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.yaml", "kept"]
+    assert (kept / "a").read_text() == "mine"
+    sweep_temporaries(folder / "absent")

@@ -1,0 +1,66 @@
+"""Changes to a tiny run's settings, and what a run left in its folder."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backstory.config import ModelConfig, RunConfig
+from backstory.storage import read_checkpoint
+
+TIMINGS = ("seconds", "tokens_per_second")
+
+
+def with_training(config: RunConfig, **changes: Any) -> RunConfig:
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, **changes))
+
+
+def with_model(config: RunConfig, **changes: Any) -> RunConfig:
+    model: ModelConfig = dataclasses.replace(config.model, **changes)
+    return dataclasses.replace(config, model=model)
+
+
+def events(folder: Path, event: str | None = None) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without their timings."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    chosen = [line for line in lines if event is None or line["event"] == event]
+    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in chosen]
+
+
+def checkpoints(folder: Path, prefix: str) -> list[Path]:
+    """A run's checkpoints, newest first."""
+    return sorted((folder / "checkpoints").glob(f"{prefix}-*"), key=lambda p: -int(p.name.split("-")[1]))
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Everything that two equal runs must have in common, tensors as bytes."""
+    found: dict[str, Any] = {"events": events(folder)}
+    for prefix in ("last", "best"):
+        path = checkpoints(folder, prefix)[0]
+        saved = read_checkpoint(path)
+        found[prefix] = path.name
+        for file, group in saved.tensors.items():
+            for name, tensor in group.items():
+                # Viewed as bytes, as NaNs are to be equal and 0 is not -0.
+                raw = tensor.contiguous().flatten().view(torch.uint8)
+                found[f"{prefix}/{file}/{name}"] = (str(tensor.dtype), tuple(tensor.shape), bytes(raw.tolist()))
+    progress = saved_progress(folder)
+    found["progress"] = {k: v for k, v in progress.items() if "seconds" not in k and k != "log_bytes"}
+    figures = json.loads((folder / "result.json").read_text())["figures"]
+    figures["curve"] = [{k: v for k, v in epoch.items() if k not in TIMINGS} for epoch in figures["curve"]]
+    found["figures"] = {k: v for k, v in figures.items() if k not in TIMINGS}
+    return found
+
+
+def saved_progress(folder: Path) -> dict[str, Any]:
+    """The plain numbers of a run's newest checkpoint."""
+    return json.loads((checkpoints(folder, "last")[0] / "progress.json").read_text())["progress"]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file below a folder."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}

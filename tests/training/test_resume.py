@@ -1,0 +1,240 @@
+"""A run that was stopped, or broken off, and resumed ends bit for bit as one that ran through."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from runs import checkpoints, contents, events, outcome, saved_progress, with_model, with_training
+
+from backstory.config import MixtureConfig, RunConfig, UserError
+from backstory.models.cores import recurrence
+from backstory.training import Stopped
+
+Train = Callable[..., dict]
+StopAfter = Callable[[int], None]
+Change = Callable[[RunConfig], RunConfig]
+
+VARIANTS: dict[str, Change] = {
+    # A learning rate that is too high for the last epochs to be better, so that averaging is triggered.
+    "sgd, averaging triggered": lambda c: with_training(c, epochs=5, learning_rate=40.0, trigger=1),
+    "sgd, always averaged": lambda c: with_training(c, epochs=3, averaging="always"),
+    "adam, mixture": lambda c: with_model(
+        with_training(c, epochs=3, optimizer="adam", learning_rate=0.01, averaging="none"),
+        head=MixtureConfig(experts=3),
+    ),
+    "nadam, plateau": lambda c: with_training(
+        c, epochs=3, optimizer="nadam", learning_rate=0.5, schedule="plateau", averaging="none"
+    ),
+    "partial shuffle": lambda c: with_training(c, epochs=3, partial_shuffle=True, averaging="none"),
+    "fine-tuned": lambda c: with_training(c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0),
+    "bfloat16": lambda c: with_training(c, epochs=3, precision="bfloat16"),
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def config(request: pytest.FixtureRequest, tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    monkeypatch.setattr(recurrence, "OWN_FROM", 1)  # in bfloat16, the library's own recurrence
+    return VARIANTS[request.param](tiny_config)
+
+
+def is_as_named(config: RunConfig, folder: Path) -> None:
+    """The run did what its variant is there for."""
+    settings, epochs = config.training, events(folder, "epoch")
+    if settings.trigger == 1:
+        assert not epochs[0]["averaging"] and epochs[-1]["averaging"]
+    if settings.averaging == "always":
+        assert all(e["averaging"] for e in epochs)
+    if settings.schedule == "plateau":
+        assert epochs[-1]["learning_rate"] < settings.learning_rate
+    if settings.finetune_epochs:
+        assert [e["finetuning"] for e in epochs] == [e["averaging"] for e in epochs] == [False, False, True, True]
+        assert [e["learning_rate"] for e in epochs] == [2.0, 2.0, 1.0, 1.0]
+    assert (checkpoints(folder, "last")[0] / "average.safetensors").exists() == epochs[-1]["averaging"]
+
+
+def test_stopped_and_resumed_is_straight_through(
+    config: RunConfig, quietly: Train, stop_after: StopAfter, tmp_path: Path
+) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    quietly(config, straight)
+    is_as_named(config, straight)
+    ends = [0, *(e["step"] for e in events(straight, "epoch"))]
+    # In the middle of the second epoch, right at its end, and in the middle of the last.
+    stops = [(ends[1] + ends[2]) // 2, ends[2], (ends[-2] + ends[-1]) // 2]
+    done = 0
+    for step in stops:
+        stop_after(step - done)
+        with pytest.raises(Stopped, match="--resume"):
+            quietly(config, broken, mode="resume" if done else "new")
+        assert saved_progress(broken)["step"] == step
+        assert not (broken / "result.json").exists()
+        done = step
+    quietly(config, broken, mode="resume")
+    assert outcome(broken) == outcome(straight)
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crash(optimizer: torch.optim.Optimizer) -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize("minutes", [10.0, 1e-9], ids=["saved per epoch", "saved per step"])
+def test_broken_off_and_resumed_is_straight_through(
+    tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path, minutes: float
+) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    config = with_training(tiny_config, epochs=2, save_minutes=minutes)
+    quietly(config, straight)
+    end = events(straight, "epoch")[0]["step"]
+    at_step(end + 7, crash)
+    with pytest.raises(Crash):
+        quietly(config, broken)
+    # Saved before the step that was broken off; what the log says of later steps is cut off on resuming.
+    assert saved_progress(broken)["step"] == (end if minutes == 10.0 else end + 6)
+    with open(broken / "metrics.jsonl", "a") as log:
+        log.write('{"event": "steps", "step": 10000')
+    quietly(config, broken, mode="resume")
+    assert outcome(broken) == outcome(straight)
+
+
+def test_a_run_broken_off_before_its_first_checkpoint_begins_again(
+    tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path
+) -> None:
+    at_step(3, crash)
+    with pytest.raises(Crash):
+        quietly(tiny_config, tmp_path / "broken")
+    quietly(tiny_config, tmp_path / "broken", mode="resume")
+    quietly(tiny_config, tmp_path / "straight")
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "straight")
+
+
+def test_resuming_a_finished_run_changes_nothing(
+    tiny_config: RunConfig, tiny_run: Path, quietly: Train, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tiny"
+    shutil.copytree(tiny_run, folder)
+    quietly(tiny_config, folder, mode="resume")
+    assert outcome(folder) == outcome(tiny_run)
+
+
+# --- damaged checkpoints ---
+
+
+@pytest.fixture
+def stopped(tiny_config: RunConfig, quietly: Train, stop_after: StopAfter, tmp_path: Path) -> tuple[RunConfig, Path]:
+    """A run that was stopped in its second epoch, with two checkpoints."""
+    config = with_training(tiny_config, epochs=2)
+    stop_after(35)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "run")
+    assert len(checkpoints(tmp_path / "run", "last")) == 2
+    return config, tmp_path / "run"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    stopped: tuple[RunConfig, Path], quietly: Train, tmp_path: Path
+) -> None:
+    config, folder = stopped
+    flip(checkpoints(folder, "last")[0] / "weights.safetensors")
+    with pytest.warns(UserWarning, match="damaged checkpoint: .*last-35"):
+        quietly(config, folder, mode="resume")
+    quietly(config, tmp_path / "straight")
+    assert outcome(folder) == outcome(tmp_path / "straight")
+
+
+def test_a_run_that_fell_back_can_stop_before_the_damaged_checkpoint(
+    stopped: tuple[RunConfig, Path], quietly: Train, stop_after: StopAfter, tmp_path: Path
+) -> None:
+    config, folder = stopped
+    flip(checkpoints(folder, "last")[0] / "weights.safetensors")
+    stop_after(3)
+    with pytest.warns(UserWarning, match="last-35"), pytest.raises(Stopped):
+        quietly(config, folder, mode="resume")
+    with pytest.warns(UserWarning, match="last-35"):
+        quietly(config, folder, mode="resume")
+    quietly(config, tmp_path / "straight")
+    assert outcome(folder) == outcome(tmp_path / "straight")
+
+
+# --- what resuming refuses ---
+
+
+def refused(quietly: Train, config: RunConfig, folder: Path, match: str, **options: object) -> None:
+    before = contents(folder)
+    with pytest.raises(UserError, match=match):
+        quietly(config, folder, mode="resume", **options)
+    assert contents(folder) == before
+
+
+def test_other_settings_are_refused_unless_accepted(stopped: tuple[RunConfig, Path], quietly: Train) -> None:
+    config, folder = stopped
+    changed = with_training(config, learning_rate=0.5, clip=0.3)
+    told = r"training.clip: 1.0 there, 0.3 here, training.learning_rate: 2.0 there, 0.5 here"
+    refused(quietly, changed, folder, told)
+    refused(quietly, changed, folder, told, accept=frozenset({"corpus"}))
+    quietly(changed, folder, mode="resume", accept=frozenset({"config"}))
+    assert [e["learning_rate"] for e in events(folder, "epoch")] == [2.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: with_model(c, core=type(c.model.core)(layers=1, hidden=9)),
+        lambda c: with_model(c, head=MixtureConfig(experts=2)),
+        lambda c: with_training(c, batch_size=4),
+    ],
+    ids=["core", "head", "batch"],
+)
+def test_accepted_settings_of_another_model_are_refused(
+    stopped: tuple[RunConfig, Path], quietly: Train, change: Change
+) -> None:
+    config, folder = stopped
+    refused(quietly, change(config), folder, "does not fit", accept=frozenset({"config"}))
+
+
+@pytest.fixture
+def own_corpus(tiny_config: RunConfig, tiny_corpus: Path, tmp_path: Path) -> tuple[RunConfig, Path]:
+    """Settings of two epochs over a copy of the tiny corpus, which a test may change."""
+    folder = tmp_path / "corpus"
+    shutil.copytree(tiny_corpus, folder)
+    text = type(tiny_config.text)(corpus=str(folder))
+    return with_training(type(tiny_config)(text, tiny_config.model, tiny_config.training), epochs=2), folder
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.5], ids=["as long", "shorter"])
+def test_another_corpus_is_refused_unless_accepted(
+    own_corpus: tuple[RunConfig, Path], quietly: Train, stop_after: StopAfter, tmp_path: Path, kept: float
+) -> None:
+    config, corpus = own_corpus
+    stop_after(38)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "run")
+    lines = (corpus / "train.txt").read_text().splitlines(keepends=True)
+    (corpus / "train.txt").write_text("".join(lines[::-1][: int(kept * len(lines))]))
+    refused(quietly, config, tmp_path / "run", "trained on other text")
+    refused(quietly, config, tmp_path / "run", "trained on other text", accept=frozenset({"config"}))
+    result = quietly(config, tmp_path / "run", mode="resume", accept=frozenset({"corpus"}))
+    assert result["figures"]["epochs"] == 2
+
+
+def test_an_accepted_corpus_with_another_vocabulary_is_refused(
+    own_corpus: tuple[RunConfig, Path], quietly: Train, stop_after: StopAfter, tmp_path: Path
+) -> None:
+    config, corpus = own_corpus
+    stop_after(38)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "run")
+    with open(corpus / "train.txt", "a") as file:
+        file.write("some words that were never there\n")
+    refused(quietly, config, tmp_path / "run", "does not fit", accept=frozenset({"corpus"}))
