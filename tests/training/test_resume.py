@@ -187,6 +187,17 @@ def test_other_settings_are_refused_unless_accepted(stopped: tuple[RunConfig, Pa
     assert [e["learning_rate"] for e in events(folder, "epoch")] == [2.0, 0.5]
 
 
+def test_a_finished_run_goes_on_when_more_epochs_are_accepted(
+    tiny_config: RunConfig, tiny_run: Path, quietly: Train, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    longer = with_training(tiny_config, epochs=2)
+    refused(quietly, longer, tmp_path / "run", "training.epochs: 1 there, 2 here")
+    quietly(longer, tmp_path / "run", mode="resume", accept=frozenset({"config"}))
+    quietly(longer, tmp_path / "straight")
+    assert events(tmp_path / "run") == events(tmp_path / "straight")
+
+
 @pytest.mark.parametrize(
     "change",
     [

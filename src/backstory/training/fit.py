@@ -10,7 +10,6 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
-from backstory.models.loading import CHECKPOINTS
 from backstory.storage import newest_checkpoint
 from backstory.storage.provenance import provenance, write_result
 from backstory.text import Dataset, prepare
@@ -18,7 +17,7 @@ from backstory.training.allocator import keep_freed_memory
 from backstory.training.display import Display
 from backstory.training.loop import Trainer
 from backstory.training.metrics import MetricsLog, read_events
-from backstory.training.run_folder import Mode, RunFolder, open_folder
+from backstory.training.run_folder import Mode, RunFolder, check_folder, open_folder
 from backstory.training.stopping import StopRequest
 
 
@@ -52,10 +51,10 @@ def train(
     model = build_model(config.model, len(dataset.vocabulary)).to(device)
     precision = choose_precision(config.training.precision, device)
     trainer = Trainer(config, dataset, RunFolder(Path(out)), model, device, precision)
-    checkpoint = _checkpoint(Path(out), dataset, accept) if mode == "resume" else None
-    folder = open_folder(Path(out), config, mode, accept)
-    if checkpoint is not None:
-        trainer.restore(checkpoint)
+    check_folder(Path(out), config, mode, accept)
+    if mode == "resume":
+        _restore(trainer, accept)
+    folder = open_folder(Path(out), config, mode)
     _say_what_starts(console, trainer, folder)
     origin = provenance(to_dict(config), device_name(device), precision.name, precision.reason, dataset.describe())
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
@@ -72,16 +71,19 @@ def train(
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
 
 
-def _checkpoint(path: Path, dataset: Dataset, accept: frozenset[str]) -> Any:
-    """The newest whole checkpoint to resume from, or None where a run was stopped before its first."""
-    checkpoint = newest_checkpoint(path / CHECKPOINTS, "last")
-    if checkpoint is None or "corpus" in accept:
-        return checkpoint
-    if checkpoint.documents["progress"]["corpus"] != dataset.fingerprint:
+def _restore(trainer: Trainer, accept: frozenset[str]) -> None:
+    """Go back to the newest whole checkpoint, if the run was not stopped before its first. Raises UserError."""
+    path, checkpoint = trainer.folder.path, newest_checkpoint(trainer.folder.checkpoints, "last")
+    if checkpoint is None:
+        return
+    if "corpus" not in accept and checkpoint.documents["progress"]["corpus"] != trainer.dataset.fingerprint:
         raise UserError(
             f"{path} was trained on other text than this corpus now holds; give the same corpus, or --accept corpus to go on"
         )
-    return checkpoint
+    try:
+        trainer.restore(checkpoint)
+    except ValueError as error:  # only settings or a corpus that were accepted can differ so much
+        raise UserError(f"{path} does not fit these settings and this corpus ({error}); start another run") from None
 
 
 def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> None:

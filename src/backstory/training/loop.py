@@ -58,6 +58,8 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint. Raises ValueError when it is not one of this model."""
         self.progress = Progress(**checkpoint.documents["progress"]["progress"])
+        if not self.progress.finetuning and self.progress.epoch <= self.config.training.epochs:
+            self.progress.finished = False  # settings that were accepted ask for more epochs
         tensors = checkpoint.tensors
         load_weights(self.model, tensors["weights"])
         unpack_optimizer(self.optimizer, self.model, tensors["optimizer"])
@@ -107,7 +109,7 @@ class Trainer:
                     break
                 if time.monotonic() - self.saved_at > 60 * self.config.training.save_minutes:
                     self.save(log)
-            if self.progress.segment == len(bounds):
+            if self.progress.segment >= len(bounds):  # beyond, where an accepted corpus is shorter than the one before
                 self._end_of_epoch(log, display)
             self.save(log)
 

@@ -35,11 +35,11 @@ class RunFolder:
         return self.path / "config.yaml"
 
 
-def open_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[str] = frozenset()) -> RunFolder:
-    """Make or take the folder of a run.
+def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[str] = frozenset()) -> None:
+    """Raise UserError unless a run of these settings may begin, or go on, in the folder; nothing is written.
 
     A folder that holds anything needs mode `resume` or `overwrite`; `resume` needs the same settings unless `config` is in
-    `accept`. Raises UserError, with nothing written.
+    `accept`.
     """
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
@@ -56,6 +56,11 @@ def open_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[str
             f"{path} holds something other than a run; it is not overwritten: choose another folder with --out"
         )
     _writable(path)
+
+
+def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
+    """Make or take the folder of a run, after `check_folder`."""
+    folder = RunFolder(path)
     if mode == "overwrite":
         for name in OURS:
             target = path / name
