@@ -2,7 +2,7 @@
 
 from backstory.text.corpora import CORPORA, Corpus, find
 from backstory.text.dataset import Dataset, Split, encode_split, prepare
-from backstory.text.streams import rotate, rows, segment_bounds
+from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.text.tokenizers import Tokenizer, tokenizer
 from backstory.text.vocabulary import Vocabulary, build
 
@@ -16,8 +16,9 @@ __all__ = [
     "build",
     "encode_split",
     "find",
+    "piece",
     "prepare",
-    "rotate",
+    "rotations",
     "rows",
     "segment_bounds",
     "tokenizer",

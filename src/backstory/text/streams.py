@@ -5,26 +5,20 @@ import numpy as np
 from backstory.config.errors import UserError
 
 
-def rows(ids: np.ndarray, batch_size: int, start: int | None = None) -> np.ndarray:
-    """Cut a text (tokens,) into contiguous rows (batch_size, length) of int32; what is left over is dropped.
+def rows(ids: np.ndarray, batch_size: int) -> np.ndarray:
+    """Cut a text (tokens,) into `batch_size` contiguous rows (batch_size, length); what is left over is dropped.
 
-    With `start`, that token comes before the first one, so that the first one becomes a target too. Raises UserError if
-    a row would have fewer than two tokens (one input and its target).
+    A view: ids on disk stay there. Raises UserError if a row would have fewer than two tokens (one input and its target).
     """
     if batch_size < 1:
         raise UserError(f"the batch size must be at least 1, not {batch_size}")
-    lead = 0 if start is None else 1
-    length = (len(ids) + lead) // batch_size
+    length = len(ids) // batch_size
     if length < 2:
         raise UserError(
             f"the text has {len(ids):,} tokens, too few for batch size {batch_size}; "
-            f"it needs {2 * batch_size - lead:,}: use a smaller batch size or more text"
+            f"it needs {2 * batch_size:,}: use a smaller batch size or more text"
         )
-    out = np.empty(batch_size * length, np.int32)
-    out[lead:] = ids[: len(out) - lead]
-    if start is not None:
-        out[0] = start
-    return out.reshape(batch_size, length)
+    return ids[: batch_size * length].reshape(batch_size, length)
 
 
 def segment_bounds(
@@ -52,10 +46,14 @@ def segment_bounds(
     return bounds
 
 
-def rotate(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Partial shuffle: every row of (batch, length) starts at a uniformly random place of its own and wraps around."""
-    out = np.empty_like(rows)
-    cuts = rng.integers(0, rows.shape[1], size=len(rows))
-    for row, cut, new in zip(rows, cuts, out, strict=True):
-        new[: len(row) - cut], new[len(row) - cut :] = row[cut:], row[:cut]
-    return out
+def rotations(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Partial shuffle: the place (batch,) at which each row of (batch, length) begins, uniform, each row its own."""
+    return rng.integers(0, rows.shape[1], size=len(rows))
+
+
+def piece(rows: np.ndarray, first: int, last: int, starts: np.ndarray | None = None) -> np.ndarray:
+    """Columns `first` to `last` (exclusive) as int64, of rows that begin at `starts` and wrap around; only they are read."""
+    if starts is None:
+        return rows[:, first:last].astype(np.int64)
+    columns = (starts[:, None] + np.arange(first, last)) % rows.shape[1]
+    return rows[np.arange(len(rows))[:, None], columns].astype(np.int64)

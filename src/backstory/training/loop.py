@@ -16,7 +16,7 @@ from backstory.models.loading import load_weights, weights
 from backstory.reading import StaticReader, read
 from backstory.storage import Checkpoint, newest_checkpoint, rotate_checkpoints, write_checkpoint
 from backstory.text import Dataset
-from backstory.text.streams import rotate, rows, segment_bounds
+from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.training.checkpointing import Progress, pack, unpack_optimizer, unpack_random
 from backstory.training.display import Display
 from backstory.training.metrics import MetricsLog
@@ -102,9 +102,9 @@ class Trainer:
     def train(self, log: MetricsLog, display: Display, stop: StopRequest) -> None:
         """Train to the end, or until `stop` is requested; a checkpoint stands when it returns. Raises NonFiniteError."""
         while not self.progress.finished and not stop.requested:
-            epoch_rows, bounds = self._plan()
+            starts, bounds = self._plan()
             for first, last in bounds[self.progress.segment :]:
-                self._segment(epoch_rows, first, last, len(bounds), log, display)
+                self._segment(starts, first, last, len(bounds), log, display)
                 if stop.requested:
                     break
                 if time.monotonic() - self.saved_at > 60 * self.config.training.save_minutes:
@@ -113,8 +113,8 @@ class Trainer:
                 self._end_of_epoch(log, display)
             self.save(log)
 
-    def _plan(self) -> tuple[np.ndarray, list[tuple[int, int]]]:
-        """The epoch's rows (shuffled or not) and segments; a function of seed and epoch alone, so resuming repeats it."""
+    def _plan(self) -> tuple[np.ndarray | None, list[tuple[int, int]]]:
+        """Where the epoch's rows begin (if shuffled) and its segments; of seed and epoch alone, so resuming repeats it."""
         settings, generator = self.config.training, np.random.default_rng([self.config.seed, self.progress.epoch])
         bounds = segment_bounds(
             self.rows.shape[1],
@@ -124,19 +124,19 @@ class Trainer:
             settings.short_probability,
             generator,
         )
-        return (rotate(self.rows, generator) if settings.partial_shuffle else self.rows), bounds
+        return (rotations(self.rows, generator) if settings.partial_shuffle else None), bounds
 
     def _segment(
-        self, epoch_rows: np.ndarray, first: int, last: int, segments: int, log: MetricsLog, display: Display
+        self, starts: np.ndarray | None, first: int, last: int, segments: int, log: MetricsLog, display: Display
     ) -> None:
         settings, progress = self.config.training, self.progress
         if progress.segment == 0:
             self.state = self.model.start(settings.batch_size)
             progress.epoch_nats, progress.epoch_tokens, progress.epoch_seconds = 0.0, 0, 0.0
         began = time.perf_counter()
-        piece = torch.from_numpy(epoch_rows[:, first : last + 1].astype(np.int64)).to(self.device)
+        text = torch.from_numpy(piece(self.rows, first, last + 1, starts)).to(self.device)
         rate = self._rate() * (last - first) / settings.segment
-        nats, tokens = self._step(piece[:, :-1], piece[:, 1:], rate), piece[:, 1:].numel()
+        nats, tokens = self._step(text[:, :-1], text[:, 1:], rate), text[:, 1:].numel()
         took = time.perf_counter() - began
         progress.segment, progress.step, progress.seconds = (
             progress.segment + 1,
