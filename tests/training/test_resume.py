@@ -25,7 +25,7 @@ VARIANTS: dict[str, Change] = {
         head=MixtureConfig(experts=3),
     ),
     "nadam, plateau": lambda c: with_training(
-        c, epochs=3, optimizer="nadam", learning_rate=0.5, schedule="plateau", averaging="none"
+        c, epochs=3, optimizer="nadam", learning_rate=3.0, schedule="plateau", averaging="none"
     ),
     "partial shuffle": lambda c: with_training(c, epochs=3, partial_shuffle=True, averaging="none"),
     "fine-tuned": lambda c: with_training(c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0),

@@ -45,6 +45,8 @@ class LoadedRun:
     config: RunConfig
     corpus: dict[str, Any]
     """Name, fingerprint, types and provenance of the training corpus."""
+    data_dir: Path | None
+    """The folder that the corpus was found in, if one was given."""
 
 
 def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
@@ -61,10 +63,11 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
         )
     described = checkpoint.documents["model"]
     config = from_dict(RunConfig, described["config"], str(checkpoint.path))
+    where = Path(described["data_dir"]) if described.get("data_dir") else None
     vocabulary = Vocabulary.from_json(checkpoint.documents["vocabulary"])
     model = build_model(config.model, len(vocabulary))
     try:
         load_weights(model, checkpoint.tensors["weights"])
     except ValueError as error:
         raise UserError(f"{checkpoint.path} does not fit its own settings: {error}") from None
-    return LoadedRun(folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"])
+    return LoadedRun(folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"], where)

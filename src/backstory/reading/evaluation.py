@@ -50,7 +50,8 @@ def open_run(
         raise UserError(f"there is no reader '{reader}'{nearest(reader, READERS)}; `backstory ls readers` lists them")
     chosen = choose_device(device)
     run = load_run(Path(folder), chosen)
-    dataset = prepare(run.config.text, data_dir)
+    recorded = run.data_dir if run.data_dir is not None and run.data_dir.is_dir() else None
+    dataset = prepare(run.config.text, data_dir or recorded)
     if split not in dataset.splits:
         raise UserError(
             f"there is no split '{split}'{nearest(split, dataset.splits)}; there are {', '.join(dataset.splits)}"

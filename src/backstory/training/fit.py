@@ -12,7 +12,7 @@ from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.storage import newest_checkpoint
 from backstory.storage.provenance import provenance, write_result
-from backstory.text import Dataset, prepare
+from backstory.text import prepare
 from backstory.training.allocator import keep_freed_memory
 from backstory.training.display import Display
 from backstory.training.loop import Trainer

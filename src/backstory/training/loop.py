@@ -4,6 +4,7 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ class Trainer:
     model: ComposedModel
     device: torch.device
     precision: Precision
+    data_dir: Path | None = None
+    """Where the corpus was found; readers of the run look there first."""
 
     def __post_init__(self) -> None:
         settings = self.config.training
@@ -90,7 +93,8 @@ class Trainer:
 
     def _save_best(self) -> None:
         """Write the weights as they are now (the average, while it is applied), with what is needed to read with them."""
-        described = {"config": to_dict(self.config), "corpus": self.dataset.describe()}
+        where = None if self.data_dir is None else str(self.data_dir.resolve())
+        described = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "data_dir": where}
         documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
         write_checkpoint(
             self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents

@@ -1,0 +1,99 @@
+"""The README does what it says: its commands and its Python run, on small models, and its tables are those of results/."""
+
+import dataclasses
+import importlib.util
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backstory.cli import demo, main
+from backstory.config import RunConfig, recipes
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """Every `backstory` command line of the README, in order."""
+    lines = [part.strip() for block in blocks("bash") for line in block.splitlines() for part in line.split("&&")]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("backstory ")]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to follow the README in: a text and a data folder of one's own, and recipes of a size for a test."""
+    words = np.random.default_rng(0).choice([f"word{i}" for i in range(40)], 60_000)
+    text = "\n".join(" ".join(line) for line in words.reshape(-1, 20))
+    (tmp_path / "my.txt").write_text(text)
+    (tmp_path / "data" / "ptb").mkdir(parents=True)
+    for split, share in (("train", 1.0), ("valid", 0.05), ("test", 0.05)):
+        (tmp_path / "data" / "ptb" / f"ptb.{split}.txt").write_text(text[: int(share * len(text))])
+    whole = recipes.load
+
+    def small(name: str) -> RunConfig:
+        config = whole(name)
+        core = dataclasses.replace(config.model.core, hidden=8, layers=1)
+        embedding = dataclasses.replace(config.model.embedding, size=8)
+        corpus = config.text.corpus if config.text.corpus == "ptb" else str(tmp_path / "my.txt")
+        return dataclasses.replace(
+            config,
+            text=dataclasses.replace(config.text, corpus=corpus),
+            model=dataclasses.replace(config.model, core=core, embedding=embedding),
+            training=dataclasses.replace(config.training, epochs=1, schedule="constant"),
+        )
+
+    monkeypatch.setattr(recipes, "load", small)
+    monkeypatch.setattr(demo, "TARGETS", 20)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_commands_and_the_python_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [c[1] for c in commands()][:5] == ["demo", "ls", "train", "evaluate", "examine"]
+    for command in commands():
+        if command[1] == "recipe" and command[2] == "check":
+            (home / command[3]).write_text(recipes.text("demo"))
+        fewer = ["--targets", "20"] if command[1] == "examine" else []
+        assert main.main([*command[1:], *fewer]) == 0, command
+        if command[1:3] == ["recipe", "copy"]:
+            (home / command[4]).unlink()
+    capsys.readouterr()
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "True" in printed and "word" in printed
+    assert {"demo", "ptb-small", "mine"} == {p.name for p in (home / "runs").iterdir()}
+
+
+def test_the_install_commands_name_what_is_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    installs = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("pip install")]
+    assert len(installs) == 2
+    for line in installs:
+        assert "-c constraints.txt -e" in line
+        for extra in re.findall(r"\[(\w+)\]", line):
+            assert extra in project["optional-dependencies"]
+    assert (ROOT / "constraints.txt").is_file()
+
+
+def test_links_point_to_files() -> None:
+    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / link).exists(), f"{document.name}: {link}"
+
+
+def test_tables_are_made_from_results() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for document in generate.TABLES:
+        assert generate.filled(document) == (ROOT / document).read_text(encoding="utf-8"), "run python docs/generate.py"
