@@ -77,6 +77,19 @@ def test_evaluation_is_the_librarys_lstm_with_undropped_weights(model: ComposedM
     torch.testing.assert_close(prediction.log_probs(), model.head.eval()(x).log_probs())
 
 
+def test_gradients_flow_from_chunk_to_chunk(model: ComposedModel) -> None:
+    model.double().eval()
+    text, found = tokens(2, 6), []
+    for sizes in ([6], [2, 4]):
+        scores, state = [], model.start(2)
+        for chunk in text.split(sizes, 1):
+            prediction, state = model(chunk, state)
+            scores.append(prediction.log_prob(chunk))
+        found.append(torch.autograd.grad(torch.cat(scores, 1)[:, -1].sum(), recurrent_weights(model)))
+    for whole, pieces in zip(*found, strict=True):
+        torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-12)
+
+
 def test_dropped_weights_get_no_gradient_and_the_others_do(model: ComposedModel, masks: list[Tensor]) -> None:
     raw = recurrent_weights(model)
     dropped = []

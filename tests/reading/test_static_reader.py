@@ -72,6 +72,14 @@ def test_a_snapshot_can_be_restored_more_than_once(reader: StaticReader) -> None
         assert torch.equal(scores(reader, block(1)), expected)
 
 
+def test_a_block_predicted_before_restoring_is_not_observed_after_it(reader: StaticReader) -> None:
+    snapshot, expected = reader.snapshot(), scores(reader, block(1))
+    scores(reader, block(0))
+    reader.restore(snapshot)
+    reader.observe(block(0))
+    assert torch.equal(scores(reader, block(1)), expected)
+
+
 def test_forks_and_their_reader_go_their_own_ways(reader: StaticReader) -> None:
     fork = reader.fork()
     assert fork.model is reader.model

@@ -1,6 +1,5 @@
 """`backstory data show NAME`: tokens per split, types and documents of a corpus."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,14 +13,15 @@ from backstory.config import TextConfig
 
 
 @dataclass(frozen=True)
-class ShowArguments:
+class ShowArguments(TextConfig):
     """Show what a corpus holds once it is split into tokens."""
 
-    corpus: tyro.conf.Positional[str]
-    """A corpus by name, a text file, or a folder."""
+    # `field()` takes the default of TextConfig away: here the corpus must be named.
+    corpus: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="CORPUS", help="A corpus by name, a text file, or a folder.")
+    ] = field()
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
-    text: Annotated[TextConfig, tyro.conf.arg(name="")] = field(default_factory=TextConfig)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,7 +34,7 @@ def show(arguments: Sequence[str]) -> int:
 
     from backstory.text import prepare
 
-    dataset = prepare(dataclasses.replace(given.text, corpus=given.corpus), given.data_dir)
+    dataset = prepare(given, given.data_dir)
     words = dataset.vocabulary
     print(f"{dataset.corpus}: {dataset.provenance}")
     print(f"  tokenizer {words.tokenizer.name}, {len(words):,} types, fingerprint {dataset.fingerprint[:16]}")

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import tyro
+
 from backstory.cli.parse import parse
 from backstory.config import UserError, recipes
 
@@ -14,9 +16,9 @@ class Arguments:
 
     out: Path = Path("runs/demo")
     """The run's folder."""
-    resume: bool = False
+    resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Go on with a demo that was stopped."""
-    overwrite: bool = False
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Start again in a folder that holds a run."""
 
 

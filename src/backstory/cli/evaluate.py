@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -15,8 +15,7 @@ from backstory.config.schema import between
 class Arguments:
     """Read a split once with a trained model and score every token of it."""
 
-    run: tyro.conf.Positional[Path]
-    """The run's folder."""
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
     split: str = "test"
     """train, valid or test."""
     reader: str = "static"
@@ -29,7 +28,7 @@ class Arguments:
     """auto, cpu or cuda."""
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
-    json: bool = False
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
 
@@ -67,7 +66,8 @@ def describe(result: dict[str, Any]) -> str:
         if figures[key] is not None and not (key != "bits_per_token" and unit == figures["unit"])
     ]
     audit = figures["audit"]
-    verdict = f"passed at {audit['places']} places" if audit["passed"] else "FAILED: " + "; ".join(audit["failures"])
+    places = f"{audit['places']} place{'s' if audit['places'] > 1 else ''}"
+    verdict = f"passed at {places}" if audit["passed"] else "FAILED: " + "; ".join(audit["failures"])
     return "\n".join(
         [
             f"{result['name']}, {figures['split']} split, {figures['reader']} reader",

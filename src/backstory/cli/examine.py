@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -15,8 +15,7 @@ from backstory.config.schema import between
 class Arguments:
     """Score the same tokens under changed contexts and tell what the changes cost."""
 
-    run: tyro.conf.Positional[Path]
-    """The run's folder."""
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
     experiment: str = "truncate"
     """What is done to the context: `backstory ls experiments`."""
     targets: int = between(2000, 2)
@@ -37,7 +36,7 @@ class Arguments:
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     out: Path | None = None
     """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT)."""
-    json: bool = False
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
 

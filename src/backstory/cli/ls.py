@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,8 +15,10 @@ from backstory.config import LSTMConfig, MixtureConfig, SoftmaxConfig, UserError
 class Arguments:
     """List what there is."""
 
-    kind: tyro.conf.Positional[str] = "all"
-    """models, recipes, corpora, readers, experiments, or all."""
+    kind: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="[KIND]", help="models, recipes, corpora, readers, experiments, or all."),
+    ] = "all"
 
 
 def main(arguments: Sequence[str]) -> int:

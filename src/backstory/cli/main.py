@@ -25,7 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code: 0, 2 for what the user can put right, 3 for a loss that broke down."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(arguments)
+        try:
+            code = _run(arguments)
+        except SystemExit as stop:  # after --help
+            code = int(stop.code or 0)
+        sys.stdout.flush()  # what is still buffered must not fail later, out of reach of the handlers below
+        return code
     except UserError as error:
         return _fail(str(error), 2)
     except NonFiniteError as error:
@@ -34,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`| head`); the interpreter would complain once more while it closes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # A full disk, a folder without permission: nothing that a traceback would explain.
+        return _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), 2)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
 

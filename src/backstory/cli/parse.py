@@ -3,12 +3,12 @@
 import contextlib
 import dataclasses
 import io
-import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import tyro
 
+from backstory.cli.mistakes import explain
 from backstory.config import UserError, validate
 
 T = TypeVar("T")
@@ -16,31 +16,26 @@ T = TypeVar("T")
 
 def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None = None) -> T:
     """Read the arguments of a verb into its dataclass; `--help` prints and exits. Raises UserError."""
-    problems = io.StringIO()
     marked: Any = tyro.conf.configure(tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs)(kind)
-    given = {} if default is None else {"default": default}
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    # tyro has flags of its own, which write files; a verb has only those that its help lists.
+    if any(a.replace("_", "-").startswith("--tyro-") for a in arguments):
+        raise UserError(explain(kind, arguments, verb, default))
     try:
-        with contextlib.redirect_stderr(problems):
+        with contextlib.redirect_stderr(io.StringIO()):
             parsed = tyro.cli(marked, args=list(arguments), prog=f"backstory {verb}", **given)
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise UserError(_one_line(problems.getvalue(), verb)) from None
-    for setting in [getattr(parsed, f.name) for f in dataclasses.fields(kind)]:  # type: ignore[arg-type]
-        if dataclasses.is_dataclass(setting):
-            validate(setting, "command line")
+        raise UserError(explain(kind, arguments, verb, default)) from None
+    _validate(parsed)
     return parsed
 
 
-def _one_line(box: str, verb: str) -> str:
-    """The first paragraph of tyro's boxed message, and the nearest option if it names one."""
-    text = re.sub(r"[╭╮╰╯│─]+", " ", box.split("───\n", 1)[-1])
-    lines = [line.strip() for line in re.sub(r"[│╰╯]", " ", box).splitlines()[1:]]
-    message: list[str] = []
-    for line in lines:
-        if not line or set(line) <= {"─", " "}:
-            break
-        message.append(line)
-    near = re.search(r"(--[\w.\-]+)", text.split("Perhaps you meant", 1)[1]) if "Perhaps you meant" in text else None
-    hint = f" (did you mean {near[1]}?)" if near else ""
-    return " ".join(message).rstrip(".") + f"{hint}; `backstory {verb} --help` explains"
+def _validate(parsed: Any) -> None:
+    """Check the ranges of a verb's own settings, and of the configs in it under the names their flags have."""
+    values = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(parsed)}
+    configs = {name: value for name, value in values.items() if dataclasses.is_dataclass(value)}
+    for config in configs.values():
+        validate(config, "command line")
+    validate(dataclasses.replace(parsed, **dict.fromkeys(configs)), "command line")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,8 +16,7 @@ from backstory.config.schema import between
 class AuditArguments:
     """Read a split and test at random places that scores are causal, whole distributions, and taken before learning."""
 
-    run: tyro.conf.Positional[Path]
-    """The run's folder."""
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
     split: str = "valid"
     """train, valid or test."""
     reader: str = "static"
@@ -45,7 +45,9 @@ def audit(arguments: Sequence[str]) -> int:
     opened = open_run(given.run, given.split, reader=given.reader, device=given.device, data_dir=given.data_dir)
     with progress_bar(f"auditing on {given.split}") as progress:
         _, report = read_audited(opened, given.rows, given.places, progress)
-    print(f"{given.run}, {given.reader} reader, {given.split} split, {report.places} places")
+    print(
+        f"{given.run}, {given.reader} reader, {given.split} split, {report.places} place{'s' if report.places > 1 else ''}"
+    )
     for check, passed in report.checks.items():
         print(f"  {check.replace('_', ' '):<22} {'passed' if passed else 'FAILED'}")
     for failure in report.failures:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,18 +16,22 @@ from backstory.config import UserError, recipes
 class CopyArguments:
     """Copy a packaged recipe into a file of your own."""
 
-    name: tyro.conf.Positional[str]
-    """The recipe: `backstory ls recipes`."""
-    file: tyro.conf.Positional[Path]
-    """The file to write; one that exists is left as it is."""
+    name: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="The recipe (`backstory ls recipes`).")
+    ]
+    file: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="FILE", help="The file to write; one that exists is left as it is."),
+    ]
 
 
 @dataclass(frozen=True)
 class CheckArguments:
     """Check a recipe: unknown keys, wrong types, values out of range."""
 
-    recipe: tyro.conf.Positional[str]
-    """A YAML file, or a packaged recipe."""
+    recipe: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE", help="A YAML file, or a packaged recipe.")
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:

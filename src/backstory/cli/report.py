@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -13,8 +14,7 @@ from backstory.cli.parse import parse
 class Arguments:
     """Make one page, with nothing to load from the network, of the results in run folders."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders."""
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders.")]
     out: Path = Path("report.html")
     """The page to write."""
 

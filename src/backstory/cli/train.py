@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,11 @@ from backstory.config import RunConfig, UserError, from_dict, recipes, to_dict
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train a model by a recipe: `backstory train RECIPE`, where RECIPE is a name or a YAML file."""
+    """Train a model by a recipe, the name of one (`backstory ls recipes`) or a YAML file; flags change its settings.
+
+    `--model.head.kind mixture` puts in another kind of part (`backstory ls models`), which has flags of its own: add
+    --help to see them.
+    """
 
     corpus: str | None = None
     """Short for --text.corpus: a corpus by name, a text file, or a folder."""
@@ -23,9 +28,9 @@ class Arguments:
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     out: Path | None = None
     """The run's folder (else runs/RECIPE)."""
-    resume: bool = False
+    resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Go on with the run in that folder."""
-    overwrite: bool = False
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Start again in a folder that holds a run."""
     accept: tuple[str, ...] = ()
     """What may differ from the resumed run: config, corpus."""
@@ -89,7 +94,8 @@ def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[
 def with_kinds(config: RunConfig, arguments: Sequence[str]) -> RunConfig:
     """The settings with `--model.PART.kind K` applied, which changes what other flags there are."""
     settings: dict[str, Any] = to_dict(config)
-    for flag, value in zip(arguments, arguments[1:], strict=False):
+    apart = [part for a in arguments for part in (a.split("=", 1) if a.startswith("--") else [a])]
+    for flag, value in pairwise(apart):
         path = flag.removeprefix("--").split(".")
         if flag.startswith("--model.") and len(path) == 3 and path[2] == "kind":
             part = settings["model"].get(path[1])

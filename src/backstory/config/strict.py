@@ -35,7 +35,7 @@ def from_yaml(kind: type[T], text: str, source: str) -> T:
     """
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: impossible dates, numbers, depths
         where = (
             f" at line {error.problem_mark.line + 1}"
             if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark
@@ -90,7 +90,10 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
         except ValueError:
             raise wrong("a number") from None
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise wrong("a smaller number") from None
     if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     raise wrong({int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, kind.__name__))
@@ -118,7 +121,7 @@ def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -
     if not isinstance(value, dict):
         raise UserError(f"{source}: {path} must be a mapping of settings, not {value!r}")
     name = value.get("kind", next(iter(names)))
-    if name not in names:
+    if name not in list(names):  # a list, as the name may be anything, also what cannot be a key
         raise UserError(
             f"{source}: {path}.kind must be one of {', '.join(names)}, not {name!r}{nearest(str(name), names)}"
         )
@@ -133,7 +136,7 @@ def validate(config: Any, source: str, path: str = "") -> None:
             validate(value, source, dotted)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             low, high, above = f.metadata.get("range", (-math.inf, math.inf, False))
-            if not math.isfinite(value) or not low <= value <= high or (above and value == low):
+            if abs(value) == math.inf or not low <= value <= high or (above and value == low):
                 bounds = f"{'above' if above else 'at least'} {low:g}" + (
                     f" and at most {high:g}" if high < math.inf else ""
                 )

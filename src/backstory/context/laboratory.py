@@ -1,5 +1,6 @@
 """Examine a trained run: the baseline by reading the split once, then an experiment on chosen targets."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from backstory.config import UserError
 from backstory.context.examine import Examination, check_experiment, examine
 from backstory.context.scorer import ModelScorer
 from backstory.reading import Block, read
@@ -27,7 +29,7 @@ def examine_run(
     device: str = "auto",
     data_dir: Path | None = None,
     memory: int = 1 << 30,
-    out: Path | None = None,
+    out: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Run an experiment on a trained run and return the content of its result.json (docs/results.md describes it).
@@ -36,9 +38,12 @@ def examine_run(
     `memory` is the budget of a batch of contexts, in bytes. Raises UserError.
     """
     check_experiment(experiment)
+    path = Path(folder)
+    destination = Path(out or path / f"examine-{experiment}-{split}")
     opened = open_run(folder, split, precision=precision, device=device, data_dir=data_dir)
     began, ids = time.perf_counter(), opened.split.ids
     scorer = ModelScorer(opened.run.model, opened.reader.precision, memory)
+    _check_place(destination)
     on = Examination(ids, np.empty(0), scorer, targets, maximum_context, seed)
     on.positions()  # a text that is too short is refused before the baseline is read
     pieces: list[np.ndarray] = []
@@ -54,6 +59,11 @@ def examine_run(
         "unit": opened.dataset.vocabulary.tokenizer.unit,
         **examine(experiment, on, progress),
     }
-    path = Path(folder)
-    destination = out or path / f"examine-{experiment}-{split}"
     return write_result(destination, "examination", path.name, figures, opened.provenance(time.perf_counter() - began))
+
+
+def _check_place(folder: Path) -> None:
+    """Raise UserError unless a folder can be made there: better before the work than after it."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {there}; choose another folder with --out")

@@ -10,6 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
+def say(console: Console, line: str) -> None:
+    """One line as it is: not wrapped where there is no terminal, no brackets of a path taken for markup."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 class Display:
     """Shows steps as a bar (on a terminal) and one line per epoch."""
 
@@ -40,9 +45,9 @@ class Display:
         """One line per epoch."""
         mark = "  best" if values["best"] else ""
         averaging = "  averaged" if values["averaging"] else ""
-        self.console.print(
+        say(
+            self.console,
             f"epoch {values['epoch']:3d}  train perplexity {math.exp(min(values['train_nats'], 50)):8.2f}"
             f"  valid {values['valid_perplexity']:8.2f}  {values['tokens_per_second']:,.0f} tokens/s"
             f"  {values['seconds']:,.0f} s{averaging}{mark}",
-            highlight=False,
         )

@@ -1,5 +1,6 @@
 """From settings to a trained run folder: the whole of `backstory train`, callable from Python."""
 
+import json
 import math
 import statistics
 from pathlib import Path
@@ -10,11 +11,11 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
-from backstory.storage import newest_checkpoint
+from backstory.storage import newest_checkpoint, write_atomically
 from backstory.storage.provenance import provenance, write_result
 from backstory.text import prepare
 from backstory.training.allocator import keep_freed_memory
-from backstory.training.display import Display
+from backstory.training.display import Display, say
 from backstory.training.loop import Trainer
 from backstory.training.metrics import MetricsLog, read_events
 from backstory.training.run_folder import Mode, RunFolder, check_folder, open_folder
@@ -45,18 +46,19 @@ def train(
     """
     validate(config, "settings")
     console = console or Console(stderr=True)
+    check_folder(Path(out), config, mode, accept)
     keep_freed_memory()
     dataset, device = prepare(config.text, data_dir), choose_device(config.training.device)
     torch.manual_seed(config.seed)
     model = build_model(config.model, len(dataset.vocabulary)).to(device)
     precision = choose_precision(config.training.precision, device)
-    trainer = Trainer(config, dataset, RunFolder(Path(out)), model, device, precision)
-    check_folder(Path(out), config, mode, accept)
+    trainer = Trainer(config, dataset, RunFolder(Path(out)), model, device, precision, data_dir)
     if mode == "resume":
         _restore(trainer, accept)
     folder = open_folder(Path(out), config, mode)
     _say_what_starts(console, trainer, folder)
     origin = provenance(to_dict(config), device_name(device), precision.name, precision.reason, dataset.describe())
+    write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
     display = Display(console, _total_tokens(trainer), _done_tokens(trainer))
     stop = StopRequest()
@@ -88,16 +90,18 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> None:
 
 def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> None:
     progress, split = trainer.progress, trainer.dataset.splits["train"]
-    console.print(
+    say(
+        console,
         f"{count_parameters(trainer.model):,} parameters, {len(split.ids):,} tokens of {trainer.dataset.corpus}, "
         f"{len(trainer.dataset.vocabulary):,} types; {device_name(trainer.device)}; "
         f"{trainer.precision.name}: {trainer.precision.reason}",
-        highlight=False,
     )
-    if progress.step:
-        console.print(
+    if progress.finished:
+        say(console, f"{folder.path} is finished already, after step {progress.step:,}; there is nothing left to train")
+    elif progress.step:
+        say(
+            console,
             f"resuming {folder.path} after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}",
-            highlight=False,
         )
 
 

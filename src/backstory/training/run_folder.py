@@ -13,7 +13,7 @@ from backstory.models.loading import CHECKPOINTS
 from backstory.storage import sweep_temporaries, write_atomically
 
 Mode = Literal["new", "resume", "overwrite"]
-OURS = ("config.yaml", "metrics.jsonl", "result.json", CHECKPOINTS)
+OURS = ("config.yaml", "run.json", "metrics.jsonl", "result.json", CHECKPOINTS)
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def provenance(self) -> Path:
+        return self.path / "run.json"
 
     @property
     def config(self) -> Path:

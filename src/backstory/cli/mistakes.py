@@ -1,0 +1,168 @@
+"""What is wrong with a command line, in one line: read off the dataclass of its verb, in words of our own."""
+
+import dataclasses
+import types
+import typing
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from backstory.config import nearest
+
+_TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a verb, as the command line has it."""
+
+    name: str
+    """Its flag (`--training.epochs`), or what usage calls a positional one (`RUN`)."""
+    kind: Any
+    """Its type: int, `str | None`, a Literal, ..."""
+    marks: tuple[Any, ...] = ()
+    """What tyro was told of it."""
+
+    @property
+    def positional(self) -> bool:
+        return tyro.conf.Positional in self.marks
+
+    def flags(self) -> list[str]:
+        """The flags that set it: for a switch often a second one, that turns it off."""
+        group, dot, last = self.name.removeprefix("--").rpartition(".")
+        paired = self.kind is bool and tyro.conf.FlagCreatePairsOff not in self.marks
+        return [self.name, f"--{group}{dot}no-{last}"] if paired else [self.name]
+
+    def kinds(self) -> tuple[Any, ...]:
+        """The types of a value, None among them where it may be left open; of a list, the types of its entries."""
+        if self.listed:
+            return typing.get_args(self.kind)[:1]
+        union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
+        return typing.get_args(self.kind) if union else (self.kind,)
+
+    @property
+    def listed(self) -> bool:
+        """Whether it takes any number of values."""
+        return typing.get_origin(self.kind) is tuple
+
+    def expected(self) -> str:
+        """What a value must be, in words."""
+        words = [_expected(kind) for kind in self.kinds() if kind is not type(None)]
+        return " or ".join([*words, *(["None"] if type(None) in self.kinds() else [])])
+
+    def accepts(self, value: str) -> bool:
+        """Whether a value is of one of its types."""
+        return any(_reads(kind, value) for kind in self.kinds())
+
+
+def settings(kind: type, default: Any = None, prefix: str = "") -> Iterator[Setting]:
+    """The settings of a verb's dataclass and of the dataclasses in it; `default` decides between kinds of a part."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for f in dataclasses.fields(kind):
+        hint = hints[f.name]
+        marks = getattr(hint, "__metadata__", ())
+        inner = typing.get_args(hint)[0] if marks else hint
+        value = getattr(default, f.name, None)
+        if dataclasses.is_dataclass(value):
+            flat = any(getattr(mark, "name", None) == "" for mark in marks)
+            yield from settings(type(value), value, prefix if flat else f"{prefix}{f.name}.")
+        else:
+            metavar = next((m.metavar for m in marks if getattr(m, "metavar", None)), None)
+            yield Setting(metavar or f"--{prefix}{f.name}".replace("_", "-"), inner, marks)
+
+
+def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None) -> str:
+    """The first mistake in arguments that tyro refused."""
+    known = list(settings(kind, default))
+    flags = {flag: s for s in known if not s.positional for flag in s.flags()}
+    given: list[str] = []
+    rest = deque(arguments)
+    while rest:
+        token = rest.popleft()
+        if not _is_flag(token):
+            given.append(token)
+            continue
+        name, attached, value = token.partition("=")
+        name = name.replace("_", "-")
+        if name not in flags:
+            return f"there is no flag {name}{nearest_flag(name, flags)}; `backstory {verb} --help` lists them"
+        if problem := _mistake(name, flags[name], [value] if attached else _values(flags[name], rest)):
+            return problem
+    return _misplaced([s for s in known if s.positional], given, verb)
+
+
+def nearest_flag(name: str, known: Iterable[str]) -> str:
+    """` (did you mean '--x'?)` for the flag most like `name`, or an empty string.
+
+    Flags of one group share a long beginning, so likeness of the last part counts as much as that of the whole.
+    """
+
+    def likeness(flag: str) -> float:
+        last, other = (f.rpartition(".")[2].lstrip("-") for f in (name, flag))
+        return (SequenceMatcher(None, name, flag).ratio() + SequenceMatcher(None, last, other).ratio()) / 2
+
+    best = max(known, key=likeness, default="")
+    return f" (did you mean '{best}'?)" if best and likeness(best) > 0.7 else ""
+
+
+def _expected(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    return {int: "a whole number", float: "a number", Path: "a path"}.get(kind, "text")
+
+
+def _is_flag(token: str) -> bool:
+    return token.startswith("-") and token != "-" and not _reads(float, token)
+
+
+def _reads(kind: Any, value: str) -> bool:
+    if kind is type(None):
+        return value == "None"
+    if typing.get_origin(kind) is Literal:
+        return value in typing.get_args(kind)
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _values(setting: Setting, rest: deque[str]) -> list[str]:
+    """Take the values that follow a flag; of a switch, which has none, only what looks meant as one."""
+    most = len(rest) if setting.listed else 1
+    values: list[str] = []
+    while rest and len(values) < most and not _is_flag(rest[0]):
+        if setting.kind is bool and rest[0].lower() not in _TRUTH:
+            break
+        values.append(rest.popleft())
+    return values
+
+
+def _mistake(name: str, setting: Setting, values: list[str]) -> str:
+    if setting.kind is bool:
+        forms = " or ".join(setting.flags()) + ("" if len(setting.flags()) > 1 else ", or leave it out")
+        return f"{name} takes no value, so not '{values[0]}'; give {forms}" if values else ""
+    if not values and not setting.listed:
+        return f"{name} needs a value: {setting.expected()}"
+    for value in values:
+        if not setting.accepts(value):
+            choices = [c for k in setting.kinds() if typing.get_origin(k) is Literal for c in typing.get_args(k)]
+            return f"{name} must be {setting.expected()}, not '{value}'{nearest(value, choices)}"
+    return ""
+
+
+def _misplaced(places: list[Setting], given: list[str], verb: str) -> str:
+    usage = " ".join(["backstory", verb, *(s.name for s in places)])
+    if len(given) < len(places):
+        missing = places[len(given)]
+        what = next(m.help for m in missing.marks if getattr(m, "help", None))
+        return f"name {what[0].lower()}{what[1:].rstrip('.').split(';')[0]}: `{usage}`"
+    if len(given) > len(places) and not any(s.listed for s in places):
+        extra = given[len(places)]
+        return f"'{extra}' is one too many; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
+    return f"the command line cannot be read; `backstory {verb} --help` explains"

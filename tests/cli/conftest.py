@@ -1,0 +1,62 @@
+"""A desk of one's own with files good and bad, and the command line to call from it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import Command, Outcome
+
+from backstory.cli.main import main
+
+LINES = "".join(f"ann saw {n} jars of jam and bob took {n % 3} more\n" for n in range(90))
+
+FILES: dict[str, str | bytes] = {
+    "good.txt": LINES,
+    "short.txt": "one two three four five six\n",
+    "empty.txt": "",
+    "blank.txt": " \n\n \n",
+    "binary.bin": bytes(range(256)) * 20,
+    "nul.txt": LINES + "a\0b" + LINES,
+    "latin.txt": b"ann\n" + "café\n".encode("latin-1") + LINES.encode(),
+    "file": "not a folder\n",
+    "other/notes.txt": "somebody's notes\n",
+    "stopped/config.yaml": "seed: 1\n",
+    "mine.yaml": "seed: 3\n",
+    "broken.yaml": "seed: 1\ntraining: {epochs: [1\n",
+    "unknown.yaml": "training: {epoch: 3}\n",
+    "float.yaml": "training: {epochs: 1.5}\n",
+    "text.yaml": "training: {partial_shuffle: 'yes'}\n",
+    "nan.yaml": "training: {learning_rate: .nan}\n",
+    "list.yaml": "- 1\n",
+    "latin.yaml": "# café\n".encode("latin-1"),
+}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with files in it."""
+    for name, content in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    (tmp_path / "hollow").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run_copy(desk: Path, tiny_run: Path) -> Path:
+    """A finished run on the desk, called `run`."""
+    return Path(shutil.copytree(tiny_run, desk / "run")).relative_to(desk)
+
+
+@pytest.fixture
+def command(desk: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Call the command line from the desk."""
+
+    def call(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        code = main([str(a) for a in arguments])
+        return Outcome(code, *capsys.readouterr())
+
+    return call

@@ -1,0 +1,197 @@
+"""Every mistake is one line that says what is wrong and what to do, exit code 2, and nothing written."""
+
+import re
+from pathlib import Path
+
+import pytest
+from commands import SMALL, Command, tree
+
+from backstory.cli.mistakes import nearest_flag
+
+HELP = r"`backstory {} --help`"
+EVALUATE = "evaluate run"
+EXAMINE = "examine run"
+TRAIN = f"train demo --corpus good.txt --out new {' '.join(SMALL)}"
+
+# What is typed, and what the line must say: the mistake, and what to do.
+MISTAKES = [
+    # Verbs.
+    ("trian demo", r"there is no command 'trian' \(did you mean 'train'\?\); `backstory --help`"),
+    ("--versoin", r"there is no command '--versoin'; `backstory --help`"),
+    ("reader", r"`backstory reader \{audit\}"),
+    ("reader adit run", r"'?backstory reader adit`? \(did you mean 'audit'\?\)"),
+    ("data shwo x", r"did you mean 'show'"),
+    ("recipe chekc x", r"did you mean 'check'"),
+    ("ls modles", r"nothing called 'modles' .*did you mean 'models'.*recipes"),
+    # What a verb needs.
+    ("train", r"name a recipe: `backstory train RECIPE`; `backstory ls recipes`"),
+    ("train --resume demo", r"the recipe comes first: `backstory train RECIPE --resume"),
+    ("evaluate", r"^name the run's folder: `backstory evaluate RUN`$"),
+    ("evaluate --json", r"^name the run's folder: `backstory evaluate RUN`$"),
+    ("examine", r"^name the run's folder: `backstory examine RUN`$"),
+    ("reader audit", r"^name the run's folder: `backstory reader audit RUN`$"),
+    ("report", r"name at least one run folder: `backstory report"),
+    ("data show", r"^name a corpus .*`backstory data show CORPUS`$"),
+    ("recipe copy", r"^name the recipe .*`backstory recipe copy NAME FILE`$"),
+    ("recipe copy demo", r"^name the file to write: `backstory recipe copy NAME FILE`$"),
+    ("recipe check", r"`backstory recipe check RECIPE`$"),
+    ("evaluate run more", r"'more' is one too many; the command is `backstory evaluate RUN`"),
+    ("train demo more", r"'more' is one too many; the command is `backstory train RECIPE`"),
+    # Flags.
+    (f"{TRAIN} --training.epoch 1", r"no flag --training.epoch \(did you mean '--training.epochs'\?\)"),
+    (f"{TRAIN} --training.epoch=1", r"no flag --training.epoch \(did you mean '--training.epochs'\?\)"),
+    (f"{TRAIN} --epochs 1", r"no flag --epochs \(did you mean '--training.epochs'\?\); " + HELP.format("train RECIPE")),
+    (f"{TRAIN} --training.batchsize 1", r"did you mean '--training.batch-size'"),
+    (f"{TRAIN} --training.learning 1", r"there is no flag --training.learning"),
+    (f"{TRAIN} --model.head.experts 3", r"there is no flag --model.head.experts; " + HELP.format("train RECIPE")),
+    (f"{TRAIN} --resu", r"no flag --resu \(did you mean '--resume'\?\)"),
+    (f"{TRAIN} --no-resume", r"no flag --no-resume \(did you mean '--resume'\?\)"),
+    (f"{TRAIN} -x", r"there is no flag -x"),
+    (f"{EVALUATE} --jso", r"no flag --jso \(did you mean '--json'\?\); " + HELP.format("evaluate")),
+    (f"{EVALUATE} --spl test", r"no flag --spl \(did you mean '--split'\?\)"),
+    (f"{EXAMINE} --max 5", r"there is no flag --max"),
+    ("data show good.txt --text.lowercase", r"did you mean '--lowercase'"),
+    ("data show good.txt --corpus good.txt", r"there is no flag --corpus"),
+    (f"{EVALUATE} --tyro-write-completion bash here", r"there is no flag --tyro-write-completion"),
+    (f"{EVALUATE} --tyro_print_completion fsh", r"there is no flag --tyro-print-completion"),
+    # Values.
+    (f"{TRAIN} --training.epochs", r"--training.epochs needs a value: a whole number"),
+    (f"{TRAIN} --training.epochs --resume", r"--training.epochs needs a value: a whole number"),
+    *[
+        (f"{TRAIN} --training.epochs {v}", r"--training.epochs must be a whole number, not")
+        for v in ("nan", "inf", "-inf")
+    ],
+    *[
+        (f"{TRAIN} --training.epochs {v}", r"--training.epochs must be a whole number, not")
+        for v in ("1.5", "1e3", "x")
+    ],
+    (f"{TRAIN} --training.epochs=", r"--training.epochs must be a whole number, not ''"),
+    (f"{TRAIN} --training.epochs 0", r"training.epochs must be at least 1, not 0"),
+    *[(f"{TRAIN} --training.learning-rate {v}", rf"must be above 0.*, not {v}") for v in ("nan", "inf", "-inf", "-1")],
+    (f"{TRAIN} --training.learning-rate fast", r"--training.learning-rate must be a number, not 'fast'"),
+    (f"{TRAIN} --model.core.layer-dropout 1", r"model.core.layer_dropout must be at least 0 and at most 0.999, not 1"),
+    (f"{TRAIN} --model.core.output some", r"--model.core.output must be a whole number or None, not 'some'"),
+    (f"{TRAIN} --text.maximum-size 1", r"text.maximum_size must be at least 2, not 1"),
+    (f"{TRAIN} --seed -1", r"seed must be at least 0 .*, not -1"),
+    (f"{TRAIN} --training.optimizer sdg", r"must be one of sgd, adam, nadam, not 'sdg' \(did you mean 'sgd'\?\)"),
+    (f"{TRAIN} --model.head.kind mixtur", r"softmax, mixture, not 'mixtur' \(did you mean 'mixture'\?\)"),
+    (f"{TRAIN} --model.head.kind=mixtur", r"softmax, mixture, not 'mixtur' \(did you mean 'mixture'\?\)"),
+    (f"{TRAIN} --training.partial-shuffle yes", r"takes no value.*give .*--training.no-partial-shuffle"),
+    (f"{TRAIN} --training.partial-shuffle=true", r"takes no value.*give .*--training.no-partial-shuffle"),
+    (f"{TRAIN} --training.decay-epochs 3 x", r"--training.decay-epochs must be a whole number, not 'x'"),
+    (f"{TRAIN} --accept everything", r"--accept takes config or corpus, not everything"),
+    (f"{TRAIN} --resume --overwrite", r"--resume and --overwrite exclude each other; give one"),
+    ("demo --resume --overwrite", r"--resume and --overwrite exclude each other; give one"),
+    (f"{TRAIN} --text.tokenizer wrods", r"unknown tokenizer 'wrods'.*use words"),
+    (f"{TRAIN} --model.core.output 5", r"model.core.output must be 7 or none, not 5"),
+    (f"{EVALUATE} --json yes", r"--json takes no value"),
+    (f"{EVALUATE} --precision float16", r"must be one of auto, float32, bfloat16, not 'float16' \(did you mean"),
+    (f"{EVALUATE} --rows 0", r"rows must be at least 1, not 0"),
+    (f"{EXAMINE} --targets 1", r"targets must be at least 2, not 1"),
+    (f"{EXAMINE} --maximum-context 0", r"maximum_context must be at least 1, not 0"),
+    (f"{EXAMINE} --seed -1", r"seed must be at least 0, not -1"),
+    *[(f"{EXAMINE} --memory {v}", rf"memory must be above 0, not {v}") for v in ("nan", "inf", "-inf", "0.0")],
+    ("reader audit run --places 0", r"places must be at least 1, not 0"),
+    ("data show good.txt --minimum-count 0", r"minimum_count must be at least 1, not 0"),
+    # Names.
+    ("train demoo", r"no recipe 'demoo' \(did you mean 'demo'\?\); `backstory ls recipes`"),
+    ("recipe check demoo", r"no recipe 'demoo' \(did you mean 'demo'\?\); `backstory ls recipes`"),
+    ("recipe copy demoo new.yaml", r"no recipe 'demoo' \(did you mean 'demo'\?\); `backstory ls recipes`"),
+    (f"{TRAIN} --corpus ptbb", r"unknown corpus 'ptbb' \(did you mean 'ptb'\?\); give one of"),
+    (f"{TRAIN} --corpus missing.txt", r"no file or folder 'missing.txt'; give"),
+    ("data show missing.txt", r"no file or folder 'missing.txt'; give"),
+    ("data show ptbb", r"unknown corpus 'ptbb' \(did you mean 'ptb'\?\)"),
+    ("evaluate nowhere", r"there is no run folder nowhere; train one with `backstory train"),
+    ("examine nowhere", r"there is no run folder nowhere; train one"),
+    ("reader audit nowhere", r"there is no run folder nowhere; train one"),
+    ("report nowhere", r"nowhere does not exist; name the folder of a run"),
+    (f"{EVALUATE} --reader statik", r"no reader 'statik' \(did you mean 'static'\?\); `backstory ls readers`"),
+    (
+        f"{EXAMINE} --experiment trunc",
+        r"no experiment 'trunc' \(did you mean 'truncate'\?\); `backstory ls experiments`",
+    ),
+    (f"{EVALUATE} --split tset", r"no split 'tset' \(did you mean 'test'\?\); there are train, valid, test"),
+    (f"{EXAMINE} --split vaild", r"no split 'vaild' \(did you mean 'valid'\?\)"),
+    (f"{EVALUATE} --device gpu", r"unknown device 'gpu'; use auto, cpu or cuda"),
+    (f"{TRAIN} --training.device gpu", r"unknown device 'gpu'; use auto, cpu or cuda"),
+    (f"{TRAIN} --training.device meta", r"device 'meta' is not available here; use auto or cpu"),
+    # Runs that are none, or not yet.
+    ("evaluate stopped", r"stopped has no checkpoint .*--resume"),
+    ("examine stopped", r"stopped has no checkpoint .*--resume"),
+    ("report other", r"other has no results; run `backstory train` or `backstory evaluate` first"),
+    ("report file", r"file is not a folder; name the folder of a run"),
+    (EXAMINE, r"too few for contexts of 1,000; choose a longer split or a smaller --maximum-context"),
+    # Texts.
+    (f"{TRAIN} --corpus empty.txt", r"empty.txt is empty; give a file that holds text"),
+    (f"{TRAIN} --corpus blank.txt", r"blank.txt is empty; give a text that holds words"),
+    (f"{TRAIN} --corpus hollow", r"the folder hollow holds no files; give a folder of text files"),
+    (f"{TRAIN} --corpus short.txt", r"has 5 tokens, too few for batch size 3; it needs 6: use a smaller batch size"),
+    (f"{TRAIN} --corpus binary.bin", r"binary.bin is not UTF-8 text \(byte 128\); convert it"),
+    (f"{TRAIN} --corpus nul.txt", r"nul.txt is binary \(a NUL at byte [\d,]+\); give a text file"),
+    (f"{TRAIN} --corpus latin.txt", r"latin.txt is not UTF-8 text \(byte 7\); convert it"),
+    ("data show latin.txt", r"latin.txt is not UTF-8 text \(byte 7\); convert it"),
+    # Recipes of one's own.
+    ("train missing.yaml", r"cannot read missing.yaml: No such file"),
+    ("train unknown.yaml", r"unknown.yaml: unknown key 'training.epoch' \(did you mean 'epochs'\?\)"),
+    ("recipe check unknown.yaml", r"unknown.yaml: unknown key 'training.epoch' \(did you mean 'epochs'\?\)"),
+    ("recipe check broken.yaml", r"broken.yaml is not valid YAML at line \d; correct it"),
+    ("recipe check float.yaml", r"training.epochs must be a whole number, not 1.5"),
+    ("recipe check text.yaml", r"training.partial_shuffle must be true or false, not 'yes'"),
+    ("recipe check nan.yaml", r"training.learning_rate must be above 0.*, not nan"),
+    ("recipe check list.yaml", r"list.yaml: the file must be a mapping of settings, not \[1\]"),
+    ("recipe check latin.yaml", r"cannot read latin.yaml: it is not UTF-8 text"),
+    ("recipe check ./other", r"cannot read other: Is a directory"),
+    ("recipe copy demo mine.yaml", r"mine.yaml exists; choose another file"),
+    ("recipe copy demo new.txt", r"ends in .yaml.*; use new.txt.yaml"),
+    ("recipe copy demo file/new.yaml", r"cannot write file/new.yaml: Not a directory"),
+    ("recipe copy demo nowhere/new.yaml", r"cannot write nowhere/new.yaml: No such file"),
+    # Places.
+    (f"{TRAIN} --out file", r"file is a file; choose another folder with --out"),
+    (f"{TRAIN} --out file/below", r"cannot write to file; choose another folder with --out"),
+    (
+        f"{TRAIN} --out other",
+        r"other is not empty; use --resume to go on, --overwrite to start again, or another --out",
+    ),
+    (f"{TRAIN} --out other --overwrite", r"other holds something other than a run; .*choose another folder with --out"),
+    (f"{TRAIN} --out other --resume", r"other holds no run to resume; leave --resume out"),
+    (f"{TRAIN} --out nowhere --resume", r"nowhere holds no run to resume; leave --resume out"),
+    (f"{TRAIN} --out run", r"run is not empty; use --resume to go on, --overwrite to start again, or another --out"),
+    (f"{TRAIN} --out run --resume", r"run was trained with other settings \(.*text.corpus.*--accept config"),
+    (f"{EXAMINE} --maximum-context 9 --out file", r"cannot write to file; choose another folder with --out"),
+    (f"{EXAMINE} --maximum-context 9 --out file/below", r"cannot write to file; choose another folder with --out"),
+    ("report run --out file/page.html", r"cannot write file/page.html: Not a directory; choose another place"),
+    ("report run --out other", r"cannot write other: Is a directory; choose another place"),
+]
+
+
+@pytest.mark.parametrize("typed, says", MISTAKES, ids=[typed.replace(" ".join(SMALL), "...") for typed, _ in MISTAKES])
+@pytest.mark.usefixtures("run_copy")
+def test_a_mistake_is_one_line_and_nothing_is_written(typed: str, says: str, desk: Path, command: Command) -> None:
+    before = tree(desk)
+    line = command(*typed.split()).mistake()
+    assert re.search(says, line), line
+    assert tree(desk) == before
+    assert "(required)" not in line and "╭" not in line and "---" not in line
+
+
+def test_cuda_where_there_is_none(desk: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    before = tree(desk)
+    line = command(*TRAIN.split(), "--training.device", "cuda").mistake()
+    assert line == "device 'cuda' is not available here; use auto or cpu"
+    assert tree(desk) == before
+
+
+def test_a_disk_that_fails_is_one_line(command: Command, run_copy: Path) -> None:
+    (run_copy / "evaluate-test").write_text("in the way")
+    assert "run/evaluate-test" in command("evaluate", "run").mistake()
+
+
+@pytest.mark.parametrize("flag", ["--lr", "--model.head.experts", "--completely-else", "-"])
+def test_no_flag_is_suggested_where_none_is_near(flag: str) -> None:
+    assert nearest_flag(flag, ["--training.epochs", "--model.head.tied", "--model.head.bias", "--out"]) == ""
+
+
+def test_a_settings_value_is_not_taken_for_a_flag(command: Command, desk: Path) -> None:
+    """`-5` and `-inf` are numbers, so that the range is what is wrong with them."""
+    assert "must be at least 0" in command("examine", "run", "--seed", "-5").mistake()

@@ -1,0 +1,120 @@
+"""The command line among other programs: plain lines in pipes, a reader that goes away, Ctrl-C."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import SMALL, Command, Outcome, process
+
+from backstory.cli.main import main
+from backstory.training.loop import Trainer
+
+LONG = "a folder [with brackets] whose name is long enough to be wrapped where lines are cut at eighty columns"
+
+
+def test_a_real_process_prints_plain_lines(desk: Path) -> None:
+    trained = process("train", "demo", *SMALL, "--corpus", "good.txt", "--out", LONG)
+    out, err = trained.communicate(timeout=120)
+    assert trained.returncode == 0, err
+    assert out.splitlines()[0].startswith(f"{LONG}: validation perplexity ")
+    # Two lines, whatever their length: what the model is, and the epoch. No bar, no colour.
+    assert re.fullmatch(r"[\d,]+ parameters, .*\nepoch +1 .* best\n", err)
+    assert max(map(len, err.splitlines())) > 80
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", out + err)
+
+
+def test_a_path_is_printed_as_it_is(command: Command) -> None:
+    """Neither wrapped nor robbed of its brackets."""
+    begin = ("train", "demo", *SMALL, "--corpus", "good.txt", "--out", LONG)
+    assert command(*begin).code == 0
+    assert f"\n{LONG} is finished already" in command(*begin, "--resume").err
+
+
+def test_a_mistake_in_a_real_process(desk: Path) -> None:
+    failed = process("train", "demo", "--training.epoch", "1")
+    out, err = failed.communicate(timeout=60)
+    assert (failed.returncode, out) == (2, "")
+    assert err.count("\n") == 1 and err.startswith("backstory: there is no flag --training.epoch (did you mean")
+    assert not (desk / "runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["train", "--help"]])
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str], desk: Path) -> None:
+    command = process(*arguments)
+    assert command.stdout is not None and command.stderr is not None
+    command.stdout.close()  # before anything is written, so that writing must fail
+    assert command.wait(60) == 0
+    assert command.stderr.read() == ""
+    command.stderr.close()
+
+
+def test_head_takes_the_first_line(desk: Path) -> None:
+    listing = process("ls")
+    first = subprocess.run(["head", "-n", "1"], stdin=listing.stdout, capture_output=True, text=True, timeout=60)
+    _, err = listing.communicate(timeout=60)
+    assert (first.stdout, err, listing.returncode) == ("models\n", "", 0)
+
+
+def test_an_interrupt_is_one_line(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(arguments: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("backstory.cli.ls.main", interrupted)
+    assert command("ls") == Outcome(130, "", "backstory: interrupted\n")
+
+
+def test_an_interrupt_of_a_real_process(desk: Path) -> None:
+    code = (
+        "import os, signal; from backstory.cli import ls, main; "
+        "ls.KINDS['models'] = lambda: os.kill(os.getpid(), signal.SIGINT); raise SystemExit(main.main(['ls', 'models']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "backstory: interrupted\n")
+
+
+def test_a_stop_while_training_saves_and_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Trainer._step
+
+    def stopped_at_once(trainer: Trainer, *arguments: Any) -> float:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(trainer, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", stopped_at_once)
+    begin = ("train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new")
+    stopped = command(*begin)
+    assert (stopped.code, stopped.out) == (128 + signal.SIGTERM, "")
+    assert stopped.err.splitlines()[-1] == "backstory: stopped and saved; go on with --resume --out new"
+
+
+def test_a_loss_that_breaks_down_is_exit_code_three(command: Command) -> None:
+    broken = command(
+        "train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new", "--training.learning-rate", "1e300"
+    )
+    assert broken.code == 3
+    assert re.match(r"backstory: step \d+: loss nan.*--resume", broken.err.splitlines()[-1])
+
+
+def test_a_warning_is_one_line(command: Command, run_copy: Path) -> None:
+    """A damaged checkpoint is skipped with a warning, here the only one there is."""
+    for weights in run_copy.glob("checkpoints/best-*/weights.safetensors"):
+        weights.write_bytes(b"damaged")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # as outside of tests, where a warning is no error
+        evaluated = command("evaluate", "run")
+    first, second = evaluated.err.splitlines()
+    assert evaluated.code == 2
+    assert first.startswith("backstory: warning: skipping a damaged checkpoint: ")
+    assert second.startswith("backstory: run has no checkpoint to read with; ")
+
+
+def test_the_program_that_is_installed_is_this_one(command: Command) -> None:
+    (entry,) = entry_points(group="console_scripts", name="backstory")
+    assert entry.load() is main

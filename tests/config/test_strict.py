@@ -1,0 +1,296 @@
+"""Strict YAML: what is wrong is told in one line that names the setting, and what is right comes back as it was."""
+
+import dataclasses
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.config import (
+    LSTMConfig,
+    MixtureConfig,
+    RunConfig,
+    SoftmaxConfig,
+    UserError,
+    from_dict,
+    from_yaml,
+    recipes,
+    to_dict,
+    to_yaml,
+    validate,
+)
+from backstory.config.errors import nearest
+from backstory.config.strict import from_file
+
+
+def read(text: str) -> RunConfig:
+    return from_yaml(RunConfig, text, "recipe.yaml")
+
+
+def refusal(text: str) -> str:
+    """The one line with which a YAML text is refused."""
+    with pytest.raises(UserError) as caught:
+        read(text)
+    message = str(caught.value)
+    assert message.startswith("recipe.yaml") and "\n" not in message
+    return message
+
+
+# --- what is wrong ---
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trainig: {}", "unknown key 'trainig' (did you mean 'training'?)"),
+        ("training: {epoch: 3}", "unknown key 'training.epoch' (did you mean 'epochs'?)"),
+        ("model: {core: {hiden: 3}}", "unknown key 'model.core.hiden' (did you mean 'hidden'?)"),
+        ("model: {head: {kind: softmax, experts: 3}}", "unknown key 'model.head.experts'"),
+        ("1: 2", "unknown key '1'"),
+        ("null: 2", "unknown key 'None'"),
+        ("zzzzzz: 1", "unknown key 'zzzzzz'"),
+    ],
+)
+def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:
+    assert refusal(text) == f"recipe.yaml: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: {epochs: true}", "training.epochs must be a whole number, not True"),
+        ("training: {epochs: 3.0}", "training.epochs must be a whole number, not 3.0"),
+        ("training: {epochs: '3'}", "training.epochs must be a whole number, not '3'"),
+        ("training: {epochs: null}", "training.epochs must be a whole number, not None"),
+        ("training: {epochs: [3]}", "training.epochs must be a whole number, not [3]"),
+        ("training: {epochs: 2024-01-01}", "training.epochs must be a whole number, not datetime.date(2024, 1, 1)"),
+        ("training: {learning_rate: fast}", "training.learning_rate must be a number, not 'fast'"),
+        ("training: {learning_rate: true}", "training.learning_rate must be a number, not True"),
+        ("training: {partial_shuffle: 1}", "training.partial_shuffle must be true or false, not 1"),
+        ("training: {partial_shuffle: 'yes'}", "training.partial_shuffle must be true or false, not 'yes'"),
+        ("text: {corpus: 3}", "text.corpus must be text, not 3"),
+        ("text: {maximum_size: many}", "text.maximum_size must be a whole number, not 'many'"),
+        ("training: {decay_epochs: 3}", "training.decay_epochs must be a list, not 3"),
+        ("training: {decay_epochs: [1, two]}", "training.decay_epochs[1] must be a whole number, not 'two'"),
+        (
+            "training: {optimizer: sdg}",
+            "training.optimizer must be one of sgd, adam, nadam (did you mean 'sgd'?), not 'sdg'",
+        ),
+        ("training: {optimizer: [sgd]}", "training.optimizer must be one of sgd, adam, nadam, not ['sgd']"),
+        ("training: [1]", "training must be a mapping of settings, not [1]"),
+        ("training: null", "training must be a mapping of settings, not None"),
+        ("[1, 2]", "the file must be a mapping of settings, not [1, 2]"),
+        ("stdlib", "the file must be a mapping of settings, not 'stdlib'"),
+        ("model: {head: softmax}", "model.head must be a mapping of settings, not 'softmax'"),
+        (
+            "model: {head: {kind: mixure}}",
+            "model.head.kind must be one of softmax, mixture, not 'mixure' (did you mean 'mixture'?)",
+        ),
+        ("model: {head: {kind: [1]}}", "model.head.kind must be one of softmax, mixture, not [1]"),
+        ("model: {core: {kind: gru}}", "model.core.kind must be one of lstm, not 'gru'"),
+    ],
+)
+def test_wrong_types_are_refused(text: str, message: str) -> None:
+    assert refusal(text) == f"recipe.yaml: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: {epochs: 0}", "training.epochs must be at least 1, not 0"),
+        ("training: {learning_rate: 0}", "training.learning_rate must be above 0, not 0.0"),
+        ("training: {learning_rate: -1.5}", "training.learning_rate must be above 0, not -1.5"),
+        ("training: {short_probability: 1.1}", "training.short_probability must be at least 0 and at most 1, not 1.1"),
+        ("training: {learning_rate: .nan}", "training.learning_rate must be above 0, not nan"),
+        ("training: {learning_rate: nan}", "training.learning_rate must be above 0, not nan"),
+        ("training: {weight_decay: .inf}", "training.weight_decay must be at least 0, not inf"),
+        ("training: {weight_decay: -.inf}", "training.weight_decay must be at least 0, not -inf"),
+        ("training: {clip: 1e999}", "training.clip must be at least 0, not inf"),
+        ("model: {core: {weight_drop: 1.0}}", "model.core.weight_drop must be at least 0 and at most 0.999, not 1.0"),
+        ("model: {head: {kind: mixture, experts: 0}}", "model.head.experts must be at least 1, not 0"),
+        ("text: {maximum_size: 1}", "text.maximum_size must be at least 2, not 1"),
+        ("seed: -1", "seed must be at least 0 and at most 2.14748e+09, not -1"),
+    ],
+)
+def test_values_out_of_range_are_refused(text: str, message: str) -> None:
+    assert refusal(text) == f"recipe.yaml: {message}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "training: {epochs: 3",
+        "a: b: c",
+        "\t- x",
+        "training: !!python/object/apply:os.system ['true']",
+        "a: *unknown",
+        "---\na: 1\n---\nb: 2",
+        "text: \x00",
+        "seed: 2024-13-45",
+        "seed: " + "9" * 5000,
+        "[" * 5000,
+    ],
+    ids=["open", "colons", "tab", "object", "alias", "documents", "nul", "date", "digits", "depth"],
+)
+def test_text_that_is_no_yaml_is_refused(text: str) -> None:
+    assert "is not valid YAML" in refusal(text)
+
+
+def test_the_line_of_a_mistake_is_told() -> None:
+    assert (
+        refusal("seed: 1\ntext: {\nmodel: }}\n") == "recipe.yaml is not valid YAML at line 3; correct it and run again"
+    )
+
+
+def test_numbers_too_large_for_a_float_are_refused() -> None:
+    huge = "1" + "0" * 400
+    assert refusal(f"training: {{clip: {huge}}}").startswith("recipe.yaml: training.clip must be")
+    assert refusal(f"seed: {huge}").startswith("recipe.yaml: seed must be at least 0 and at most")
+
+
+@given(st.text(max_size=40) | st.binary(max_size=40).map(lambda b: b.decode("latin-1")))
+def test_any_text_is_settings_or_one_line(text: str) -> None:
+    try:
+        assert isinstance(read(text), RunConfig)
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=2),
+    max_leaves=4,
+)
+PATHS = [
+    *(f"training.{f.name}" for f in dataclasses.fields(RunConfig().training)),
+    *(f"model.core.{f.name}" for f in dataclasses.fields(LSTMConfig)),
+    *(f"model.head.{f.name}" for f in dataclasses.fields(SoftmaxConfig)),
+    *("text", "model", "model.head", "seed"),
+]
+
+
+@given(st.sampled_from(PATHS), PLAIN)
+def test_any_value_is_taken_or_refused_by_the_name_of_its_setting(path: str, value: Any) -> None:
+    data: Any = value
+    for key in reversed(path.split(".")):
+        data = {key: data}
+    try:
+        config = from_dict(RunConfig, data, "here")
+    except UserError as error:
+        assert path in str(error) and str(error).startswith("here: ")
+    else:
+        assert from_dict(RunConfig, to_dict(config), "again") == config
+
+
+# --- what is right ---
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 1e-3), ("1.0e-3", 1e-3), ("'0.5'", 0.5), ("2", 2.0), ("1E5", 1e5), (".5", 0.5), ("1e+2", 100.0)],
+)
+def test_numbers_are_read_as_they_are_meant(text: str, value: float) -> None:
+    found = read(f"training: {{learning_rate: {text}}}").training.learning_rate
+    assert found == value and type(found) is float
+
+
+def test_no_settings_are_the_defaults() -> None:
+    for text in ("", "# nothing\n", "{}", "null", "\ufeff"):
+        assert read(text) == RunConfig()
+
+
+def test_a_union_is_told_apart_by_its_kind() -> None:
+    assert read("model: {head: {kind: mixture, experts: 3}}").model.head == MixtureConfig(experts=3)
+    assert read("model: {head: {bias: false}}").model.head == SoftmaxConfig(bias=False)
+    assert read("text: {maximum_size: null}").text.maximum_size is None
+    assert read("text: {maximum_size: 50}").text.maximum_size == 50
+
+
+def test_lists_become_tuples() -> None:
+    assert read("training: {decay_epochs: [3, 5]}").training.decay_epochs == (3, 5)
+
+
+def values(kind: Any, bounds: tuple[float, float, bool] = (-math.inf, math.inf, False)) -> st.SearchStrategy:
+    """Values of a field's type, within its range."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    low, high, above = bounds
+    if dataclasses.is_dataclass(kind):
+        return settings(typing.cast(type, kind))
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([values(k, bounds) for k in arguments])
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        return st.lists(values(arguments[0]), max_size=3).map(tuple)
+    if kind is int:
+        return st.integers(int(low) if low > -math.inf else None, int(high) if high < math.inf else None)
+    if kind is float:
+        finite = {"min_value": low, "allow_nan": False, "allow_infinity": False, "exclude_min": above}
+        return st.floats(**finite, max_value=high if high < math.inf else None)
+    return {bool: st.booleans(), str: st.text(), type(None): st.none()}[kind]
+
+
+def settings(kind: type) -> st.SearchStrategy:
+    """Configs of a kind."""
+    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+    ranges = {f.name: f.metadata.get("range", (-math.inf, math.inf, False)) for f in fields}
+    return st.builds(kind, **{name: values(hints[name], bounds) for name, bounds in ranges.items()})
+
+
+@given(settings(RunConfig))
+def test_any_config_comes_back_from_its_yaml(config: RunConfig) -> None:
+    assert from_yaml(RunConfig, to_yaml(config), "here") == config
+
+
+def test_yaml_lists_the_settings_in_their_order() -> None:
+    keys = [line.split(":")[0] for line in to_yaml(RunConfig()).splitlines() if not line.startswith(" ")]
+    assert keys == [f.name for f in dataclasses.fields(RunConfig)]
+
+
+def test_validation_is_for_configs_made_in_python_too() -> None:
+    broken = dataclasses.replace(RunConfig(), training=dataclasses.replace(RunConfig().training, clip=math.nan))
+    with pytest.raises(UserError, match=r"settings: training\.clip must be at least 0, not nan"):
+        validate(broken, "settings")
+    validate(RunConfig(), "settings")
+
+
+# --- recipes and files ---
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_packaged_recipes_are_good_and_come_back_from_their_yaml(name: str) -> None:
+    config = recipes.load(name)
+    assert from_yaml(RunConfig, to_yaml(config), name) == config
+    assert recipes.summary(name) and not recipes.summary(name).startswith("#")
+    header = [line for line in recipes.text(name).splitlines() if line.startswith("#")]
+    assert any("command:" in line and f"backstory train {name}" in line for line in header)
+
+
+def test_an_unknown_recipe_is_refused_with_a_hint() -> None:
+    with pytest.raises(UserError, match=r"no recipe 'ptb-smal' \(did you mean 'ptb-small'\?\)"):
+        recipes.load("ptb-smal")
+
+
+def test_a_recipe_of_ones_own_is_read_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("seed: 5\n")
+    assert recipes.load(str(tmp_path / "mine.yaml")).seed == 5
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*absent\.yaml: No such file"):
+        from_file(RunConfig, tmp_path / "absent.yaml")
+    with pytest.raises(UserError, match="Is a directory"):
+        from_file(RunConfig, tmp_path)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"binary\.yaml: it is not UTF-8 text"):
+        from_file(RunConfig, tmp_path / "binary.yaml")
+
+
+def test_hints_name_what_is_near_and_nothing_else() -> None:
+    assert nearest("epoch", ["epochs", "seed"]) == " (did you mean 'epochs'?)"
+    assert nearest("zzz", ["epochs", "seed"]) == ""

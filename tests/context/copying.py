@@ -1,0 +1,37 @@
+"""A model whose memory is known: it expects every token to repeat the one `distance` places before, and sees no further."""
+
+import torch
+from torch import Tensor, nn
+
+from backstory.models import Activations, Capabilities, LanguageModel, Softmax
+
+SURE = 12.0
+"""The logit of the repeated token; the others have 0."""
+
+
+class Copying(LanguageModel):
+    """Predicts the token `distance` places back; uniform where it has not read that many."""
+
+    def __init__(self, types: int, distance: int, exact_state: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(SURE * torch.eye(types, dtype=torch.float64))
+        self.distance = distance
+        self.capabilities = Capabilities(exact_state=exact_state)
+        self.pieces: list[int] = []
+        """Length of every piece of text it was given."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        return len(self.weight)
+
+    def start(self, batch_size: int) -> Tensor:
+        """The last tokens (B, distance - 1), -1 where there is none yet."""
+        return torch.full((batch_size, self.distance - 1), -1)
+
+    def forward(self, tokens: Tensor, state: Tensor) -> tuple[Softmax, Tensor]:
+        self.pieces.append(tokens.shape[1])
+        history = torch.cat([state, tokens], 1)
+        repeated = history[:, : tokens.shape[1]]
+        hidden = (repeated[..., None] == torch.arange(self.vocabulary_size)).double()
+        activations = Activations(hidden, (hidden,), hidden, hidden)
+        return Softmax(activations, hidden, self.weight, None), history[:, history.shape[1] - self.distance + 1 :]

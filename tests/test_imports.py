@@ -1,0 +1,124 @@
+"""Imports point one way, from `config` at the bottom to `cli` on top, and what needs no torch does not import it."""
+
+import ast
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import backstory
+
+PACKAGE = Path(backstory.__file__).parent
+BELOW: dict[str, set[str]] = {"config": set()}
+"""The rooms that each room may import."""
+BELOW["storage"] = {"config"}
+BELOW["text"] = {"storage", *BELOW["storage"]}
+BELOW["models"] = {"text", *BELOW["text"]}
+BELOW["reading"] = {"models", *BELOW["models"]}
+BELOW["training"] = {"reading", *BELOW["reading"]}
+BELOW["context"] = {"reading", *BELOW["reading"]}
+BELOW["interop"] = {"reading", *BELOW["reading"]}
+BELOW["search"] = {"training", *BELOW["training"]}
+BELOW["reports"] = {"config", "storage"}
+BELOW["papers"] = set(BELOW)
+BELOW["api"] = set(BELOW)
+BELOW["cli"] = set(BELOW)
+BELOW["__main__"] = {"cli"}
+BELOW["__init__"] = {"api", "config"}
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(source: str, package: str) -> set[str]:
+    """The modules that a source imports, wherever in it, by their full names."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    package = ".".join(["backstory", *path.relative_to(PACKAGE).parent.parts])
+    return imported(path.read_text(encoding="utf-8"), package)
+
+
+def rooms_of(modules: set[str]) -> set[str]:
+    return {name.split(".")[1] for name in modules if name.startswith("backstory.")}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_imports_from_its_own_room_and_those_below(path: Path) -> None:
+    here = room(path)
+    assert here in BELOW, f"say in this test which rooms {here} may import"
+    above = rooms_of(imports_of(path)) - BELOW[here] - {here}
+    assert above == set()
+
+
+def test_the_order_has_no_cycle() -> None:
+    done: set[str] = set()
+    while len(done) < len(BELOW):
+        ready = {name for name, below in BELOW.items() if name not in done and below <= done}
+        assert ready
+        done |= ready
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = "def f():\n    from backstory.cli import main\n\nfrom . import cheats\nfrom ..models import x\nimport torch.nn\n"
+    assert imported(source, "backstory.reading") == {
+        "backstory.cli.main",
+        "backstory.reading.cheats",
+        "backstory.models.x",
+        "torch.nn",
+    }
+    assert rooms_of({"backstory.models.x", "torch.nn", "backstory.cli.main"}) == {"models", "cli"}
+
+
+@pytest.mark.parametrize("name", ["config", "text", "reports"])
+def test_rooms_without_torch_do_not_mention_it(name: str) -> None:
+    modules = {m for path in SOURCES if room(path) == name for m in imports_of(path)}
+    assert modules
+    assert {m for m in modules if m.split(".")[0] in ("torch", "safetensors")} == set()
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after running the code."""
+    program = f"{code}\nimport json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import backstory",
+        "import backstory.config, backstory.config.recipes",
+        "import backstory.text",
+        "import backstory.reports",
+        "from backstory.cli.main import main; main(['--help'])",
+    ],
+)
+def test_what_needs_no_torch_does_not_load_it(code: str) -> None:
+    modules = loaded_by(code)
+    assert "backstory" in modules
+    assert modules & {"torch", "safetensors"} == set()
+
+
+def test_help_is_there_at_once() -> None:
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "backstory", "--help"], capture_output=True, check=True)
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.3

@@ -1,0 +1,268 @@
+"""The training loop on a tiny run: learning rates, schedules, the averaging trigger, what is logged, saved and stopped."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from runs import checkpoints, contents, events, with_training
+
+from backstory.config import NonFiniteError, RunConfig
+from backstory.models import ComposedModel, clone, flatten
+from backstory.models.loading import load_run
+from backstory.reading import StaticReader, read
+from backstory.storage import read_checkpoint
+from backstory.text import Dataset, rows, segment_bounds
+from backstory.training import loop
+from backstory.training.optimizers import non_monotonic
+
+Train = Callable[..., dict]
+Segments = list[tuple[torch.Tensor, dict, dict]]
+
+
+@pytest.fixture
+def each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step has its own line in the log."""
+    monkeypatch.setattr(loop, "WINDOW", 1)
+
+
+@pytest.mark.usefixtures("each_step")
+def test_the_learning_rate_follows_the_length_of_the_segment(
+    tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, tmp_path: Path
+) -> None:
+    config = with_training(tiny_config, epochs=2, short_probability=0.3)
+    quietly(config, tmp_path / "run")
+    steps, settings = events(tmp_path / "run", "steps"), config.training
+    length = rows(tiny_dataset.splits["train"].ids, settings.batch_size).shape[1]
+    lengths = []
+    for epoch in (1, 2):
+        plan = segment_bounds(length, 10, 2.0, 5, 0.3, np.random.default_rng([config.seed, epoch]))
+        lengths += [last - first for first, last in plan]
+    assert [s["tokens"] for s in steps] == [n * settings.batch_size for n in lengths]
+    assert [s["learning_rate"] for s in steps] == pytest.approx([2.0 * n / 10 for n in lengths], rel=1e-12)
+    assert len(set(lengths)) > 4
+
+
+@pytest.mark.usefixtures("each_step")
+def test_the_rate_that_is_logged_is_the_one_that_was_used(
+    tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path
+) -> None:
+    used: dict[int, float] = {}
+    for step in (1, 5, 12):
+        at_step(step, lambda optimizer, step=step: used.update({step: optimizer.param_groups[0]["lr"]}))
+    quietly(with_training(tiny_config, schedule="step", decay_epochs=(1,)), tmp_path / "run")
+    logged = {s["step"]: s["learning_rate"] for s in events(tmp_path / "run", "steps")}
+    assert used == {step: logged[step] for step in (1, 5, 12)}
+
+
+def test_the_step_schedule_decays_after_the_chosen_epochs(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    quietly(with_training(tiny_config, epochs=4, schedule="step", decay_epochs=(1, 3)), tmp_path / "run")
+    assert [e["learning_rate"] for e in events(tmp_path / "run", "epoch")] == [2.0, 0.5, 0.5, 0.125]
+
+
+@pytest.mark.parametrize("patience", [0, 1])
+def test_the_plateau_schedule_decays_when_validation_stops_improving(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, patience: int
+) -> None:
+    changes = {"schedule": "plateau", "decay_patience": patience, "decay_factor": 0.5, "learning_rate": 20.0}
+    quietly(with_training(tiny_config, epochs=7, averaging="none", **changes), tmp_path / "run")
+    epochs = events(tmp_path / "run", "epoch")
+    rate, waited, best, expected = 20.0, 0, math.inf, []
+    for epoch in epochs:
+        expected.append(rate)
+        waited = 0 if epoch["valid_nats"] < best else waited + 1
+        best = min(best, epoch["valid_nats"])
+        if waited > patience:
+            rate, waited = 0.5 * rate, 0
+    assert [e["learning_rate"] for e in epochs] == expected
+    assert expected[-1] < 20.0
+
+
+def test_averaging_begins_with_the_epoch_after_the_trigger(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    quietly(with_training(tiny_config, epochs=6, learning_rate=40.0, trigger=1), tmp_path / "run")
+    epochs = events(tmp_path / "run", "epoch")
+    values = [e["valid_nats"] for e in epochs]
+    stalled = [non_monotonic(values[:i], value, 1) for i, value in enumerate(values)]
+    first = stalled.index(True)
+    assert first < 5
+    assert [e["averaging"] for e in epochs] == [number > first for number in range(6)]
+
+
+def test_the_best_weights_are_those_that_were_validated(
+    tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, tmp_path: Path
+) -> None:
+    result = quietly(with_training(tiny_config, epochs=3, averaging="always"), tmp_path / "run")
+    epochs = events(tmp_path / "run", "epoch")
+    best = min(epochs, key=lambda e: e["valid_nats"])
+    assert [e["best"] for e in epochs] == [
+        e["valid_nats"] == min(x["valid_nats"] for x in epochs[:i]) for i, e in enumerate(epochs, 1)
+    ]
+    assert (result["figures"]["best_epoch"], result["figures"]["valid_nats"]) == (best["epoch"], best["valid_nats"])
+    assert [p.name for p in checkpoints(tmp_path / "run", "best")] == [f"best-{best['epoch']}"]
+    # With averaging these are the averages, not the weights that training goes on with.
+    run = load_run(tmp_path / "run")
+    ids, start = tiny_dataset.splits["valid"].ids, tiny_dataset.vocabulary.start
+    assert read(StaticReader(run.model), ids, start, rows=10).nats == best["valid_nats"]
+    last = read_checkpoint(checkpoints(tmp_path / "run", "last")[0])
+    saved = read_checkpoint(checkpoints(tmp_path / "run", "best")[0]).tensors["weights"]
+    assert best["epoch"] == 3
+    assert all(torch.equal(saved[n], last.tensors["average"][n]) for n in saved)
+    assert not all(torch.equal(saved[n], last.tensors["weights"][n]) for n in saved)
+
+
+def test_the_log_accounts_for_every_token(
+    tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, tmp_path: Path
+) -> None:
+    quietly(with_training(tiny_config, epochs=2), tmp_path / "run")
+    length = rows(tiny_dataset.splits["train"].ids, 3).shape[1]
+    for epoch in events(tmp_path / "run", "epoch"):
+        windows = [w for w in events(tmp_path / "run", "steps") if w["epoch"] == epoch["epoch"]]
+        assert sum(w["tokens"] for w in windows) == 3 * (length - 1)
+        assert windows[-1]["step"] == epoch["step"]
+        total = sum(w["nats"] * w["tokens"] for w in windows)
+        assert epoch["train_nats"] == pytest.approx(total / (3 * (length - 1)), rel=1e-9)
+
+
+def test_training_learns(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    changes = {"optimizer": "adam", "learning_rate": 0.03, "averaging": "none", "activation_l2": 0.0}
+    result = quietly(with_training(tiny_config, epochs=5, **changes), tmp_path / "run")
+    curve = [e["valid_nats"] for e in result["figures"]["curve"]]
+    assert curve[-1] < 0.8 * math.log(17)  # 17 types
+    assert result["figures"]["valid_perplexity"] == pytest.approx(math.exp(min(curve)))
+
+
+@pytest.fixture
+def segments(monkeypatch: pytest.MonkeyPatch) -> Segments:
+    """Tokens of every segment trained on, and the states before and after it."""
+    found: Segments = []
+    forward = ComposedModel.forward
+
+    def note(self: ComposedModel, tokens: torch.Tensor, state: object) -> tuple:
+        prediction, after = forward(self, tokens, state)
+        if self.training:
+            assert not any(t.requires_grad for t in flatten(state).values())
+            found.append((tokens, flatten(clone(state)), flatten(clone(after))))
+        return prediction, after
+
+    monkeypatch.setattr(ComposedModel, "forward", note)
+    return found
+
+
+def by_epoch(segments: Segments) -> tuple[Segments, Segments]:
+    """Of two epochs with segments of fixed lengths."""
+    return segments[: len(segments) // 2], segments[len(segments) // 2 :]
+
+
+def test_segments_are_the_text_read_from_state_to_state(
+    tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, segments: Segments, tmp_path: Path
+) -> None:
+    quietly(with_training(tiny_config, epochs=2, segment_deviation=0.0, short_probability=0.0), tmp_path / "run")
+    text = torch.from_numpy(rows(tiny_dataset.splits["train"].ids, 3).astype(np.int64))
+    for epoch in by_epoch(segments):
+        assert torch.equal(torch.cat([tokens for tokens, _, _ in epoch], 1), text[:, :-1])
+        assert not any(t.any() for t in epoch[0][1].values())  # each epoch begins afresh
+        for (_, _, ended), (_, began, _) in itertools.pairwise(epoch):
+            assert all(torch.equal(ended[name], began[name]) and ended[name].any() for name in ended)
+
+
+def test_partial_shuffle_rotates_every_row_anew_each_epoch(
+    tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, segments: Segments, tmp_path: Path
+) -> None:
+    changes = {"segment_deviation": 0.0, "short_probability": 0.0, "partial_shuffle": True}
+    quietly(with_training(tiny_config, epochs=2, **changes), tmp_path / "run")
+    text = rows(tiny_dataset.splits["train"].ids, 3).astype(np.int64)
+    turns = []
+    for epoch in by_epoch(segments):
+        found = torch.cat([tokens for tokens, _, _ in epoch], 1).numpy()
+        for row, whole in zip(found, text, strict=True):
+            turn = [t for t in range(len(whole)) if np.array_equal(np.roll(whole, -t)[:-1], row)]
+            assert len(turn) == 1
+            turns += turn
+    assert len(set(turns)) > 4  # of six
+
+
+def test_the_seed_makes_the_run(tiny_config: RunConfig, tiny_run: Path, quietly: Train, tmp_path: Path) -> None:
+    quietly(tiny_config, tmp_path / "same")
+    quietly(type(tiny_config)(tiny_config.text, tiny_config.model, tiny_config.training, seed=2), tmp_path / "other")
+    assert events(tmp_path / "same") == events(tiny_run) != events(tmp_path / "other")
+
+
+def test_clipping_bounds_the_step(tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path) -> None:
+    norms: dict[float, float] = {}
+    for clip in (0.0, 1e-3):
+
+        def note(optimizer: torch.optim.Optimizer, clip: float = clip) -> None:
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+            norms[clip] = torch.cat([g.flatten() for g in gradients]).norm().item()
+
+        at_step(1, note)
+        quietly(with_training(tiny_config, clip=clip), tmp_path / str(clip))
+    assert norms[0.0] > 0.01
+    assert norms[1e-3] == pytest.approx(1e-3, rel=1e-2)
+
+
+# --- numbers that are none ---
+
+
+def poison(optimizer: torch.optim.Optimizer) -> None:
+    with torch.no_grad():
+        optimizer.param_groups[0]["params"][0][0, 0] = torch.nan
+
+
+def infect(optimizer: torch.optim.Optimizer) -> None:
+    """The loss stays finite; the gradient does not."""
+    optimizer.param_groups[0]["params"][0].register_hook(lambda gradient: gradient * torch.inf)
+
+
+@pytest.mark.parametrize(("damage", "what"), [(poison, "loss nan"), (infect, "norm of the gradient (nan|inf)")])
+def test_a_number_that_is_none_stops_before_the_update(
+    tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path, damage: Callable, what: str
+) -> None:
+    config, folder, later = with_training(tiny_config, epochs=2), tmp_path / "run", []
+    kept: dict[str, object] = {}
+
+    def strike(optimizer: torch.optim.Optimizer) -> None:
+        damage(optimizer)
+        parameters = optimizer.param_groups[0]["params"]
+        kept.update(
+            parameters=parameters,
+            values=[p.detach().clone() for p in parameters],
+            files=contents(folder / "checkpoints"),
+        )
+
+    at_step(25, strike)
+    at_step(26, later.append)
+    with pytest.raises(NonFiniteError, match=f"step 26: .*{what}.*; stopped before the update"):
+        quietly(config, folder)
+    assert later == []
+    for parameter, value in zip(kept["parameters"], kept["values"], strict=True):  # type: ignore[arg-type]
+        assert torch.equal(torch.nan_to_num(parameter), torch.nan_to_num(value))
+    assert contents(folder / "checkpoints") == kept["files"] != {}
+    tensors = read_checkpoint(checkpoints(folder, "last")[0]).tensors["weights"]
+    assert all(t.isfinite().all() for t in tensors.values())
+    assert not (folder / "result.json").exists()
+
+
+def test_a_validation_that_is_no_number_saves_nothing(
+    tiny_config: RunConfig, quietly: Train, at_step: Callable, tiny_run: Path, tmp_path: Path
+) -> None:
+    at_step(events(tiny_run, "epoch")[0]["step"], poison)
+    with pytest.raises(NonFiniteError, match="epoch 1: the validation loss is nan"):
+        quietly(tiny_config, tmp_path / "run")
+    assert contents(tmp_path / "run" / "checkpoints") == {}
+
+
+def test_the_log_holds_no_numbers_that_are_none(tiny_run: Path) -> None:
+    def refuse(name: str) -> float:
+        raise AssertionError(name)
+
+    for line in (tiny_run / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=refuse)

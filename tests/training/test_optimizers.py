@@ -1,0 +1,133 @@
+"""NT-ASGD against a loop over its algorithm, the average of the weights, and the trigger."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from backstory.config import TrainingConfig
+from backstory.training.optimizers import WeightAverage, build_optimizer, non_monotonic
+
+CURVATURE = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
+RATE, DECAY, TRIGGER = 0.3, 0.01, 5
+HISTORY = [9.0, 7.0, 6.0, 5.0, 5.5, 5.2, 5.1, 5.05, 5.3, 4.9, 5.6, 5.0]
+"""Validation after each epoch of four steps: worse than the best of all but the last five at the eleventh."""
+
+
+def noises() -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(3, dtype=torch.float64) for _ in range(4 * len(HISTORY))]
+
+
+def naive() -> tuple[list[float], list[float], int]:
+    """Algorithm 1 of Merity et al.: the last iterate, the mean of the iterates since the trigger, and its epoch."""
+    theta, iterates, logs, triggered = [1.0, -2.0, 4.0], [], [], 0
+    for epoch, value in enumerate(HISTORY):
+        for noise in noises()[4 * epoch : 4 * epoch + 4]:
+            gradient = [c.item() * x + n.item() + DECAY * x for c, x, n in zip(CURVATURE, theta, noise, strict=True)]
+            theta = [x - RATE * g for x, g in zip(theta, gradient, strict=True)]
+            if triggered:
+                iterates.append(theta)
+        if not triggered and epoch > TRIGGER and value > min(logs[l] for l in range(epoch - TRIGGER)):  # noqa: E741
+            triggered = epoch
+        logs.append(value)
+    return theta, [sum(column) / len(iterates) for column in zip(*iterates, strict=True)], triggered
+
+
+def test_nt_asgd_is_its_algorithm() -> None:
+    theta = nn.Parameter(torch.tensor([1.0, -2.0, 4.0], dtype=torch.float64))
+    optimizer = build_optimizer([theta], TrainingConfig(learning_rate=RATE, weight_decay=DECAY))
+    average, history, triggered = None, [], 0
+    for epoch, value in enumerate(HISTORY):
+        for noise in noises()[4 * epoch : 4 * epoch + 4]:
+            optimizer.zero_grad()
+            (0.5 * CURVATURE * theta**2 + noise * theta).sum().backward()
+            optimizer.step()
+            if average is not None:
+                average.update()
+        if average is None and non_monotonic(history, value, TRIGGER):
+            average, triggered = WeightAverage([theta]), epoch
+        history.append(value)
+    last, mean, expected = naive()
+    assert average is not None and triggered == expected == 10
+    assert theta.tolist() == pytest.approx(last, rel=1e-12)
+    with average.applied():
+        assert theta.tolist() == pytest.approx(mean, rel=1e-12)
+
+
+@given(st.lists(st.integers(0, 20).map(float), max_size=15), st.integers(0, 20).map(float), st.integers(1, 6))
+def test_the_trigger_is_the_best_of_all_but_the_last_n(history: list[float], value: float, n: int) -> None:
+    best = math.inf
+    for place, earlier in enumerate(history):
+        if place < len(history) - n:
+            best = min(best, earlier)
+    assert non_monotonic(history, value, n) == (value > best)
+
+
+def test_an_average_is_the_mean_of_what_it_was_given() -> None:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.zeros(3, 2)), nn.Parameter(torch.zeros(4))]
+    average, given_values = WeightAverage(parameters), []
+    for _ in range(50):
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.normal_()
+        given_values.append([p.detach().clone() for p in parameters])
+        average.update()
+    for mean, column in zip(average.means, zip(*given_values, strict=True), strict=True):
+        torch.testing.assert_close(mean, torch.stack(column).mean(0))
+    assert average.count == 50
+
+
+def test_the_first_value_is_the_average_exactly() -> None:
+    parameter = nn.Parameter(torch.tensor([1e30, -1e-30, 0.1]))
+    average = WeightAverage([parameter])
+    average.update()
+    assert torch.equal(average.means[0], parameter)
+
+
+def test_applying_an_average_swaps_and_brings_back_every_bit() -> None:
+    parameter = nn.Parameter(torch.tensor([0.1, -0.0, float("nan"), 1e-42]))
+    average = WeightAverage([parameter])
+    average.update()
+    with torch.no_grad():
+        parameter.mul_(3)
+    before = parameter.detach().clone().view(torch.int32)
+    with pytest.raises(ZeroDivisionError), average.applied():
+        assert parameter[0] == 0.1
+        raise ZeroDivisionError
+    assert torch.equal(parameter.detach().view(torch.int32), before)
+    assert parameter.requires_grad
+
+
+def test_an_empty_average_leaves_the_weights() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    with WeightAverage([parameter]).applied():
+        assert parameter.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("nadam", torch.optim.NAdam)]
+)
+def test_the_optimizer_is_the_one_asked_for(name: str, kind: type) -> None:
+    settings = TrainingConfig(optimizer=name, learning_rate=0.5, weight_decay=0.1)  # type: ignore[arg-type]
+    made = build_optimizer([nn.Parameter(torch.ones(2))], settings)
+    assert type(made) is kind
+    assert (made.param_groups[0]["lr"], made.param_groups[0]["weight_decay"]) == (0.5, 0.1)
+
+
+def test_adam_is_its_equations() -> None:
+    parameter = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    made = build_optimizer([parameter], TrainingConfig(optimizer="adam", learning_rate=0.1, weight_decay=0.05))
+    x, m, v = parameter.detach().clone(), torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    for t in range(1, 6):
+        gradient = x**3 + 0.05 * x
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        x = x - 0.1 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        made.zero_grad()
+        (parameter**4 / 4).sum().backward()
+        made.step()
+    torch.testing.assert_close(parameter.detach(), x, rtol=1e-12, atol=0)

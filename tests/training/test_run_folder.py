@@ -1,0 +1,147 @@
+"""A run's folder: begun once, and only overwritten or resumed when asked; nothing is written before a refusal."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from runs import contents, events, with_training
+
+from backstory.config import RunConfig, UserError, from_yaml
+from backstory.training.metrics import MetricsLog, read_events
+from backstory.training.stopping import StopRequest
+
+Train = Callable[..., dict]
+
+
+@pytest.fixture
+def finished(tiny_run: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run."""
+    return Path(shutil.copytree(tiny_run, tmp_path / "tiny"))
+
+
+def refused(quietly: Train, config: RunConfig, out: Path, match: str, mode: str = "new") -> None:
+    before = contents(out.parent)
+    with pytest.raises(UserError, match=match):
+        quietly(config, out, mode=mode)
+    assert contents(out.parent) == before
+
+
+def test_a_run_leaves_its_settings_log_checkpoints_and_result(tiny_config: RunConfig, tiny_run: Path) -> None:
+    left = sorted(p.name for p in tiny_run.iterdir())
+    assert left == ["checkpoints", "config.yaml", "metrics.jsonl", "result.json", "run.json"]
+    assert from_yaml(RunConfig, (tiny_run / "config.yaml").read_text(), "") == tiny_config
+    result = json.loads((tiny_run / "result.json").read_text())
+    assert (result["kind"], result["name"]) == ("training", "tiny")
+    begun = json.loads((tiny_run / "run.json").read_text())
+    assert {k: v for k, v in result["provenance"].items() if k != "seconds"} == begun
+    assert begun["precision"] == "float32" and begun["precision_reason"]
+    assert result["figures"]["curve"][0]["valid_nats"] == events(tiny_run, "epoch")[0]["valid_nats"]
+
+
+def test_a_second_run_into_the_same_folder_is_refused(tiny_config: RunConfig, finished: Path, quietly: Train) -> None:
+    refused(quietly, tiny_config, finished, "is not empty; use --resume")
+
+
+def test_a_folder_that_holds_anything_is_refused(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    refused(quietly, tiny_config, tmp_path / "out", "is not empty")
+    refused(quietly, tiny_config, tmp_path / "out", "something other than a run; it is not overwritten", "overwrite")
+    refused(quietly, tiny_config, tmp_path / "out", "no run to resume", "resume")
+
+
+def test_an_empty_folder_is_taken(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    quietly(tiny_config, tmp_path / "out")
+    assert (tmp_path / "out" / "result.json").exists()
+
+
+def test_nothing_to_resume(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    refused(quietly, tiny_config, tmp_path / "absent", "no run to resume", "resume")
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_or_above_it_is_refused(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    for mode in ("new", "overwrite"):
+        refused(quietly, tiny_config, tmp_path / "file", "is a file", mode)
+    with pytest.raises(UserError, match=r"cannot write to .*file"):
+        quietly(tiny_config, tmp_path / "file" / "below" / "run")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    try:
+        (closed / "probe").touch()
+    except PermissionError:
+        with pytest.raises(UserError, match=r"cannot write to .*closed"):
+            quietly(tiny_config, closed / "run")
+        assert list(closed.iterdir()) == []
+    else:
+        pytest.skip("this user may write where nobody may")
+
+
+def test_overwriting_starts_again_and_leaves_other_files(
+    tiny_config: RunConfig, finished: Path, quietly: Train
+) -> None:
+    (finished / "notes.txt").write_text("mine")
+    (finished / "checkpoints" / ".tmp-1-last-9").mkdir()
+    (finished / "metrics.jsonl").write_text("{}\n" * 100)
+    (finished / "checkpoints" / "last-999").mkdir()
+    quietly(with_training(tiny_config, learning_rate=1.0), finished, mode="overwrite")
+    assert (finished / "notes.txt").read_text() == "mine"
+    assert [e["learning_rate"] for e in events(finished, "epoch")] == [1.0]
+    assert not any(p.name.startswith(".tmp") or p.name == "last-999" for p in (finished / "checkpoints").iterdir())
+
+
+def test_bad_settings_are_refused_before_anything_is_written(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    refused(quietly, with_training(tiny_config, learning_rate=-1.0), tmp_path / "out", "training.learning_rate")
+    refused(quietly, with_training(tiny_config, batch_size=10_000), tmp_path / "out", "too few for batch size")
+    assert not (tmp_path / "out").exists()
+
+
+# --- log and signals ---
+
+
+def test_the_log_is_cut_to_what_the_checkpoint_knew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, 0)
+    log.write("epoch", epoch=1, valid_nats=0.1)
+    kept = log.position()
+    log.write("steps", step=1)
+    log.write("epoch", epoch=2, valid_nats=0.2)
+    log.close()
+    assert [e["epoch"] for e in read_events(path, "epoch")] == [1, 2]
+    log = MetricsLog(path, kept)
+    log.write("epoch", epoch=2, valid_nats=0.3)
+    assert log.position() == path.stat().st_size
+    log.close()
+    assert [e["valid_nats"] for e in read_events(path, "epoch")] == [0.1, 0.3]
+    assert read_events(path, "steps") == []
+
+
+def test_the_log_refuses_numbers_that_json_cannot_hold(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0)
+    with pytest.raises(ValueError, match="JSON"):
+        log.write("epoch", nats=float("inf"))
+    log.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_signals_are_noted_and_then_handled_as_before() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    stop = StopRequest()
+    with stop.listening():
+        assert not stop.requested
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested and stop.signal == signal.SIGINT
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
