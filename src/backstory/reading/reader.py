@@ -24,7 +24,10 @@ class ReaderCapabilities:
 
 
 class Reader(ABC):
-    """Reads B texts side by side, block by block: `predict(tokens)`, score, `observe(targets)`, and on to the next block."""
+    """Reads B texts side by side, block by block: `predict(tokens)`, score, `observe(targets)`, and on to the next block.
+
+    It is called with gradients off; a reader that learns turns them on for itself.
+    """
 
     name: str
     capabilities: ReaderCapabilities = ReaderCapabilities()

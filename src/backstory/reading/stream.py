@@ -54,14 +54,14 @@ def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.dev
     """
     rows = min(rows, len(ids))
     length = math.ceil(len(ids) / rows)
-    padded = np.full(rows * length + 1, first, dtype=np.int64)
-    padded[1 : len(ids) + 1] = ids
-    scored = np.arange(rows * length).reshape(rows, length) < len(ids)
-    inputs, targets = padded[:-1].reshape(rows, length), padded[1:].reshape(rows, length)
     for index, start in enumerate(range(0, length, block)):
-        part = slice(start, start + block)
-        tokens, wanted, kept = (torch.from_numpy(np.ascontiguousarray(a[:, part])) for a in (inputs, targets, scored))
-        yield Block(tokens.to(device), wanted.to(device), kept.to(device), index)
+        # Only the block's own tokens are fetched: ids may lie on disk.
+        places = np.arange(rows)[:, None] * length + np.arange(start, min(start + block, length))
+        scored = places < len(ids)
+        targets = np.where(scored, ids[np.minimum(places, len(ids) - 1)], first)
+        inputs = np.where(places == 0, first, ids[np.clip(places - 1, 0, len(ids) - 1)])
+        tokens, wanted = (torch.from_numpy(a.astype(np.int64)).to(device) for a in (inputs, targets))
+        yield Block(tokens, wanted, torch.from_numpy(scored).to(device), index)
 
 
 def block_count(tokens: int, rows: int, block: int) -> int:
@@ -69,6 +69,7 @@ def block_count(tokens: int, rows: int, block: int) -> int:
     return math.ceil(math.ceil(tokens / min(rows, tokens)) / block)
 
 
+@torch.no_grad()
 def read(
     reader: Reader,
     ids: np.ndarray,
@@ -91,9 +92,7 @@ def read(
     for piece in blocks(ids, first, rows, block, device):
         if observer is not None:
             observer.before(reader, piece)
-        prediction = reader.predict(piece.tokens)
-        with torch.no_grad():
-            log_prob = prediction.log_prob(piece.targets)
+        log_prob = reader.predict(piece.tokens).log_prob(piece.targets)
         kept = log_prob.double()[piece.scored]
         total, tokens = total - kept.sum().item(), tokens + kept.numel()
         if each is not None:

@@ -175,9 +175,9 @@ class Trainer:
         values = torch.stack([loss.detach(), norm, figures["nats"]]).tolist()
         if not all(map(math.isfinite, values)):
             raise NonFiniteError(
-                f"step {self.progress.step + 1}: loss {values[0]}, norm of the gradient {values[1]}; stopped before the update. "
-                "The last checkpoint is whole: go on from it with --resume and a smaller training.learning-rate "
-                "(and --accept config)"
+                f"step {self.progress.step + 1}: loss {values[0]}, norm of the gradient {values[1]}; "
+                "stopped before the update. The last checkpoint is whole: go on from it with --resume and a smaller "
+                "training.learning-rate (and --accept config)"
             )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
