@@ -1,5 +1,8 @@
 """A plain training step as the public reference code takes it: the yardstick of `training.py`."""
 
+from itertools import pairwise
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,8 +14,8 @@ class PlainModel(nn.Module):
     def __init__(self, types: int, embedding: int, sizes: list[int], experts: int, drops: dict[str, float]) -> None:
         super().__init__()
         self.embedding = nn.Embedding(types, embedding)
-        self.lstms = nn.ModuleList(nn.LSTM(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
-        self.raw = nn.ParameterList()
+        self.lstms: Any = nn.ModuleList(nn.LSTM(a, b) for a, b in pairwise(sizes))
+        self.raw: Any = nn.ParameterList()
         for lstm in self.lstms:
             self.raw.append(nn.Parameter(lstm.weight_hh_l0.data.clone()))
             del lstm._parameters["weight_hh_l0"]

@@ -76,10 +76,10 @@ def ours(size: Size) -> Callable[[], None]:
 def reference(size: Size) -> Callable[[], None]:
     """The plain step."""
     import torch
+    from reference import PlainModel, unfused_sgd
     from torch import nn
 
     from backstory.config import MixtureConfig, recipes
-    from reference import PlainModel, unfused_sgd
 
     model_config = recipes.load(size.recipe).model
     core, embedding, head = model_config.core, model_config.embedding, model_config.head
@@ -142,7 +142,8 @@ def compare(size: Size, steps: int, warm_up: int = 2) -> dict[str, dict[str, flo
         process.join()
     tokens = size.batch * size.segment
     return {
-        name: {"tokens_per_second": tokens / statistics.median(times[name]), "peak_gib": peaks[name]} for name in CONTENDERS
+        name: {"tokens_per_second": tokens / statistics.median(times[name]), "peak_gib": peaks[name]}
+        for name in CONTENDERS
     }
 
 

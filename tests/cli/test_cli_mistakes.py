@@ -90,7 +90,8 @@ MISTAKES = [
     (f"{EXAMINE} --targets 1", r"targets must be at least 2, not 1"),
     (f"{EXAMINE} --maximum-context 0", r"maximum_context must be at least 1, not 0"),
     (f"{EXAMINE} --seed -1", r"seed must be at least 0, not -1"),
-    *[(f"{EXAMINE} --memory {v}", rf"memory must be above 0, not {v}") for v in ("nan", "inf", "-inf", "0.0")],
+    *[(f"{EXAMINE} --memory {v}", rf"memory must be above 0, not {v}") for v in ("nan", "0.0")],
+    *[(f"{EXAMINE} --memory {v}", rf"memory must be above 0 and finite, not {v}") for v in ("inf", "-inf")],
     ("reader audit run --places 0", r"places must be at least 1, not 0"),
     ("data show good.txt --minimum-count 0", r"minimum_count must be at least 1, not 0"),
     # Names.

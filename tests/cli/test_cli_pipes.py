@@ -99,7 +99,7 @@ def test_a_loss_that_breaks_down_is_exit_code_three(command: Command) -> None:
         "train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new", "--training.learning-rate", "1e300"
     )
     assert broken.code == 3
-    assert re.match(r"backstory: step \d+: loss nan.*--resume", broken.err.splitlines()[-1])
+    assert re.match(r"backstory: step \d+: loss nan.*--overwrite and a smaller", broken.err.splitlines()[-1])
 
 
 def test_a_warning_is_one_line(command: Command, run_copy: Path) -> None:

@@ -108,13 +108,13 @@ def test_wrong_types_are_refused(text: str, message: str) -> None:
         ("training: {short_probability: 1.1}", "training.short_probability must be at least 0 and at most 1, not 1.1"),
         ("training: {learning_rate: .nan}", "training.learning_rate must be above 0, not nan"),
         ("training: {learning_rate: nan}", "training.learning_rate must be above 0, not nan"),
-        ("training: {weight_decay: .inf}", "training.weight_decay must be at least 0, not inf"),
-        ("training: {weight_decay: -.inf}", "training.weight_decay must be at least 0, not -inf"),
-        ("training: {clip: 1e999}", "training.clip must be at least 0, not inf"),
+        ("training: {weight_decay: .inf}", "training.weight_decay must be at least 0 and finite, not inf"),
+        ("training: {weight_decay: -.inf}", "training.weight_decay must be at least 0 and finite, not -inf"),
+        ("training: {clip: 1e999}", "training.clip must be at least 0 and finite, not inf"),
         ("model: {core: {weight_drop: 1.0}}", "model.core.weight_drop must be at least 0 and at most 0.999, not 1.0"),
         ("model: {head: {kind: mixture, experts: 0}}", "model.head.experts must be at least 1, not 0"),
         ("text: {maximum_size: 1}", "text.maximum_size must be at least 2, not 1"),
-        ("seed: -1", "seed must be at least 0 and at most 2.14748e+09, not -1"),
+        ("seed: -1", "seed must be at least 0 and at most 2147483647, not -1"),
     ],
 )
 def test_values_out_of_range_are_refused(text: str, message: str) -> None:
@@ -294,3 +294,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_hints_name_what_is_near_and_nothing_else() -> None:
     assert nearest("epoch", ["epochs", "seed"]) == " (did you mean 'epochs'?)"
     assert nearest("zzz", ["epochs", "seed"]) == ""
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    with pytest.raises(UserError, match=r"is not valid YAML at line 2 \(key seed stands twice\)"):
+        from_yaml(RunConfig, "seed: 1\nseed: 2\n", "mine.yaml")

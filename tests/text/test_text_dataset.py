@@ -115,9 +115,9 @@ def test_offsets_are_those_of_the_file_in_later_blocks_too(corpus: Make, monkeyp
 
 
 def test_too_short_texts_are_refused(corpus: Make) -> None:
-    with pytest.raises(UserError, match="train text of .* has 1 tokens, fewer than 2"):
+    with pytest.raises(UserError, match=r"train text of .* has 1 tokens, fewer than 2"):
         corpus(b"a", tokenizer="characters")
-    with pytest.raises(UserError, match="valid text of .* has 0 tokens, fewer than 1"):
+    with pytest.raises(UserError, match=r"valid text of .* has 0 tokens, fewer than 1"):
         corpus(TEXT, valid=b"")
 
 

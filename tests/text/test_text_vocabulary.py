@@ -71,7 +71,7 @@ def test_bytes_are_all_there_by_their_number() -> None:
     assert made.unknown is None
     assert made.encode("é").tolist() == [0xC3, 0xA9]
     assert made.counts[ord("a")] == 1
-    with pytest.raises(UserError, match="leave out text.maximum_size"):
+    with pytest.raises(UserError, match=r"set text\.maximum_size to null"):
         of("ab", "bytes", maximum_size=100)
 
 

@@ -14,6 +14,19 @@ from backstory.config.errors import UserError, nearest
 T = TypeVar("T")
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, where YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value} stands twice", key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """A config as plain dictionaries, lists and numbers."""
     return {
@@ -34,14 +47,15 @@ def from_yaml(kind: type[T], text: str, source: str) -> T:
     Raises UserError for text that is not YAML, unknown keys, wrong types and values out of range.
     """
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: impossible dates, numbers, depths
         where = (
             f" at line {error.problem_mark.line + 1}"
             if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark
             else ""
         )
-        raise UserError(f"{source} is not valid YAML{where}; correct it and run again") from None
+        twice = f" ({problem})" if "stands twice" in (problem := getattr(error, "problem", None) or "") else ""
+        raise UserError(f"{source} is not valid YAML{where}{twice}; correct it and run again") from None
     return from_dict(kind, {} if data is None else data, source)
 
 
@@ -137,7 +151,8 @@ def validate(config: Any, source: str, path: str = "") -> None:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             low, high, above = f.metadata.get("range", (-math.inf, math.inf, False))
             if abs(value) == math.inf or not low <= value <= high or (above and value == low):
-                bounds = f"{'above' if above else 'at least'} {low:g}" + (
-                    f" and at most {high:g}" if high < math.inf else ""
+                bounds = f"{'above' if above else 'at least'} {low:.10g}"
+                bounds += (
+                    f" and at most {high:.10g}" if high < math.inf else " and finite" if abs(value) == math.inf else ""
                 )
                 raise UserError(f"{source}: {dotted} must be {bounds}, not {value}")

@@ -56,6 +56,8 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
     """
     if not folder.is_dir():
         raise UserError(f"there is no run folder {folder}; train one with `backstory train RECIPE --out {folder}`")
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} is no run folder; train one with `backstory train RECIPE --out FOLDER`")
     checkpoint = newest_checkpoint(folder / CHECKPOINTS, "best")
     if checkpoint is None:
         raise UserError(

@@ -117,8 +117,8 @@ def build(
     """
     if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":
         if minimum_count > 1 or maximum_size is not None:
-            setting = "minimum_count" if minimum_count > 1 else "maximum_size"
-            raise UserError(f"the vocabulary of the tokenizer {tokenizer.name} is fixed; leave out text.{setting}")
+            setting = "text.minimum_count to 1" if minimum_count > 1 else "text.maximum_size to null"
+            raise UserError(f"the vocabulary of the tokenizer {tokenizer.name} is fixed; set {setting}")
         return _fixed(counts, tokenizer, lowercase)
     ranked = sorted((w for w in counts if w not in (END, UNKNOWN)), key=lambda w: -counts[w])
     special = [UNKNOWN, END] if END in counts else [UNKNOWN]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, to_dict
-from backstory.models import ComposedModel, Precision, detach, to, unflatten
+from backstory.models import ComposedModel, Precision, clone, detach, to, unflatten
 from backstory.models.loading import load_weights, weights
 from backstory.reading import StaticReader, read
 from backstory.storage import Checkpoint, newest_checkpoint, rotate_checkpoints, write_checkpoint
@@ -72,7 +72,9 @@ class Trainer:
             self.average.count = self.progress.averaged
             names = [name for name, _ in self.model.named_parameters()]
             self.average.means = [tensors["average"][name].to(self.device) for name in names]
-        self.state = to(unflatten(self.model.start(self.config.training.batch_size), tensors["state"]), self.device)
+        self.state = to(
+            clone(unflatten(self.model.start(self.config.training.batch_size), tensors["state"])), self.device
+        )
         unpack_random(tensors["random"])
 
     def save(self, log: MetricsLog) -> None:
@@ -176,8 +178,7 @@ class Trainer:
         if not all(map(math.isfinite, values)):
             raise NonFiniteError(
                 f"step {self.progress.step + 1}: loss {values[0]}, norm of the gradient {values[1]}; "
-                "stopped before the update. The last checkpoint is whole: go on from it with --resume and a smaller "
-                "training.learning-rate (and --accept config)"
+                f"stopped before the update. {self._remedy()}"
             )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -185,6 +186,13 @@ class Trainer:
         if self.average is not None:
             self.average.update()
         return values[2]
+
+    def _remedy(self) -> str:
+        if any(self.folder.checkpoints.glob("last-*")):
+            return (
+                "The last checkpoint is whole: go on with --resume, --accept config, a smaller --training.learning-rate"
+            )
+        return "Start again with --overwrite and a smaller --training.learning-rate"
 
     def _end_of_window(self, rate: float, log: MetricsLog, display: Display) -> None:
         progress = self.progress
@@ -230,9 +238,7 @@ class Trainer:
             ids = self.dataset.splits["valid"].ids
             nats = read(reader, ids, words.start, rows=self.config.training.validation_rows).nats
             if not math.isfinite(nats):
-                raise NonFiniteError(
-                    f"epoch {progress.epoch}: the validation loss is {nats}; lower training.learning-rate"
-                )
+                raise NonFiniteError(f"epoch {progress.epoch}: the validation loss is {nats}. {self._remedy()}")
             best = progress.best_nats is None or nats < progress.best_nats
             if best:
                 progress.best_nats, progress.best_epoch = nats, progress.epoch

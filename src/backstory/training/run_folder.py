@@ -11,6 +11,7 @@ from typing import Any, Literal
 from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
 from backstory.models.loading import CHECKPOINTS
 from backstory.storage import sweep_temporaries, write_atomically
+from backstory.storage.provenance import RESULT
 
 Mode = Literal["new", "resume", "overwrite"]
 OURS = ("config.yaml", "run.json", "metrics.jsonl", "result.json", CHECKPOINTS)
@@ -66,8 +67,9 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
     """Make or take the folder of a run, after `check_folder`."""
     folder = RunFolder(path)
     if mode == "overwrite":
-        for name in OURS:
-            target = path / name
+        # What was read and examined with the old weights goes with them.
+        found = [p.parent for kind in ("evaluate", "examine") for p in path.glob(f"{kind}-*/{RESULT}")]
+        for target in [*(path / name for name in OURS), *found]:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     folder.checkpoints.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
