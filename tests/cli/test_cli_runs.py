@@ -115,11 +115,31 @@ def test_evaluate_prints_what_it_writes(command: Command, run_copy: Path) -> Non
 
 def test_units_of_a_score_agree(command: Command, run_copy: Path) -> None:
     command("evaluate", "run", "--split", "valid", "--rows", "4")
-    figures = written(run_copy / "evaluate-valid")["figures"]
+    figures = written(run_copy / "evaluate-valid-rows4")["figures"]
     assert (figures["split"], figures["rows"]) == ("valid", 4)
     assert figures["perplexity"] == pytest.approx(math.exp(figures["nats_per_token"]))
     assert figures["bits_per_token"] == pytest.approx(figures["nats_per_token"] / math.log(2))
     assert figures["audit"]["checks"].keys() == {"causal", "distribution", "scored_before_update", "one_pass"}
+
+
+def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:
+    trained = written(run_copy)
+    for arguments in (("evaluate", "run", "--out", "run"), ("examine", "run", "--out", "run", "--targets", "5")):
+        assert "run/result.json is of kind training and would be lost" in command(*arguments).mistake()
+    assert written(run_copy) == trained
+    command("evaluate", "run", "--split", "valid")
+    command("evaluate", "run", "--split", "valid", "--precision", "bfloat16")
+    assert written(run_copy / "evaluate-valid")["provenance"]["precision"] == "float32"
+    assert written(run_copy / "evaluate-valid-bfloat16")["provenance"]["precision"] == "bfloat16"
+
+
+def test_a_run_is_read_from_another_folder_than_it_was_trained_in(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    train(command)
+    run = Path("new").resolve()
+    monkeypatch.chdir(tmp_path)
+    assert command("evaluate", str(run)).code == 0
 
 
 @pytest.mark.parametrize("tokenizer, unit", [("characters", "character"), ("bytes", "byte")])

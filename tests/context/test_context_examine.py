@@ -16,7 +16,7 @@ from copying import Copying
 from backstory.config import UserError
 from backstory.context import EXPERIMENTS, Examination, ModelScorer, examine, examine_run
 from backstory.context.examine import CONTEXTS
-from backstory.models import Precision
+from backstory.models import Precision, Prediction
 from backstory.models.loading import load_run
 from backstory.reading import Block, StaticReader, read
 from backstory.reports import result_from
@@ -35,7 +35,7 @@ def baseline(model: Copying, ids: np.ndarray) -> np.ndarray:
     """Nats of every token, read once from end to end."""
     pieces = []
 
-    def keep(block: Block, log_prob: torch.Tensor) -> None:
+    def keep(block: Block, prediction: Prediction, log_prob: torch.Tensor) -> None:
         pieces.append(-log_prob[block.scored].double().numpy())
 
     read(StaticReader(model), ids, 0, each=keep)
@@ -172,10 +172,11 @@ def test_the_written_result_is_the_one_returned_and_a_report_takes_it(examined: 
 
 def test_a_result_has_the_documented_fields(examined: tuple[dict[str, Any], Path]) -> None:
     figures = examined[0]["figures"]
-    plain = {"experiment", "split", "unit", "targets", "maximum_context"}
+    plain = {"experiment", "split", "unit", "targets", "maximum_context", "seed"}
     assert figures.keys() == plain | {"baseline", "conditions", "effective_context"}
     assert {key: figures[key] for key in plain} == {
         "experiment": "truncate", "split": "valid", "unit": "word", "targets": 40, "maximum_context": 30,
+        "seed": 0,
     }  # fmt: skip
     assert figures["baseline"].keys() == {"context", "nats", "perplexity"}
     assert figures["effective_context"].keys() == {"context", "low", "high", "threshold_percent"}

@@ -24,14 +24,14 @@ contexts = st.sampled_from([np.uint16, np.int32, np.int64]).flatmap(
 @hypothesis.given(context=contexts, seed=st.integers(0, 2**32))
 def test_the_contract_of_a_perturbation(perturb: Perturbation, context: np.ndarray, seed: int) -> None:
     before = context.copy()
-    changed = perturb(context, np.random.default_rng(seed))
+    changed = perturb(context, int(context[0]), np.random.default_rng(seed))
     assert np.array_equal(context, before), "it changed its input"
     assert changed.ndim == 1 and len(changed) > 0, "it left no context"
     assert np.issubdtype(changed.dtype, np.integer) and changed.min() >= 0 and changed.max() < TYPES
-    again = perturb(context, np.random.default_rng(seed))
+    again = perturb(context, int(context[0]), np.random.default_rng(seed))
     assert np.array_equal(changed, again), "it has randomness of its own"
 
 
 @pytest.mark.parametrize("keep, left", [(1, [4]), (3, [2, 3, 4]), (5, [0, 1, 2, 3, 4]), (9, [0, 1, 2, 3, 4])])
 def test_truncate_keeps_the_nearest(keep: int, left: list[int]) -> None:
-    assert Truncate(keep)(np.arange(5), np.random.default_rng(0)).tolist() == left
+    assert Truncate(keep)(np.arange(5), 0, np.random.default_rng(0)).tolist() == left

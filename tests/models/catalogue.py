@@ -42,13 +42,16 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "lstm, mixture": lambda: lstm(MIXTURE),
     "lstm, untied": lambda: lstm(SoftmaxConfig(tied=False)),
     "lstm, mixture untied": lambda: lstm(MixtureConfig(experts=2, latent_dropout=0.2, tied=False), output=5),
+    "lstm, untied and wider than the embedding": lambda: lstm(SoftmaxConfig(tied=False), output=7),
     "lstm, no bias": lambda: lstm(SoftmaxConfig(bias=False)),
     "lstm, one layer": lambda: lstm(layers=1),
 }
 
 HEADS: dict[str, Callable[[torch.nn.Parameter], Head]] = {
-    "softmax": lambda embedding: SoftmaxHead(SoftmaxConfig(), embedding),
-    "softmax, untied": lambda embedding: SoftmaxHead(SoftmaxConfig(tied=False, bias=False), embedding),
+    "softmax": lambda embedding: SoftmaxHead(SoftmaxConfig(), embedding, embedding.shape[1]),
+    "softmax, untied": lambda embedding: SoftmaxHead(
+        SoftmaxConfig(tied=False, bias=False), embedding, embedding.shape[1]
+    ),
     "mixture": lambda embedding: MixtureHead(MIXTURE, embedding, embedding.shape[1]),
     "mixture, untied": lambda embedding: MixtureHead(
         MixtureConfig(experts=2, tied=False), embedding, embedding.shape[1]

@@ -69,3 +69,11 @@ def test_clone_shares_no_memory_and_detach_does() -> None:
 
 def test_to_moves_every_tensor() -> None:
     assert {t.device.type for t in flatten(to(memory(), "meta")).values()} == {"meta"}
+
+
+@pytest.mark.parametrize("leaf", [7, "text", object()])
+def test_a_state_holds_nothing_but_tensors(leaf: object) -> None:
+    for use in (detach, clone, flatten):
+        with pytest.raises(TypeError, match="a state holds tensors"):
+            use({"h": torch.zeros(1), "count": leaf})
+    assert flatten({"h": torch.zeros(1), "none": None}).keys() == {"h"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backstory.models import ComposedModel
+from backstory.models import ComposedModel, Prediction
 from backstory.reading import Block, StaticReader, block_count, blocks, read
 
 Stream = Callable[[int], np.ndarray]
@@ -49,7 +49,8 @@ def test_a_reading_counts_and_averages_what_was_scored(
 ) -> None:
     found: list[Tensor] = []
 
-    def each(piece: Block, log_prob: Tensor) -> None:
+    def each(piece: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        assert torch.equal(prediction.log_prob(piece.targets), log_prob)
         assert not log_prob.requires_grad and log_prob.shape == piece.targets.shape
         found.append(log_prob.double()[piece.scored])
 

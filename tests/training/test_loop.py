@@ -3,21 +3,22 @@
 import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from runs import checkpoints, contents, events, with_training
+from runs import checkpoints, contents, events, outcome, with_training
+from torch import nn
 
-from backstory.config import NonFiniteError, RunConfig
-from backstory.models import ComposedModel, clone, flatten
+from backstory.config import NonFiniteError, RunConfig, TrainingConfig
+from backstory.models import ComposedModel, Prediction, clone, flatten
 from backstory.models.loading import load_run
 from backstory.reading import StaticReader, read
 from backstory.storage import read_checkpoint
 from backstory.text import Dataset, rows, segment_bounds
-from backstory.training import loop
+from backstory.training import Likelihood, Stopped, loop
 from backstory.training.optimizers import non_monotonic
 
 Train = Callable[..., dict]
@@ -207,6 +208,81 @@ def test_clipping_bounds_the_step(tiny_config: RunConfig, quietly: Train, at_ste
         quietly(with_training(tiny_config, clip=clip), tmp_path / str(clip))
     assert norms[0.0] > 0.01
     assert norms[1e-3] == pytest.approx(1e-3, rel=1e-2)
+
+
+# --- parts with a rate of their own, figures of an objective's own ---
+
+
+def in_groups(parameters: Iterable[nn.Parameter], settings: TrainingConfig) -> torch.optim.Optimizer:
+    """Adam with the last parameters in front, at a tenth of the rate."""
+    listed = list(parameters)
+    groups = [{"params": listed[3:], "scale": 0.1}, {"params": listed[:3]}]
+    return torch.optim.Adam(groups, lr=settings.learning_rate)
+
+
+class Telling(Likelihood):
+    """A likelihood with a figure of its own."""
+
+    def __call__(self, prediction: Prediction, targets: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, figures = super().__call__(prediction, targets)
+        return loss, {**figures, "first": targets.float().mean(), "length": torch.tensor(float(targets.shape[1]))}
+
+
+def test_a_group_has_its_own_rate_and_resumes(
+    tiny_config: RunConfig,
+    quietly: Train,
+    at_step: Callable,
+    stop_after: Callable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "build_optimizer", in_groups)
+    used: list[list[float]] = []
+    at_step(1, lambda optimizer: used.append([group["lr"] for group in optimizer.param_groups]))
+    config = with_training(tiny_config, optimizer="adam", learning_rate=0.01, averaging="none", segment_deviation=0.0)
+    quietly(with_training(config, short_probability=0.0), tmp_path / "one")
+    assert used == [pytest.approx([0.001, 0.01])]
+    quietly(config, tmp_path / "straight")
+    stop_after(9)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "broken")
+    quietly(config, tmp_path / "broken", mode="resume")
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "straight")
+
+
+def test_every_figure_of_the_objective_is_logged_by_its_name(
+    tiny_config: RunConfig, quietly: Train, stop_after: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_training(tiny_config, epochs=2, short_probability=0.3)
+    quietly(config, tmp_path / "plain")
+    monkeypatch.setattr(loop, "Likelihood", Telling)
+    monkeypatch.setattr(loop, "WINDOW", 5)
+    quietly(config, tmp_path / "straight")
+    windows, epochs = events(tmp_path / "straight", "steps"), events(tmp_path / "straight", "epoch")
+    for epoch, plain in zip(epochs, events(tmp_path / "plain", "epoch"), strict=True):
+        assert {k: v for k, v in epoch.items() if k not in ("first", "length")} == plain
+        inside = [w for w in windows if w["epoch"] == epoch["epoch"]]
+        tokens = sum(w["tokens"] for w in inside)
+        for name, total in (("nats", epoch["train_nats"]), ("first", epoch["first"]), ("length", epoch["length"])):
+            assert total == pytest.approx(sum(w[name] * w["tokens"] for w in inside) / tokens, rel=1e-9)
+    stop_after(8)  # in the middle of a window
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "broken")
+    quietly(config, tmp_path / "broken", mode="resume")
+    assert outcome(tmp_path / "broken") == outcome(tmp_path / "straight")
+
+
+@pytest.mark.usefixtures("each_step")
+def test_figures_are_weighted_by_tokens(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "Likelihood", Telling)
+    quietly(with_training(tiny_config, short_probability=0.3), tmp_path / "run")
+    lengths = [w["tokens"] / 3 for w in events(tmp_path / "run", "steps")]
+    assert [w["length"] for w in events(tmp_path / "run", "steps")] == lengths
+    weighted = sum(n * n for n in lengths) / sum(lengths)
+    assert weighted != pytest.approx(sum(lengths) / len(lengths), rel=1e-3)
+    assert events(tmp_path / "run", "epoch")[0]["length"] == pytest.approx(weighted, rel=1e-9)
 
 
 # --- numbers that are none ---

@@ -8,8 +8,9 @@ import pytest
 import torch
 from runs import checkpoints, contents, events, outcome, saved_progress, with_model, with_training
 
-from backstory.config import MixtureConfig, RunConfig, UserError
+from backstory.config import MixtureConfig, RunConfig, UserError, to_yaml
 from backstory.models.cores import recurrence
+from backstory.storage import read_checkpoint, write_checkpoint
 from backstory.training import Stopped
 
 Train = Callable[..., dict]
@@ -172,8 +173,9 @@ def test_a_run_that_fell_back_can_stop_before_the_damaged_checkpoint(
 
 def refused(quietly: Train, config: RunConfig, folder: Path, match: str, **options: object) -> None:
     before = contents(folder)
-    with pytest.raises(UserError, match=match):
+    with pytest.raises(UserError, match=match) as told:
         quietly(config, folder, mode="resume", **options)
+    assert "\n" not in str(told.value)
     assert contents(folder) == before
 
 
@@ -198,6 +200,147 @@ def test_a_finished_run_goes_on_when_more_epochs_are_accepted(
     assert events(tmp_path / "run") == events(tmp_path / "straight")
 
 
+@pytest.fixture
+def at_most(at_step: Callable) -> Callable[[int], None]:
+    """Break the test off after so many more steps, as a run without an end would not."""
+    return lambda steps: at_step(steps, crash)
+
+
+@pytest.mark.parametrize("segments", [0, 3], ids=["between epochs", "inside one"])
+def test_a_run_that_is_past_the_accepted_epochs_is_finished(
+    tiny_config: RunConfig,
+    tiny_run: Path,
+    quietly: Train,
+    stop_after: StopAfter,
+    at_most: Callable,
+    tmp_path: Path,
+    segments: int,
+) -> None:
+    folder, config = tmp_path / "run", with_training(tiny_config, epochs=5)
+    end = events_end(tiny_run)
+    stop_after(2 * end + segments)
+    with pytest.raises(Stopped):
+        quietly(config, folder)
+    at_most(200)
+    accept = frozenset({"config"})
+    result = quietly(with_training(config, epochs=1), folder, mode="resume", accept=accept)
+    assert result["figures"]["epochs"] == len(events(folder, "epoch")) >= 1
+    assert saved_progress(folder)["finished"]
+    # And back: the epoch goes on where it was left.
+    quietly(config, folder, mode="resume", accept=accept)
+    quietly(config, tmp_path / "straight")
+    assert events(folder, "epoch") == events(tmp_path / "straight", "epoch")
+
+
+def events_end(folder: Path) -> int:
+    """Steps of an epoch, about: lengths are drawn."""
+    return events(folder, "epoch")[0]["step"]
+
+
+def test_fine_tuning_past_the_accepted_epochs_is_finished(
+    tiny_config: RunConfig, quietly: Train, stop_after: StopAfter, at_most: Callable, tmp_path: Path
+) -> None:
+    config = with_training(tiny_config, finetune_epochs=6, finetune_learning_rate=1.0, trigger=9)
+    stop_after(100)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "run")
+    assert len(saved_progress(tmp_path / "run")["history"]) > 1
+    at_most(200)
+    shorter = with_training(config, finetune_epochs=1)
+    quietly(shorter, tmp_path / "run", mode="resume", accept=frozenset({"config"}))
+    assert saved_progress(tmp_path / "run")["finished"]
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["trained", "fine-tuned"])
+def test_a_finished_run_goes_on_when_more_fine_tuning_is_accepted(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, before: int
+) -> None:
+    def config(finetune_epochs: int) -> RunConfig:
+        return with_training(tiny_config, finetune_epochs=finetune_epochs, finetune_learning_rate=1.0)
+
+    quietly(config(before), tmp_path / "run")
+    quietly(config(2), tmp_path / "run", mode="resume", accept=frozenset({"config"}))
+    quietly(config(2), tmp_path / "straight")
+    assert [e["finetuning"] for e in events(tmp_path / "run", "epoch")] == [False, True, True]
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+
+
+def test_fewer_epochs_and_fine_tuning_accepted_inside_an_epoch(
+    tiny_config: RunConfig, tiny_run: Path, quietly: Train, stop_after: StopAfter, tmp_path: Path
+) -> None:
+    stop_after(events_end(tiny_run) + 7)
+    with pytest.raises(Stopped):
+        quietly(with_training(tiny_config, epochs=3), tmp_path / "run")
+    changed = with_training(tiny_config, finetune_epochs=2)
+    quietly(changed, tmp_path / "run", mode="resume", accept=frozenset({"config"}))
+    epochs = events(tmp_path / "run", "epoch")
+    assert [e["finetuning"] for e in epochs] == [False, True, True]
+    # The epoch that was left counts for nothing: each window is of one stage.
+    tokens = [sum(w["tokens"] for w in events(tmp_path / "run", "steps") if w["epoch"] == n) for n in (1, 2, 3)]
+    assert tokens[0] == tokens[1] == tokens[2]
+
+
+def test_what_was_accepted_need_not_be_accepted_again(
+    stopped: tuple[RunConfig, Path], quietly: Train, at_step: Callable
+) -> None:
+    config, folder = stopped
+    changed = with_training(config, learning_rate=0.5)
+    at_step(2, crash)
+    with pytest.raises(Crash):
+        quietly(changed, folder, mode="resume", accept=frozenset({"config"}))
+    quietly(changed, folder, mode="resume")
+    assert [e["learning_rate"] for e in events(folder, "epoch")] == [2.0, 0.5]
+
+
+def test_settings_edited_in_the_folder_are_refused_unless_accepted(
+    stopped: tuple[RunConfig, Path], quietly: Train
+) -> None:
+    config, folder = stopped
+    edited = with_training(config, learning_rate=0.5)
+    (folder / "config.yaml").write_text(to_yaml(edited))
+    refused(quietly, edited, folder, r"config.yaml is not what last-35 was trained with; .*--accept config")
+    quietly(edited, folder, mode="resume", accept=frozenset({"config"}))
+    assert [e["learning_rate"] for e in events(folder, "epoch")] == [2.0, 0.5]
+
+
+@pytest.mark.parametrize("damage", ["absent", "empty", "shorter"])
+def test_a_log_that_lost_what_the_checkpoint_knew_is_refused(
+    stopped: tuple[RunConfig, Path], quietly: Train, tmp_path: Path, damage: str
+) -> None:
+    config, folder = stopped
+    whole = (folder / "metrics.jsonl").read_bytes()
+    if damage == "absent":
+        (folder / "metrics.jsonl").unlink()
+    else:
+        (folder / "metrics.jsonl").write_bytes(whole[: len(whole) - 1 if damage == "shorter" else 0])
+    refused(quietly, config, folder, r"metrics.jsonl is (missing|shorter).*restore the file.*--overwrite")
+    (folder / "metrics.jsonl").write_bytes(whole)
+    quietly(config, folder, mode="resume")
+    quietly(config, tmp_path / "straight")
+    assert outcome(folder) == outcome(tmp_path / "straight")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["progress"].update(mood=1),
+        lambda d: d["progress"].pop("epoch_tokens"),
+        lambda d: d.pop("progress"),
+        lambda d: d.pop("config"),
+    ],
+    ids=["more", "fewer", "none", "no hash"],
+)
+def test_a_checkpoint_of_another_version_is_refused(
+    stopped: tuple[RunConfig, Path], quietly: Train, change: Callable[[dict], object]
+) -> None:
+    config, folder = stopped
+    newest = checkpoints(folder, "last")[0]
+    saved = read_checkpoint(newest)
+    change(saved.documents["progress"])
+    write_checkpoint(newest.parent, newest.name, saved.tensors, saved.documents)
+    refused(quietly, config, folder, "last-35 was saved by another version of backstory; .*--overwrite")
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -212,6 +355,14 @@ def test_accepted_settings_of_another_model_are_refused(
 ) -> None:
     config, folder = stopped
     refused(quietly, change(config), folder, "does not fit", accept=frozenset({"config"}))
+
+
+def test_accepted_settings_of_an_optimizer_that_cannot_go_on_are_refused(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    quietly(with_training(tiny_config, optimizer="adam", learning_rate=0.01), tmp_path / "run")
+    other = with_training(tiny_config, optimizer="nadam", learning_rate=0.01, epochs=2)
+    refused(quietly, other, tmp_path / "run", r"does not fit .*no mu_product", accept=frozenset({"config"}))
 
 
 @pytest.fixture

@@ -109,6 +109,17 @@ def test_bad_settings_are_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("change", [{"finetune_epochs": 1}, {"averaging": "always"}], ids=str)
+@pytest.mark.parametrize("optimizer", ["adam", "nadam"])
+def test_averaged_sgd_without_sgd_is_refused_before_anything_is_written(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, optimizer: str, change: dict
+) -> None:
+    config = with_training(tiny_config, optimizer=optimizer, **change)
+    refused(
+        quietly, config, tmp_path / "out", f"training.{next(iter(change))}.* training.optimizer sgd, not {optimizer}"
+    )
+
+
 # --- log and signals ---
 
 

@@ -28,6 +28,8 @@ class Arguments:
     """auto, cpu or cuda."""
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    out: Path | None = None
+    """Where result.json goes (else RUN/evaluate-SPLIT)."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
@@ -47,6 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             precision=given.precision,
             device=given.device,
             data_dir=given.data_dir,
+            out=given.out,
             progress=progress,
         )
     print(as_json(result) if given.json else describe(result))

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -44,14 +44,14 @@ def _models() -> dict[str, str]:
     return {f"{part} {c.kind}": (c.__doc__ or "").splitlines()[0] for part, kinds in parts.items() for c in kinds}
 
 
-def _registry(module: str, name: str) -> Mapping[str, Any]:
-    return getattr(importlib.import_module(module), name)
+def _descriptions(module: str, name: str) -> Mapping[str, str]:
+    return {key: kind.description for key, kind in getattr(importlib.import_module(module), name).items()}
 
 
 KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "models": _models,
     "recipes": lambda: {name: recipes.summary(name) for name in recipes.names()},
-    "corpora": lambda: {name: c.description for name, c in _registry("backstory.text", "CORPORA").items()},
-    "readers": lambda: _registry("backstory.reading", "READERS"),
-    "experiments": lambda: _registry("backstory.context", "EXPERIMENTS"),
+    "corpora": lambda: _descriptions("backstory.text", "CORPORA"),
+    "readers": lambda: _descriptions("backstory.reading", "READERS"),
+    "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
 }

@@ -1,6 +1,6 @@
 """What a prediction depends on: scorers, perturbations of the context, experiments and their statistics."""
 
-from backstory.context.examine import EXPERIMENTS, Examination, examine
+from backstory.context.examine import EXPERIMENTS, Examination, Experiment, examine
 from backstory.context.laboratory import examine_run
 from backstory.context.perturbations import Perturbation, Truncate
 from backstory.context.scorer import ModelScorer, Scorer
@@ -9,6 +9,7 @@ from backstory.context.statistics import Interval, effective_context, paired_int
 __all__ = [
     "EXPERIMENTS",
     "Examination",
+    "Experiment",
     "Interval",
     "ModelScorer",
     "Perturbation",

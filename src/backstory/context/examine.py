@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config import UserError, nearest
+from backstory.config import NonFiniteError, UserError, nearest
 from backstory.context.perturbations import Perturbation, Truncate
 from backstory.context.scorer import Scorer
 from backstory.context.statistics import effective_context, paired_interval
 
 CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 700, 1000)
 THRESHOLD = 0.01
-EXPERIMENTS = {"truncate": "keep only the n nearest tokens, n from 5 to 1000 (figure 1a); gives the effective context"}
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -35,26 +35,39 @@ class Examination:
 
         Raises UserError where the text is too short.
         """
+        check_length(len(self.ids), self.maximum_context)
         possible = len(self.ids) - self.maximum_context
-        if possible < 2:
-            raise UserError(
-                f"the text has {len(self.ids):,} tokens, too few for contexts of {self.maximum_context:,}; "
-                "choose a longer split or a smaller --maximum-context"
-            )
         chosen = np.random.default_rng(self.seed).choice(possible, min(self.targets, possible), replace=False)
         return np.sort(chosen) + self.maximum_context
 
     def nats(self, positions: np.ndarray, perturb: Perturbation, progress: Callable[[int], None]) -> np.ndarray:
         """Nats of the targets (P,), each after its perturbed context of `maximum_context` tokens."""
         random = np.random.default_rng([self.seed, 1])
-        contexts = [perturb(np.asarray(self.ids[p - self.maximum_context : p]), random) for p in positions]
-        return -self.scorer.score(contexts, np.asarray(self.ids[positions]), progress)
+        targets, reach = np.asarray(self.ids[positions]), self.maximum_context
+        pairs = zip(positions, targets, strict=True)
+        contexts = [perturb(np.asarray(self.ids[p - reach : p]), int(target), random) for p, target in pairs]
+        nats = -self.scorer.score(contexts, targets, progress)
+        if not np.isfinite(nats).all():
+            raise NonFiniteError("a score is not a finite number: the weights broke down")
+        return nats
 
 
-def examine(experiment: str, on: Examination, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-    """Run an experiment by name; `progress` is told (tokens read so far, tokens in all). Raises UserError."""
+def check_length(tokens: int, maximum_context: int) -> None:
+    """Raise UserError unless a text of so many tokens has at least two targets with such a context."""
+    if tokens - maximum_context < 2:
+        raise UserError(
+            f"the text has {tokens:,} tokens, too few for contexts of {maximum_context:,}; "
+            "choose a longer split or a smaller --maximum-context"
+        )
+
+
+def examine(experiment: str, on: Examination, progress: Progress | None = None) -> dict[str, Any]:
+    """Run an experiment by name; `progress` is told (tokens read so far, tokens in all).
+
+    Raises UserError, and NonFiniteError when a score is not a number.
+    """
     check_experiment(experiment)
-    return _truncate(on, progress or (lambda done, total: None))
+    return EXPERIMENTS[experiment].run(on, progress or (lambda done, total: None))
 
 
 def check_experiment(name: str) -> None:
@@ -65,7 +78,7 @@ def check_experiment(name: str) -> None:
         )
 
 
-def _truncate(on: Examination, progress: Callable[[int, int], None]) -> dict[str, Any]:
+def _truncate(on: Examination, progress: Progress) -> dict[str, Any]:
     """Figure 1a: the loss of perplexity with only the n nearest tokens, for each n."""
     positions = on.positions()
     contexts = [n for n in CONTEXTS if n < on.maximum_context] + [on.maximum_context]
@@ -100,3 +113,18 @@ def _effect(differences: np.ndarray, seed: int) -> dict[str, float]:
     interval = paired_interval(differences, seed)
     percent = 100 * float(np.expm1(interval.value))
     return {"effect": interval.value, "low": interval.low, "high": interval.high, "effect_percent": percent}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment by what it does and the function that runs it."""
+
+    description: str
+    run: Callable[[Examination, Progress], dict[str, Any]]
+
+
+EXPERIMENTS = {
+    "truncate": Experiment(
+        "keep only the n nearest tokens, n from 5 to 1000 (figure 1a); gives the effective context", _truncate
+    )
+}

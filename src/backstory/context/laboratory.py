@@ -1,20 +1,19 @@
 """Examine a trained run: the baseline by reading the split once, then an experiment on chosen targets."""
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from torch import Tensor
 
-from backstory.config import UserError
-from backstory.context.examine import Examination, check_experiment, examine
+from backstory.context.examine import Examination, check_experiment, check_length, examine
 from backstory.context.scorer import ModelScorer
+from backstory.models import Prediction
 from backstory.reading import Block, read
 from backstory.reading.evaluation import open_run
-from backstory.storage.provenance import write_result
+from backstory.storage.provenance import check_place, write_result
 
 
 def examine_run(
@@ -41,29 +40,23 @@ def examine_run(
     path = Path(folder)
     destination = Path(out or path / f"examine-{experiment}-{split}")
     opened = open_run(folder, split, precision=precision, device=device, data_dir=data_dir)
-    began, ids = time.perf_counter(), opened.split.ids
-    scorer = ModelScorer(opened.run.model, opened.reader.precision, memory)
-    _check_place(destination)
-    on = Examination(ids, np.empty(0), scorer, targets, maximum_context, seed)
-    on.positions()  # a text that is too short is refused before the baseline is read
-    pieces: list[np.ndarray] = []
+    check_place(destination, "examination")
+    origin, began = opened.provenance(), time.perf_counter()
+    ids, scorer = opened.split.ids, ModelScorer(opened.run.model, opened.reader.precision, memory)
+    check_length(len(ids), maximum_context)  # before the baseline is read
+    baseline: list[np.ndarray] = []
 
-    def keep(block: Block, log_prob: torch.Tensor) -> None:
-        pieces.append(-log_prob[block.scored].double().cpu().numpy())
+    def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        baseline.append(-log_prob[block.scored].double().cpu().numpy())
 
     read(opened.reader, ids, opened.dataset.vocabulary.start, each=keep)
-    on = Examination(ids, np.concatenate(pieces), scorer, targets, maximum_context, seed)
+    on = Examination(ids, np.concatenate(baseline), scorer, targets, maximum_context, seed)
     figures = {
         "experiment": experiment,
         "split": split,
         "unit": opened.dataset.vocabulary.tokenizer.unit,
+        "seed": seed,
         **examine(experiment, on, progress),
     }
-    return write_result(destination, "examination", path.name, figures, opened.provenance(time.perf_counter() - began))
-
-
-def _check_place(folder: Path) -> None:
-    """Raise UserError unless a folder can be made there: better before the work than after it."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {there}; choose another folder with --out")
+    origin["seconds"] = round(time.perf_counter() - began, 1)
+    return write_result(destination, "examination", path.name, figures, origin)

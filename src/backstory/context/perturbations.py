@@ -7,9 +7,12 @@ import numpy as np
 
 
 class Perturbation(Protocol):
-    """A context (n,) of token ids, nearest last, to another context; randomness only from the generator given."""
+    """A context (n,) of token ids, nearest last, and the token that follows it, to another context.
 
-    def __call__(self, context: np.ndarray, random: np.random.Generator) -> np.ndarray: ...
+    Randomness comes only from the generator given.
+    """
+
+    def __call__(self, context: np.ndarray, target: int, random: np.random.Generator) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -18,5 +21,5 @@ class Truncate:
 
     keep: int
 
-    def __call__(self, context: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    def __call__(self, context: np.ndarray, target: int, random: np.random.Generator) -> np.ndarray:
         return context[len(context) - min(self.keep, len(context)) :]

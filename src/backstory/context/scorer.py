@@ -47,8 +47,7 @@ class ModelScorer:
         with evaluating(self.model), self.precision.context(self.device):
             prediction, _ = self.model(tokens, self.model.start(1))
         activations = prediction.activations
-        assert activations is not None
-        held = [activations.embedded, *activations.layers, activations.head_input]
+        held = [] if activations is None else [activations.embedded, *activations.layers, activations.head_input]
         # Gates and copies: about eight times the outputs. A row also pays for one line of logits, in three copies.
         row = 8 * sum(t.numel() * 4 for t in held) + 12 * self.model.vocabulary_size
         return int(np.clip(memory // row, 1, MOST_ROWS))
@@ -68,8 +67,12 @@ class ModelScorer:
 
     def _batches(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
         order = np.argsort(lengths, kind="stable")
-        for start in range(0, len(order), self.rows):
-            yield order[start : start + self.rows]
+        while len(order):
+            rows = self.rows
+            if not self.model.capabilities.exact_state:  # read in one piece, so a row costs as much as it is long
+                rows = max(1, rows * STEPS // max(STEPS, int(lengths[order[:rows]].max())))
+            yield order[:rows]
+            order = order[rows:]
 
     def _batch(self, contexts: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
         """One batch, shorter contexts padded at their end, where a causal model cannot see it."""

@@ -54,20 +54,25 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
 
     Raises UserError when the parts do not fit together.
     """
-    size, core = config.embedding.size, config.core
-    tied_softmax = isinstance(config.head, SoftmaxConfig) and config.head.tied
-    output = core.output or (size if isinstance(config.head, SoftmaxConfig) else core.hidden)
-    if isinstance(config.head, SoftmaxConfig) and output != size:
-        how = "tied to the embedding" if tied_softmax else "of the embedding's shape"
-        raise UserError(
-            f"the softmax is {how} (size {size}), so model.core.output must be {size} or none, not {output}"
-        )
-    embedding = WordEmbedding(vocabulary_size, size, config.embedding.dropout)
+    embedding = WordEmbedding(vocabulary_size, config.embedding.size, config.embedding.dropout)
+    core = _build_core(config)
     if isinstance(config.head, MixtureConfig):
-        head: Head = MixtureHead(config.head, embedding.weight, output)
+        head: Head = MixtureHead(config.head, embedding.weight, core.output_size)
     else:
-        head = SoftmaxHead(config.head, embedding.weight)
-    return ComposedModel(embedding, LSTM(core, size, output), head)
+        head = SoftmaxHead(config.head, embedding.weight, core.output_size)
+    return ComposedModel(embedding, core, head)
+
+
+def _build_core(config: ModelConfig) -> Core:
+    size, core = config.embedding.size, config.core
+    tied = isinstance(config.head, SoftmaxConfig) and config.head.tied
+    output = core.output or (size if tied else core.hidden)
+    if tied and output != size:
+        raise UserError(
+            f"the softmax is tied to the embedding, of size {size}, so model.core.output must be {size} or none, "
+            f"not {output}; or set model.head.tied to false"
+        )
+    return LSTM(core, size, output)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -7,8 +7,8 @@ from torch import Tensor
 def keep_mask(shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
     """Zeros with the given probability, else 1 / (1 - probability); dtype and device of `like`.
 
-    On the CPU four decisions are cut from each 64-bit random number, which is five times faster than `bernoulli_`
-    and rounds the probability to a multiple of 2^-16.
+    On the CPU four decisions are cut from each 64-bit random number, which is faster than `bernoulli_` and rounds the
+    probability to a multiple of 2^-16.
     """
     if like.device.type != "cpu":
         return (

@@ -1,13 +1,13 @@
 """A trained model from its run folder: the best weights, with the settings and vocabulary saved and hashed beside them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from backstory.config import RunConfig, UserError, from_dict
+from backstory.config import RunConfig, TextConfig, UserError, from_dict
 from backstory.models.composed import ComposedModel, build_model
 from backstory.storage import newest_checkpoint
 from backstory.text.vocabulary import Vocabulary
@@ -45,8 +45,23 @@ class LoadedRun:
     config: RunConfig
     corpus: dict[str, Any]
     """Name, fingerprint, types and provenance of the training corpus."""
-    data_dir: Path | None
-    """The folder that the corpus was found in, if one was given."""
+    places: dict[str, str]
+    """Where the corpus was found: `data_dir` if one was given, `corpus` if it is a path."""
+
+    def text_source(self, data_dir: Path | None) -> tuple[TextConfig, Path | None]:
+        """The text settings and data folder to prepare the training corpus with again, from whatever folder one works in."""
+        text, recorded = self.config.text, {k: Path(v) for k, v in self.places.items()}
+        if "corpus" in recorded and recorded["corpus"].exists():
+            text = replace(text, corpus=str(recorded["corpus"]))
+        if data_dir is None and "data_dir" in recorded and recorded["data_dir"].is_dir():
+            data_dir = recorded["data_dir"]
+        return text, data_dir
+
+
+def corpus_places(text: TextConfig, data_dir: Path | None) -> dict[str, str]:
+    """What a run remembers of where its corpus was found: absolute paths."""
+    places = {} if data_dir is None else {"data_dir": str(data_dir.resolve())}
+    return {**places, "corpus": str(Path(text.corpus).resolve())} if Path(text.corpus).exists() else places
 
 
 def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
@@ -65,11 +80,12 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
         )
     described = checkpoint.documents["model"]
     config = from_dict(RunConfig, described["config"], str(checkpoint.path))
-    where = Path(described["data_dir"]) if described.get("data_dir") else None
     vocabulary = Vocabulary.from_json(checkpoint.documents["vocabulary"])
     model = build_model(config.model, len(vocabulary))
     try:
         load_weights(model, checkpoint.tensors["weights"])
     except ValueError as error:
         raise UserError(f"{checkpoint.path} does not fit its own settings: {error}") from None
-    return LoadedRun(folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"], where)
+    return LoadedRun(
+        folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"], described["places"]
+    )

@@ -49,7 +49,7 @@ class Prediction(ABC):
 
     @abstractmethod
     def log_prob(self, targets: Tensor) -> Tensor:
-        """log p of the targets (B, T) -> (B, T). The cheap path: never builds (B, T, V) at once."""
+        """log p of the targets (B, T) -> (B, T). The cheap path: never more than a chunk of logits (2^24) at once."""
 
     @abstractmethod
     def log_probs(self) -> Tensor:

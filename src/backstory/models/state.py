@@ -24,7 +24,10 @@ def map_state(function: Callable[[Tensor], Tensor], state: S) -> S:
             return type(node)(map(walk, node))
         if isinstance(node, dict):
             return {k: walk(v) for k, v in node.items()}
-        return node
+        if node is None:
+            return None
+        # A number or an opaque object here would silently be shared by copies and lost by checkpoints.
+        raise TypeError(f"a state holds tensors, None and containers of them, not {type(node).__name__}")
 
     return walk(state)
 
@@ -59,6 +62,8 @@ def flatten(state: State) -> dict[str, Tensor]:
         if isinstance(node, dict):
             for key, value in node.items():
                 walk(value, f"{path}.{key}" if path else str(key))
+        elif node is not None:
+            raise TypeError(f"a state holds tensors, None and containers of them, not {type(node).__name__}")
 
     walk(state, "")
     return found

@@ -1,7 +1,7 @@
 """Read a stream once and score it honestly: readers, the reading loop and the audit."""
 
 from backstory.reading.audit import Audit, AuditReport
-from backstory.reading.evaluation import READERS, evaluate
+from backstory.reading.evaluation import READERS, ReaderKind, evaluate
 from backstory.reading.reader import Reader, ReaderCapabilities, StaticReader, evaluating
 from backstory.reading.stream import Block, Reading, block_count, blocks, read
 
@@ -12,6 +12,7 @@ __all__ = [
     "Block",
     "Reader",
     "ReaderCapabilities",
+    "ReaderKind",
     "Reading",
     "StaticReader",
     "block_count",

@@ -7,16 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from backstory.config import UserError, nearest, to_dict
-from backstory.models import choose_device, choose_precision, device_name
+from backstory.models import Precision, Prediction, choose_device, choose_precision, device_name
 from backstory.models.loading import LoadedRun, load_run
 from backstory.reading.audit import Audit, AuditReport
 from backstory.reading.reader import Reader, StaticReader
-from backstory.reading.stream import BLOCK, Block, Reading, block_count, read
-from backstory.storage.provenance import provenance, write_result
+from backstory.reading.stream import Block, Reading, block_count, read
+from backstory.storage.provenance import check_place, provenance, write_result
 from backstory.text import Dataset, Split, prepare
 
-READERS = {"static": "the model as trained; nothing but its state changes while it reads"}
+
+@dataclass(frozen=True)
+class ReaderKind:
+    """A kind of reader by what it does and how it is made for a loaded run."""
+
+    description: str
+    make: Callable[[LoadedRun, Precision], Reader]
+
+
+READERS = {
+    "static": ReaderKind(
+        "the model as trained; nothing but its state changes while it reads",
+        lambda run, precision: StaticReader(run.model, precision),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -28,12 +44,11 @@ class Opened:
     split: Split
     reader: Reader
 
-    def provenance(self, seconds: float) -> dict[str, Any]:
-        """What a result of this reading says of how it came about."""
+    def provenance(self) -> dict[str, Any]:
+        """What a result of this reading says of how it came about, taken before the reading."""
         precision, device = self.reader.precision, next(self.run.model.parameters()).device
         config, corpus = to_dict(self.run.config), self.run.corpus
-        origin = provenance(config, device_name(device), precision.name, precision.reason, corpus)
-        return {**origin, "seconds": round(seconds, 1)}
+        return provenance(config, device_name(device), precision.name, precision.reason, corpus)
 
 
 def open_run(
@@ -50,8 +65,7 @@ def open_run(
         raise UserError(f"there is no reader '{reader}'{nearest(reader, READERS)}; `backstory ls readers` lists them")
     chosen = choose_device(device)
     run = load_run(Path(folder), chosen)
-    recorded = run.data_dir if run.data_dir is not None and run.data_dir.is_dir() else None
-    dataset = prepare(run.config.text, data_dir or recorded)
+    dataset = prepare(*run.text_source(data_dir))
     if split not in dataset.splits:
         raise UserError(
             f"there is no split '{split}'{nearest(split, dataset.splits)}; there are {', '.join(dataset.splits)}"
@@ -60,7 +74,8 @@ def open_run(
         raise UserError(
             f"the corpus {dataset.corpus} is not the text that {folder} was trained on; give that text, or train again"
         )
-    return Opened(run, dataset, dataset.splits[split], StaticReader(run.model, choose_precision(precision, chosen)))
+    made = READERS[reader].make(run, choose_precision(precision, chosen))
+    return Opened(run, dataset, dataset.splits[split], made)
 
 
 def evaluate(
@@ -73,14 +88,22 @@ def evaluate(
     device: str = "auto",
     data_dir: Path | None = None,
     places: int = 8,
+    out: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Read a split once and return the content of RUN/evaluate-SPLIT/result.json (docs/results.md describes it).
+    """Read a split once and return the content of its result.json (docs/results.md describes it).
 
+    It is written to `out`, else to RUN/evaluate-SPLIT, with whatever differs from a static float32 reading in one row added
+    to the name, so that no reading takes another's place.
     `rows` above one reads faster, from an empty state at the start of every row, and says so in the result; `places` is how
     many random places the audit looks at; `progress` is told (tokens read, tokens in all). Raises UserError.
     """
     opened = open_run(folder, split, reader=reader, precision=precision, device=device, data_dir=data_dir)
+    path = Path(folder)
+    usual = {reader: "static", opened.reader.precision.name: "float32", f"rows{rows}": "rows1"}
+    destination = Path(out or path / "-".join(["evaluate", split, *(k for k, v in usual.items() if k != v)]))
+    check_place(destination, "evaluation")
+    origin = opened.provenance()
     reading, audit = read_audited(opened, rows, places, progress)
     figures = {
         "split": split,
@@ -90,10 +113,8 @@ def evaluate(
         **score(reading, opened.split, opened.dataset.lossless(split)),
         "audit": audit.as_dict(),
     }
-    path = Path(folder)
-    return write_result(
-        path / f"evaluate-{split}", "evaluation", path.name, figures, opened.provenance(reading.seconds)
-    )
+    origin["seconds"] = round(reading.seconds, 1)
+    return write_result(destination, "evaluation", path.name, figures, origin)
 
 
 def read_audited(
@@ -101,9 +122,9 @@ def read_audited(
 ) -> tuple[Reading, AuditReport]:
     """Read the opened split once from its first token to its last, audited on the way."""
     ids, done = opened.split.ids, 0
-    audit = Audit(block_count(len(ids), rows, BLOCK), places)
+    audit = Audit(block_count(len(ids), rows, opened.reader.block), places)
 
-    def each(block: Block, log_prob: Any) -> None:
+    def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
         nonlocal done
         done += int(block.scored.sum())
         if progress is not None:

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from backstory.models import LanguageModel, Precision, Prediction, State, clone
 
+BLOCK = 256
+"""Tokens of a row that are predicted at once, unless the reader says otherwise."""
+
 
 @dataclass(frozen=True)
 class ReaderCapabilities:
@@ -33,6 +36,8 @@ class Reader(ABC):
     capabilities: ReaderCapabilities = ReaderCapabilities()
     model: LanguageModel
     precision: Precision
+    block: int = BLOCK
+    """Tokens of a row that are predicted at once; a reader that learns between blocks chooses its own."""
 
     @abstractmethod
     def start(self, batch_size: int) -> None:
@@ -61,6 +66,9 @@ class Reader(ABC):
     def fork(self) -> Self:
         """Another reader at the same place over the same model; what it reads leaves this one as it was."""
         other = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Reader):  # a reader that wraps another gets a fork of that one too
+                setattr(other, name, value.fork())
         other.restore(self.snapshot())
         return other
 
@@ -85,6 +93,8 @@ class StaticReader(Reader):
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
         self.model = model
         self.precision = precision or Precision(torch.float32, "the default for reading")
+        self.capabilities = ReaderCapabilities(block_invariant=model.capabilities.exact_state)
+        self.block = min(BLOCK, model.capabilities.maximum_length or BLOCK)
         self._state: State = None
         self._next: State = None
 

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backstory.config import NonFiniteError, UserError
+from backstory.models import Prediction
 from backstory.reading.reader import Reader
-
-BLOCK = 256
-"""Tokens of a row that are predicted at once."""
 
 
 class Block(NamedTuple):
@@ -76,26 +75,36 @@ def read(
     first: int,
     *,
     rows: int = 1,
-    block: int = BLOCK,
+    block: int | None = None,
     observer: Observer | None = None,
-    each: Callable[[Block, Tensor], None] | None = None,
+    each: Callable[[Block, Prediction, Tensor], None] | None = None,
 ) -> Reading:
     """Read a stream of token ids (N,) once, every token scored before the reader may learn from it.
 
     `rows` above one cuts the stream into rows that are read side by side, each from an empty state: faster, and a little
-    worse where rows begin. `each` is given every block and its log-probabilities (rows, T).
+    worse where rows begin; a reader whose weights move would learn from later rows before it scores earlier ones, so it
+    reads one row only. Blocks have `block` tokens, else the reader's own. `each` is given every block, its prediction and
+    its log-probabilities (rows, T). Raises UserError, and NonFiniteError when a score is not a number.
     """
+    if rows > 1 and reader.capabilities.adapts_weights:
+        raise UserError(f"the reader {reader.name} learns as it reads, so it reads one row only; use --rows 1")
     began = time.perf_counter()
     device = next(reader.model.parameters()).device
     total, tokens = 0.0, 0
     reader.start(min(rows, len(ids)))
-    for piece in blocks(ids, first, rows, block, device):
+    for piece in blocks(ids, first, rows, block or reader.block, device):
         if observer is not None:
             observer.before(reader, piece)
-        log_prob = reader.predict(piece.tokens).log_prob(piece.targets)
+        prediction = reader.predict(piece.tokens)
+        with reader.precision.context(device):
+            log_prob = prediction.log_prob(piece.targets)
         kept = log_prob.double()[piece.scored]
         total, tokens = total - kept.sum().item(), tokens + kept.numel()
+        if not math.isfinite(total):
+            raise NonFiniteError(
+                f"the score of block {piece.index} is {total} nats: the weights or a step of the reader broke down"
+            )
         if each is not None:
-            each(piece, log_prob)
+            each(piece, prediction, log_prob)
         reader.observe(piece.targets)
     return Reading(total / tokens, tokens, min(rows, len(ids)), time.perf_counter() - began)

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from backstory.config import UserError
 from backstory.storage.atomic import write_atomically
 
 RESULT = "result.json"
@@ -60,15 +62,17 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def command() -> str:
-    """The command line that is running, without the path of the program."""
-    return " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
+def command() -> str | None:
+    """The command line of this program that is running; None inside another program or a notebook."""
+    name, package = os.path.basename(sys.argv[0]), Path(__file__).resolve().parent.parent
+    ours = name == "backstory" or Path(sys.argv[0]).resolve() == package / "__main__.py"
+    return shlex.join(["backstory", *sys.argv[1:]]) if ours else None
 
 
 def provenance(
     config: dict[str, Any], device: str, precision: str, reason: str, corpus: dict[str, Any]
 ) -> dict[str, Any]:
-    """What every result says of how it came about; `seconds` is added when it is done."""
+    """What every result says of how it came about, taken when the work begins; `seconds` is added when it is done."""
     return {
         "config": config,
         "seed": config["seed"],
@@ -81,6 +85,19 @@ def provenance(
         "started": now(),
         "command": command(),
     }
+
+
+def check_place(folder: Path, kind: str) -> None:
+    """Raise UserError unless a result of this kind can be written into the folder: better before the work than after it."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {there}; choose another folder with --out")
+    try:
+        found = json.loads((folder / RESULT).read_bytes()).get("kind")
+    except (OSError, ValueError, AttributeError):
+        return
+    if found != kind:
+        raise UserError(f"{folder / RESULT} is of kind {found} and would be lost; choose another folder with --out")
 
 
 def write_result(

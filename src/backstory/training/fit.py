@@ -11,14 +11,17 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
-from backstory.storage import newest_checkpoint, write_atomically
+from backstory.storage import Checkpoint, newest_checkpoint, write_atomically
 from backstory.storage.provenance import provenance, write_result
 from backstory.text import prepare
 from backstory.training.allocator import keep_freed_memory
+from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
+from backstory.training.lock import locked
 from backstory.training.loop import Trainer
-from backstory.training.metrics import MetricsLog, read_events
-from backstory.training.run_folder import Mode, RunFolder, check_folder, open_folder
+from backstory.training.metrics import MetricsLog, check_log, read_events
+from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
+from backstory.training.stages import check_settings
 from backstory.training.stopping import StopRequest
 
 
@@ -42,28 +45,46 @@ def train(
     """Train a model into the folder `out` and return the content of its result.json.
 
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`).
-    Raises UserError before anything is written, NonFiniteError when the loss breaks down, Stopped after a signal.
+    Raises UserError before anything is written (also when another training holds the folder), NonFiniteError when the
+    loss breaks down, Stopped after a signal.
     """
     validate(config, "settings")
-    console = console or Console(stderr=True)
-    check_folder(Path(out), config, mode, accept)
+    check_settings(config.training)
+    out, console = Path(out), console or Console(stderr=True)
+    check_folder(out, config, mode, accept)
+    with locked(out):
+        # Again, as another training may have come and gone before the lock was taken.
+        check_folder(out, config, mode, accept)
+        trainer = _build(config, out, data_dir)
+        changed = mode == "resume" and _restore(trainer, accept)
+        return _run(trainer, open_folder(out, config, mode), console, changed)
+
+
+def _build(config: RunConfig, out: Path, data_dir: Path | None) -> Trainer:
+    """A run at its beginning; nothing is written."""
     keep_freed_memory()
     dataset, device = prepare(config.text, data_dir), choose_device(config.training.device)
     torch.manual_seed(config.seed)
     model = build_model(config.model, len(dataset.vocabulary)).to(device)
     precision = choose_precision(config.training.precision, device)
-    trainer = Trainer(config, dataset, RunFolder(Path(out)), model, device, precision, data_dir)
-    if mode == "resume":
-        _restore(trainer, accept)
-    folder = open_folder(Path(out), config, mode)
+    return Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir)
+
+
+def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -> dict[str, Any]:
+    """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text."""
+    dataset, precision, device = trainer.dataset, trainer.precision, trainer.device
     _say_what_starts(console, trainer, folder)
-    origin = provenance(to_dict(config), device_name(device), precision.name, precision.reason, dataset.describe())
+    origin = provenance(
+        to_dict(trainer.config), device_name(device), precision.name, precision.reason, dataset.describe()
+    )
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
     display = Display(console, _total_tokens(trainer), _done_tokens(trainer))
     stop = StopRequest()
     try:
         with stop.listening(), display.shown():
+            if changed:
+                trainer.save(log)  # what was accepted once need not be accepted again
             trainer.train(log, display, stop)
     finally:
         log.close()
@@ -73,19 +94,42 @@ def train(
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
 
 
-def _restore(trainer: Trainer, accept: frozenset[str]) -> None:
-    """Go back to the newest whole checkpoint, if the run was not stopped before its first. Raises UserError."""
+def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
+    """Go back to the newest whole checkpoint, if the run was not stopped before its first. Raises UserError.
+
+    Returns whether the checkpoint is of other settings or other text, which were accepted.
+    """
     path, checkpoint = trainer.folder.path, newest_checkpoint(trainer.folder.checkpoints, "last")
     if checkpoint is None:
-        return
-    if "corpus" not in accept and checkpoint.documents["progress"]["corpus"] != trainer.dataset.fingerprint:
+        return False
+    progress, config, corpus = _known(checkpoint)
+    if "corpus" not in accept and corpus != trainer.dataset.fingerprint:
         raise UserError(
             f"{path} was trained on other text than this corpus now holds; give the same corpus, or --accept corpus to go on"
         )
+    if "config" not in accept and config != config_hash(trainer.config):
+        raise UserError(
+            f"{trainer.folder.config} is not what {checkpoint.path.name} was trained with; "
+            "put it back as it was, or --accept config to go on with these settings"
+        )
+    check_log(trainer.folder.metrics, progress.log_bytes)
     try:
-        trainer.restore(checkpoint)
+        trainer.restore(progress, checkpoint.tensors)
     except ValueError as error:  # only settings or a corpus that were accepted can differ so much
         raise UserError(f"{path} does not fit these settings and this corpus ({error}); start another run") from None
+    return (config, corpus) != (config_hash(trainer.config), trainer.dataset.fingerprint)
+
+
+def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str]:
+    """What a checkpoint says of its run: progress, hash of the settings, fingerprint of the corpus. Raises UserError."""
+    try:
+        saved = checkpoint.documents["progress"]
+        return Progress.read(saved["progress"]), saved["config"], saved["corpus"]
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{checkpoint.path} was saved by another version of backstory; go on with that one, "
+            "or start again with --overwrite"
+        ) from None
 
 
 def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> None:

@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, to_dict
 from backstory.models import ComposedModel, Precision, clone, detach, to, unflatten
-from backstory.models.loading import load_weights, weights
+from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
-from backstory.storage import Checkpoint, newest_checkpoint, rotate_checkpoints, write_checkpoint
+from backstory.storage import newest_checkpoint, rotate_checkpoints, write_checkpoint
 from backstory.text import Dataset
 from backstory.text.streams import piece, rotations, rows, segment_bounds
+from backstory.training import stages
 from backstory.training.checkpointing import Progress, pack, unpack_optimizer, unpack_random
 from backstory.training.display import Display
 from backstory.training.metrics import MetricsLog
 from backstory.training.objectives import Likelihood
-from backstory.training.optimizers import WeightAverage, build_optimizer, non_monotonic
+from backstory.training.optimizers import WeightAverage, build_optimizer
 from backstory.training.run_folder import RunFolder, config_hash
 from backstory.training.stopping import StopRequest
 
@@ -58,12 +59,12 @@ class Trainer:
 
     # Where it stands, and back to it.
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint. Raises ValueError when it is not one of this model."""
-        self.progress = Progress(**checkpoint.documents["progress"]["progress"])
-        if not self.progress.finetuning and self.progress.epoch <= self.config.training.epochs:
-            self.progress.finished = False  # settings that were accepted ask for more epochs
-        tensors = checkpoint.tensors
+    def restore(self, progress: Progress, tensors: dict[str, dict[str, Tensor]]) -> None:
+        """Go back to a checkpoint, and on to fine-tuning or the end if the settings (accepted ones) now say so.
+
+        Raises ValueError when it is not one of this model.
+        """
+        self.progress = progress
         load_weights(self.model, tensors["weights"])
         unpack_optimizer(self.optimizer, self.model, tensors["optimizer"])
         self.average = None
@@ -76,6 +77,7 @@ class Trainer:
             clone(unflatten(self.model.start(self.config.training.batch_size), tensors["state"])), self.device
         )
         unpack_random(tensors["random"])
+        self._enter_stage()
 
     def save(self, log: MetricsLog) -> None:
         """Write the checkpoint of this step and drop all but the last two."""
@@ -95,8 +97,8 @@ class Trainer:
 
     def _save_best(self) -> None:
         """Write the weights as they are now (the average, while it is applied), with what is needed to read with them."""
-        where = None if self.data_dir is None else str(self.data_dir.resolve())
-        described = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "data_dir": where}
+        places = corpus_places(self.config.text, self.data_dir)
+        described = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "places": places}
         documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
         write_checkpoint(
             self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents
@@ -138,34 +140,21 @@ class Trainer:
         settings, progress = self.config.training, self.progress
         if progress.segment == 0:
             self.state = self.model.start(settings.batch_size)
-            progress.epoch_nats, progress.epoch_tokens, progress.epoch_seconds = 0.0, 0, 0.0
+            progress.begin_epoch()
         began = time.perf_counter()
         text = torch.from_numpy(piece(self.rows, first, last + 1, starts)).to(self.device)
         rate = self._rate() * (last - first) / settings.segment
-        nats, tokens = self._step(text[:, :-1], text[:, 1:], rate), text[:, 1:].numel()
-        took = time.perf_counter() - began
-        progress.segment, progress.step, progress.seconds = (
-            progress.segment + 1,
-            progress.step + 1,
-            progress.seconds + took,
-        )
-        progress.epoch_nats += nats * tokens
-        progress.epoch_tokens += tokens
-        progress.epoch_seconds += took
-        progress.window_nats += nats * tokens
-        progress.window_tokens += tokens
-        progress.window_seconds += took
+        figures = self._step(text[:, :-1], text[:, 1:], rate)
+        progress.take(figures, text[:, 1:].numel(), time.perf_counter() - began)
         if progress.segment % WINDOW == 0 or progress.segment == segments:
             self._end_of_window(rate, log, display)
 
     def _rate(self) -> float:
         """The learning rate of a segment of mean length, as stage and schedule have it."""
-        settings = self.config.training
-        tuned = settings.finetune_learning_rate if self.progress.finetuning else None
-        return (tuned or settings.learning_rate) * self.progress.rate_factor
+        return stages.learning_rate(self.progress, self.config.training)
 
-    def _step(self, inputs: Tensor, targets: Tensor, rate: float) -> float:
-        """One update; returns mean nats per token. Raises NonFiniteError before the weights are touched."""
+    def _step(self, inputs: Tensor, targets: Tensor, rate: float) -> dict[str, float]:
+        """One update; returns the objective's figures. Raises NonFiniteError before the weights are touched."""
         settings = self.config.training
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -174,18 +163,18 @@ class Trainer:
             loss, figures = self.objective(prediction, targets)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip or math.inf, foreach=True)
-        values = torch.stack([loss.detach(), norm, figures["nats"]]).tolist()
+        # All in one: on a GPU every number that is fetched by itself waits for the device.
+        values = torch.stack([loss.detach(), norm, *figures.values()]).tolist()
         if not all(map(math.isfinite, values)):
-            raise NonFiniteError(
-                f"step {self.progress.step + 1}: loss {values[0]}, norm of the gradient {values[1]}; "
-                f"stopped before the update. {self._remedy()}"
-            )
+            named = zip(("loss", "norm of the gradient", *figures), values, strict=True)
+            told = ", ".join(f"{name} {value}" for name, value in named)
+            raise NonFiniteError(f"step {self.progress.step + 1}: {told}; stopped before the update. {self._remedy()}")
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("scale", 1.0)  # a part of the model may have a rate of its own
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return values[2]
+        return dict(zip(figures, values[2:], strict=True))
 
     def _remedy(self) -> str:
         if any(self.folder.checkpoints.glob("last-*")):
@@ -196,26 +185,25 @@ class Trainer:
 
     def _end_of_window(self, rate: float, log: MetricsLog, display: Display) -> None:
         progress = self.progress
-        nats, tokens = progress.window_nats / progress.window_tokens, progress.window_tokens
+        figures, tokens = _means(progress.window_sums, progress.window_tokens), progress.window_tokens
         speed = tokens / progress.window_seconds
-        values = {"step": progress.step, "epoch": progress.epoch, "nats": nats, "tokens": tokens}
+        values = {"step": progress.step, "epoch": progress.epoch, **figures, "tokens": tokens}
         log.write("steps", **values, learning_rate=rate, tokens_per_second=round(speed, 1))
-        display.step(f"epoch {progress.epoch}/{self._last_epoch()}", tokens, nats, speed)
-        progress.window_nats, progress.window_tokens, progress.window_seconds = 0.0, 0, 0.0
-
-    def _last_epoch(self) -> int:
-        return self.config.training.epochs + self.config.training.finetune_epochs
+        last = stages.last_epoch(progress, self.config.training)
+        display.step(f"epoch {progress.epoch}/{last}", tokens, figures["nats"], speed)
+        progress.begin_window()
 
     def _end_of_epoch(self, log: MetricsLog, display: Display) -> None:
-        progress = self.progress
+        progress, settings = self.progress, self.config.training
         averaging = self.average is not None and self.average.count > 0
         began = time.perf_counter()
         nats, best = self._validate()
         progress.seconds += time.perf_counter() - began
+        figures = _means(progress.epoch_sums, progress.epoch_tokens)
         values: dict[str, Any] = {
             "epoch": progress.epoch,
             "step": progress.step,
-            "train_nats": progress.epoch_nats / progress.epoch_tokens,
+            "train_nats": figures.pop("nats"),
             "valid_nats": nats,
             "valid_perplexity": math.exp(min(nats, 700)),
             "learning_rate": self._rate(),
@@ -224,11 +212,14 @@ class Trainer:
             "seconds": round(progress.seconds, 1),
             "tokens_per_second": round(progress.epoch_tokens / progress.epoch_seconds, 1),
             "best": best,
+            **figures,
         }
         log.write("epoch", **values)
         display.epoch(values)
-        self._after_validation(nats, best)
-        progress.epoch, progress.segment = progress.epoch + 1, 0
+        stages.end_epoch(progress, settings, nats, best)
+        if self.average is None and stages.averaging_due(progress, settings):
+            self.average = WeightAverage(self.parameters)
+        self._enter_stage()
 
     def _validate(self) -> tuple[float, bool]:
         """Mean nats on the validation split, with the averaged weights if there are any; saves them if they are the best."""
@@ -236,7 +227,10 @@ class Trainer:
         with self.average.applied() if self.average is not None else nullcontext():
             reader = StaticReader(self.model, self.precision)
             ids = self.dataset.splits["valid"].ids
-            nats = read(reader, ids, words.start, rows=self.config.training.validation_rows).nats
+            try:
+                nats = read(reader, ids, words.start, rows=self.config.training.validation_rows).nats
+            except NonFiniteError:  # told below, with the epoch and what to do
+                nats = math.nan
             if not math.isfinite(nats):
                 raise NonFiniteError(f"epoch {progress.epoch}: the validation loss is {nats}. {self._remedy()}")
             best = progress.best_nats is None or nats < progress.best_nats
@@ -245,25 +239,11 @@ class Trainer:
                 self._save_best()
         return nats, best
 
-    def _after_validation(self, nats: float, best: bool) -> None:
-        """The averaging trigger, the schedule, the step from training to fine-tuning, and the end."""
-        progress, settings = self.progress, self.config.training
-        stalled = non_monotonic(progress.history, nats, settings.trigger)
-        progress.history.append(nats)
-        if settings.averaging == "triggered" and settings.optimizer == "sgd" and self.average is None and stalled:
-            self.average = WeightAverage(self.parameters)
-        progress.waited = 0 if best else progress.waited + 1
-        plateau = settings.schedule == "plateau" and progress.waited > settings.decay_patience
-        if plateau or (settings.schedule == "step" and progress.epoch in settings.decay_epochs):
-            progress.rate_factor *= settings.decay_factor
-            progress.waited = 0
-        if progress.finetuning and (stalled or progress.epoch == self._last_epoch()):
-            progress.finished = True
-        elif not progress.finetuning and progress.epoch == settings.epochs:
-            if settings.finetune_epochs:
-                self._begin_finetuning()
-            else:
-                progress.finished = True
+    def _enter_stage(self) -> None:
+        """Go on to fine-tuning, or to the end, where it is due."""
+        if stages.finetuning_due(self.progress, self.config.training):
+            self._begin_finetuning()
+        self.progress.finished = stages.finished(self.progress, self.config.training)
 
     def _begin_finetuning(self) -> None:
         """Averaged SGD from the best weights, from its first step on (Merity et al. 2018, section 4)."""
@@ -272,4 +252,8 @@ class Trainer:
             load_weights(self.model, best.tensors["weights"])
         self.optimizer = build_optimizer(self.parameters, self.config.training)
         self.average = WeightAverage(self.parameters)
-        self.progress.finetuning, self.progress.history, self.progress.rate_factor = True, [], 1.0
+        stages.begin_finetuning(self.progress)
+
+
+def _means(sums: dict[str, float], tokens: int) -> dict[str, float]:
+    return {name: total / tokens for name, total in sums.items()}

@@ -5,6 +5,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+from backstory.config import UserError
+
+
+def check_log(path: Path, keep: int) -> None:
+    """Raise UserError when the log is absent or shorter than the `keep` bytes that a checkpoint knew."""
+    there = path.stat().st_size if path.is_file() else 0
+    if there < keep:
+        what = "is shorter than" if path.is_file() else "is missing, and was not when"
+        verb = "knew it" if path.is_file() else "was written"
+        raise UserError(
+            f"{path} {what} the checkpoint {verb}; restore the file to go on, or start again with --overwrite"
+        )
+
 
 class MetricsLog:
     """Appends events to a file; `position` is its length in bytes."""

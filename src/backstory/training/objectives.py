@@ -11,7 +11,10 @@ class Objective(Protocol):
     """A loss to differentiate and figures to look at, from a prediction and its targets (B, T)."""
 
     def __call__(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """`nats`, the mean negative log-likelihood per token, is always among the figures (detached scalars)."""
+        """`nats`, the mean negative log-likelihood per token, is always among the figures (detached scalars).
+
+        All are means per token, the same ones at every step, and reach metrics.jsonl under their names.
+        """
         ...
 
 

@@ -12,6 +12,7 @@ from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
 from backstory.models.loading import CHECKPOINTS
 from backstory.storage import sweep_temporaries, write_atomically
 from backstory.storage.provenance import RESULT
+from backstory.training.lock import LOCK
 
 Mode = Literal["new", "resume", "overwrite"]
 OURS = ("config.yaml", "run.json", "metrics.jsonl", "result.json", CHECKPOINTS)
@@ -49,7 +50,7 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; choose another folder with --out")
-    occupied = path.is_dir() and any(path.iterdir())
+    occupied = path.is_dir() and any(p.name != LOCK for p in path.iterdir())
     if mode == "new" and occupied:
         raise UserError(f"{path} is not empty; use --resume to go on, --overwrite to start again, or another --out")
     if mode == "resume" and not folder.config.is_file():

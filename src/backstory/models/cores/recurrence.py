@@ -8,7 +8,7 @@ from backstory.models.precision import compute_dtype
 
 OWN_FROM = 640
 """Units from which, in bfloat16 on the CPU, `_Segment` beats the library's LSTM (whose backward pass there is three times
-slower than its float32 one); below, the library wins. Measured by `benchmarks/training.py`."""
+slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it."""
 
 
 def lstm_segment(

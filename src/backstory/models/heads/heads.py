@@ -11,14 +11,16 @@ from backstory.models.prediction import Activations, MixtureOfSoftmaxes, Predict
 
 
 class Head(nn.Module, ABC):
-    """Reads vectors (B, T, D). The output weights (V, E) are the embedding's where tied."""
+    """Reads vectors (B, T, D). The output weights are the embedding's (V, E) where tied."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, embedding: nn.Parameter, tied: bool, bias: bool) -> None:
+    def __init__(self, embedding: nn.Parameter, inputs: int, tied: bool, bias: bool) -> None:
+        """`inputs` is the size of the vectors that the output weights are multiplied with; E where tied."""
         super().__init__()
-        self.weight = embedding if tied else nn.Parameter(torch.empty_like(embedding).uniform_(-0.1, 0.1))
+        own = embedding.new_empty(embedding.shape[0], inputs)
+        self.weight = embedding if tied else nn.Parameter(own.uniform_(-0.1, 0.1))
         self.bias = nn.Parameter(torch.zeros(embedding.shape[0])) if bias else None
 
     @abstractmethod
@@ -27,10 +29,10 @@ class Head(nn.Module, ABC):
 
 
 class SoftmaxHead(Head):
-    """softmax(W h + b); D equals E."""
+    """softmax(W h + b); where W is tied to the embedding, D equals E."""
 
-    def __init__(self, config: SoftmaxConfig, embedding: nn.Parameter) -> None:
-        super().__init__(embedding, config.tied, config.bias)
+    def __init__(self, config: SoftmaxConfig, embedding: nn.Parameter, inputs: int) -> None:
+        super().__init__(embedding, inputs, config.tied, config.bias)
 
     def forward(self, hidden: Tensor, activations: Activations | None = None) -> Softmax:
         return Softmax(activations, hidden, self.weight, self.bias)
@@ -40,7 +42,7 @@ class MixtureHead(Head):
     """sum_k softmax(W_pi h)_k softmax(W tanh(W_k h + b_k) + b), with locked dropout on the latent vectors."""
 
     def __init__(self, config: MixtureConfig, embedding: nn.Parameter, inputs: int) -> None:
-        super().__init__(embedding, config.tied, config.bias)
+        super().__init__(embedding, embedding.shape[1], config.tied, config.bias)
         self.latent_dropout = config.latent_dropout
         self.latent = nn.Linear(inputs, config.experts * embedding.shape[1])
         self.prior = nn.Linear(inputs, config.experts, bias=False)

@@ -1,0 +1,86 @@
+"""One training at a time in a run folder: an exclusive lock on a file in it, which the system frees however a run ends."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from backstory.config import UserError
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None
+
+LOCK = ".lock"
+"""The lock's file. It means nothing unless it is held: a killed run leaves it behind."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder, made if need be, for the block; afterwards the lock's file goes, and what was made and left empty.
+
+    Raises UserError when another training holds the folder; then nothing is changed. Without locks in the system, or in
+    the file system, the block runs unguarded.
+    """
+    if fcntl is None:
+        yield
+        return
+    made = [f for f in (folder, *folder.parents) if not f.exists()]
+    descriptor = _acquire(folder)
+    try:
+        yield
+    finally:
+        # Removed while it is still held: whoever opened it before sees in `_acquire` that it is gone.
+        (folder / LOCK).unlink(missing_ok=True)
+        os.close(descriptor)
+        _remove_empty(made)
+
+
+def _acquire(folder: Path) -> int:
+    """The descriptor of the folder's lock, held."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except FileNotFoundError:  # another start was refused, and just removed the folder it had made
+            continue
+        except OSError as error:
+            raise UserError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
+        try:
+            _lock(descriptor, folder)
+            if _stands(descriptor, folder / LOCK):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    assert fcntl is not None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"another training is running in {folder}; wait for it or stop it, or choose another folder with --out"
+        ) from None
+    except OSError:  # a file system without locks
+        pass
+
+
+def _stands(descriptor: int, path: Path) -> bool:
+    """Whether the open file is still the one at the path, not one that its last holder removed."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders from the innermost on, up to the first that holds anything."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return

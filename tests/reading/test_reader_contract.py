@@ -1,0 +1,160 @@
+"""The contract of a reader, which every new one joins by a line: honest, forked cleanly, wrapped or not, learning or not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import lstm
+from torch import Tensor
+
+from backstory.config import NonFiniteError, UserError
+from backstory.models import Blend, Capabilities, ComposedModel, Prediction, clone
+from backstory.reading import Audit, Reader, ReaderCapabilities, StaticReader, block_count, read
+
+
+class Doubtful(Reader):
+    """Wraps a reader: blends its prediction with itself made vague, and keeps nothing of its own."""
+
+    name = "doubtful"
+
+    def __init__(self, inner: Reader) -> None:
+        self.inner, self.model, self.precision, self.block = inner, inner.model, inner.precision, inner.block
+        self.capabilities = inner.capabilities
+
+    def start(self, batch_size: int) -> None:
+        self.inner.start(batch_size)
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = self.inner.predict(tokens)
+        gates = torch.zeros(*tokens.shape, 2)
+        return Blend(prediction.activations, prediction, prediction.tempered(3.0), gates)
+
+    def observe(self, targets: Tensor) -> None:
+        self.inner.observe(targets)
+
+    def snapshot(self) -> Any:
+        return self.inner.snapshot()
+
+    def restore(self, snapshot: Any) -> None:
+        self.inner.restore(snapshot)
+
+
+class Learning(StaticReader):
+    """Moves a copy of the output bias towards the words it has observed."""
+
+    name = "learning"
+
+    def __init__(self, model: ComposedModel) -> None:
+        super().__init__(model)
+        self.capabilities = ReaderCapabilities(block_invariant=False, adapts_weights=True)
+        self.block = 5
+        self._bias: Tensor = torch.zeros(model.vocabulary_size)
+
+    def start(self, batch_size: int) -> None:
+        super().start(batch_size)
+        self._bias = torch.zeros_like(self._bias)
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        moved = dict(self.model.named_parameters()) | {"head.bias": self.model.head.bias + self._bias}  # type: ignore[union-attr]
+        self.model.eval()
+        prediction, self._next = torch.func.functional_call(self.model, moved, (tokens, self._state))
+        return prediction
+
+    def observe(self, targets: Tensor) -> None:
+        super().observe(targets)
+        self._bias = self._bias + 0.3 * torch.bincount(targets.flatten(), minlength=len(self._bias))
+
+    def snapshot(self) -> Any:
+        return super().snapshot(), clone(self._bias)
+
+    def restore(self, snapshot: Any) -> None:
+        super().restore(snapshot[0])
+        self._bias = clone(snapshot[1])
+
+
+READERS: dict[str, Callable[[], Reader]] = {
+    "static": lambda: StaticReader(lstm()),
+    "wrapped": lambda: Doubtful(StaticReader(lstm())),
+    "learning": lambda: Learning(lstm()),
+    "wrapped learning": lambda: Doubtful(Learning(lstm())),
+}
+
+Stream = Callable[[int], np.ndarray]
+
+
+@pytest.fixture(params=READERS)
+def reader(request: pytest.FixtureRequest) -> Reader:
+    return READERS[request.param]()
+
+
+def test_it_passes_the_audit_and_the_audit_changes_nothing(reader: Reader, stream: Stream) -> None:
+    ids = stream(120)
+    plain = read(reader, ids, 0, block=15)
+    for seed in range(3):
+        audit = Audit(block_count(len(ids), 1, 15), 4, seed)
+        assert read(reader, ids, 0, block=15, observer=audit).nats == plain.nats
+        assert audit.report.failures == [] and audit.report.passed
+
+
+def test_a_fork_goes_its_own_way(reader: Reader, stream: Stream) -> None:
+    tokens = torch.from_numpy(stream(12).astype(np.int64))[None]
+    reader.start(1)
+    before = reader.predict(tokens).log_prob(tokens)
+    reader.observe(tokens)
+    after = reader.predict(tokens).log_prob(tokens)
+    assert not torch.equal(before, after)  # it is at another place now
+    fork = reader.fork()
+    fork.observe(tokens.flip(1))
+    fork.predict(tokens)
+    assert torch.equal(reader.predict(tokens).log_prob(tokens), after)
+
+
+def test_the_model_is_left_as_it_was(reader: Reader, stream: Stream) -> None:
+    kept = {name: p.detach().clone() for name, p in reader.model.named_parameters()}
+    read(reader, stream(60), 0)
+    assert all(torch.equal(p, kept[name]) for name, p in reader.model.named_parameters())
+
+
+def test_starting_again_forgets(reader: Reader, stream: Stream) -> None:
+    ids = stream(60)
+    assert read(reader, ids, 0).nats == read(reader, ids, 0).nats
+
+
+def test_a_learning_reader_chooses_its_block_and_reads_one_row(stream: Stream) -> None:
+    sizes: list[int] = []
+    read(Learning(lstm()), stream(23), 0, each=lambda block, prediction, score: sizes.append(block.tokens.shape[1]))
+    assert sizes == [5, 5, 5, 5, 3]
+    with pytest.raises(UserError, match=r"learns as it reads, so it reads one row only; use --rows 1"):
+        read(Learning(lstm()), stream(23), 0, rows=2)
+
+
+def test_a_score_that_is_not_a_number_stops_the_reading(stream: Stream) -> None:
+    model = lstm()
+    with torch.no_grad():
+        model.head.weight.fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="the score of block 0 is nan"):
+        read(StaticReader(model), stream(20), 0)
+
+
+class Forgetful(ComposedModel):
+    """Starts every call afresh, as a Transformer with a window does."""
+
+    def forward(self, tokens: Tensor, state: Any) -> tuple[Prediction, Any]:
+        prediction, _ = super().forward(tokens, self.start(len(tokens)))
+        return prediction, state
+
+
+def test_a_model_without_exact_state_is_read_in_its_own_blocks(stream: Stream) -> None:
+    whole = lstm()
+    model = Forgetful(whole.embedding, whole.core, whole.head)
+    model.capabilities = Capabilities(exact_state=False, recurrent=False, maximum_length=7)
+    sizes: list[int] = []
+    audit = Audit(block_count(20, 1, 7), 3)
+    reader = StaticReader(model)
+    read(
+        reader, stream(20), 0, observer=audit, each=lambda block, prediction, score: sizes.append(block.tokens.shape[1])
+    )
+    assert sizes == [7, 7, 6]
+    assert audit.report.failures == []

@@ -1,0 +1,113 @@
+"""One training at a time in a folder: the lock refuses a second one, hides from everything else, and dies with its holder."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from runs import contents, outcome, with_training
+
+from backstory.config import RunConfig, UserError
+from backstory.training import lock
+from backstory.training.lock import LOCK, locked
+
+Train = Callable[..., dict]
+HOLDER = """
+import sys, time
+from pathlib import Path
+from backstory.training.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_training_in_the_folder_is_refused(
+    tiny_config: RunConfig, tiny_run: Path, quietly: Train, at_step: Callable, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tiny"
+    told: dict[str, str] = {}
+
+    def second(optimizer: torch.optim.Optimizer) -> None:
+        before = contents(folder)
+        for mode in ("resume", "overwrite", "new"):
+            with pytest.raises(UserError) as refusal:
+                quietly(tiny_config, folder, mode=mode)
+            told[mode] = str(refusal.value)
+        assert contents(folder) == before
+
+    at_step(5, second)
+    quietly(tiny_config, folder)
+    assert "another training is running in" in told["resume"] and told["overwrite"] == told["resume"]
+    assert "is not empty" in told["new"]
+    assert outcome(folder) == outcome(tiny_run)
+    assert not (folder / LOCK).exists()
+
+
+def test_two_that_both_found_the_folder_free(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    with locked(tmp_path / "out"), pytest.raises(UserError, match=r"another training is running in .*out;"):
+        quietly(tiny_config, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_comes_to_the_lock_when_the_other_is_done(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire = lock._acquire
+
+    def late(folder: Path) -> int:
+        monkeypatch.setattr(lock, "_acquire", acquire)
+        quietly(tiny_config, folder)
+        return acquire(folder)
+
+    monkeypatch.setattr(lock, "_acquire", late)
+    with pytest.raises(UserError, match="is not empty"):
+        quietly(tiny_config, tmp_path / "out")
+    assert (tmp_path / "out" / "result.json").exists()
+
+
+def test_a_killed_holder_leaves_a_folder_that_is_free(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "out"
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match="another training"):
+        quietly(tiny_config, folder)
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate(timeout=60)
+    assert [p.name for p in folder.iterdir()] == [LOCK]
+    quietly(tiny_config, folder)
+    assert (folder / "result.json").exists() and not (folder / LOCK).exists()
+
+
+def test_a_refused_start_leaves_no_folder(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="too few for batch size"):
+        quietly(with_training(tiny_config, batch_size=10_000), tmp_path / "deep" / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_its_holder_removed_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        late = os.open(tmp_path / LOCK, os.O_RDWR)
+    fcntl.flock(late, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of a file that no longer has a name
+    assert not lock._stands(late, tmp_path / LOCK)
+    with locked(tmp_path):
+        assert not lock._stands(late, tmp_path / LOCK)
+    os.close(late)
+
+
+def test_a_system_without_locks_trains_unguarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "fcntl", None)
+    with locked(tmp_path / "out"), locked(tmp_path / "out"):
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="cannot write to"), locked(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,96 @@
+"""What follows a validation, without a model: schedule, trigger, fine-tuning and the end."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from backstory.config import TrainingConfig, UserError
+from backstory.training import stages
+from backstory.training.checkpointing import Progress
+
+
+def settings(**changes: Any) -> TrainingConfig:
+    return dataclasses.replace(TrainingConfig(epochs=3, learning_rate=8.0, trigger=2), **changes)
+
+
+def after(values: list[float], chosen: TrainingConfig) -> Progress:
+    """Progress after epochs with these validations, as the loop takes it there."""
+    progress, best = Progress(), float("inf")
+    for value in values:
+        assert not stages.finished(progress, chosen)
+        stages.end_epoch(progress, chosen, value, value < best)
+        best = min(best, value)
+        if stages.finetuning_due(progress, chosen):
+            stages.begin_finetuning(progress)
+    return progress
+
+
+def test_training_ends_after_its_epochs() -> None:
+    assert not stages.finished(after([3.0, 2.0], settings()), settings())
+    assert stages.finished(after([3.0, 2.0, 1.0], settings()), settings())
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4])
+def test_the_end_is_that_of_the_settings_as_they_are_now(epochs: int) -> None:
+    progress = after([3.0, 2.0, 1.0], settings())
+    assert stages.finished(progress, settings(epochs=epochs)) == (epochs <= 3)
+    assert not stages.finished(progress, settings(epochs=epochs, finetune_epochs=1))
+    assert stages.finetuning_due(progress, settings(epochs=epochs, finetune_epochs=1)) == (epochs <= 3)
+
+
+@pytest.mark.parametrize("more", [0, 1, 2, 3])
+def test_fine_tuning_ends_after_its_own_epochs(more: int) -> None:
+    chosen = settings(finetune_epochs=2)
+    progress = after([3.0, 2.0, 1.0, 0.9, 0.8], chosen)
+    assert progress.finetuning and progress.history == [0.9, 0.8]
+    assert stages.finished(progress, settings(finetune_epochs=more)) == (more <= 2)
+    # However many epochs came before, there is no way back to them.
+    assert stages.finished(progress, settings(epochs=9, finetune_epochs=more)) == (more <= 2)
+    assert not stages.finetuning_due(progress, settings(epochs=1, finetune_epochs=more))
+
+
+def test_fine_tuning_ends_when_validation_stalls() -> None:
+    chosen = settings(finetune_epochs=9)
+    progress = after([3.0, 2.0, 1.0, 0.9, 0.8, 0.85, 0.84], chosen)
+    assert not stages.finished(progress, chosen)
+    stages.end_epoch(progress, chosen, 0.86, False)
+    assert stages.finished(progress, chosen)
+
+
+def test_the_trigger_is_for_sgd_that_waits_for_it() -> None:
+    progress = after([1.0, 1.1, 1.2, 1.3], settings(epochs=9))
+    assert stages.averaging_due(progress, settings())
+    assert not stages.averaging_due(progress, settings(trigger=3))
+    assert not stages.averaging_due(progress, settings(averaging="none"))
+    assert not stages.averaging_due(progress, settings(optimizer="adam"))
+    assert not stages.averaging_due(Progress(), settings())
+
+
+def test_the_learning_rate_of_stage_and_schedule() -> None:
+    chosen = settings(schedule="step", decay_epochs=(2,), finetune_epochs=2, finetune_learning_rate=5.0)
+    assert [stages.learning_rate(after([1.0] * n, chosen), chosen) for n in range(5)] == [8.0, 8.0, 2.0, 5.0, 5.0]
+    same = dataclasses.replace(chosen, finetune_learning_rate=None)
+    assert stages.learning_rate(after([1.0] * 3, same), same) == 8.0
+
+
+def test_the_plateau_waits_anew_after_each_decay() -> None:
+    chosen = settings(epochs=9, schedule="plateau", decay_patience=1)
+    rates = [stages.learning_rate(after([1.0, 2.0, 2.0, 2.0, 2.0][:n], chosen), chosen) for n in range(6)]
+    assert rates == [8.0, 8.0, 8.0, 2.0, 2.0, 0.5]
+
+
+def test_the_last_epoch_there_may_be() -> None:
+    chosen = settings(finetune_epochs=2)
+    assert [stages.last_epoch(after([1.0] * n, chosen), chosen) for n in range(5)] == [5] * 5
+    assert stages.last_epoch(after([1.0] * 4, chosen), settings(epochs=9, finetune_epochs=4)) == 7
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "nadam"])
+def test_averaged_sgd_is_sgd(optimizer: str) -> None:
+    stages.check_settings(settings(optimizer=optimizer))
+    stages.check_settings(settings(finetune_epochs=2, averaging="always"))
+    with pytest.raises(UserError, match=rf"training.finetune_epochs.* need training.optimizer sgd, not {optimizer}"):
+        stages.check_settings(settings(optimizer=optimizer, finetune_epochs=1))
+    with pytest.raises(UserError, match=rf"training.averaging.* needs training.optimizer sgd, not {optimizer}"):
+        stages.check_settings(settings(optimizer=optimizer, averaging="always"))
