@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backstory.storage import sweep_temporaries, write_atomically
-from backstory.storage.atomic import TEMPORARY
+from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
 
 
 def fail(*arguments: object, **options: object) -> None:

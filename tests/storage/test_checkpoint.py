@@ -12,14 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.storage import (
+from backstory.storage import checkpoint as module
+from backstory.storage.checkpoint import (
     DamagedCheckpoint,
     newest_checkpoint,
     read_checkpoint,
     rotate_checkpoints,
     write_checkpoint,
 )
-from backstory.storage import checkpoint as module
 
 TENSORS = {
     "weights": {"a": torch.arange(6.0).view(2, 3), "b.c": torch.tensor([1, 2]), "half": torch.ones(3).bfloat16()},

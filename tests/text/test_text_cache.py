@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from backstory.config.errors import UserError
+from backstory.storage.atomic import write_atomically
 from backstory.text import Dataset, cache, dataset
 
 Make = Callable[..., Dataset]
@@ -70,17 +71,17 @@ def test_damage_is_noticed_and_repaired(name: str, how: str, corpus: Make, build
 
 
 def test_an_unfinished_entry_is_made_again(corpus: Make, builds: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    write = cache.write
+    write = dataset.write_atomically
 
     def killed(path: Path, blocks: object) -> None:
         if path.name == "test.ids":
             raise KeyboardInterrupt
         write(path, blocks)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(cache, "write", killed)
+    monkeypatch.setattr(dataset, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         corpus(TEXT)
-    monkeypatch.setattr(cache, "write", write)
+    monkeypatch.setattr(dataset, "write_atomically", write)
     assert not cache.intact(builds[0])
     assert len(corpus(TEXT).splits["test"].ids) == 3
     assert len(builds) == 2
@@ -91,9 +92,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_temporary(tmp_path: Path)
         yield b"new"
         raise OSError(28, "No space left on device")
 
-    cache.write(tmp_path / "a", [b"old"])
+    write_atomically(tmp_path / "a", [b"old"])
     with pytest.raises(OSError, match="No space"):
-        cache.write(tmp_path / "a", failing())
+        write_atomically(tmp_path / "a", failing())
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from backstory.config import ModelConfig, RunConfig
-from backstory.storage import read_checkpoint
+from backstory.storage.checkpoint import read_checkpoint
 
 TIMINGS = ("seconds", "tokens_per_second")
 

@@ -16,7 +16,7 @@ from backstory.config import NonFiniteError, RunConfig, TrainingConfig
 from backstory.models import ComposedModel, Prediction, clone, flatten
 from backstory.models.loading import load_run
 from backstory.reading import StaticReader, read
-from backstory.storage import read_checkpoint
+from backstory.storage.checkpoint import read_checkpoint
 from backstory.text import Dataset, rows, segment_bounds
 from backstory.training import Likelihood, Stopped, loop
 from backstory.training.optimizers import non_monotonic

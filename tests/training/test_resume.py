@@ -10,7 +10,7 @@ from runs import checkpoints, contents, events, outcome, saved_progress, with_mo
 
 from backstory.config import MixtureConfig, RunConfig, UserError, to_yaml
 from backstory.models.cores import recurrence
-from backstory.storage import read_checkpoint, write_checkpoint
+from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 from backstory.training import Stopped
 
 Train = Callable[..., dict]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from backstory.config import RunConfig, TextConfig, UserError, from_dict
 from backstory.models.composed import ComposedModel, build_model
-from backstory.storage import newest_checkpoint
+from backstory.storage.checkpoint import newest_checkpoint
 from backstory.text.vocabulary import Vocabulary
 
 CHECKPOINTS = "checkpoints"

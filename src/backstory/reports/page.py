@@ -1,7 +1,5 @@
 """One self-contained HTML page about one or several runs, made from their files alone."""
 
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
@@ -14,6 +12,7 @@ from backstory.reports.results import Result, RunResults, read
 from backstory.reports.tables import Table, to_html
 from backstory.reports.theme import CSS
 from backstory.reports.words import comparison, failures, reading, summary
+from backstory.storage.atomic import write_atomically
 
 # The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -62,21 +61,10 @@ def write(folders: Sequence[Path], out: Path) -> None:
     Raises UserError as `render` does, and if `out` cannot be written.
     """
     page = render(folders)
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, out)
+        write_atomically(out, page)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}; choose another place for the report") from None
-    finally:
-        _remove(temporary)
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink()
-    except OSError:
-        return  # it was moved into place, or never came to be
 
 
 def _own_names(runs: Sequence[RunResults]) -> list[RunResults]:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 TEMPORARY = ".tmp-"
@@ -9,8 +10,11 @@ TEMPORARY = ".tmp-"
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the folder's entries durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Make the folder's entries durable, where the system can open a folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(descriptor)
     finally:
@@ -26,13 +30,14 @@ def fsync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` by the content, or leave it as it was. Raises OSError."""
-    data = content.encode() if isinstance(content, str) else content
+def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None:
+    """Replace `path` by the content (of any size, if it comes in pieces), or leave it as it was. Raises OSError."""
+    pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
         with open(temporary, "wb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

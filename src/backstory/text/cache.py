@@ -9,11 +9,12 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from backstory.config.errors import UserError
+from backstory.storage.atomic import TEMPORARY, write_atomically
 
 INDEX = "index.json"
 """The list of an entry's files with their sizes and hashes; written last, so an entry without it is unfinished."""
@@ -62,9 +63,9 @@ def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
         except UserError:  # the corpus cannot be used, so nothing of it is worth keeping
             shutil.rmtree(entry, ignore_errors=True)
             raise
-        names = sorted(p.name for p in entry.iterdir() if p.name != INDEX and not p.name.endswith(".tmp"))
+        names = sorted(p.name for p in entry.iterdir() if p.name != INDEX and not p.name.startswith(TEMPORARY))
         files = {name: {"bytes": (entry / name).stat().st_size, "sha256": _sha256(entry / name)} for name in names}
-        write(entry / INDEX, [json.dumps({"files": files}, indent=1).encode()])
+        write_atomically(entry / INDEX, json.dumps({"files": files}, indent=1))
     return entry
 
 
@@ -85,36 +86,9 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write(path: Path, blocks: Iterable[bytes]) -> None:
-    """Write a file whole or not at all: a temporary file in the same folder, fsync, rename, fsync of the folder."""
-    handle, name = tempfile.mkstemp(prefix=path.name + ".", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for block in blocks:
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    # A folder cannot be opened on every system; where it cannot, the rename is still atomic.
-    with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _sweep(entry: Path) -> None:
     """Remove what a killed process left; another process may be writing now, so only what is older than an hour."""
-    for path in entry.glob("*.tmp"):
+    for path in entry.glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 3600:
                 path.unlink()

@@ -13,6 +13,7 @@ import numpy as np
 
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
+from backstory.storage.atomic import write_atomically
 from backstory.text import cache, corpora, files, vocabulary
 from backstory.text.corpora import SPLITS, Corpus, Document
 from backstory.text.pieces import Pieces
@@ -126,7 +127,9 @@ def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig) 
     splits = {}
     for split in SPLITS:
         meter = _Meter()
-        cache.write(folder / f"{split}.ids", (ids.astype(kind).tobytes() for ids in meter.encode(corpus, split, words)))
+        write_atomically(
+            folder / f"{split}.ids", (ids.astype(kind).tobytes() for ids in meter.encode(corpus, split, words))
+        )
         least = 2 if split == "train" else 1
         if meter.tokens < least:
             raise UserError(
@@ -134,7 +137,7 @@ def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig) 
             )
         splits[split] = {**vars(meter), "dtype": kind.str}
     stored = {"vocabulary": words.to_json(), "splits": splits}
-    cache.write(folder / "dataset.json", [json.dumps(stored).encode()])
+    write_atomically(folder / "dataset.json", json.dumps(stored))
 
 
 def _count(corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> Counter[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from backstory.config.errors import UserError
+from backstory.storage.atomic import write_atomically
 from backstory.text import cache
 from backstory.text.files import Source
 
@@ -78,8 +79,8 @@ def _build(folder: Path, modules: dict[str, Path], root: Path) -> None:
         texts.append(data)
         listed.append((title, _split(title), position, position + len(data)))
         position += len(data)
-    cache.write(folder / "stdlib.txt", texts)
-    cache.write(folder / "documents.json", [json.dumps(listed).encode()])
+    write_atomically(folder / "stdlib.txt", texts)
+    write_atomically(folder / "documents.json", json.dumps(listed))
 
 
 def _split(title: str) -> str:

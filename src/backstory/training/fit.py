@@ -11,7 +11,8 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
-from backstory.storage import Checkpoint, newest_checkpoint, write_atomically
+from backstory.storage.atomic import write_atomically
+from backstory.storage.checkpoint import Checkpoint, newest_checkpoint
 from backstory.storage.provenance import provenance, write_result
 from backstory.text import prepare
 from backstory.training.allocator import keep_freed_memory
@@ -21,7 +22,7 @@ from backstory.training.lock import locked
 from backstory.training.loop import Trainer
 from backstory.training.metrics import MetricsLog, check_log, read_events
 from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
-from backstory.training.stages import check_settings
+from backstory.training.stages import check_settings, last_epoch
 from backstory.training.stopping import StopRequest
 
 
@@ -79,7 +80,7 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -
     )
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
-    display = Display(console, _total_tokens(trainer), _done_tokens(trainer))
+    display = Display(console, *_expected_tokens(trainer))
     stop = StopRequest()
     try:
         with stop.listening(), display.shown():
@@ -149,16 +150,12 @@ def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> N
         )
 
 
-def _total_tokens(trainer: Trainer) -> int:
-    return trainer.rows.shape[0] * (trainer.rows.shape[1] - 1) * trainer.config.training.epochs
-
-
-def _done_tokens(trainer: Trainer) -> int:
-    progress = trainer.progress
+def _expected_tokens(trainer: Trainer) -> tuple[int, int]:
+    """Tokens that training reads in all, if fine-tuning does not end early, and those it has read."""
+    progress, epoch = trainer.progress, trainer.rows.shape[0] * (trainer.rows.shape[1] - 1)
+    total = epoch * last_epoch(progress, trainer.config.training)
     inside = progress.epoch_tokens if progress.segment else 0
-    return min(
-        _total_tokens(trainer), (progress.epoch - 1) * _total_tokens(trainer) // trainer.config.training.epochs + inside
-    )
+    return total, min(total, (progress.epoch - 1) * epoch + inside)
 
 
 def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from backstory.config import NonFiniteError, RunConfig, to_dict
 from backstory.models import ComposedModel, Precision, clone, detach, to, unflatten
 from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
-from backstory.storage import newest_checkpoint, rotate_checkpoints, write_checkpoint
+from backstory.storage.checkpoint import newest_checkpoint, rotate_checkpoints, write_checkpoint
 from backstory.text import Dataset
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.training import stages

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
 from backstory.models.loading import CHECKPOINTS
-from backstory.storage import sweep_temporaries, write_atomically
+from backstory.storage.atomic import sweep_temporaries, write_atomically
 from backstory.storage.provenance import RESULT
 from backstory.training.lock import LOCK
 

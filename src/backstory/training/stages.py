@@ -67,7 +67,8 @@ def finished(progress: Progress, settings: TrainingConfig) -> bool:
 
 def begin_finetuning(progress: Progress) -> None:
     """A history and a schedule of its own, from the start of an epoch on."""
-    progress.finetuning, progress.history, progress.rate_factor, progress.segment = True, [], 1.0, 0
+    progress.finetuning, progress.history, progress.segment = True, [], 0
+    progress.rate_factor, progress.waited = 1.0, 0
 
 
 def last_epoch(progress: Progress, settings: TrainingConfig) -> int:
