@@ -87,5 +87,5 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
     except ValueError as error:
         raise UserError(f"{checkpoint.path} does not fit its own settings: {error}") from None
     return LoadedRun(
-        folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"], described["places"]
+        folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"], described.get("places", {})
     )
