@@ -107,7 +107,7 @@ def test_a_refused_corpus_leaves_nothing(corpus: Make, cache_folder: Path) -> No
 
 def test_old_temporaries_are_swept_and_young_ones_left(corpus: Make, builds: list[Path]) -> None:
     corpus(TEXT)
-    old, young = builds[0] / "train.ids.x.tmp", builds[0] / "train.ids.y.tmp"
+    old, young = builds[0] / ".tmp-1-train.ids", builds[0] / ".tmp-2-train.ids"
     for path in (old, young):
         path.write_bytes(b"half")
     hours_ago = time.time() - 7200
