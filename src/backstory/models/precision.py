@@ -31,7 +31,7 @@ class Precision:
 def choose_precision(wanted: str, device: torch.device) -> Precision:
     """Resolve `auto`, `float32` or `bfloat16` for a device."""
     if wanted != "auto":
-        return Precision(getattr(torch, wanted), "as asked")
+        return Precision(getattr(torch, wanted), "it was asked for")
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return Precision(torch.bfloat16, "the GPU multiplies bfloat16 natively")

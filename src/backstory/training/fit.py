@@ -13,7 +13,7 @@ from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, newest_checkpoint
-from backstory.storage.provenance import provenance, write_result
+from backstory.storage.provenance import RESULT, provenance, write_result
 from backstory.text import prepare
 from backstory.training.allocator import keep_freed_memory
 from backstory.training.checkpointing import Progress
@@ -75,6 +75,9 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -
     """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text."""
     dataset, precision, device = trainer.dataset, trainer.precision, trainer.device
     _say_what_starts(console, trainer, folder)
+    if trainer.progress.finished and not changed and (folder.path / RESULT).is_file():
+        # It tells of the training that was done; this command did nothing.
+        return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
     origin = provenance(
         to_dict(trainer.config), device_name(device), precision.name, precision.reason, dataset.describe()
     )
