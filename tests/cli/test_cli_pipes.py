@@ -91,7 +91,9 @@ def test_a_stop_while_training_saves_and_says_how_to_go_on(command: Command, mon
     begin = ("train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new")
     stopped = command(*begin)
     assert (stopped.code, stopped.out) == (128 + signal.SIGTERM, "")
-    assert stopped.err.splitlines()[-1] == "backstory: stopped and saved; go on with --resume --out new"
+    assert (
+        stopped.err.splitlines()[-1] == "backstory: new is stopped and saved; go on with the same command and --resume"
+    )
 
 
 def test_a_loss_that_breaks_down_is_exit_code_three(command: Command) -> None:

@@ -37,7 +37,7 @@ def test_a_signal_stops_a_run_that_then_resumes(recipe: Path, number: signal.Sig
     running.send_signal(number)
     _, told = running.communicate(timeout=60)
     assert running.returncode == 128 + number
-    assert f"stopped and saved; go on with --resume --out {out}" in told
+    assert f"{out} is stopped and saved; go on with the same command and --resume" in told
     assert not (out / "result.json").exists()
     for arguments in (("--out", str(out), "--resume"), ("--out", str(recipe / "straight"))):
         finished = backstory(recipe, *arguments)

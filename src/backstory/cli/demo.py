@@ -55,14 +55,16 @@ def main(arguments: Sequence[str]) -> int:
     write([out], page)
     print(
         f"{page} shows it all; open it in a browser.\n\n"
-        "Where to look next:\n"
-        f"  backstory evaluate {out} --split valid --json        the figures as JSON\n"
-        "  backstory ls                                        models, recipes, corpora, experiments\n"
-        "  backstory train demo --corpus my.txt --out runs/my  the same on a text of your own\n"
-        "  backstory recipe copy ptb-awd-lstm mine.yaml        a published model, every setting in a file"
+        "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=out)
     )
     return 0
 
 
+NEXT = (
+    ("backstory evaluate {out} --split valid --json", "the figures as JSON"),
+    ("backstory ls", "models, recipes, corpora, experiments"),
+    ("backstory train demo --corpus my.txt --out runs/my", "the same on a text of your own"),
+    ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model, every setting in a file"),
+)
 TARGETS = 1000
 """Enough for an interval of the effective context that means something, in some twenty seconds."""

@@ -59,6 +59,9 @@ def _run(arguments: list[str]) -> int:
     if verb not in VERBS:
         raise UserError(f"there is no command '{verb}'{nearest(verb, VERBS)}; `backstory --help` lists them")
     warnings.showwarning = _show_warning
+    # Threads that wait for each other by spinning bring training to a crawl where something else runs on the same cores.
+    # Read by OpenMP when torch is loaded; a short spin costs nothing on idle cores.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     return importlib.import_module(f"backstory.cli.{verb}").main(rest) or 0
 
 

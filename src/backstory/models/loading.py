@@ -76,7 +76,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
     checkpoint = newest_checkpoint(folder / CHECKPOINTS, "best")
     if checkpoint is None:
         raise UserError(
-            f"{folder} has no checkpoint to read with; train it on with `backstory train RECIPE --out {folder} --resume`"
+            f"{folder} has no checkpoint to read with; train it on with the command that began it and --resume"
         )
     described = checkpoint.documents["model"]
     config = from_dict(RunConfig, described["config"], str(checkpoint.path))

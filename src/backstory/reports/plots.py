@@ -105,9 +105,10 @@ def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     values = [e["valid_perplexity"] for run in runs for e in _finite(run.epochs)]
-    # The first steps of training would press everything else flat; the axis follows whole epochs only.
+    # The first steps of training would press everything else flat; upwards the axis follows whole epochs only.
     whole = [math.exp(e["train_nats"]) for run in runs for e in run.epochs if e["train_nats"] < 700]
-    low, high = min(values + whole), max(values + whole)
+    steps = [perplexity for run in runs for _, perplexity in _training_points(run)]
+    low, high = min(values + whole + steps), max(values + whole)
     units = {run.training.figures["unit"] for run in runs if run.training}
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"perplexity per {units.pop()}" if len(units) == 1 else "perplexity")

@@ -1,7 +1,6 @@
 """What a person sees while a model trains: a progress bar with speed and time left, or plain lines when not a terminal."""
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 def say(console: Console, line: str) -> None:
     """One line as it is: not wrapped where there is no terminal, no brackets of a path taken for markup."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 class Display:
@@ -27,8 +26,7 @@ class Display:
             TimeRemainingColumn(),
         )
         self._bar = Progress(*self._columns, console=console, disable=not console.is_terminal, transient=True)
-        self._task = self._bar.add_task("", total=total_tokens, completed=done_tokens, figures="")
-        self._last = time.perf_counter()
+        self._task = self._bar.add_task("first steps", total=total_tokens, completed=done_tokens, figures="")
 
     @contextmanager
     def shown(self) -> Iterator["Display"]:
@@ -49,5 +47,5 @@ class Display:
             self.console,
             f"epoch {values['epoch']:3d}  train perplexity {math.exp(min(values['train_nats'], 50)):8.2f}"
             f"  valid {values['valid_perplexity']:8.2f}  {values['tokens_per_second']:,.0f} tokens/s"
-            f"  {values['seconds']:,.0f} s{averaging}{mark}",
+            f"  {values['seconds']:,.0f} s in all{averaging}{mark}",
         )

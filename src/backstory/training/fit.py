@@ -30,7 +30,7 @@ class Stopped(Exception):
     """Training was asked to stop by a signal, and saved a checkpoint; `signal` is its number."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(f"stopped and saved; go on with --resume --out {folder}")
+        super().__init__(f"{folder} is stopped and saved; go on with the same command and --resume")
         self.signal = number
 
 
@@ -81,6 +81,8 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -
     origin = provenance(
         to_dict(trainer.config), device_name(device), precision.name, precision.reason, dataset.describe()
     )
+    if trainer.progress.step and not changed:
+        origin |= _begun(folder)
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
     display = Display(console, *_expected_tokens(trainer))
@@ -96,6 +98,15 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -
         raise Stopped(folder.path, stop.signal)
     origin["seconds"] = round(trainer.progress.seconds, 1)
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
+
+
+def _begun(folder: RunFolder) -> dict[str, Any]:
+    """The command and the time that the run was begun with: a resumed one is made again by that command."""
+    try:
+        first = json.loads(folder.provenance.read_text(encoding="utf-8"))
+        return {key: first[key] for key in ("command", "started")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
