@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tyro
 
 from backstory.cli.parse import parse
+from backstory.cli.run_arguments import RunArguments
 from backstory.config.schema import between
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(RunArguments):
     """Read a split once with a trained model and score every token of it."""
 
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
     split: str = "test"
     """train, valid or test."""
     reader: str = "static"
@@ -24,10 +24,6 @@ class Arguments:
     """Rows read side by side; more than one is faster and a little worse, since each starts with an empty state."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    data_dir: Path | None = None
-    """Folder that holds the corpora (else BACKSTORY_DATA)."""
     out: Path | None = None
     """Where result.json goes (else RUN/evaluate-SPLIT)."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False

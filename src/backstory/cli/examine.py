@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tyro
 
 from backstory.cli.parse import parse
+from backstory.cli.run_arguments import RunArguments
 from backstory.config.schema import between
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(RunArguments):
     """Score the same tokens under changed contexts and tell what the changes cost."""
 
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
     experiment: str = "truncate"
     """What is done to the context: `backstory ls experiments`."""
     targets: int = between(2000, 2)
@@ -30,10 +30,6 @@ class Arguments:
     """GiB that a batch of contexts may take."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products, of the baseline too."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    data_dir: Path | None = None
-    """Folder that holds the corpora (else BACKSTORY_DATA)."""
     out: Path | None = None
     """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT)."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -2,21 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from backstory.cli.parse import parse
+from backstory.cli.run_arguments import RunArguments
 from backstory.cli.verbs import dispatch
 from backstory.config.schema import between
 
 
 @dataclass(frozen=True)
-class AuditArguments:
+class AuditArguments(RunArguments):
     """Read a split and test at random places that scores are causal, whole distributions, and taken before learning."""
 
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
     split: str = "valid"
     """train, valid or test."""
     reader: str = "static"
@@ -25,10 +21,6 @@ class AuditArguments:
     """Random places of the text that are tested."""
     rows: int = between(1, 1)
     """Rows read side by side."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    data_dir: Path | None = None
-    """Folder that holds the corpora (else BACKSTORY_DATA)."""
 
 
 def main(arguments: Sequence[str]) -> int:

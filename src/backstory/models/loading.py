@@ -12,6 +12,8 @@ from backstory.models.composed import ComposedModel, build_model
 from backstory.storage.checkpoint import newest_checkpoint
 from backstory.text.vocabulary import Vocabulary
 
+CONFIG = "config.yaml"
+"""File of a run that holds its settings, and that makes a folder a run."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run that holds `last-STEP` (to resume from) and `best-EPOCH` (to read with)."""
 
@@ -71,7 +73,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
     """
     if not folder.is_dir():
         raise UserError(f"there is no run folder {folder}; train one with `backstory train RECIPE --out {folder}`")
-    if not (folder / "config.yaml").is_file():
+    if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is no run folder; train one with `backstory train RECIPE --out FOLDER`")
     checkpoint = newest_checkpoint(folder / CHECKPOINTS, "best")
     if checkpoint is None:

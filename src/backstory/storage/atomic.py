@@ -1,12 +1,28 @@
 """Atomic writes: temporary file in the same folder, fsync, rename, fsync the folder."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from backstory.config.errors import UserError
+
 TEMPORARY = ".tmp-"
 """Names of unfinished files and folders begin so; whatever is found under such a name at the start may be removed."""
+
+
+def check_writable(folder: Path) -> None:
+    """Raise UserError unless the folder, or the nearest one above it that exists, can be written to."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {there}; choose another folder with --out")
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 (hex) of a file, read in pieces. Raises OSError."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync_folder(folder: Path) -> None:

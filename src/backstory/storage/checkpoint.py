@@ -1,6 +1,5 @@
 """Checkpoints: a folder of safetensors and JSON files under a manifest with the SHA-256 of each, written last; no pickle."""
 
-import hashlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder
+from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sha256
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -51,7 +50,7 @@ def write_checkpoint(
             save_file({k: t.detach().cpu().contiguous() for k, t in group.items()}, temporary / f"{file}.safetensors")
         for file, document in documents.items():
             (temporary / f"{file}.json").write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-        files = {p.name: {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in sorted(temporary.iterdir())}
+        files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(temporary.iterdir())}
         for file in files:
             fsync_file(temporary / file)
         manifest = temporary / MANIFEST
@@ -129,15 +128,10 @@ def _verify(path: Path, entry: Mapping[str, Any]) -> None:
             raise DamagedCheckpoint(f"{path} has not the size its manifest says")
         if path.suffix == ".json" and path.stat().st_size > LARGEST_JSON:
             raise DamagedCheckpoint(f"{path} is too large")
-        if _sha256(path) != entry.get("sha256"):
+        if sha256(path) != entry.get("sha256"):
             raise DamagedCheckpoint(f"{path} has not the SHA-256 its manifest says")
     except OSError as error:
         raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from None
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
-from backstory.storage.atomic import write_atomically
+from backstory.storage.atomic import check_writable, write_atomically
 
 RESULT = "result.json"
 SCHEMA = 1
@@ -89,9 +89,7 @@ def provenance(
 
 def check_place(folder: Path, kind: str) -> None:
     """Raise UserError unless a result of this kind can be written into the folder: better before the work than after it."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {there}; choose another folder with --out")
+    check_writable(folder)
     try:
         found = json.loads((folder / RESULT).read_bytes()).get("kind")
     except (OSError, ValueError, AttributeError):

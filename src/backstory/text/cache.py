@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from backstory.config.errors import UserError
-from backstory.storage.atomic import TEMPORARY, write_atomically
+from backstory.storage.atomic import TEMPORARY, sha256, write_atomically
 
 INDEX = "index.json"
 """The list of an entry's files with their sizes and hashes; written last, so an entry without it is unfinished."""
@@ -64,7 +63,7 @@ def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
             shutil.rmtree(entry, ignore_errors=True)
             raise
         names = sorted(p.name for p in entry.iterdir() if p.name != INDEX and not p.name.startswith(TEMPORARY))
-        files = {name: {"bytes": (entry / name).stat().st_size, "sha256": _sha256(entry / name)} for name in names}
+        files = {name: {"bytes": (entry / name).stat().st_size, "sha256": sha256(entry / name)} for name in names}
         write_atomically(entry / INDEX, json.dumps({"files": files}, indent=1))
     return entry
 
@@ -74,16 +73,11 @@ def intact(entry: Path) -> bool:
     try:
         files = json.loads((entry / INDEX).read_bytes())["files"]
         return bool(files) and all(
-            (entry / name).stat().st_size == said["bytes"] and _sha256(entry / name) == said["sha256"]
+            (entry / name).stat().st_size == said["bytes"] and sha256(entry / name) == said["sha256"]
             for name, said in files.items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sweep(entry: Path) -> None:

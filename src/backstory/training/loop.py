@@ -229,10 +229,9 @@ class Trainer:
             ids = self.dataset.splits["valid"].ids
             try:
                 nats = read(reader, ids, words.start, rows=self.config.training.validation_rows).nats
-            except NonFiniteError:  # told below, with the epoch and what to do
-                nats = math.nan
-            if not math.isfinite(nats):
-                raise NonFiniteError(f"epoch {progress.epoch}: the validation loss is {nats}. {self._remedy()}")
+            except NonFiniteError:  # told with the epoch and what to do
+                problem = f"epoch {progress.epoch}: the validation loss is nan. {self._remedy()}"
+                raise NonFiniteError(problem) from None
             best = progress.best_nats is None or nats < progress.best_nats
             if best:
                 progress.best_nats, progress.best_epoch = nats, progress.epoch

@@ -2,20 +2,19 @@
 
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
-from backstory.models.loading import CHECKPOINTS
-from backstory.storage.atomic import sweep_temporaries, write_atomically
+from backstory.models.loading import CHECKPOINTS, CONFIG
+from backstory.storage.atomic import check_writable, sweep_temporaries, write_atomically
 from backstory.storage.provenance import RESULT
 from backstory.training.lock import LOCK
 
 Mode = Literal["new", "resume", "overwrite"]
-OURS = ("config.yaml", "run.json", "metrics.jsonl", "result.json", CHECKPOINTS)
+OURS = (CONFIG, "run.json", "metrics.jsonl", RESULT, CHECKPOINTS)
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        return self.path / "config.yaml"
+        return self.path / CONFIG
 
 
 def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[str] = frozenset()) -> None:
@@ -61,7 +60,7 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
         raise UserError(
             f"{path} holds something other than a run; it is not overwritten: choose another folder with --out"
         )
-    _writable(path)
+    check_writable(path)
 
 
 def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
@@ -77,15 +76,6 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
     sweep_temporaries(folder.checkpoints)
     write_atomically(folder.config, to_yaml(config))
     return folder
-
-
-def _writable(path: Path) -> None:
-    """Raise UserError unless the folder, or the nearest one above it that exists, can be written to."""
-    there = path
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {there}; choose another folder with --out")
 
 
 def _same_settings(folder: RunFolder, config: RunConfig) -> None:
