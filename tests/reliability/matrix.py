@@ -1,0 +1,28 @@
+"""The reliability matrix: what must hold when processes are killed, disks fail and files lie, and how often it is tried."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the matrix.
+
+    `run` is given the numbers of the trials to make, each of which fixes all that is random in its trial, and an empty
+    folder to work in; it yields one line for every trial that did not hold.
+    """
+
+    what: str
+    """What is done: `SIGKILL at random times, then resume`."""
+    promise: str
+    """What must hold: `weights, optimizer, state bit-identical`."""
+    count: int
+    """Trials of the whole matrix."""
+    bounded: int
+    """Trials of `pytest --full`."""
+    run: Callable[[range, Path], Iterator[str]]
+
+
+MATRIX: dict[str, Case] = {}
+"""Every case by its name."""
