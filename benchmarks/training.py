@@ -1,6 +1,7 @@
 """Tokens per second and peak memory of a training step, against a plain reference step in the same run.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/training.py [--steps 10] [--sizes S P MoS]
+    python benchmarks/training.py --device cuda [--precision float32]
 
 Each contender is a process of its own (the allocator's settings belong to a process); they take turns step by step, so
 that whatever else the machine does meets both alike. The table gives medians and their ratio; with --out it is also
@@ -38,7 +39,7 @@ SIZES = {
 }
 
 
-def ours(size: Size) -> Callable[[], None]:
+def ours(size: Size, on: str, precision: str) -> Callable[[], None]:
     """The step that `backstory train` takes, allocator settings included."""
     import torch
     from torch import nn
@@ -50,18 +51,18 @@ def ours(size: Size) -> Callable[[], None]:
     from backstory.training.optimizers import build_optimizer
 
     keep_freed_memory()
-    config, device = recipes.load(size.recipe), torch.device("cpu")
-    model = build_model(config.model, size.types).train()
+    config, device = recipes.load(size.recipe), torch.device(on)
+    model = build_model(config.model, size.types).to(device).train()
     optimizer = build_optimizer(model.parameters(), config.training)
-    precision = choose_precision("auto", device)
+    chosen = choose_precision(precision, device)
     objective = Likelihood(config.training.activation_l2, config.training.temporal_l2)
-    text = torch.randint(size.types, (size.batch, size.segment + 1))
+    text = torch.randint(size.types, (size.batch, size.segment + 1), device=device)
     state, parameters = model.start(size.batch), list(model.parameters())
 
     def step() -> None:
         nonlocal state
         optimizer.zero_grad(set_to_none=True)
-        with precision.context(device):
+        with chosen.context(device):
             prediction, state = model(text[:, :-1], detach(state))
             loss, _ = objective(prediction, text[:, 1:])
         loss.backward()
@@ -69,12 +70,13 @@ def ours(size: Size) -> Callable[[], None]:
         for group in optimizer.param_groups:
             group["lr"] = 1e-3
         optimizer.step()
+        loss.item()  # as `backstory train` does, which looks at every loss
 
     return step
 
 
-def reference(size: Size) -> Callable[[], None]:
-    """The plain step."""
+def reference(size: Size, on: str, precision: str) -> Callable[[], None]:
+    """The plain step; float32 whatever `precision`."""
     import torch
     from reference import PlainModel, unfused_sgd
     from torch import nn
@@ -93,9 +95,9 @@ def reference(size: Size) -> Callable[[], None]:
         "weight": core.weight_drop,
         "latent": head.latent_dropout if isinstance(head, MixtureConfig) else 0.0,
     }
-    model = PlainModel(size.types, embedding.size, sizes, experts, drops)
-    text = torch.randint(size.types, (size.segment + 1, size.batch))
-    state = [(torch.zeros(1, size.batch, h), torch.zeros(1, size.batch, h)) for h in sizes[1:]]
+    model = PlainModel(size.types, embedding.size, sizes, experts, drops).to(on)
+    text = torch.randint(size.types, (size.segment + 1, size.batch), device=on)
+    state = [tuple(torch.zeros(1, size.batch, h, device=on) for _ in "hc") for h in sizes[1:]]
     parameters = list(model.parameters())
 
     def step() -> None:
@@ -105,6 +107,7 @@ def reference(size: Size) -> Callable[[], None]:
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 0.25, foreach=False)
         unfused_sgd(parameters, 1e-3, 1.2e-6)
+        loss.item()
 
     return step
 
@@ -112,23 +115,30 @@ def reference(size: Size) -> Callable[[], None]:
 CONTENDERS = {"reference": reference, "backstory": ours}
 
 
-def worker(contender: str, size: Size, pipe: Connection) -> None:
-    """Take a step whenever told to, and answer with its seconds and the peak memory (GiB) so far."""
-    step = CONTENDERS[contender](size)
+def worker(contender: str, size: Size, on: str, precision: str, pipe: Connection) -> None:
+    """Take a step whenever told to, and answer with its seconds and the peak memory (GiB, of the device) so far."""
+    import torch
+
+    step = CONTENDERS[contender](size, on, precision)
     while pipe.recv():
         began = time.perf_counter()
         step()
-        pipe.send((time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+        if on == "cuda":
+            torch.cuda.synchronize()
+            peak = torch.cuda.max_memory_allocated() / 2**30
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        pipe.send((time.perf_counter() - began, peak))
 
 
-def compare(size: Size, steps: int, warm_up: int = 2) -> dict[str, dict[str, float]]:
+def compare(size: Size, steps: int, on: str, precision: str, warm_up: int = 2) -> dict[str, dict[str, float]]:
     """Median tokens per second and peak GiB of each contender, taking turns."""
     context = multiprocessing.get_context("spawn")
     pipes, times, peaks = {}, {name: [] for name in CONTENDERS}, {}
     processes = []
     for name in CONTENDERS:
         pipes[name], theirs = context.Pipe()
-        processes.append(context.Process(target=worker, args=(name, size, theirs), daemon=True))
+        processes.append(context.Process(target=worker, args=(name, size, on, precision, theirs), daemon=True))
         processes[-1].start()
     for turn in range(warm_up + steps):
         for name, pipe in pipes.items():
@@ -151,12 +161,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     print(f"{'step':<5} {'reference':>12} {'backstory':>12} {'ratio':>7}   peak memory, GiB", flush=True)
     rows = {}
     for name in given.sizes:
-        rows[name] = found = compare(SIZES[name], given.steps)
+        rows[name] = found = compare(SIZES[name], given.steps, given.device, given.precision)
         plain, fast = found["reference"], found["backstory"]
         found["ratio"] = ratio = fast["tokens_per_second"] / plain["tokens_per_second"]  # type: ignore[assignment]
         print(
@@ -165,7 +177,12 @@ def main() -> None:
             flush=True,
         )
     if given.out:
-        origin = {"commit": commit(), "versions": versions(), "device": processor(), "started": now()}
+        import torch
+
+        from backstory.models import device_name
+
+        made_by = processor() if given.device == "cpu" else device_name(torch.device(given.device))
+        origin = {"commit": commit(), "versions": versions(), "device": made_by, "started": now()}
         given.out.write_text(json.dumps({"benchmark": "training", "rows": rows, "provenance": origin}, indent=1) + "\n")
 
 

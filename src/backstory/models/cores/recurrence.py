@@ -24,11 +24,20 @@ def lstm_segment(
         with torch.autocast("cpu", enabled=False):
             return _Segment.apply(x.to(dtype), h, c, weight_ih.to(dtype), weight_hh.to(dtype), bias_ih + bias_hh)
     weights = [w.to(dtype) for w in (weight_ih, weight_hh, bias_ih, bias_hh)]
+    if x.device.type == "cuda":
+        weights = _adjoining(weights)
     start = h.to(dtype)[None].contiguous(), c.to(dtype)[None].contiguous()
     training = torch.is_grad_enabled()  # cuDNN keeps what its backward pass needs only when told that it trains
     with torch.autocast(x.device.type, enabled=False):
         output, h_last, c_last = torch.lstm(x.to(dtype), start, weights, True, 1, 0.0, training, False, True)
     return output, h_last[0].to(h.dtype), c_last[0].to(c.dtype)
+
+
+def _adjoining(tensors: list[Tensor]) -> list[Tensor]:
+    """Copies that lie side by side in one piece of memory, as cuDNN wants its weights; it copies them itself otherwise,
+    with a warning at every call."""
+    flat = torch.cat([t.flatten() for t in tensors])
+    return [part.view(t.shape) for part, t in zip(flat.split([t.numel() for t in tensors]), tensors, strict=True)]
 
 
 class _Segment(torch.autograd.Function):

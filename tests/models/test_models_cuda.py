@@ -1,0 +1,60 @@
+"""On a GPU every model gives the values and gradients that it gives on the CPU, and no warning."""
+
+import copy
+
+import pytest
+import torch
+from catalogue import MODELS, TYPES
+from torch import Tensor
+
+from backstory.models import LanguageModel, Precision, flatten
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> LanguageModel:
+    torch.manual_seed(0)
+    return MODELS[request.param]().double()
+
+
+@pytest.fixture
+def tokens() -> Tensor:
+    return torch.randint(TYPES, (3, 12), generator=torch.Generator().manual_seed(1))
+
+
+def test_values_state_and_gradients_are_those_of_the_cpu(model: LanguageModel, tokens: Tensor) -> None:
+    model.eval()  # the dropout masks of the two devices differ; cuDNN gives gradients in evaluation mode as well
+    there = copy.deepcopy(model).cuda()
+    found = []
+    for one, text in ((model, tokens), (there, tokens.cuda())):
+        prediction, state = one(text, one.start(3))
+        prediction.log_prob(text.roll(-1, 1)).mean().backward()
+        found.append(
+            {
+                "log_probs": prediction.log_probs().cpu(),
+                **{f"state {name}": value.cpu() for name, value in flatten(state).items()},
+                **{f"gradient {name}": p.grad.cpu() for name, p in one.named_parameters() if p.grad is not None},
+            }
+        )
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-10)
+
+
+def test_dropout_on_the_gpu_reaches_the_raw_weights(model: LanguageModel, tokens: Tensor) -> None:
+    model = model.float().cuda().train()
+    text = tokens.cuda()
+    losses = []
+    for _ in range(2):
+        prediction, _ = model(text, model.start(3))
+        losses.append(prediction.log_prob(text.roll(-1, 1)).mean())
+    assert losses[0].item() != losses[1].item()
+    sum(losses).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_bfloat16_is_close_to_float32(model: LanguageModel, tokens: Tensor) -> None:
+    model, text, device = model.float().cuda().eval(), tokens.cuda(), torch.device("cuda")
+    wide = model(text, model.start(3))[0].log_prob(text.roll(-1, 1))
+    with Precision(torch.bfloat16, "a test").context(device):
+        narrow = model(text, model.start(3))[0].log_prob(text.roll(-1, 1))
+    torch.testing.assert_close(narrow.float(), wide, rtol=0, atol=0.05)

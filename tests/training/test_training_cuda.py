@@ -1,0 +1,66 @@
+"""On a GPU a run trains, is read and examined, and a stopped one resumes bit for bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from runs import outcome, with_model, with_training
+
+from backstory.config import LSTMConfig, MixtureConfig, RunConfig
+from backstory.context import examine_run
+from backstory.reading import evaluate
+from backstory.training import Stopped
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+Train = Callable[..., dict]
+
+VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
+    "float32": lambda c: c,
+    "bfloat16": lambda c: with_training(c, precision="bfloat16"),
+    "averaged": lambda c: with_training(c, averaging="always"),
+    "adam, mixture": lambda c: with_model(
+        with_training(c, optimizer="adam", learning_rate=0.01, averaging="none"), head=MixtureConfig(experts=3)
+    ),
+    # Units of the published sizes take other kernels than tiny ones.
+    "wide": lambda c: with_model(c, core=LSTMConfig(layers=2, hidden=1152)),
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def config(request: pytest.FixtureRequest, tiny_config: RunConfig) -> RunConfig:
+    return VARIANTS[request.param](with_training(tiny_config, epochs=2, device="cuda"))
+
+
+def test_a_stopped_run_resumes_bit_for_bit(
+    config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
+) -> None:
+    quietly(config, tmp_path / "straight")
+    stop_after(7)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "stopped")
+    quietly(config, tmp_path / "stopped", mode="resume")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+
+
+def test_a_run_is_read_and_examined_alike_on_both_devices(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    quietly(with_training(tiny_config, device="cuda"), tmp_path / "run")
+    found = {}
+    for device in ("cpu", "cuda"):
+        read = evaluate(tmp_path / "run", device=device, out=tmp_path / device / "read")
+        seen = examine_run(
+            tmp_path / "run",
+            "truncate",
+            targets=40,
+            maximum_context=50,
+            precision="float32",
+            device=device,
+            out=tmp_path / device / "examined",
+        )
+        assert read["figures"]["audit"]["passed"]
+        assert read["provenance"]["device"].startswith(device)
+        found[device] = read["figures"]["nats_per_token"], [row["nats"] for row in seen["figures"]["conditions"]]
+    assert found["cuda"][0] == pytest.approx(found["cpu"][0], abs=1e-4)
+    assert found["cuda"][1] == pytest.approx(found["cpu"][1], abs=1e-3)
