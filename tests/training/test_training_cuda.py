@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import outcome, with_model, with_training
+from runs import checkpoints, outcome, with_model, with_training
 
 from backstory.config import LSTMConfig, MixtureConfig, RunConfig
 from backstory.context import examine_run
 from backstory.reading import evaluate
+from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Stopped
+from backstory.training.gradients import Recorded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 Train = Callable[..., dict]
@@ -41,6 +43,19 @@ def test_a_stopped_run_resumes_bit_for_bit(
         quietly(config, tmp_path / "stopped")
     quietly(config, tmp_path / "stopped", mode="resume")
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+
+
+def test_recorded_steps_are_the_eager_ones(
+    config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    quietly(config, tmp_path / "recorded")
+    monkeypatch.setattr(Recorded, "MOST", 0)
+    quietly(config, tmp_path / "eager")
+    one, two = (read_checkpoint(checkpoints(tmp_path / name, "last")[0]).tensors for name in ("recorded", "eager"))
+    tolerance = 1e-2 if config.training.precision == "bfloat16" else 1e-4
+    for file in ("weights", "state"):
+        torch.testing.assert_close(one[file], two[file], rtol=0, atol=tolerance)
+    assert torch.equal(one["random"]["cuda"], two["random"]["cuda"])  # the same masks
 
 
 def test_a_run_is_read_and_examined_alike_on_both_devices(

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from backstory.cli.ranks import first_here
 from backstory.config.errors import NonFiniteError, UserError, nearest
 
 VERBS = {
@@ -83,12 +84,14 @@ def overview() -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"backstory: {' '.join(message.split())}", file=sys.stderr)
+    if first_here():
+        print(f"backstory: {' '.join(message.split())}", file=sys.stderr)
     return code
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    print(f"backstory: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    if first_here():
+        print(f"backstory: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 if __name__ == "__main__":

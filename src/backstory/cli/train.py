@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from backstory.cli.parse import parse
+from backstory.cli.ranks import first_here
 from backstory.config import RunConfig, UserError, from_dict, recipes, to_dict
 
 
@@ -34,6 +35,8 @@ class Arguments:
     """Start again in a folder that holds a run."""
     accept: tuple[str, ...] = ()
     """What may differ from the resumed run: config, corpus."""
+    track: tuple[str, ...] = ()
+    """Show the curves elsewhere too: tensorboard, trackio (pip install 'backstory[track]')."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
 
 
@@ -54,8 +57,8 @@ def main(arguments: Sequence[str]) -> int:
 
     out = given.out or Path("runs") / Path(recipe).stem
     mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
-    code = run_training(config, out, mode, given.data_dir, frozenset(given.accept))
-    if code == 0:
+    code = run_training(config, out, mode, given.data_dir, frozenset(given.accept), given.track)
+    if code == 0 and first_here():
         print(f"`backstory evaluate {out}` reads the test split, `backstory report {out}` makes a page of it")
     return code
 
@@ -66,15 +69,20 @@ def run_training(
     mode: Literal["new", "resume", "overwrite"],
     data_dir: Path | None = None,
     accept: frozenset[str] = frozenset(),
+    track: tuple[str, ...] = (),
 ) -> int:
     """Train and say how it ended; the exit code is 128 + the signal's number after a stop."""
     from backstory.training import Stopped, train
 
     try:
-        figures = train(config, out, mode=mode, data_dir=data_dir, accept=accept)["figures"]
+        result = train(config, out, mode=mode, data_dir=data_dir, accept=accept, track=track)
     except Stopped as stopped:
-        print(f"backstory: {stopped}", file=sys.stderr)
+        if first_here():
+            print(f"backstory: {stopped}", file=sys.stderr)
         return 128 + stopped.signal
+    if not result:  # the first rank tells
+        return 0
+    figures = result["figures"]
     print(
         f"{out}: validation perplexity {figures['valid_perplexity']:.2f} per {figures['unit']} "
         f"after epoch {figures['best_epoch']} of {figures['epochs']}"

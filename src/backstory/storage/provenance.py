@@ -66,7 +66,9 @@ def command() -> str | None:
     """The command line of this program that is running; None inside another program or a notebook."""
     name, package = os.path.basename(sys.argv[0]), Path(__file__).resolve().parent.parent
     ours = name == "backstory" or Path(sys.argv[0]).resolve() == package / "__main__.py"
-    return shlex.join(["backstory", *sys.argv[1:]]) if ours else None
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    start = ["backstory"] if ranks == 1 else ["torchrun", "--nproc-per-node", str(ranks), "-m", "backstory"]
+    return shlex.join([*start, *sys.argv[1:]]) if ours else None
 
 
 def provenance(
@@ -79,6 +81,7 @@ def provenance(
         "commit": commit(),
         "versions": versions(),
         "device": device,
+        "ranks": int(os.environ.get("WORLD_SIZE", 1)),
         "precision": precision,
         "precision_reason": reason,
         "corpus": corpus,

@@ -1,5 +1,6 @@
 """The whole of a training run as tensors and JSON, and back: everything that makes resuming bit-exact."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -72,27 +73,40 @@ class Progress:
 
 
 def pack(
-    model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None, state: State
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None,
+    of_ranks: Sequence[dict[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
-    """Tensors of a run by file: weights, optimizer, average, state, random."""
+    """Tensors of a run by file: weights, optimizer, average, and of each rank (`pack_rank`) its state and random."""
     names, order = [name for name, _ in model.named_parameters()], _names(optimizer, model)
     optimizer_tensors = {}
     for index, entries in optimizer.state_dict()["state"].items():
         for key, value in entries.items():
             if value is not None:
                 optimizer_tensors[f"{order[index]}/{key}"] = torch.as_tensor(value)
-    random = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        random |= {f"cuda{i}": s for i, s in enumerate(torch.cuda.get_rng_state_all())}
-    packed = {
-        "weights": weights(model),
-        "optimizer": optimizer_tensors,
-        "state": flatten(state),
-        "random": random,
-    }
+    packed = {"weights": weights(model), "optimizer": optimizer_tensors}
+    for rank, own in enumerate(of_ranks):
+        for name, tensor in own.items():
+            file, entry = name.split("/", 1)
+            packed.setdefault(f"{file}{rank_suffix(rank)}", {})[entry] = tensor
     if average is not None:
         packed["average"] = dict(zip(names, average.means, strict=True))
     return packed
+
+
+def pack_rank(state: State, device: torch.device) -> dict[str, Tensor]:
+    """What each rank has of its own: `state/...` and its random-number generators, `random/...`."""
+    packed = {f"state/{name}": tensor for name, tensor in flatten(state).items()}
+    packed["random/cpu"] = torch.get_rng_state()
+    if device.type == "cuda":
+        packed["random/cuda"] = torch.cuda.get_rng_state(device)
+    return packed
+
+
+def rank_suffix(rank: int) -> str:
+    """What a rank's files are called by; the first one's have no suffix."""
+    return f"-{rank}" if rank else ""
 
 
 def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
@@ -117,8 +131,8 @@ def unpack_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors
         raise ValueError(f"the saved state of the optimizer has no {error.args[0]}") from None
 
 
-def unpack_random(tensors: dict[str, Tensor]) -> None:
+def unpack_random(tensors: dict[str, Tensor], device: torch.device) -> None:
     """Put the random-number generators back where they were."""
     torch.set_rng_state(tensors["cpu"])
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([t for name, t in sorted(tensors.items()) if name.startswith("cuda")])
+    if device.type == "cuda" and "cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["cuda"], device)

@@ -3,9 +3,11 @@
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
@@ -18,6 +20,8 @@ from backstory.text import prepare
 from backstory.training.allocator import keep_freed_memory
 from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
+from backstory.training.distributed import Ranks, check_batch, joined
+from backstory.training.events import TRACKERS, Events, check_trackers
 from backstory.training.lock import locked
 from backstory.training.loop import Trainer
 from backstory.training.metrics import MetricsLog, check_log, read_events
@@ -41,37 +45,56 @@ def train(
     mode: Mode = "new",
     data_dir: Path | None = None,
     accept: frozenset[str] = frozenset(),
+    track: Sequence[str] = (),
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Train a model into the folder `out` and return the content of its result.json.
 
-    `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`).
-    Raises UserError before anything is written (also when another training holds the folder), NonFiniteError when the
-    loss breaks down, Stopped after a signal.
+    `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`);
+    `track` names trackers beside metrics.jsonl. Under `torchrun` every rank calls this; all but the first write nothing
+    and return an empty dictionary. Raises UserError before anything is written (also when another training holds the
+    folder), NonFiniteError when the loss breaks down, Stopped after a signal.
     """
     validate(config, "settings")
     check_settings(config.training)
+    check_trackers(track)
     out, console = Path(out), console or Console(stderr=True)
-    check_folder(out, config, mode, accept)
-    with locked(out):
-        # Again, as another training may have come and gone before the lock was taken.
+    with joined() as ranks:
+        check_batch(config.training.batch_size, ranks)
+        if not ranks.first:
+            return _train_along(config, out, ranks, mode, data_dir, accept)
         check_folder(out, config, mode, accept)
-        trainer = _build(config, out, data_dir)
-        changed = mode == "resume" and _restore(trainer, accept)
-        return _run(trainer, open_folder(out, config, mode), console, changed)
+        with locked(out):
+            # Again, as another training may have come and gone before the lock was taken.
+            check_folder(out, config, mode, accept)
+            trainer = _build(config, out, data_dir, ranks)
+            changed = mode == "resume" and _restore(trainer, accept)
+            return _run(trainer, open_folder(out, config, mode), console, track, changed)
 
 
-def _build(config: RunConfig, out: Path, data_dir: Path | None) -> Trainer:
+def _train_along(
+    config: RunConfig, out: Path, ranks: Ranks, mode: Mode, data_dir: Path | None, accept: frozenset[str]
+) -> dict[str, Any]:
+    """What every rank but the first does: the same training, of which it writes and shows nothing."""
+    trainer = _build(config, out, data_dir, ranks)
+    changed = mode == "resume" and _restore(trainer, accept)
+    _train(trainer, Events(), Display(Console(quiet=True), 0, 0), changed)
+    return {}
+
+
+def _build(config: RunConfig, out: Path, data_dir: Path | None, ranks: Ranks) -> Trainer:
     """A run at its beginning; nothing is written."""
     keep_freed_memory()
     dataset, device = prepare(config.text, data_dir), choose_device(config.training.device)
     torch.manual_seed(config.seed)
     model = build_model(config.model, len(dataset.vocabulary)).to(device)
     precision = choose_precision(config.training.precision, device)
-    return Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir)
+    if not ranks.first:  # the weights are alike, the masks are not
+        torch.manual_seed(int(np.random.SeedSequence([config.seed, ranks.rank]).generate_state(1)[0]))
+    return Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks)
 
 
-def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -> dict[str, Any]:
+def _run(trainer: Trainer, folder: RunFolder, console: Console, track: Sequence[str], changed: bool) -> dict[str, Any]:
     """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text."""
     dataset, precision, device = trainer.dataset, trainer.precision, trainer.device
     _say_what_starts(console, trainer, folder)
@@ -85,7 +108,14 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -
         origin |= _begun(folder)
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
-    display = Display(console, *_expected_tokens(trainer))
+    trackers = [TRACKERS[name](folder.path, trainer.progress.step) for name in track]
+    _train(trainer, Events(log, trackers), Display(console, *_expected_tokens(trainer)), changed)
+    origin["seconds"] = round(trainer.progress.seconds, 1)
+    return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
+
+
+def _train(trainer: Trainer, log: Events, display: Display, changed: bool) -> None:
+    """Train to the end. Raises Stopped."""
     stop = StopRequest()
     try:
         with stop.listening(), display.shown():
@@ -95,9 +125,7 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -
     finally:
         log.close()
     if stop.signal is not None and not trainer.progress.finished:
-        raise Stopped(folder.path, stop.signal)
-    origin["seconds"] = round(trainer.progress.seconds, 1)
-    return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
+        raise Stopped(trainer.folder.path, stop.signal)
 
 
 def _begun(folder: RunFolder) -> dict[str, Any]:
@@ -117,7 +145,16 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
     path, checkpoint = trainer.folder.path, newest_checkpoint(trainer.folder.checkpoints, "last")
     if checkpoint is None:
         return False
-    progress, config, corpus = _known(checkpoint)
+    progress, config, corpus, ranks = _known(checkpoint)
+    if ranks != trainer.ranks.world:
+        raise UserError(
+            f"{path} was trained by {ranks} rank{'s' if ranks > 1 else ''}, not {trainer.ranks.world}; go on with "
+            + (
+                f"torchrun --nproc-per-node {ranks} -m backstory train"
+                if ranks > 1
+                else "backstory train, without torchrun"
+            )
+        )
     if "corpus" not in accept and corpus != trainer.dataset.fingerprint:
         raise UserError(
             f"{path} was trained on other text than this corpus now holds; give the same corpus, or --accept corpus to go on"
@@ -135,11 +172,11 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
     return (config, corpus) != (config_hash(trainer.config), trainer.dataset.fingerprint)
 
 
-def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str]:
-    """What a checkpoint says of its run: progress, hash of the settings, fingerprint of the corpus. Raises UserError."""
+def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str, int]:
+    """What a checkpoint says of its run: progress, hash of the settings, fingerprint of the corpus, ranks. Raises UserError."""
     try:
         saved = checkpoint.documents["progress"]
-        return Progress.read(saved["progress"]), saved["config"], saved["corpus"]
+        return Progress.read(saved["progress"]), saved["config"], saved["corpus"], saved["ranks"]
     except (KeyError, TypeError, ValueError):
         raise UserError(
             f"{checkpoint.path} was saved by another version of backstory; go on with that one, "

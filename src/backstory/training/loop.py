@@ -3,7 +3,7 @@
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, to_dict
-from backstory.models import ComposedModel, Precision, clone, detach, to, unflatten
+from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
 from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
 from backstory.storage.checkpoint import newest_checkpoint, rotate_checkpoints, write_checkpoint
 from backstory.text import Dataset
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.training import stages
-from backstory.training.checkpointing import Progress, pack, unpack_optimizer, unpack_random
+from backstory.training.checkpointing import Progress, pack, pack_rank, rank_suffix, unpack_optimizer, unpack_random
 from backstory.training.display import Display
-from backstory.training.metrics import MetricsLog
+from backstory.training.distributed import Ranks
+from backstory.training.events import Events
+from backstory.training.gradients import LOSS, NORM, Eager, Gradient, Recorded
 from backstory.training.objectives import Likelihood
 from backstory.training.optimizers import WeightAverage, build_optimizer
 from backstory.training.run_folder import RunFolder, config_hash
@@ -43,6 +45,8 @@ class Trainer:
     precision: Precision
     data_dir: Path | None = None
     """Where the corpus was found; readers of the run look there first."""
+    ranks: Ranks = field(default_factory=Ranks)
+    """This process among those that train together."""
 
     def __post_init__(self) -> None:
         settings = self.config.training
@@ -51,7 +55,8 @@ class Trainer:
         self.parameters: list[nn.Parameter] = list(self.model.parameters())
         self.average: WeightAverage | None = None
         self.progress = Progress()
-        self.state = self.model.start(settings.batch_size)
+        self.share = self.ranks.share(settings.batch_size)
+        self.state = self._start()
         self.rows = rows(self.dataset.splits["train"].ids, settings.batch_size)
         self.saved_at = time.monotonic()
         if settings.averaging == "always" and settings.optimizer == "sgd":
@@ -73,14 +78,17 @@ class Trainer:
             self.average.count = self.progress.averaged
             names = [name for name, _ in self.model.named_parameters()]
             self.average.means = [tensors["average"][name].to(self.device) for name in names]
-        self.state = to(
-            clone(unflatten(self.model.start(self.config.training.batch_size), tensors["state"])), self.device
-        )
-        unpack_random(tensors["random"])
+        suffix = rank_suffix(self.ranks.rank)
+        self.state = to(clone(unflatten(self._start(), tensors[f"state{suffix}"])), self.device)
+        unpack_random(tensors[f"random{suffix}"], self.device)
         self._enter_stage()
 
-    def save(self, log: MetricsLog) -> None:
-        """Write the checkpoint of this step and drop all but the last two."""
+    def save(self, log: Events) -> None:
+        """Write the checkpoint of this step and drop all but the last two. Every rank takes part, the first writes."""
+        self.saved_at = time.monotonic()
+        of_ranks = self.ranks.gather(pack_rank(self.state, self.device))
+        if not self.ranks.first:
+            return
         self.progress.log_bytes = log.position()
         self.progress.averaged = None if self.average is None else self.average.count
         documents = {
@@ -88,9 +96,10 @@ class Trainer:
                 "progress": vars(self.progress),
                 "config": config_hash(self.config),
                 "corpus": self.dataset.fingerprint,
+                "ranks": self.ranks.world,
             }
         }
-        tensors = pack(self.model, self.optimizer, self.average, self.state)
+        tensors = pack(self.model, self.optimizer, self.average, of_ranks)
         write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
         rotate_checkpoints(self.folder.checkpoints, "last", keep=2)
         self.saved_at = time.monotonic()
@@ -107,19 +116,40 @@ class Trainer:
 
     # The epochs.
 
-    def train(self, log: MetricsLog, display: Display, stop: StopRequest) -> None:
+    def train(self, log: Events, display: Display, stop: StopRequest) -> None:
         """Train to the end, or until `stop` is requested; a checkpoint stands when it returns. Raises NonFiniteError."""
+        self.gradient = self._prepare()
         while not self.progress.finished and not stop.requested:
             starts, bounds = self._plan()
             for first, last in bounds[self.progress.segment :]:
                 self._segment(starts, first, last, len(bounds), log, display)
-                if stop.requested:
+                due = time.monotonic() - self.saved_at > 60 * self.config.training.save_minutes
+                signal, due = self.ranks.largest(stop.signal or 0, due)
+                if signal:
+                    stop.signal = int(signal)
                     break
-                if time.monotonic() - self.saved_at > 60 * self.config.training.save_minutes:
+                if due:
                     self.save(log)
             if self.progress.segment >= len(bounds):  # beyond, where an accepted corpus is shorter than the one before
                 self._end_of_epoch(log, display)
             self.save(log)
+
+    def _start(self) -> State:
+        """The state before the first token of this rank's rows."""
+        return self.model.start(self.share.stop - self.share.start)
+
+    def _prepare(self) -> Gradient:
+        """What computes the gradients of this run from here on, with the other ranks if there are any."""
+        settings = self.config.training
+        model = self.ranks.parallel(self.model)
+        eager = Eager(model, self.parameters, self.objective, self.precision, settings.clip)
+        if self.ranks.world == 1:
+            return Recorded(eager) if self.device.type == "cuda" else eager
+        # What averages the gradients arranges them anew after its first step. That is a step for nothing, so that a
+        # resumed run adds up in the order of one that ran through.
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            eager(self._text(None, 0, 1), self._start())
+        return eager
 
     def _plan(self) -> tuple[np.ndarray | None, list[tuple[int, int]]]:
         """Where the epoch's rows begin (if shuffled) and its segments; of seed and epoch alone, so resuming repeats it."""
@@ -135,46 +165,42 @@ class Trainer:
         return (rotations(self.rows, generator) if settings.partial_shuffle else None), bounds
 
     def _segment(
-        self, starts: np.ndarray | None, first: int, last: int, segments: int, log: MetricsLog, display: Display
+        self, starts: np.ndarray | None, first: int, last: int, segments: int, log: Events, display: Display
     ) -> None:
         settings, progress = self.config.training, self.progress
         if progress.segment == 0:
-            self.state = self.model.start(settings.batch_size)
+            self.state = self._start()
             progress.begin_epoch()
         began = time.perf_counter()
-        text = torch.from_numpy(piece(self.rows, first, last + 1, starts)).to(self.device)
         rate = self._rate() * (last - first) / settings.segment
-        figures = self._step(text[:, :-1], text[:, 1:], rate)
-        progress.take(figures, text[:, 1:].numel(), time.perf_counter() - began)
+        figures = self._step(self._text(starts, first, last), rate)
+        progress.take(figures, settings.batch_size * (last - first), time.perf_counter() - began)
         if progress.segment % WINDOW == 0 or progress.segment == segments:
             self._end_of_window(rate, log, display)
+
+    def _text(self, starts: np.ndarray | None, first: int, last: int) -> Tensor:
+        """Inputs `first` to `last` (exclusive) of this rank's rows, and the target after them: (B, T + 1)."""
+        mine = None if starts is None else starts[self.share]
+        return torch.from_numpy(piece(self.rows[self.share], first, last + 1, mine)).to(self.device)
 
     def _rate(self) -> float:
         """The learning rate of a segment of mean length, as stage and schedule have it."""
         return stages.learning_rate(self.progress, self.config.training)
 
-    def _step(self, inputs: Tensor, targets: Tensor, rate: float) -> dict[str, float]:
+    def _step(self, text: Tensor, rate: float) -> dict[str, float]:
         """One update; returns the objective's figures. Raises NonFiniteError before the weights are touched."""
-        settings = self.config.training
-        self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        with self.precision.context(self.device):
-            prediction, self.state = self.model(inputs, detach(self.state))
-            loss, figures = self.objective(prediction, targets)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.parameters, settings.clip or math.inf, foreach=True)
-        # All in one: on a GPU every number that is fetched by itself waits for the device.
-        values = torch.stack([loss.detach(), norm, *figures.values()]).tolist()
+        figures, self.state = self.gradient(text, self.state)
+        # All in one: on a GPU every number that is fetched by itself waits for the device. The norm is of mean gradients.
+        values = self.ranks.mean(torch.stack(list(figures.values()))).tolist()
         if not all(map(math.isfinite, values)):
-            named = zip(("loss", "norm of the gradient", *figures), values, strict=True)
-            told = ", ".join(f"{name} {value}" for name, value in named)
+            told = ", ".join(f"{name} {value}" for name, value in zip(figures, values, strict=True))
             raise NonFiniteError(f"step {self.progress.step + 1}: {told}; stopped before the update. {self._remedy()}")
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)  # a part of the model may have a rate of its own
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        return dict(zip(figures, values[2:], strict=True))
+        return {name: value for name, value in zip(figures, values, strict=True) if name not in (LOSS, NORM)}
 
     def _remedy(self) -> str:
         if any(self.folder.checkpoints.glob("last-*")):
@@ -183,7 +209,7 @@ class Trainer:
             )
         return "Start again with --overwrite and a smaller --training.learning-rate"
 
-    def _end_of_window(self, rate: float, log: MetricsLog, display: Display) -> None:
+    def _end_of_window(self, rate: float, log: Events, display: Display) -> None:
         progress = self.progress
         figures, tokens = _means(progress.window_sums, progress.window_tokens), progress.window_tokens
         speed = tokens / progress.window_seconds
@@ -193,7 +219,7 @@ class Trainer:
         display.step(f"epoch {progress.epoch}/{last}", tokens, figures["nats"], speed)
         progress.begin_window()
 
-    def _end_of_epoch(self, log: MetricsLog, display: Display) -> None:
+    def _end_of_epoch(self, log: Events, display: Display) -> None:
         progress, settings = self.progress, self.config.training
         averaging = self.average is not None and self.average.count > 0
         began = time.perf_counter()
@@ -223,20 +249,26 @@ class Trainer:
 
     def _validate(self) -> tuple[float, bool]:
         """Mean nats on the validation split, with the averaged weights if there are any; saves them if they are the best."""
-        words, progress = self.dataset.vocabulary, self.progress
+        progress = self.progress
         with self.average.applied() if self.average is not None else nullcontext():
-            reader = StaticReader(self.model, self.precision)
-            ids = self.dataset.splits["valid"].ids
-            try:
-                nats = read(reader, ids, words.start, rows=self.config.training.validation_rows).nats
-            except NonFiniteError:  # told with the epoch and what to do
-                problem = f"epoch {progress.epoch}: the validation loss is nan. {self._remedy()}"
-                raise NonFiniteError(problem) from None
+            nats = self.ranks.of_first(self._read_valid() if self.ranks.first else math.nan)
+            if math.isnan(nats):
+                raise NonFiniteError(f"epoch {progress.epoch}: the validation loss is nan. {self._remedy()}")
             best = progress.best_nats is None or nats < progress.best_nats
             if best:
                 progress.best_nats, progress.best_epoch = nats, progress.epoch
-                self._save_best()
+                if self.ranks.first:
+                    self._save_best()
         return nats, best
+
+    def _read_valid(self) -> float:
+        """Mean nats of the validation split with the weights as they are; nan where they broke down."""
+        reader, words = StaticReader(self.model, self.precision), self.dataset.vocabulary
+        ids, side_by_side = self.dataset.splits["valid"].ids, self.config.training.validation_rows
+        try:
+            return read(reader, ids, words.start, rows=side_by_side).nats
+        except NonFiniteError:  # told with the epoch and what to do
+            return math.nan
 
     def _enter_stage(self) -> None:
         """Go on to fine-tuning, or to the end, where it is due."""
@@ -246,6 +278,7 @@ class Trainer:
 
     def _begin_finetuning(self) -> None:
         """Averaged SGD from the best weights, from its first step on (Merity et al. 2018, section 4)."""
+        self.ranks.wait()  # until the first has written them
         best = newest_checkpoint(self.folder.checkpoints, "best", frozenset({"weights"}))
         if best is not None:
             load_weights(self.model, best.tensors["weights"])

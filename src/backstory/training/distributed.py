@@ -1,0 +1,112 @@
+"""Ranks of a distributed run, as `torchrun` starts them: each owns rows of the batch and carries their state; one model."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from backstory.config import UserError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this is; alone where `torchrun` did not start it."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that speaks and writes."""
+        return self.rank == 0
+
+    def share(self, batch_size: int) -> slice:
+        """This rank's rows of a batch."""
+        size = batch_size // self.world
+        return slice(self.rank * size, (self.rank + 1) * size)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over all ranks."""
+        if self.world > 1:
+            dist.all_reduce(values)
+            values /= self.world
+        return values
+
+    def largest(self, *values: float) -> list[float]:
+        """The largest that any rank has of each, so that all of them do the same."""
+        if self.world == 1:
+            return list(values)
+        found = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return found.tolist()
+
+    def of_first(self, value: float) -> float:
+        """The first rank's value."""
+        if self.world == 1:
+            return value
+        shared = torch.tensor(value, dtype=torch.float64)
+        dist.broadcast(shared, 0)
+        return shared.item()
+
+    def wait(self) -> None:
+        """Go on when every rank has come here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def gather(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Tensors of every rank, on the CPU, by rank, at the first; nothing at the others. Names and shapes are alike."""
+        own = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+        if self.world == 1:
+            return [own]
+        found: list[dict[str, Tensor]] = [{} for _ in range(self.world)] if self.first else []
+        for name, tensor in own.items():
+            pieces = [torch.empty_like(tensor) for _ in found] or None
+            dist.gather(tensor, pieces)
+            for piece, of_rank in zip(pieces or (), found, strict=True):
+                of_rank[name] = piece
+        return found
+
+    def parallel(self, model: nn.Module) -> nn.Module:
+        """The model with gradients that are means over all ranks."""
+        return DistributedDataParallel(model, broadcast_buffers=False) if self.world > 1 else model
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """Join the other ranks for the block: gloo between processors, NCCL between GPUs, of which each rank takes its own.
+
+    Raises UserError when there are fewer GPUs here than ranks, and when another rank has ended.
+    """
+    world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    if world == 1:
+        yield Ranks()
+        return
+    if torch.cuda.is_available():
+        if local >= torch.cuda.device_count():
+            raise UserError(
+                f"there are {torch.cuda.device_count()} GPUs here, fewer than ranks; lower torchrun's --nproc-per-node"
+            )
+        torch.cuda.set_device(local)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Ranks(dist.get_rank(), world)
+    except (dist.DistError, RuntimeError) as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise UserError("another rank has ended, and this one with it") from error
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def check_batch(batch_size: int, ranks: Ranks) -> None:
+    """Raise UserError unless every rank gets equally many rows."""
+    if batch_size % ranks.world:
+        raise UserError(
+            f"{ranks.world} ranks cannot share {batch_size} rows equally; "
+            f"make training.batch_size a multiple of {ranks.world}"
+        )

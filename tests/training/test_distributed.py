@@ -1,0 +1,111 @@
+"""Ranks started by a real `torchrun`: the updates of one process, resumed bit for bit, and refused where they do not fit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from runs import checkpoints, events, outcome, with_model, with_training
+
+from backstory.config import EmbeddingConfig, LSTMConfig, RunConfig, to_yaml
+from backstory.storage.checkpoint import read_checkpoint
+
+pytestmark = pytest.mark.full
+DROPOUTS = ("input_dropout", "layer_dropout", "output_dropout", "weight_drop")
+
+
+def started(ranks: int, config: RunConfig, out: Path, *flags: str) -> subprocess.Popen:
+    """A training by so many ranks; by a plain process where it is one."""
+    recipe = out.with_suffix(".yaml")
+    recipe.write_text(to_yaml(config))
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    command = [sys.executable, *launcher, "-m", "backstory", "train", str(recipe), "--out", str(out), *flags]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+
+
+def trained(ranks: int, config: RunConfig, out: Path, *flags: str) -> tuple[int, str]:
+    """The exit code and what was said of it."""
+    process = started(ranks, config, out, *flags)
+    _, said = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+def own_lines(said: str) -> list[str]:
+    return [line for line in said.splitlines() if line.startswith("backstory: ")]
+
+
+def test_two_ranks_make_the_updates_of_one(tiny_config: RunConfig, tmp_path: Path) -> None:
+    config = with_training(
+        with_model(
+            tiny_config,
+            embedding=EmbeddingConfig(size=7, dropout=0.0),
+            core=LSTMConfig(layers=2, hidden=9, **dict.fromkeys(DROPOUTS, 0.0)),
+        ),
+        batch_size=4,
+        epochs=2,
+        partial_shuffle=True,
+        clip=0.3,
+    )
+    for ranks in (1, 2):
+        code, said = trained(ranks, config, tmp_path / str(ranks))
+        assert code == 0, said
+    assert events(tmp_path / "1", "epoch")[-1]["step"] >= 20
+    assert [p.name for p in checkpoints(tmp_path / "1", "last")] == [
+        p.name for p in checkpoints(tmp_path / "2", "last")
+    ]
+    one, two = (read_checkpoint(checkpoints(tmp_path / name, "last")[0]) for name in "12")
+    torch.testing.assert_close(two.tensors["weights"], one.tensors["weights"], rtol=0, atol=2e-6)
+    for name, whole in one.tensors["state"].items():
+        halves = torch.cat([two.tensors[file][name] for file in ("state", "state-1")])
+        torch.testing.assert_close(halves, whole, rtol=0, atol=2e-6)
+    for a, b in zip(events(tmp_path / "1", "steps"), events(tmp_path / "2", "steps"), strict=True):
+        assert a.pop("event") == b.pop("event")
+        assert a == pytest.approx(b, rel=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_stopped_run_resumes_bit_for_bit(ranks: int, tiny_config: RunConfig, tmp_path: Path) -> None:
+    # Fine-tuning and averaging included. Long enough to be caught in the middle.
+    config = with_training(tiny_config, batch_size=6, segment=2, segment_deviation=0.0, epochs=8, finetune_epochs=2)
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    code, said = trained(ranks, config, straight)
+    assert code == 0, said
+    process = started(ranks, config, broken)
+    while not (broken / "metrics.jsonl").exists() or len(events(broken, "epoch")) < 2:
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert not (broken / "result.json").exists(), "it was not stopped in the middle"
+    assert any("go on with the same command and --resume" in line for line in own_lines(said))
+    code, said = trained(ranks, config, broken, "--resume")
+    assert code == 0, said
+    assert said.count("resuming") == 1
+    assert outcome(broken) == outcome(straight)
+
+
+def test_another_number_of_ranks_is_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
+    config = with_training(tiny_config, batch_size=4, epochs=1)
+    code, said = trained(2, config, tmp_path / "run")
+    assert code == 0, said
+    before = outcome(tmp_path / "run")
+    code, said = trained(1, config, tmp_path / "run", "--resume")
+    assert code == 2
+    assert own_lines(said) == [
+        f"backstory: {tmp_path / 'run'} was trained by 2 ranks, not 1; go on with "
+        "torchrun --nproc-per-node 2 -m backstory train"
+    ]
+    assert outcome(tmp_path / "run") == before
+
+
+def test_rows_that_ranks_cannot_share_are_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
+    code, said = trained(2, with_training(tiny_config, batch_size=3), tmp_path / "run")
+    assert code != 0
+    assert own_lines(said) == [
+        "backstory: 2 ranks cannot share 3 rows equally; make training.batch_size a multiple of 2"
+    ]
+    assert not (tmp_path / "run").exists()
