@@ -42,35 +42,31 @@ SIZES = {
 def ours(size: Size, on: str, precision: str) -> Callable[[], None]:
     """The step that `backstory train` takes, allocator settings included."""
     import torch
-    from torch import nn
 
     from backstory.config import recipes
-    from backstory.models import build_model, choose_precision, detach
+    from backstory.models import build_model, choose_precision
     from backstory.training import Likelihood
     from backstory.training.allocator import keep_freed_memory
+    from backstory.training.gradients import LOSS, Eager, Recorded
     from backstory.training.optimizers import build_optimizer
 
     keep_freed_memory()
     config, device = recipes.load(size.recipe), torch.device(on)
     model = build_model(config.model, size.types).to(device).train()
     optimizer = build_optimizer(model.parameters(), config.training)
-    chosen = choose_precision(precision, device)
-    objective = Likelihood(config.training.activation_l2, config.training.temporal_l2)
-    text = torch.randint(size.types, (size.batch, size.segment + 1), device=device)
     state, parameters = model.start(size.batch), list(model.parameters())
+    objective = Likelihood(config.training.activation_l2, config.training.temporal_l2)
+    eager = Eager(model, parameters, objective, choose_precision(precision, device), config.training.clip)
+    gradient = Recorded(eager) if on == "cuda" else eager
+    text = torch.randint(size.types, (size.batch, size.segment + 1), device=device)
 
     def step() -> None:
         nonlocal state
-        optimizer.zero_grad(set_to_none=True)
-        with chosen.context(device):
-            prediction, state = model(text[:, :-1], detach(state))
-            loss, _ = objective(prediction, text[:, 1:])
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, config.training.clip, foreach=True)
+        figures, state = gradient(text, state)
         for group in optimizer.param_groups:
             group["lr"] = 1e-3
         optimizer.step()
-        loss.item()  # as `backstory train` does, which looks at every loss
+        figures[LOSS].item()  # as `backstory train` does, which looks at every loss
 
     return step
 
