@@ -13,12 +13,12 @@ from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, newest_checkpoint
+from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, provenance, write_result
 from backstory.text import prepare
 from backstory.training.allocator import keep_freed_memory
 from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
-from backstory.training.lock import locked
 from backstory.training.loop import Trainer
 from backstory.training.metrics import MetricsLog, check_log, read_events
 from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
@@ -53,7 +53,7 @@ def train(
     check_settings(config.training)
     out, console = Path(out), console or Console(stderr=True)
     check_folder(out, config, mode, accept)
-    with locked(out):
+    with locked(out, "training", "--out"):
         # Again, as another training may have come and gone before the lock was taken.
         check_folder(out, config, mode, accept)
         trainer = _build(config, out, data_dir)
