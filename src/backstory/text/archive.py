@@ -45,6 +45,9 @@ def _only(zipped: zipfile.ZipFile, member: str, url: str) -> zipfile.ZipInfo:
         raise UserError(
             f"the archive {url} holds {len(found) or 'no'} {member}, not one, so it is not the one expected"
         )
+    # The other methods unpack all they are given at once, however much that comes to.
+    if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise UserError(f"the archive {url} is packed by an unusual method, so it is not unpacked")
     return found[0]
 
 
