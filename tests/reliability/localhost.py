@@ -99,17 +99,14 @@ def serving() -> Iterator[Server]:
         thread.join()
 
 
-QUICK = Patience(answer=0.4, slowest=1_000, span=0.4)
-
-
-def prepare(corpus: Published, cache: Path, *more: str, patience: Patience = QUICK) -> tuple[int, str, str]:
+def prepare(corpus: Published, cache: Path, *more: str, patience: Patience | None = None) -> tuple[int, str, str]:
     """Exit code, output and errors of `backstory data prepare wikitext-2`, which is published so, with that cache."""
     out, err = io.StringIO(), io.StringIO()
     environment = {k: v for k, v in os.environ.items() if k != "BACKSTORY_DATA"} | {"BACKSTORY_CACHE": str(cache)}
     with (
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.dict(PUBLISHED, {"wikitext-2": corpus}),
-        mock.patch.object(data_folder, "PATIENCE", patience),
+        mock.patch.object(data_folder, "PATIENCE", patience or Patience()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -22,8 +22,7 @@ PROCESS = """
 import sys
 from pathlib import Path
 from localhost import Server, prepare
-from backstory.text.download import Patience
-code, out, errors = prepare(Server(int(sys.argv[1]), {}).corpus("slow"), Path(sys.argv[2]), patience=Patience())
+code, out, errors = prepare(Server(int(sys.argv[1]), {}).corpus("slow"), Path(sys.argv[2]))
 sys.exit(code if code != 2 else errors)
 """
 
