@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from localhost import ARCHIVE, TEXTS, Answer, Server, prepare, sends, serving, zipped
+from localhost import ARCHIVE, GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
 from backstory.text.download import Patience
 from backstory.text.published import Published
 
-GOOD = zipped(ARCHIVE)
 FIRST = next(iter(TEXTS))
 
 
@@ -129,11 +128,12 @@ IMPATIENT = Patience(answer=0.4, slowest=1_000, span=0.4)
 
 
 def run(trials: range, folder: Path) -> Iterator[str]:
-    """One attack a trial, the three on hashes last; after each, an honest server in its place makes all well."""
+    """One attack a trial, those on hashes last; after each, an honest server in its place makes all well."""
     checks: list[tuple[str, Callable[[Server, Path], str]]] = [
         *((name, functools.partial(_archive, name)) for name in ATTACKS),
-        ("another file, hash known", lambda server, place: _other(server, place, packed=False)),
-        ("another archive, hash known", lambda server, place: _other(server, place, packed=True)),
+        ("other files", functools.partial(_other, "files", False)),
+        ("other files in the archive", functools.partial(_other, "files", True)),
+        ("another archive", functools.partial(_other, "archive", True)),
         ("another file than the first time", _changed),
     ]
     with serving() as server:
@@ -145,7 +145,7 @@ def run(trials: range, folder: Path) -> Iterator[str]:
                 yield f"{name}: {problem}"
 
 
-COUNT = len(ATTACKS) + 3
+COUNT = len(ATTACKS) + 4
 
 
 def _archive(name: str, server: Server, place: Path) -> str:
@@ -155,13 +155,13 @@ def _archive(name: str, server: Server, place: Path) -> str:
     return _refused(server.corpus("attack"), place, says, patience) or _served(server.corpus("good"), place)
 
 
-def _other(server: Server, place: Path, packed: bool) -> str:
+def _other(known: str, packed: bool, server: Server, place: Path) -> str:
     other = {name: text.replace(b"cat", b"cow") for name, text in TEXTS.items()}
     server.answers.update({f"bad/{name}": sends(text) for name, text in other.items()})
     server.answers.update({f"good/{name}": sends(text) for name, text in TEXTS.items()})
     server.answers["bad"] = sends(zipped({f"wikitext-2/{name}": text for name, text in other.items()}))
     server.answers["good"] = sends(GOOD)
-    bad, good = (server.corpus(path, known=True, packed=packed) for path in ("bad", "good"))
+    bad, good = (server.corpus(path, known=known, packed=packed) for path in ("bad", "good"))
     return _refused(bad, place, "its SHA-256 differs") or _served(good, place)
 
 

@@ -53,6 +53,9 @@ def zipped(members: Mapping[str | zipfile.ZipInfo, bytes], method: int = zipfile
 ARCHIVE = {f"wikitext-2/{name}": text for name, text in TEXTS.items()}
 """The members of the corpus's archive, as they should be."""
 
+GOOD = zipped(ARCHIVE)
+"""The archive."""
+
 
 @dataclass
 class Server:
@@ -65,13 +68,21 @@ class Server:
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}"
 
-    def corpus(self, *paths: str, most: int = 10_000, known: bool = False, packed: bool = True) -> Published:
-        """A published corpus whose archive (or else each file) is at those paths; `known`: its hashes are published."""
-        files = {name: File(most, hashlib.sha256(text).hexdigest() if known else None) for name, text in TEXTS.items()}
+    def corpus(self, *paths: str, most: int = 10_000, known: str = "", packed: bool = True) -> Published:
+        """A published corpus whose archive (or else each file) is at those paths.
+
+        `known` says whose SHA-256 is published: that of the "files", of the "archive", or none.
+        """
+        files = {n: File(most, _sha256(text) if known == "files" else None) for n, text in TEXTS.items()}
         if packed:
+            archive = File(most, _sha256(GOOD) if known == "archive" else None)
             urls = tuple(self.url(path) for path in paths)
-            return Published(files, (Download(urls, {n: f"wikitext-2/{n}" for n in TEXTS}, File(most)),))
+            return Published(files, (Download(urls, {n: f"wikitext-2/{n}" for n in TEXTS}, archive),))
         return Published(files, tuple(Download(tuple(self.url(f"{p}/{n}") for p in paths), {n: ""}) for n in TEXTS))
+
+
+def _sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 @contextlib.contextmanager

@@ -13,11 +13,10 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from localhost import ARCHIVE, TEXTS, Answer, Server, prepare, sends, serving, zipped
+from localhost import GOOD, TEXTS, Answer, Server, prepare, sends, serving
 
 from backstory.text.published import Download, File, Published
 
-GOOD = zipped(ARCHIVE)
 PROCESS = """
 import sys
 from pathlib import Path
@@ -62,7 +61,7 @@ def test_it_goes_into_the_data_folder_that_is_named(server: Server, tmp_path: Pa
 def test_published_hashes_and_further_addresses(packed: bool, server: Server, tmp_path: Path) -> None:
     server.answers |= {f"good/{name}": sends(text, length=None) for name, text in TEXTS.items()}
     server.answers["moved"] = sends(b"", status=301, Location="/good")
-    corpus = server.corpus("gone", "moved" if packed else "good", known=True, packed=packed)
+    corpus = server.corpus("gone", "moved" if packed else "good", known="files", packed=packed)
     code, out, errors = prepare(corpus, tmp_path)
     assert (code, errors) == (0, "") and "SHA-256 as published" in out
     assert [path.split("/")[0] for path in server.asked[:2]] == ["gone", "moved" if packed else "good"]

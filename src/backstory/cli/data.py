@@ -21,7 +21,7 @@ class ShowArguments(TextConfig):
         tyro.conf.Positional[str], tyro.conf.arg(metavar="CORPUS", help="A corpus by name, a text file, or a folder.")
     ] = field()
     data_dir: Path | None = None
-    """Folder that holds the corpora (else BACKSTORY_DATA, else the cache's)."""
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class PrepareArguments(ShowArguments):
     """Download a corpus if it is not there, split it into tokens, and show what it holds."""
 
     data_dir: Path | None = None
-    """Folder that holds the corpora, or is to (else BACKSTORY_DATA, else the cache's)."""
+    """Folder that is to hold the corpora."""
 
 
 def main(arguments: Sequence[str]) -> int:

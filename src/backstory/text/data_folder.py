@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -32,10 +33,10 @@ def find(name: str, data_dir: Path | None) -> tuple[Path, str]:
     """
     published, places = PUBLISHED[name], _places(data_dir)
     if (folder := _first(name, places)) is not None:
-        return folder, _checked(name, folder, published)
+        return folder, _checked(folder, published, _command(name, data_dir))
     lacked = ", ".join(f"{name}/{file}" for file in _missing(places[0] / name, published))
     # Never the first step of something else: a download is asked for by its own command.
-    get = f"run `backstory data prepare {name}` to download up to {published.megabytes:,} MB, or "
+    get = f"run `{_command(name, data_dir)}` to download up to {published.megabytes:,} MB, or "
     raise UserError(
         f"the data folder {places[0]} lacks {lacked}; {get if published.downloads else ''}"
         "pass --data-dir or set BACKSTORY_DATA to the folder that holds them"
@@ -113,12 +114,14 @@ def _whole(folder: Path, published: Published) -> bool:
     return record is None or record.get("files") == _hashes(folder, published)
 
 
-def _checked(name: str, folder: Path, published: Published) -> str:
+def _command(name: str, data_dir: Path | None) -> str:
+    return f"backstory data prepare {name}" + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")
+
+
+def _checked(folder: Path, published: Published, command: str) -> str:
     record, hashes = _record(folder), _hashes(folder, published)
     if record is not None and record.get("files") != hashes:
-        raise UserError(
-            f"the files in {folder} are not what was downloaded; run `backstory data prepare {name}` to repair them"
-        )
+        raise UserError(f"the files in {folder} are not what was downloaded; run `{command}` to repair them")
     if not _as_published(hashes, published.files):
         return "NOT the published files (SHA-256 differs)"
     if all(file.sha256 for file in published.files.values()):
