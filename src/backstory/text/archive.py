@@ -4,7 +4,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 
 from backstory.config.errors import UserError
 from backstory.text.published import File
@@ -31,8 +31,8 @@ def unpack(archive: Path, url: str, members: Mapping[str, str], known: Mapping[s
 
 def _check(info: zipfile.ZipInfo, url: str) -> None:
     """Refuse the archive for any member that a careless program would write elsewhere, wanted or not."""
-    posix, windows = PurePosixPath(info.filename), PureWindowsPath(info.filename)
-    if posix.is_absolute() or windows.drive or windows.root or ".." in windows.parts:
+    path = PureWindowsPath(info.filename)  # takes both kinds of slash, and drives
+    if path.anchor or ".." in path.parts:
         raise UserError(f"the archive {url} holds a file whose name leads out of its folder, so it is not unpacked")
     mode = info.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
