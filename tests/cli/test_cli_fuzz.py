@@ -22,6 +22,7 @@ DATACLASSES = [
     (report.Arguments, None),
     (reader.AuditArguments, None),
     (data.ShowArguments, None),
+    (data.PrepareArguments, None),
     (recipe.CopyArguments, None),
     (ls.Arguments, None),
 ]

@@ -23,6 +23,7 @@ PAGES = {
     "report": (report.Arguments, None),
     "reader audit": (reader.AuditArguments, None),
     "data show": (data.ShowArguments, None),
+    "data prepare": (data.PrepareArguments, None),
     "recipe copy": (recipe.CopyArguments, None),
     "recipe check": (recipe.CheckArguments, None),
     "ls": (ls.Arguments, None),

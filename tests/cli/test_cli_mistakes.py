@@ -102,6 +102,7 @@ MISTAKES = [
     (f"{TRAIN} --corpus missing.txt", r"no file or folder 'missing.txt'; give"),
     ("data show missing.txt", r"no file or folder 'missing.txt'; give"),
     ("data show ptbb", r"unknown corpus 'ptbb' \(did you mean 'ptb'\?\)"),
+    ("data prepare ptbb", r"unknown corpus 'ptbb' \(did you mean 'ptb'\?\)"),
     ("evaluate nowhere", r"there is no run folder nowhere; train one with `backstory train"),
     ("examine nowhere", r"there is no run folder nowhere; train one"),
     ("reader audit nowhere", r"there is no run folder nowhere; train one"),

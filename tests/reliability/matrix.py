@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hostile_downloads
+
 
 @dataclass(frozen=True)
 class Case:
@@ -24,5 +26,13 @@ class Case:
     run: Callable[[range, Path], Iterator[str]]
 
 
-MATRIX: dict[str, Case] = {}
+MATRIX: dict[str, Case] = {
+    "hostile-downloads": Case(
+        "downloads from a hostile server on localhost",
+        "refused in one line, nothing kept, nothing outside touched; an honest download works afterwards",
+        hostile_downloads.COUNT,
+        hostile_downloads.COUNT,
+        hostile_downloads.run,
+    ),
+}
 """Every case by its name."""

@@ -13,15 +13,15 @@ import torch
 from runs import contents, outcome, with_training
 
 from backstory.config import RunConfig, UserError
-from backstory.training import lock
-from backstory.training.lock import LOCK, locked
+from backstory.storage import lock
+from backstory.storage.lock import LOCK, locked
 
 Train = Callable[..., dict]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from backstory.training.lock import locked
-with locked(Path(sys.argv[1])):
+from backstory.storage.lock import locked
+with locked(Path(sys.argv[1]), "training", "--out"):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -50,7 +50,10 @@ def test_a_second_training_in_the_folder_is_refused(
 
 
 def test_two_that_both_found_the_folder_free(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
-    with locked(tmp_path / "out"), pytest.raises(UserError, match=r"another training is running in .*out;"):
+    with (
+        locked(tmp_path / "out", "training", "--out"),
+        pytest.raises(UserError, match=r"another training is running in .*out;"),
+    ):
         quietly(tiny_config, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -60,10 +63,10 @@ def test_one_that_comes_to_the_lock_when_the_other_is_done(
 ) -> None:
     acquire = lock._acquire
 
-    def late(folder: Path) -> int:
+    def late(folder: Path, *words: str) -> int:
         monkeypatch.setattr(lock, "_acquire", acquire)
         quietly(tiny_config, folder)
-        return acquire(folder)
+        return acquire(folder, *words)
 
     monkeypatch.setattr(lock, "_acquire", late)
     with pytest.raises(UserError, match="is not empty"):
@@ -91,23 +94,23 @@ def test_a_refused_start_leaves_no_folder(tiny_config: RunConfig, quietly: Train
 
 
 def test_a_lock_that_its_holder_removed_is_not_taken_for_the_lock(tmp_path: Path) -> None:
-    with locked(tmp_path):
+    with locked(tmp_path, "training", "--out"):
         late = os.open(tmp_path / LOCK, os.O_RDWR)
     fcntl.flock(late, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of a file that no longer has a name
     assert not lock._stands(late, tmp_path / LOCK)
-    with locked(tmp_path):
+    with locked(tmp_path, "training", "--out"):
         assert not lock._stands(late, tmp_path / LOCK)
     os.close(late)
 
 
 def test_a_system_without_locks_trains_unguarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "fcntl", None)
-    with locked(tmp_path / "out"), locked(tmp_path / "out"):
+    with locked(tmp_path / "out", "training", "--out"), locked(tmp_path / "out", "training", "--out"):
         assert not (tmp_path / "out").exists()
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / LOCK).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="cannot write to"), locked(tmp_path):
+    with pytest.raises(UserError, match="cannot write to"), locked(tmp_path, "training", "--out"):
         pass
     assert not (tmp_path / "elsewhere").exists()

@@ -1,4 +1,4 @@
-"""`backstory data show NAME`: tokens per split, types and documents of a corpus."""
+"""`backstory data show | prepare NAME`: tokens per split, types and documents of a corpus, downloaded first if asked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,17 +24,44 @@ class ShowArguments(TextConfig):
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
 
 
+@dataclass(frozen=True)
+class PrepareArguments(ShowArguments):
+    """Download a corpus if it is not there, split it into tokens, and show what it holds."""
+
+    data_dir: Path | None = None
+    """Folder that is to hold the corpora."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    return dispatch("data", {"show": show}, arguments)
+    return dispatch("data", {"show": show, "prepare": prepare}, arguments)
 
 
 def show(arguments: Sequence[str]) -> int:
-    """Prepare the corpus and print its figures."""
-    given = parse(ShowArguments, arguments, "data show")
+    """Prepare the corpus from what is there and print its figures."""
+    return _figures(parse(ShowArguments, arguments, "data show"))
 
+
+def prepare(arguments: Sequence[str]) -> int:
+    """Download the corpus if need be, prepare it and print its figures."""
+    given = parse(PrepareArguments, arguments, "data prepare")
+
+    from backstory.cli.progress import progress_bar
+    from backstory.text import PUBLISHED, fetch
+
+    if given.corpus in PUBLISHED:
+        with progress_bar(f"downloading {given.corpus}", "MB", 1_000_000) as told:
+            folder = fetch(given.corpus, given.data_dir, told)
+        if folder is not None:
+            print(f"downloaded {given.corpus} into {folder}")
+    return _figures(given)
+
+
+def _figures(given: ShowArguments) -> int:
+    from backstory.cli.progress import progress_bar
     from backstory.text import prepare
 
-    dataset = prepare(given, given.data_dir)
+    with progress_bar(f"preparing {given.corpus}", "MB", 1_000_000) as told:
+        dataset = prepare(given, given.data_dir, told)
     words = dataset.vocabulary
     print(f"{dataset.corpus}: {dataset.provenance}")
     print(f"  tokenizer {words.tokenizer.name}, {len(words):,} types, fingerprint {dataset.fingerprint[:16]}")

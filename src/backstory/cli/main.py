@@ -16,7 +16,7 @@ VERBS = {
     "examine": "measure how a model uses its context",
     "report": "make one page of the results in run folders",
     "reader": "test that a reader's scores are honest (audit)",
-    "data": "show what a corpus holds",
+    "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
     "ls": "list models, recipes, corpora, readers, experiments",
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backstory.config.errors import UserError, nearest
-from backstory.text import files, stdlib
+from backstory.text import data_folder, files, stdlib
 from backstory.text.files import Source
 
 SPLITS = ("train", "valid", "test")
@@ -164,28 +164,39 @@ def _named_splits(found: list[Path], folder: Path) -> dict[str, Path] | None:
     return {split: named[split][0] for split in SPLITS}
 
 
-def _in_data_folder(
+def _published(
     name: str,
-    pattern: str,
+    tokenizer: str,
     provenance: str,
+    sources: Callable[[Path], dict[str, list[Source]]],
     documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole,
 ) -> Callable[[Path | None], Corpus]:
-    """How to open a corpus of word-split files `<data folder>/<name>/<pattern>`."""
+    """How to open a published corpus, given how its splits lie in its folder."""
 
     def open_corpus(data_dir: Path | None) -> Corpus:
-        expected = [f"{name}/{pattern.format(split)}" for split in SPLITS]
-        given = str(data_dir or os.environ.get("BACKSTORY_DATA") or "")
-        root = Path(os.path.expanduser(given))
-        missing = [e for e in expected if not (given and os.path.isfile(root / e))]
-        if missing:
-            where = f"the data folder {given} lacks" if given else f"{name} needs a data folder with"
-            raise UserError(
-                f"{where} {', '.join(missing)}; pass --data-dir or set BACKSTORY_DATA to the folder that holds them"
-            )
-        sources = {split: [Source(root / e)] for split, e in zip(SPLITS, expected, strict=True)}
-        return Corpus(name, "words", provenance, sources, documents)
+        folder, checked = data_folder.find(name, data_dir)
+        return Corpus(name, tokenizer, f"{provenance}; {checked}", sources(folder), documents)
 
     return open_corpus
+
+
+def _by_name(pattern: str) -> Callable[[Path], dict[str, list[Source]]]:
+    """A file for each split."""
+    return lambda folder: {split: [Source(folder / pattern.format(split))] for split in SPLITS}
+
+
+def _by_bytes(name: str, total: int) -> Callable[[Path], dict[str, list[Source]]]:
+    """One file of that many bytes, cut exactly at 90 and 95 percent of them."""
+
+    def sources(folder: Path) -> dict[str, list[Source]]:
+        if (size := files.size(folder / name)) != total:
+            raise UserError(
+                f"{folder / name} has {size:,} bytes, not {total:,}, so it is not {folder.name}; replace it"
+            )
+        bounds = (0, total * 90 // 100, total * 95 // 100, total)
+        return {s: [Source(folder / name, "", *bounds[i : i + 2])] for i, s in enumerate(SPLITS)}
+
+    return sources
 
 
 def _stdlib(_: Path | None) -> Corpus:
@@ -197,20 +208,59 @@ CORPORA: dict[str, NamedCorpus] = {
         "docstrings and help topics of the running Python, about 300,000 words; always there", _stdlib
     ),
     "ptb": NamedCorpus(
-        "Penn Treebank (Mikolov), 929,589 training words, 10,000 types; needs a data folder",
-        _in_data_folder(
+        "Penn Treebank (Mikolov), 929,589 training words, 10,000 types; by `data prepare`, 6 MB",
+        _published(
             "ptb",
-            "ptb.{}.txt",
+            "words",
             "Penn Treebank, Wall Street Journal, Mikolov preprocessing; licensed by the LDC, not to be redistributed",
+            _by_name("ptb.{}.txt"),
         ),
     ),
     "wikitext-2": NamedCorpus(
-        "WikiText-2, 600 training articles, 2,088,628 words, 33,278 types; needs a data folder",
-        _in_data_folder(
+        "WikiText-2, 600 training articles, 2,088,628 words, 33,278 types; by `data prepare`, 5 MB",
+        _published(
             "wikitext-2",
-            "wiki.{}.tokens",
+            "words",
             "WikiText-2, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
+            _by_name("wiki.{}.tokens"),
             articles,
+        ),
+    ),
+    "wikitext-103": NamedCorpus(
+        "WikiText-103, 28,475 training articles, 103,227,021 words, 267,735 types; by `data prepare`, 190 MB",
+        _published(
+            "wikitext-103",
+            "words",
+            "WikiText-103, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
+            _by_name("wiki.{}.tokens"),
+            articles,
+        ),
+    ),
+    "enwik8": NamedCorpus(
+        "the first 100,000,000 bytes of a Wikipedia dump, split 90 / 5 / 5 million; by `data prepare`, 36 MB",
+        _published(
+            "enwik8",
+            "bytes",
+            "enwik8, the first 100,000,000 bytes of the English Wikipedia of 3 March 2006 (Mahoney); GFDL",
+            _by_bytes("enwik8", 100_000_000),
+        ),
+    ),
+    "enwik8-prefix": NamedCorpus(
+        "the first 4,154,399 bytes of enwik8, for small runs: not comparable with enwik8; needs a data folder",
+        _published(
+            "enwik8-prefix",
+            "bytes",
+            "a prefix of enwik8 of 4,154,399 bytes; figures on it are not comparable with those on enwik8; GFDL",
+            _by_bytes("enwik8.prefix", 4_154_399),
+        ),
+    ),
+    "text8": NamedCorpus(
+        "100,000,000 letters and spaces of Wikipedia, split 90 / 5 / 5 million; by `data prepare`, 31 MB",
+        _published(
+            "text8",
+            "characters",
+            "text8, 100,000,000 characters (a to z and space) of the English Wikipedia of 3 March 2006 (Mahoney); GFDL",
+            _by_bytes("text8", 100_000_000),
         ),
     ),
 }

@@ -4,8 +4,8 @@ import hashlib
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,12 @@ class Dataset:
         return self.vocabulary.lossless and (unknown is None or not bool((self.splits[split].ids == unknown).any()))
 
 
-def prepare(config: TextConfig, data_dir: Path | None = None) -> Dataset:
+def prepare(
+    config: TextConfig, data_dir: Path | None = None, told: Callable[[int, int], None] | None = None
+) -> Dataset:
     """The corpus of a config as ids, from the cache where it was prepared before.
+
+    `told` hears (bytes read, about how many to read in all) while there is something to prepare.
 
     Raises UserError for an unknown corpus or tokenizer, missing or unreadable files, text that is empty, too short (two
     tokens to train on, one in the other splits), binary or not UTF-8, and a vocabulary of more than 2,000,000 types.
@@ -82,7 +86,7 @@ def prepare(config: TextConfig, data_dir: Path | None = None) -> Dataset:
     key = _hash([fingerprint, corpus.name, titles, chosen.name, unicodedata.unidata_version])
 
     def make(folder: Path) -> None:
-        _build(folder, corpus, chosen, config)
+        _build(folder, _watched(corpus, told) if told else corpus, chosen, config)
         if _fingerprint(corpus, chosen, config) != fingerprint:
             raise UserError(f"the files of {corpus.name} changed while they were read; run again")
 
@@ -138,6 +142,21 @@ def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig) 
         splits[split] = {**vars(meter), "dtype": kind.str}
     stored = {"vocabulary": words.to_json(), "splits": splits}
     write_atomically(folder / "dataset.json", json.dumps(stored))
+
+
+def _watched(corpus: Corpus, told: Callable[[int, int], None]) -> Corpus:
+    """The corpus, with `told` called for every block of it that is read; the training text is read twice."""
+    sizes = {s: sum((x.end or files.size(x.path)) - x.start for x in corpus.sources[s]) for s in SPLITS}
+    done, total = 0, sum(sizes.values()) + sizes["train"]
+
+    def watched(blocks: Iterable[str]) -> Iterator[str]:
+        nonlocal done
+        for block in blocks:
+            yield block
+            done += _bytes(block)
+            told(done, total)
+
+    return replace(corpus, documents=lambda title, blocks: corpus.documents(title, watched(blocks)))
 
 
 def _count(corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> Counter[str]:

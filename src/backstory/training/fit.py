@@ -15,6 +15,7 @@ from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, newest_checkpoint
+from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, provenance, write_result
 from backstory.text import prepare
 from backstory.training.allocator import keep_freed_memory
@@ -22,7 +23,6 @@ from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
 from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, check_trackers
-from backstory.training.lock import locked
 from backstory.training.loop import Trainer
 from backstory.training.metrics import MetricsLog, check_log, read_events
 from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
@@ -64,7 +64,7 @@ def train(
         if not ranks.first:
             return _train_along(config, out, ranks, mode, data_dir, accept)
         check_folder(out, config, mode, accept)
-        with locked(out):
+        with locked(out, "training", "--out"):
             # Again, as another training may have come and gone before the lock was taken.
             check_folder(out, config, mode, accept)
             trainer = _build(config, out, data_dir, ranks)

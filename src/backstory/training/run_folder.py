@@ -10,9 +10,9 @@ from typing import Any, Literal
 from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
 from backstory.models.loading import CHECKPOINTS, CONFIG
 from backstory.storage.atomic import check_writable, sweep_temporaries, write_atomically
+from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT
 from backstory.training.events import TENSORBOARD
-from backstory.training.lock import LOCK
 
 Mode = Literal["new", "resume", "overwrite"]
 OURS = (CONFIG, "run.json", "metrics.jsonl", RESULT, CHECKPOINTS, TENSORBOARD)

@@ -1,11 +1,11 @@
-"""One training at a time in a run folder: an exclusive lock on a file in it, which the system frees however a run ends."""
+"""One piece of work at a time in a folder: an exclusive lock on a file in it, which the system frees however that ends."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from backstory.config import UserError
+from backstory.config.errors import UserError
 
 try:
     import fcntl
@@ -13,21 +13,22 @@ except ImportError:  # not a POSIX system
     fcntl = None
 
 LOCK = ".lock"
-"""The lock's file. It means nothing unless it is held: a killed run leaves it behind."""
+"""The lock's file. It means nothing unless it is held: a killed process leaves it behind."""
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, work: str, option: str) -> Iterator[None]:
     """Hold the folder, made if need be, for the block; afterwards the lock's file goes, and what was made and left empty.
 
-    Raises UserError when another training holds the folder; then nothing is changed. Without locks in the system, or in
-    the file system, the block runs unguarded.
+    `work` says what is done in the folder ("training"), `option` which flag names another one. Raises UserError when
+    another process holds the folder; then nothing is changed. Without locks in the system, or in the file system, the
+    block runs unguarded.
     """
     if fcntl is None:
         yield
         return
     made = [f for f in (folder, *folder.parents) if not f.exists()]
-    descriptor = _acquire(folder)
+    descriptor = _acquire(folder, work, option)
     try:
         yield
     finally:
@@ -37,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
         _remove_empty(made)
 
 
-def _acquire(folder: Path) -> int:
+def _acquire(folder: Path, work: str, option: str) -> int:
     """The descriptor of the folder's lock, held."""
     while True:
         try:
@@ -46,9 +47,11 @@ def _acquire(folder: Path) -> int:
         except FileNotFoundError:  # another start was refused, and just removed the folder it had made
             continue
         except OSError as error:
-            raise UserError(f"cannot write to {folder}: {error.strerror}; choose another folder with --out") from None
+            raise UserError(
+                f"cannot write to {folder}: {error.strerror}; choose another folder with {option}"
+            ) from None
         try:
-            _lock(descriptor, folder)
+            _lock(descriptor, folder, work, option)
             if _stands(descriptor, folder / LOCK):
                 return descriptor
         except BaseException:
@@ -57,13 +60,13 @@ def _acquire(folder: Path) -> int:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path) -> None:
+def _lock(descriptor: int, folder: Path, work: str, option: str) -> None:
     assert fcntl is not None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(
-            f"another training is running in {folder}; wait for it or stop it, or choose another folder with --out"
+            f"another {work} is running in {folder}; wait for it or stop it, or choose another folder with {option}"
         ) from None
     except OSError:  # a file system without locks
         pass
