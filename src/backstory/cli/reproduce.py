@@ -44,9 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.papers.reproduce import Reproduction, Stopped, failures
 
     planned = Reproduction.plan(given.grid, given.scale, given.out, given.only)
-    found = planned.standings()
-    print(planned.budget(found, given.processes), flush=True)
     if given.dry_run:
+        found = planned.standings()
+        print(planned.budget(found, given.processes))
         for standing in found:
             if standing.run in planned.todo:
                 print(f"  {standing.run.name:<32} {standing.state:<8} {standing.minutes_left:8.1f} minutes")

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from backstory.papers.progress import DONE, FAILED, Standing, minutes_to_go
 from backstory.reports.formats import MISSING, duration, perplexity
+from backstory.training.display import say
 
 
 class Display:
@@ -39,7 +40,7 @@ class Display:
                 line += f", validation perplexity {perplexity(standing.valid)}"
             if self._said.get(standing.run.name, f"{standing.run.name}: waiting") != line:
                 self._said[standing.run.name] = line
-                self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+                say(self._console, line)
 
     def _table(self, found: Sequence[Standing]) -> Table:
         done = sum(s.state == DONE for s in found)

@@ -18,6 +18,7 @@ from backstory.papers.runner import run_all, threads
 from backstory.reports.formats import duration, plural
 from backstory.storage.provenance import now, write_result
 from backstory.text import prepare
+from backstory.training.display import say
 from backstory.training.lock import locked
 from backstory.training.stopping import StopRequest
 
@@ -77,7 +78,7 @@ class Reproduction:
         )
 
     def run(self, processes: int, data_dir: Path | None = None, console: Console | None = None) -> dict[str, Any]:
-        """Bring the runs to their ends and return the content of result.json.
+        """Say what it costs, bring the runs to their ends, and return the content of result.json.
 
         Raises UserError before anything is written (a corpus or a device is missing, another process is at work there),
         Stopped after a signal.
@@ -87,6 +88,7 @@ class Reproduction:
         with locked(self.folder.path):
             self.folder.open(self.grid, self.runs)
             found, stop = self.standings(), StopRequest()
+            say(console, self.budget(found, processes))
             display = Display(console, f"{self.name}, {self.scale} scale", processes)
             with stop.listening(), display.shown():
                 run_all(self.folder, self._asked(found), processes, data_dir, stop, display.show)

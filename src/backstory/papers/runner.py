@@ -59,7 +59,8 @@ def run_all(
     try:
         while not stop.requested:
             working = [next_work for work in working if (next_work := _advance(work, folder, data_dir))]
-            for standing in standings:
+            # The longest first, so that no process is left alone with it in the end.
+            for standing in sorted(standings, key=lambda s: -s.minutes):
                 if len(working) < processes and standing.state == WAITING and not held(folder.run(standing.run)):
                     working += _start(standing, folder, data_dir)
             if time.monotonic() - looked > LOOK or not working:
