@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from backstory.reports import Column, Result, Table, fill, result_from
+from backstory.reports import Column, Result, Table, fill, reproductions, result_from
 from backstory.reports.formats import duration
 from backstory.reports.words import effective_context
 
@@ -72,8 +73,26 @@ def speed() -> Table:
     return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
 
 
+def reproduction(name: str) -> Table:
+    """Published beside ours, system by system, from results/reproduce-NAME.json."""
+    return reproductions.systems(result(f"reproduce-{name}"))
+
+
+def claims(name: str) -> Table:
+    """Whether the claims of the same file hold."""
+    return reproductions.claims(result(f"reproduce-{name}"))
+
+
+def reproduced() -> dict[str, Callable[[], Table]]:
+    """The tables of every grid that has a result: `NAME` and `NAME-claims`."""
+    names = [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
+    tables: dict[str, Callable[[], Table]] = {name: partial(reproduction, name) for name in names}
+    return tables | {f"{name}-claims": partial(claims, name) for name in names}
+
+
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "README.md": {"ptb-small": learning, "recipes": reading, "speed": speed},
+    "docs/reproduce.md": reproduced(),
 }
 
 

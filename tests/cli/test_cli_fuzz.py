@@ -10,7 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from backstory.cli import data, demo, evaluate, examine, ls, reader, recipe, report, train
+from backstory.cli import data, demo, evaluate, examine, ls, reader, recipe, report, reproduce, train
 from backstory.cli.main import VERBS, main
 from backstory.cli.mistakes import settings
 
@@ -20,6 +20,7 @@ DATACLASSES = [
     (evaluate.Arguments, None),
     (examine.Arguments, None),
     (report.Arguments, None),
+    (reproduce.Arguments, None),
     (reader.AuditArguments, None),
     (data.ShowArguments, None),
     (data.PrepareArguments, None),
@@ -37,6 +38,7 @@ STARTS = [[verb] for verb in VERBS] + [
     ["data", "show", "file"],
     ["recipe", "check", "demo"],
     ["recipe", "copy", "demo"],
+    ["reproduce", "base", "--dry-run"],
 ]
 NUMBERS = ["0", "1", "-1", "7", "0.5", "1e-3", "1e400", "nan", "inf", "-inf", "None", "none", "true", "no", "9" * 5000]
 NAMES = ["auto", "cpu", "cuda", "sgd", "mixture", "lstm", "static", "truncate", "models", "test", "config", "demo"]
@@ -50,8 +52,9 @@ WORK = [
     "backstory.cli.evaluate.describe",
     "backstory.cli.examine.describe",
     "backstory.reports.write",
+    "backstory.papers.reproduce.Reproduction.run",
 ]
-"""What takes time, taken out of `train`, `demo` and `report`."""
+"""What takes time, taken out of the verbs."""
 
 # What a shell can pass: any text but NUL, and here not the surrogates that stand for bytes that are no UTF-8.
 junk = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)

@@ -37,6 +37,7 @@ MISTAKES = [
     ("recipe check", r"`backstory recipe check RECIPE`$"),
     ("evaluate run more", r"'more' is one too many; the command is `backstory evaluate RUN`"),
     ("train demo more", r"'more' is one too many; the command is `backstory train RECIPE`"),
+    ("reproduce", r"^name a grid .*: `backstory reproduce GRID`$"),
     # Flags.
     (f"{TRAIN} --training.epoch 1", r"no flag --training.epoch \(did you mean '--training.epochs'\?\)"),
     (f"{TRAIN} --training.epoch=1", r"no flag --training.epoch \(did you mean '--training.epochs'\?\)"),
@@ -117,6 +118,20 @@ MISTAKES = [
     (f"{EVALUATE} --device gpu", r"unknown device 'gpu'; use auto, cpu or cuda"),
     (f"{TRAIN} --training.device gpu", r"unknown device 'gpu'; use auto, cpu or cuda"),
     (f"{TRAIN} --training.device meta", r"device 'meta' is not available here; use auto or cpu"),
+    ("reproduce bass", r"no grid 'bass' \(did you mean 'base'\?\); `backstory ls grids`"),
+    ("reproduce missing.yaml", r"cannot read missing.yaml: No such file"),
+    ("reproduce unknown.yaml", r"unknown.yaml: unknown key 'training'"),
+    ("reproduce base --scale smal", r"--scale must be one of small, full, not 'smal' \(did you mean 'small'\?\)"),
+    ("reproduce base --processes 0", r"processes must be at least 1, not 0"),
+    ("reproduce base --only moss", r"no row 'moss' \(did you mean 'mos'\?\); there are awd-lstm, mos"),
+    ("reproduce base --only mos-wikitext-2", r"no row 'mos-wikitext-2' at this scale; there are awd-lstm"),
+    (
+        "reproduce base --out other",
+        r"other holds something other than a reproduction; choose another folder with --out",
+    ),
+    ("reproduce base --out run", r"run/result.json is of kind training and would be lost; choose another folder"),
+    ("reproduce base --out file", r"cannot write to file; choose another folder with --out"),
+    ("reproduce base --data-dir hollow", r"hollow"),
     # Runs that are none, or not yet.
     ("evaluate stopped", r"stopped has no checkpoint .*--resume"),
     ("examine stopped", r"stopped has no checkpoint .*--resume"),

@@ -15,7 +15,8 @@ EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE
 
 def test_there_is_a_valid_example_of_each_kind() -> None:
     results = [result_from(json.dumps(example), "results.md") for example in EXAMPLES if "schema" in example]
-    assert [result.label for result in results] == ["train", "evaluate test (static)", "examine truncate on valid"]
+    labels = ["train", "evaluate test (static)", "examine truncate on valid", "reproduce base (small)"]
+    assert [result.label for result in results] == labels
 
 
 def test_there_is_an_example_of_each_line_of_the_log() -> None:
@@ -31,7 +32,8 @@ def keys(shape: object) -> set[str]:
 def test_every_required_field_is_described() -> None:
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     named = {part for code in re.findall(r"`([\w.]+)`", prose) for part in code.split(".")}
-    required = set().union(*map(keys, (shapes.ENVELOPE, shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE)))
+    kinds = (shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE, shapes.REPRODUCTION, shapes.CLAIM)
+    required = set().union(*map(keys, (shapes.ENVELOPE, *kinds)))
     assert len(required) > 30 and required - named == set()
 
 

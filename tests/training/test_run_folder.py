@@ -156,3 +156,13 @@ def test_signals_are_noted_and_then_handled_as_before() -> None:
         signal.raise_signal(signal.SIGINT)
         assert stop.requested and stop.signal == signal.SIGINT
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_start_killed_before_its_settings_is_begun_again(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".tmp-1-config.yaml").write_text("seed")
+    quietly(tiny_config, tmp_path / "out")
+    assert not list((tmp_path / "out").glob(".tmp-*"))
+    assert (tmp_path / "out" / "result.json").exists()

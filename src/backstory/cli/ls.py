@@ -1,4 +1,4 @@
-"""`backstory ls`: models, recipes, corpora, readers and experiments."""
+"""`backstory ls`: models, recipes, corpora, readers, experiments and grids."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ class Arguments:
 
     kind: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="[KIND]", help="models, recipes, corpora, readers, experiments, or all."),
+        tyro.conf.arg(metavar="[KIND]", help="models, recipes, corpora, readers, experiments, grids, or all."),
     ] = "all"
 
 
@@ -48,10 +48,16 @@ def _descriptions(module: str, name: str) -> Mapping[str, str]:
     return {key: kind.description for key, kind in getattr(importlib.import_module(module), name).items()}
 
 
+def _grids() -> dict[str, str]:
+    grid = importlib.import_module("backstory.papers.grid")
+    return {name: grid.load(name).title for name in grid.names()}
+
+
 KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "models": _models,
     "recipes": lambda: {name: recipes.summary(name) for name in recipes.names()},
     "corpora": lambda: _descriptions("backstory.text", "CORPORA"),
     "readers": lambda: _descriptions("backstory.reading", "READERS"),
     "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
+    "grids": _grids,
 }

@@ -14,11 +14,12 @@ VERBS = {
     "train": "train a model by a recipe",
     "evaluate": "read a split of a corpus with a trained model and score it",
     "examine": "measure how a model uses its context",
+    "reproduce": "run the systems of a paper and say which of its claims hold",
     "report": "make one page of the results in run folders",
     "reader": "test that a reader's scores are honest (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
-    "ls": "list models, recipes, corpora, readers, experiments",
+    "ls": "list models, recipes, corpora, readers, experiments, grids",
 }
 
 

@@ -29,11 +29,13 @@ class _Loader(yaml.SafeLoader):
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A config as plain dictionaries, lists and numbers."""
-    return {
-        f.name: to_dict(v) if dataclasses.is_dataclass(v) else list(v) if isinstance(v, tuple) else v
-        for f in dataclasses.fields(config)
-        for v in [getattr(config, f.name)]
-    }
+    return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
 def to_yaml(config: Any) -> str:
@@ -110,7 +112,8 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
             raise wrong("a smaller number") from None
     if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    raise wrong({int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(kind, kind.__name__))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
+    raise wrong(words.get(kind, kind.__name__))
 
 
 def _convert_dataclass(kind: type, value: Any, path: str, source: str) -> Any:
@@ -121,6 +124,9 @@ def _convert_dataclass(kind: type, value: Any, path: str, source: str) -> Any:
         if key not in hints:
             dotted = f"{path}.{key}" if path else str(key)
             raise UserError(f"{source}: unknown key '{dotted}'{nearest(str(key), hints)}")
+    for f in dataclasses.fields(kind):
+        if f.default is f.default_factory is dataclasses.MISSING and f.name not in value:
+            raise UserError(f"{source}: {f'{path}.{f.name}' if path else f.name} is missing; it must be given")
     return kind(**{k: _convert(hints[k], v, f"{path}.{k}" if path else k, source) for k, v in value.items()})
 
 
@@ -148,6 +154,10 @@ def validate(config: Any, source: str, path: str = "") -> None:
         value, dotted = getattr(config, f.name), f"{path}.{f.name}" if path else f.name
         if dataclasses.is_dataclass(value):
             validate(value, source, dotted)
+        elif isinstance(value, tuple):
+            for i, inner in enumerate(value):
+                if dataclasses.is_dataclass(inner):
+                    validate(inner, source, f"{dotted}[{i}]")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             low, high, above = f.metadata.get("range", (-math.inf, math.inf, False))
             if abs(value) == math.inf or not low <= value <= high or (above and value == low):

@@ -5,7 +5,7 @@ from backstory.reports.page import render, write
 from backstory.reports.plots import Plot, context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read, result_from
 from backstory.reports.shapes import SCHEMA
-from backstory.reports.tables import Column, Table, to_html, to_markdown
+from backstory.reports.tables import Column, Table, to_html, to_markdown, to_text
 
 __all__ = [
     "SCHEMA",
@@ -22,5 +22,6 @@ __all__ = [
     "result_from",
     "to_html",
     "to_markdown",
+    "to_text",
     "write",
 ]

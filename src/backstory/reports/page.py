@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.reports import provenance, tables
+from backstory.reports import provenance, reproductions, tables
 from backstory.reports.plots import Plot, context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read
 from backstory.reports.tables import Table, to_html
@@ -28,7 +28,7 @@ def render(folders: Sequence[Path]) -> str:
     distinct = {folder.resolve(): folder for folder in reversed(folders)}
     runs = _own_names([read(folder) for folder in reversed(distinct.values())])
     title = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared"
-    sections = (_figures, _learning, _context, _others, _settings, _rerun)
+    sections = (_reproductions, _figures, _learning, _context, _others, _settings, _rerun)
     body = "\n".join(text for section in sections if (text := section(runs)))
     return f"""<!doctype html>
 <html lang="en">
@@ -109,6 +109,21 @@ def _details(heading: str, inside: str) -> str:
     return f"<details><summary>{escape(heading)}</summary>\n{inside}\n</details>"
 
 
+def _reproductions(runs: Sequence[RunResults]) -> str:
+    """Each reproduction: published beside ours, and its claims with the rule that decides on them."""
+    parts = []
+    for run in runs:
+        for result in run.of_kind("reproduction"):
+            f = result.figures
+            parts.append(f"<h3>{escape(f['title'])}, {escape(f['scale'])} scale</h3>")
+            parts += [f'<p class="alarm">{escape(line)}</p>' for line in reproductions.failed(result)]
+            parts.append(_table(reproductions.systems(result), f"Systems of {run.name}"))
+            parts.append(_table(reproductions.claims(result), f"Claims of {run.name}"))
+            notes = [f.get("note"), reproductions.RULE if f["claims"] else "", *f.get("papers", [])]
+            parts += [f'<p class="note">{escape(note)}</p>' for note in notes if note]
+    return _section("Published and ours", *parts) if parts else ""
+
+
 def _figures(runs: Sequence[RunResults]) -> str:
     table = tables.figures(runs)
     if not table.rows:
@@ -155,7 +170,10 @@ def _others(runs: Sequence[RunResults]) -> str:
     parts = []
     for run in runs:
         for result in run.results:
-            known = result.kind in ("training", "evaluation") or result.figures.get("experiment") == "truncate"
+            known = (
+                result.kind in ("training", "evaluation", "reproduction")
+                or result.figures.get("experiment") == "truncate"
+            )
             if not known:
                 table = to_html(tables.plain(result.figures)).replace("<table>", '<table class="plain">', 1)
                 heading = f"{run.name}: {result.label}"

@@ -19,7 +19,7 @@ class Result:
     """One result file (docs/results.md describes every field)."""
 
     kind: str
-    """training, evaluation, examination, or a kind of a later version."""
+    """training, evaluation, examination, reproduction, or a kind of a later version."""
     name: str
     """Name of the run or model that was measured."""
     figures: Record
@@ -37,6 +37,8 @@ class Result:
             return f"evaluate {f['split']} ({f['reader']})"
         if self.kind == "examination":
             return f"examine {f['experiment']} on {f.get('split', 'unknown text')}"
+        if self.kind == "reproduction":
+            return f"reproduce {f['grid']} ({f['scale']})"
         return "train" if self.kind == "training" else self.kind
 
     @property
@@ -84,7 +86,7 @@ def read(folder: Path) -> RunResults:
     if not paths:
         raise UserError(f"{folder} has no results; run `backstory train` or `backstory evaluate` first")
     results = sorted((_read_result(path, folder) for path in paths), key=_order)
-    log = _read_log(folder / "metrics.jsonl")
+    log = read_log(folder / "metrics.jsonl")
     steps = tuple(r for r in log if r.get("event") == "steps" and _numbers(r, "step", "epoch", "nats"))
     epochs = tuple(r for r in log if r.get("event") == "epoch" and _numbers(r, *_EPOCH))
     training = next((r for r in results if r.kind == "training"), None)
@@ -111,7 +113,7 @@ def result_from(text: str, source: str) -> Result:
 
 
 _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")
-_KINDS = ("training", "evaluation", "examination")
+_KINDS = ("training", "evaluation", "examination", "reproduction")
 
 
 def _order(result: Result) -> tuple[int, str]:
@@ -136,7 +138,8 @@ def _read_result(path: Path, folder: Path) -> Result:
     return Result(result.kind, result.name, result.figures, result.provenance, source)
 
 
-def _read_log(path: Path) -> list[Record]:
+def read_log(path: Path) -> list[Record]:
+    """The lines of a training log; none where there is no file. Raises UserError for a line that is damaged."""
     if not path.exists():
         return []
     lines = _text(path).splitlines(keepends=True)

@@ -12,6 +12,8 @@ _NUMBER_OR_NULL = "a number or null"
 _TEXT = "text"
 _BOOLEAN = "true or false"
 _OBJECT = "an object"
+_LIST = "a list"
+_TEXT_OR_NULL = "text or null"
 
 ENVELOPE = {"kind": _TEXT, "name": _TEXT, "figures": _OBJECT, "provenance": _OBJECT}
 _EPOCH = {key: _NUMBER for key in ("epoch", "train_nats", "valid_nats", "valid_perplexity")}
@@ -50,12 +52,52 @@ TRUNCATE = {
         "threshold_percent": _NUMBER,
     },
 }
+REPRODUCTION = {
+    "grid": _TEXT,
+    "scale": _TEXT,
+    "title": _TEXT,
+    "metric": _TEXT,
+    "unit": _TEXT_OR_NULL,
+    "planned": _NUMBER,
+    "finished": _NUMBER,
+    "failed": _NUMBER,
+    "core_hours": _NUMBER,
+    "rows": [
+        {
+            "row": _TEXT,
+            "note": _TEXT,
+            "split": _TEXT,
+            "reader": _TEXT,
+            "published": _NUMBER_OR_NULL,
+            "source": _TEXT_OR_NULL,
+            "mean": _NUMBER_OR_NULL,
+            "deviation": _NUMBER_OR_NULL,
+            "seeds": _LIST,
+            "planned_seeds": _LIST,
+            "tokens": _NUMBER_OR_NULL,
+            "parameters": _NUMBER_OR_NULL,
+        }
+    ],
+    "claims": _LIST,
+    "runs": [{"run": _TEXT, "row": _TEXT, "seed": _NUMBER, "state": _TEXT, "examinations": _LIST}],
+}
+CLAIM = {
+    "sentence": _TEXT,
+    "published_gain": _NUMBER_OR_NULL,
+    "gain": _NUMBER_OR_NULL,
+    "low": _NUMBER_OR_NULL,
+    "high": _NUMBER_OR_NULL,
+    "seeds": _LIST,
+    "verdict": _TEXT,
+}
 _TYPES: dict[str, tuple[type, ...]] = {
     _NUMBER: (int, float),
     _NUMBER_OR_NULL: (int, float, type(None)),
     _TEXT: (str,),
     _BOOLEAN: (bool,),
     _OBJECT: (dict,),
+    _LIST: (list,),
+    _TEXT_OR_NULL: (str, type(None)),
 }
 
 
@@ -76,6 +118,10 @@ def check(data: dict[str, Any], source: str) -> None:
         _match({"experiment": _TEXT}, figures, "figures", source)
         if figures["experiment"] == "truncate":
             _match(TRUNCATE, figures, "figures", source)
+    if data["kind"] == "reproduction":
+        _match(REPRODUCTION, figures, "figures", source)
+        for index, claim in enumerate(figures["claims"]):
+            _match(CLAIM, claim, f"figures.claims[{index}]", source)
 
 
 def _match(shape: Any, value: Any, path: str, source: str) -> None:

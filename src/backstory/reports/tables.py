@@ -37,9 +37,9 @@ def figures(runs: Sequence[RunResults]) -> Table:
     for run in runs:
         rows += [_evaluation_row(run.name, result) for result in run.of_kind("evaluation")]
         rows += [_training_row(run.name, result) for result in run.of_kind("training")]
-    table = Table(_columns("Run", "Perplexity#", "Over#", "Audit", "Read by", "Text", "Bits per token#",
+    table = Table(columns("Run", "Perplexity#", "Over#", "Audit", "Read by", "Text", "Bits per token#",
                            "Bits per character#", "Bits per byte#", "Rows#"), tuple(rows))  # fmt: skip
-    return _without_empty_columns(table)
+    return without_empty_columns(table)
 
 
 def trainings(runs: Sequence[RunResults]) -> Table:
@@ -52,7 +52,7 @@ def trainings(runs: Sequence[RunResults]) -> Table:
             rows.append((run.name, count(f["parameters"]), _over(f["tokens"]["train"], f["unit"]), count(f["epochs"]),
                          count(f["best_epoch"]), best, count(f["tokens_per_second"]),
                          formats.duration(_number(result.provenance.get("seconds")))))  # fmt: skip
-    return Table(_columns("Run", "Parameters#", "Trained on#", "Epochs#", "Best epoch#", "Best validation perplexity#",
+    return Table(columns("Run", "Parameters#", "Trained on#", "Epochs#", "Best epoch#", "Best validation perplexity#",
                           "Tokens per second#", "Time#"), tuple(rows))  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def contexts(examinations: Sequence[tuple[str, Result]]) -> Table:
         rows.append((name, effective_context(f), f"{f['effective_context']['threshold_percent']:g}%",
                      f"{formats.perplexity(f['baseline']['perplexity'])} per {f['unit']}",
                      _over(f["targets"], f["unit"]), _text(result, f["split"])))  # fmt: skip
-    return Table(_columns("Run", "Effective context", "Threshold#", "Perplexity with full context#", "Over#", "Text"),
+    return Table(columns("Run", "Effective context", "Threshold#", "Perplexity with full context#", "Over#", "Text"),
                  tuple(rows))  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def conditions(result: Result) -> Table:
         for c in f["conditions"]
     ]  # fmt: skip
     rows.append(("full", formats.perplexity(f["baseline"]["perplexity"]), MISSING, MISSING, MISSING, over))
-    return Table(_columns("Context", f"Perplexity per {f['unit']}#", "Increase (nats per token)#", "95% interval#",
+    return Table(columns("Context", f"Perplexity per {f['unit']}#", "Increase (nats per token)#", "95% interval#",
                           "Increase of perplexity#", "Over#"), tuple(rows))  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def plain(values: Record) -> Table:
     rows = pairs[:MOST_ROWS]
     if len(pairs) > MOST_ROWS:
         rows.append(("and more", f"{count(len(pairs) - MOST_ROWS)} further figures in the result file"))
-    return Table(_columns("Figure", "Value"), tuple(rows))
+    return Table(columns("Figure", "Value"), tuple(rows))
 
 
 def to_html(table: Table) -> str:
@@ -103,6 +103,15 @@ def to_html(table: Table) -> str:
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>\n</table>"
 
 
+def to_text(table: Table) -> str:
+    """The table for a terminal: columns side by side, without a final line break."""
+    lines = [tuple(c.heading for c in table.columns), *table.rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    sides = [">" if column.numeric else "<" for column in table.columns]
+    formed = ((f"{c:{side}{width}}" for c, side, width in zip(line, sides, widths, strict=True)) for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in formed)
+
+
 def to_markdown(table: Table) -> str:
     """The table as GitHub Markdown, escaped, without a final line break."""
     lines = [[c.heading for c in table.columns], *table.rows]
@@ -111,7 +120,7 @@ def to_markdown(table: Table) -> str:
     return "\n".join([head, rule, *body])
 
 
-def _columns(*headings: str) -> tuple[Column, ...]:
+def columns(*headings: str) -> tuple[Column, ...]:
     """Columns from headings; a heading that ends in # is a column of numbers."""
     return tuple(Column(h.removesuffix("#"), h.endswith("#")) for h in headings)
 
@@ -146,7 +155,8 @@ def _number(value: object) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _without_empty_columns(table: Table) -> Table:
+def without_empty_columns(table: Table) -> Table:
+    """The table without the columns that say nothing in any row, its first one aside."""
     kept = [i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)]
     rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
     return Table(tuple(table.columns[i] for i in kept), rows)

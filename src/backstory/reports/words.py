@@ -58,6 +58,8 @@ def headline(run: RunResults) -> Result | None:
 
 def summary(run: RunResults) -> str:
     """One sentence on one run: how well it reads, over how much, audited or not, and how much context it uses."""
+    if found := run.of_kind("reproduction"):
+        return reproduced(found[0])
     truncations = [r for r in run.of_kind("examination") if r.figures["experiment"] == "truncate"]
     context = ""
     if truncations:
@@ -69,6 +71,20 @@ def summary(run: RunResults) -> str:
     if main and context:
         return f"{main}; it {context}."
     return f"{main}." if main else f"{run.name} {context or 'has the results below'}."
+
+
+def reproduced(result: Result) -> str:
+    """One sentence on a reproduction: how many of its runs are finished, and how many claims hold."""
+    f = result.figures
+    parts = [f"{result.name}: {count(f['finished'])} of {count(f['planned'])} {plural('run', f['planned'])} finished"]
+    if f["failed"]:
+        parts.append(f"{count(f['failed'])} failed")
+    judged = [claim for claim in f["claims"] if claim["low"] is not None]
+    if judged:
+        held = sum(claim["verdict"] == "yes" for claim in judged)
+        holds = "holds" if held == 1 else "hold"
+        parts.append(f"{held} of {len(judged)} {plural('claim', len(judged))} with several seeds {holds}")
+    return f"{', '.join(parts)}; {f['core_hours']:.2f} core-hours."
 
 
 def comparison(runs: Sequence[RunResults]) -> str:

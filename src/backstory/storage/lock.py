@@ -38,6 +38,20 @@ def locked(folder: Path, work: str, option: str) -> Iterator[None]:
         _remove_empty(made)
 
 
+def held(folder: Path) -> bool:
+    """Whether a process holds the folder's lock at this moment."""
+    if fcntl is None or not (folder / LOCK).is_file():
+        return False
+    try:
+        with open(folder / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it has just gone, or the file system has no locks
+        pass
+    return False
+
+
 def _acquire(folder: Path, work: str, option: str) -> int:
     """The descriptor of the folder's lock, held."""
     while True:

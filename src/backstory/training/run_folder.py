@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
-from backstory.models.loading import CHECKPOINTS, CONFIG
-from backstory.storage.atomic import check_writable, sweep_temporaries, write_atomically
+from backstory.storage.atomic import TEMPORARY, check_writable, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT
 from backstory.training.events import TENSORBOARD
@@ -50,7 +49,8 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; choose another folder with --out")
-    occupied = path.is_dir() and any(p.name != LOCK for p in path.iterdir())
+    # A start that was killed before it wrote its settings leaves no run, and is in nobody's way.
+    occupied = path.is_dir() and any(p.name != LOCK and not p.name.startswith(TEMPORARY) for p in path.iterdir())
     if mode == "new" and occupied:
         raise UserError(f"{path} is not empty; use --resume to go on, --overwrite to start again, or another --out")
     if mode == "resume" and not folder.config.is_file():
@@ -72,10 +72,11 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
         found = [p.parent for kind in ("evaluate", "examine") for p in path.glob(f"{kind}-*/{RESULT}")]
         for target in [*(path / name for name in OURS), *found]:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
-    sweep_temporaries(folder.checkpoints)
     write_atomically(folder.config, to_yaml(config))
+    folder.checkpoints.mkdir(exist_ok=True)
+    sweep_temporaries(folder.checkpoints)
     return folder
 
 

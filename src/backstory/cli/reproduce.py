@@ -1,0 +1,72 @@
+"""`backstory reproduce GRID`: run the systems of a paper and say which of its claims hold."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.config.schema import between
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train, read and examine every system of a grid, seed by seed, and judge the claims made of them.
+
+    Says first what it costs. Finished runs are not run again; stopped or failed ones go on with the same command.
+    The exit code is 1 when a run failed.
+    """
+
+    grid: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="GRID", help="A grid (`backstory ls grids`), or a YAML file.")
+    ]
+    scale: Literal["small", "full"] = "small"
+    """small (hours on two cores), or full: the published sizes."""
+    out: Path | None = None
+    """The folder (else runs/GRID-SCALE)."""
+    processes: int = between(1, 1)
+    """Runs side by side; each takes one core (OMP_NUM_THREADS overrides), so the cores are the limit."""
+    only: tuple[str, ...] = ()
+    """Names of rows; the others are left for another time."""
+    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Say what would be run and what it costs, and write nothing."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0, 1 when a run failed, 128 + the signal's number after a stop."""
+    given = parse(Arguments, arguments, "reproduce")
+
+    from backstory.papers.reproduce import Reproduction, Stopped, failures
+
+    planned = Reproduction.plan(given.grid, given.scale, given.out, given.only)
+    if given.dry_run:
+        found = planned.standings()
+        print(planned.budget(found, given.processes))
+        for standing in found:
+            if standing.run in planned.todo:
+                print(f"  {standing.run.name:<32} {standing.state:<8} {standing.minutes_left:8.1f} minutes")
+        return 0
+    try:
+        result = planned.run(given.processes, given.data_dir)
+    except Stopped as stopped:
+        print(f"backstory: {stopped}", file=sys.stderr)
+        return 128 + stopped.signal
+
+    from backstory.reports import result_from, to_text
+    from backstory.reports.reproductions import claims, systems
+
+    path = planned.folder.path / "result.json"
+    read = result_from(path.read_text(encoding="utf-8"), str(path))
+    for table in (systems(read), claims(read)):
+        if table.rows:
+            print(f"\n{to_text(table)}")
+    print(f"\n{path}; `backstory report {planned.folder.path}` makes a page of it")
+    failed = failures(result)
+    for line in failed:
+        print(f"backstory: failed: {line}", file=sys.stderr)
+    return 1 if failed else 0

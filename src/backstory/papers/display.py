@@ -1,0 +1,62 @@
+"""What a person sees of a reproduction on its way: a table that keeps up with it, or lines when not a terminal."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from backstory.papers.progress import DONE, FAILED, Standing, minutes_to_go
+from backstory.reports.formats import MISSING, duration, perplexity
+from backstory.training.display import say
+
+
+class Display:
+    """Shows where the runs stand."""
+
+    def __init__(self, console: Console, title: str, processes: int) -> None:
+        self._console, self._title, self._processes = console, title, processes
+        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+        self._said: dict[str, str] = {}
+
+    @contextmanager
+    def shown(self) -> Iterator["Display"]:
+        """The table is on the terminal for the block."""
+        if self._live is None:
+            yield self
+        else:
+            with self._live:
+                yield self
+
+    def show(self, found: Sequence[Standing]) -> None:
+        """Bring the table up to date, or say what is new, a line for each run that moved on."""
+        if self._live is not None:
+            self._live.update(self._table(found))
+            return
+        for standing in found:
+            line = f"{standing.run.name}: {state(standing)}"
+            if standing.valid is not None:
+                line += f", validation perplexity {perplexity(standing.valid)}"
+            if self._said.get(standing.run.name, f"{standing.run.name}: waiting") != line:
+                self._said[standing.run.name] = line
+                say(self._console, line)
+
+    def _table(self, found: Sequence[Standing]) -> Table:
+        done = sum(s.state == DONE for s in found)
+        left = duration(60 * minutes_to_go(found, self._processes))
+        table = Table(title=f"{self._title}: {done} of {len(found)} runs done, about {left} left", title_justify="left")
+        for heading in ("run", "seed", "state", "validation", "time left"):
+            table.add_column(heading, justify="left" if heading in ("run", "state") else "right")
+        for s in found:
+            left = duration(60 * s.minutes_left) if s.minutes_left else MISSING
+            style = {DONE: "green", FAILED: "red", "waiting": "dim"}.get(s.state)
+            table.add_row(s.run.row, str(s.run.seed), state(s), perplexity(s.valid), left, style=style)
+        return table
+
+
+def state(standing: Standing) -> str:
+    """The state in words."""
+    if standing.state == "running":
+        return f"running, epoch {min(standing.epoch + 1, standing.epochs)} of {standing.epochs}"
+    return f"{standing.state}: {standing.problem}" if standing.problem else standing.state

@@ -1,0 +1,101 @@
+"""The folder of a reproduction: where each run lies, the commands that make it, and what of it is done already."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backstory.config import RunConfig, UserError, to_yaml
+from backstory.config.strict import from_file
+from backstory.models.loading import CONFIG
+from backstory.papers.grid import Grid
+from backstory.papers.plan import Run
+from backstory.storage.atomic import sweep_temporaries, write_atomically
+from backstory.storage.lock import LOCK
+from backstory.storage.provenance import RESULT, check_place
+
+GRID = "grid.yaml"
+"""The grid as it is run; it makes a folder that of a reproduction."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a run."""
+
+    state: str
+    """What the run is doing meanwhile: running, reading, examining."""
+    arguments: tuple[str, ...]
+    kind: str
+    """Of its result."""
+    out: Path
+    """Folder of its result."""
+
+    def done(self) -> bool:
+        """Whether its result is there."""
+        try:
+            return json.loads((self.out / RESULT).read_bytes())["kind"] == self.kind
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Paths of a reproduction."""
+
+    path: Path
+
+    def run(self, run: Run) -> Path:
+        return self.path / "runs" / run.name
+
+    def recipe(self, run: Run) -> Path:
+        return self.path / "recipes" / f"{run.row}.yaml"
+
+    def log(self, run: Run) -> Path:
+        """What the commands of a run printed."""
+        return self.path / "logs" / f"{run.name}.log"
+
+    def commands(self, run: Run) -> list[Command]:
+        """Train, then the readings, then the examinations. A training that was begun is resumed."""
+        place = self.run(run)
+        resume = ["--resume"] if (place / CONFIG).is_file() else []
+        train = ["train", str(self.recipe(run)), "--seed", str(run.seed), "--out", str(place), *resume]
+        commands = [Command("running", tuple(train), "training", place)]
+        for reading in run.readings:
+            reader = [] if reading.reader == "static" else [reading.reader]
+            out = place / "-".join(["evaluate", reading.split, *reader])
+            flags = ["--split", reading.split, "--reader", reading.reader, "--out", str(out)]
+            commands.append(Command("reading", ("evaluate", str(place), *flags), "evaluation", out))
+        for e in run.examinations:
+            out = place / f"examine-{e.experiment}-{e.split}"
+            flags = ["--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets)]
+            flags += ["--maximum-context", str(e.maximum_context), "--out", str(out)]
+            commands.append(Command("examining", ("examine", str(place), *flags), "examination", out))
+        return commands
+
+    def finished(self, run: Run) -> bool:
+        """Whether all its results are there."""
+        return all(command.done() for command in self.commands(run))
+
+    def check(self, runs: Sequence[Run]) -> None:
+        """Raise UserError unless the runs can begin or go on here; nothing is written."""
+        check_place(self.path, "reproduction")
+        if any(p.name != LOCK for p in self.path.glob("*")) and not (self.path / GRID).is_file():
+            raise UserError(f"{self.path} holds something other than a reproduction; choose another folder with --out")
+        for run in runs:
+            saved = self.run(run) / CONFIG
+            if saved.is_file() and from_file(RunConfig, saved) != run.config:
+                raise UserError(
+                    f"{self.run(run)} was trained with other settings than the grid now has for it; "
+                    "remove that folder to train it again, or choose another with --out"
+                )
+
+    def open(self, grid: Grid, runs: Sequence[Run]) -> None:
+        """Make the folder, or take it, after `check`."""
+        for place in (self.path, self.path / "runs", self.path / "recipes", self.path / "logs"):
+            place.mkdir(parents=True, exist_ok=True)
+            sweep_temporaries(place)
+        write_atomically(self.path / GRID, to_yaml(grid))
+        for run in {
+            run.row: run for run in reversed(runs)
+        }.values():  # the seed is its first; each run is given its own
+            write_atomically(self.recipe(run), to_yaml(run.config))

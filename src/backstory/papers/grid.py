@@ -1,0 +1,128 @@
+"""A grid: the runs that put a paper's claims to the test, at a small scale and at the published one, as strict YAML."""
+
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from backstory.config import UserError, from_yaml, nearest
+from backstory.config.schema import between
+from backstory.config.strict import from_file
+from backstory.papers.published import Metric
+
+Scale = Literal["small", "full"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure that a paper printed: one of a paper in this package, or a value with its source."""
+
+    figure: str | None = None
+    """PAPER/FIGURE, as `awd-lstm/ptb-test`."""
+    value: float | None = between(None, 0.0, above=True)
+    """The number itself."""
+    source: str = ""
+    """Where it is printed: authors, year, table."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A split that is read with a reader."""
+
+    split: str = "test"
+    reader: str = "static"
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class Examination:
+    """An experiment on a row's use of context."""
+
+    experiment: str = "truncate"
+    split: str = "valid"
+    targets: int = between(2000, 2)
+    maximum_context: int = between(1000, 1)
+    runs: int = between(1, 1)
+    """How many of the row's runs are examined, in the order of its seeds."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a row is run at one scale."""
+
+    recipe: str
+    """A packaged recipe, or the path of a YAML file."""
+    minutes: float = field(metadata={"range": (0.0, float("inf"), True)})
+    """What one run takes: on one CPU core at the small scale, on one GPU at the full one."""
+    seeds: tuple[int, ...]
+    """A run for each."""
+    overrides: dict = field(default_factory=dict)
+    """Settings that differ from the recipe's, nested as there."""
+    examinations: tuple[Examination, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system: one line of a paper's table."""
+
+    name: str
+    """Letters, digits, dots and hyphens; run folders are called by it."""
+    readings: tuple[Reading, ...] = (Reading(),)
+    note: str = ""
+    small: Setup | None = None
+    full: Setup | None = None
+
+    def at(self, scale: Scale) -> Setup | None:
+        """How the row is run at a scale; None where it is not."""
+        return self.small if scale == "small" else self.full
+
+
+@dataclass(frozen=True)
+class Side:
+    """A reading of a row, as a claim names it."""
+
+    row: str
+    split: str = "test"
+    reader: str = "static"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That one reading scores better (lower) than another."""
+
+    sentence: str
+    better: Side
+    than: Side
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows and the claims made of them."""
+
+    title: str
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...] = ()
+    papers: tuple[str, ...] = ()
+    """Papers of this package that it is about."""
+    metric: Metric = "perplexity"
+    """What is compared; lower is better."""
+    note: str = ""
+    """What the small scale shrinks, and whatever else a reader of its table must know."""
+
+
+def names() -> list[str]:
+    """The packaged grids."""
+    folder = resources.files("backstory.papers") / "grids"
+    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+
+
+def load(name_or_path: str) -> Grid:
+    """A packaged grid by its name, or one's own by the path of its YAML file. Raises UserError; `plan` checks the rest."""
+    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
+        return from_file(Grid, Path(name_or_path))
+    if name_or_path not in names():
+        raise UserError(
+            f"there is no grid '{name_or_path}'{nearest(name_or_path, names())}; `backstory ls grids` lists them"
+        )
+    text = (resources.files("backstory.papers") / "grids" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
+    return from_yaml(Grid, text, f"grid {name_or_path}")

@@ -1,0 +1,153 @@
+"""The result of a reproduction: published beside ours, row by row, and whether each claim holds."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from backstory.config import to_dict
+from backstory.papers.claims import MISSING, Judgement, judge
+from backstory.papers.folder import Folder
+from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
+from backstory.papers.plan import Run, published_figure, reads
+from backstory.papers.progress import DONE, FAILED, Standing
+from backstory.papers.published import paper
+from backstory.reports import Result, read
+from backstory.storage.provenance import commit, versions
+
+Record = dict[str, Any]
+
+
+def figures(grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence[Standing], threads: int) -> Record:
+    """What docs/results.md describes as the figures of a reproduction. Raises UserError for a damaged result."""
+    each = [_run(standing, folder, grid) for standing in found]
+    planned = {row.name: [r for r in each if r["row"] == row.name] for row in grid.rows if row.at(scale)}
+    return {
+        "grid": name,
+        "scale": scale,
+        "title": grid.title,
+        "note": grid.note,
+        "papers": [f"{p.cited}: {p.title}" for p in map(paper, grid.papers)],
+        "metric": grid.metric,
+        "unit": next((r["unit"] for r in each if r["unit"]), None),
+        "planned": len(each),
+        "finished": sum(r["state"] == DONE for r in each),
+        "failed": sum(r["state"] == FAILED for r in each),
+        "core_hours": round(sum(r["seconds"] for r in each) * threads / 3600, 3),
+        "threads": threads,
+        "rows": [
+            _row(row, reading, planned[row.name])
+            for row in grid.rows
+            if row.name in planned
+            for reading in row.readings
+        ],
+        "claims": [
+            _claim(claim, grid, planned)
+            for claim in grid.claims
+            if claim.better.row in planned and claim.than.row in planned
+        ],
+        "runs": each,
+    }
+
+
+def provenance(grid: Grid, runs: Sequence[Run], folder: Folder, command: str, started: str) -> Record:
+    """What the result says of how it came about: settings of the grid, and what the finished runs agree or differ on."""
+    origins = [r.provenance for run in runs if folder.finished(run) for r in read(folder.run(run)).of_kind("training")]
+
+    def told(key: str) -> str | None:
+        return "; ".join(dict.fromkeys(str(o[key]) for o in origins)) or None
+
+    corpora = list({str(o["corpus"]): o["corpus"] for o in origins}.values())
+    return {
+        "config": to_dict(grid),
+        "seed": sorted({run.seed for run in runs}),
+        "commit": commit(),
+        "versions": versions(),
+        "device": told("device"),
+        "precision": told("precision"),
+        "precision_reason": told("precision_reason"),
+        "corpus": corpora[0] if len(corpora) == 1 else {"name": ", ".join(c["name"] for c in corpora)},
+        "started": started,
+        "command": command,
+    }
+
+
+def _run(standing: Standing, folder: Folder, grid: Grid) -> Record:
+    """A run by its figures; those it has not come to are null or absent."""
+    run, place = standing.run, folder.run(standing.run)
+    results = read(place).results if any(command.done() for command in folder.commands(run)) else ()
+    trained = next((r for r in results if r.kind == "training"), None)
+    made = trained.provenance if trained else {}
+    record: Record = {"run": run.name, "row": run.row, "seed": run.seed, "state": standing.state}
+    record["problem"] = standing.problem or None
+    for key in ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second"):
+        record[key] = trained.figures[key] if trained else None
+    for key in ("commit", "device", "precision"):
+        record[key] = made.get(key)
+    record["seconds"] = round(sum(r.provenance.get("seconds") or 0.0 for r in results), 1)
+    record["readings"] = [_reading(r, grid) for r in results if r.kind == "evaluation"]
+    keys = ("experiment", "split", "targets", "maximum_context", "effective_context")
+    record["examinations"] = [
+        {key: r.figures[key] for key in keys if key in r.figures} for r in results if r.kind == "examination"
+    ]
+    return record
+
+
+def _reading(result: Result, grid: Grid) -> Record:
+    f = result.figures
+    audited = f["audit"]["passed"] if f.get("audit") else None
+    return {
+        "split": f["split"],
+        "reader": f["reader"],
+        "tokens": f["tokens"],
+        "value": f[grid.metric],
+        "audited": audited,
+    }
+
+
+def _row(row: Row, reading: Reading, runs: Sequence[Record]) -> Record:
+    """A line of the table: the published figure, and ours over the seeds that are finished."""
+    value, source = published_figure(reading.published) if reading.published else (None, None)
+    found = _readings(runs, reading)
+    ours = [r["value"] for r in found.values()]
+    return {
+        "row": row.name,
+        "note": row.note,
+        "split": reading.split,
+        "reader": reading.reader,
+        "published": value,
+        "source": source,
+        "mean": statistics.fmean(ours) if ours else None,
+        "deviation": statistics.stdev(ours) if len(ours) > 1 else None,
+        "seeds": list(found),
+        "planned_seeds": [run["seed"] for run in runs],
+        "tokens": next((r["tokens"] for r in found.values()), None),
+        "audited": all(r["audited"] for r in found.values()) if found else None,
+        "parameters": next((run["parameters"] for run in runs if run["parameters"]), None),
+    }
+
+
+def _readings(runs: Sequence[Record], reading: Reading | Side) -> dict[int, Record]:
+    """The reading (or that of a claim's side) by seed, in the runs that have it."""
+    place = (reading.split, reading.reader)
+    return {run["seed"]: r for run in runs for r in run["readings"] if (r["split"], r["reader"]) == place}
+
+
+def _claim(claim: Claim, grid: Grid, planned: dict[str, list[Record]]) -> Record:
+    sides = [{seed: r["value"] for seed, r in _readings(planned[s.row], s).items()} for s in (claim.better, claim.than)]
+    complete = all(len(side) == len(planned[s.row]) for side, s in zip(sides, (claim.better, claim.than), strict=True))
+    better, than = (_published(grid, side) for side in (claim.better, claim.than))
+    return {
+        "sentence": claim.sentence,
+        "better": vars(claim.better),
+        "than": vars(claim.than),
+        "published_gain": round(than - better, 6) if better is not None and than is not None else None,
+        "seeds": [len(side) for side in sides],
+        **vars(judge(*sides) if complete else Judgement(MISSING)),
+    }
+
+
+def _published(grid: Grid, side: Side) -> float | None:
+    """What the paper printed for a claim's side."""
+    readings = next(row.readings for row in grid.rows if row.name == side.row)
+    published = next(r.published for r in readings if reads(r, side))
+    return published_figure(published)[0] if published else None

@@ -1,0 +1,192 @@
+"""From a grid to its runs, with everything that could be wrong with it told before anything runs or is written."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
+from backstory.context.examine import check_experiment
+from backstory.papers.grid import Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
+from backstory.papers.published import figure, paper
+from backstory.reading import READERS
+from backstory.text.corpora import SPLITS
+from backstory.training.stages import check_settings
+
+LARGEST_SEED = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training with the readings and examinations that follow it."""
+
+    row: str
+    seed: int
+    config: RunConfig
+    minutes: float
+    """What it takes, as the grid states it."""
+    readings: tuple[Reading, ...]
+    examinations: tuple[Examination, ...]
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return f"{self.row}-seed{self.seed}"
+
+
+def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
+    """The runs of a grid at one scale, row by row and seed by seed. Raises UserError for whatever is wrong in all of it."""
+    check(grid, source)
+    runs = []
+    for row in grid.rows:
+        if setup := row.at(scale):
+            config = _settings(setup, f"{source}: row {row.name}, {scale}")
+            for place, seed in enumerate(setup.seeds):
+                seeded = from_dict(RunConfig, config | {"seed": seed}, source)
+                examined = tuple(e for e in setup.examinations if place < e.runs)
+                runs.append(Run(row.name, seed, seeded, setup.minutes, row.readings, examined))
+    if not runs:
+        raise UserError(f"{source} has nothing at the {scale} scale; give another with --scale")
+    return runs
+
+
+def published_figure(published: Published) -> tuple[float, str]:
+    """The number and where it is printed. Raises UserError for a figure that no paper here has."""
+    if published.figure is not None:
+        found, where = figure(published.figure)
+        return found.value, where
+    assert published.value is not None
+    return published.value, published.source
+
+
+def chosen(runs: Sequence[Run], only: Iterable[str], grid: Grid) -> list[Run]:
+    """The runs of the named rows; all where none is named. Raises UserError for a name that no run has."""
+    wanted, known = list(only), list(dict.fromkeys(run.row for run in runs))
+    for name in wanted:
+        if name not in known:
+            elsewhere = " at this scale" if name in [row.name for row in grid.rows] else nearest(name, known)
+            raise UserError(f"there is no row '{name}'{elsewhere}; there are {', '.join(known)}")
+    return [run for run in runs if not wanted or run.row in wanted]
+
+
+def check(grid: Grid, source: str) -> None:
+    """Raise UserError, one line, for the first thing that is wrong with a grid at any scale."""
+    if not grid.rows:
+        raise UserError(f"{source}: rows is empty; a grid needs at least one row")
+    for name in grid.papers:
+        _told(f"{source}: papers", paper, name)
+    _unique([row.name for row in grid.rows], f"{source}: two rows are called", "give each a name of its own")
+    for row in grid.rows:
+        _check_row(row, grid, f"{source}: row {row.name}")
+    for claim in grid.claims:
+        _check_claim(claim, grid, f"{source}: claim '{claim.sentence}'")
+
+
+def _check_row(row: Row, grid: Grid, where: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", row.name):
+        raise UserError(
+            f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
+        )
+    if not row.readings:
+        raise UserError(f"{where}: readings is empty; leave it out to read the test split")
+    _unique([f"{r.split} with {r.reader}" for r in row.readings], f"{where}: two readings of", "leave one out")
+    for reading in row.readings:
+        _known(reading.split, SPLITS, "split", where)
+        _known(reading.reader, READERS, "reader", where)
+        if reading.published is not None:
+            _check_published(reading.published, reading, grid, where)
+    if not (row.small or row.full):
+        raise UserError(f"{where}: it has neither `small` nor `full`; say how it is run at one of them")
+    for scale in get_args(Scale):
+        if setup := row.at(scale):
+            _check_setup(setup, f"{where}, {scale}")
+
+
+def _check_setup(setup: Setup, where: str) -> None:
+    if not setup.seeds:
+        raise UserError(f"{where}: seeds is empty; give at least one")
+    _unique(setup.seeds, f"{where}: seeds has twice", "a run is made once")
+    for seed in setup.seeds:
+        if not 0 <= seed <= LARGEST_SEED:
+            raise UserError(f"{where}: a seed must be at least 0 and at most {LARGEST_SEED}, not {seed}")
+    places = [f"{e.experiment} on {e.split}" for e in setup.examinations]
+    _unique(places, f"{where}: two examinations", "leave one out")
+    for examination in setup.examinations:
+        _told(where, check_experiment, examination.experiment)
+        _known(examination.split, SPLITS, "split", where)
+    check = from_dict(RunConfig, _settings(setup, where), where)
+    _told(where, check_settings, check.training)
+
+
+def _settings(setup: Setup, where: str) -> dict[str, Any]:
+    """The recipe's settings with the overrides put in, checked. Raises UserError."""
+    if "seed" in setup.overrides:
+        raise UserError(f"{where}: overrides sets a seed; seeds are set by `seeds`")
+    recipe = _told(where, recipes.load, setup.recipe)
+    return to_dict(from_dict(RunConfig, _merged(to_dict(recipe), setup.overrides), f"{where}, overrides"))
+
+
+def _merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings with nested changes; a part of another kind takes nothing over from the one it replaces."""
+    merged = dict(settings)
+    for key, value in changes.items():
+        there = settings.get(key)
+        if isinstance(value, dict) and isinstance(there, dict):
+            replaced = value.get("kind", there.get("kind")) != there.get("kind")
+            merged[key] = dict(value) if replaced else _merged(there, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _check_published(published: Published, reading: Reading, grid: Grid, where: str) -> None:
+    if (published.figure is None) == (published.value is None):
+        raise UserError(f"{where}: published needs either a figure of a paper here, or a value and its source")
+    if published.figure is None:
+        if not published.source.strip():
+            raise UserError(f"{where}: published has no source; say where {published.value:g} is printed")
+        return
+    found, _ = _told(where, figure, published.figure)
+    if published.source:
+        raise UserError(f"{where}: {published.figure} has its source already; leave `source` out")
+    if (found.split, found.reader, found.metric) != (reading.split, reading.reader, grid.metric):
+        raise UserError(
+            f"{where}: {published.figure} is a {found.metric} of the {found.split} split with the {found.reader} reader, "
+            f"and stands beside the {grid.metric} of {reading.split} with {reading.reader}"
+        )
+
+
+def _check_claim(claim: Claim, grid: Grid, where: str) -> None:
+    rows = {row.name: row for row in grid.rows}
+    for side in (claim.better, claim.than):
+        _known(side.row, rows, "row", where)
+        if not any(reads(reading, side) for reading in rows[side.row].readings):
+            raise UserError(f"{where}: row {side.row} does not read {side.split} with the {side.reader} reader")
+    if claim.better == claim.than:
+        raise UserError(f"{where}: it compares row {claim.than.row} with itself")
+    if not any(rows[claim.better.row].at(scale) and rows[claim.than.row].at(scale) for scale in get_args(Scale)):
+        raise UserError(f"{where}: {claim.better.row} and {claim.than.row} are at no scale together")
+
+
+def reads(reading: Reading, side: Side) -> bool:
+    """Whether a claim's side speaks of this reading (of its row)."""
+    return (reading.split, reading.reader) == (side.split, side.reader)
+
+
+def _known(name: str, known: Iterable[str], what: str, where: str) -> None:
+    if name not in known:
+        raise UserError(f"{where}: there is no {what} '{name}'{nearest(name, known)}; there are {', '.join(known)}")
+
+
+def _unique(values: Sequence[object], problem: str, remedy: str) -> None:
+    twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
+    if twice is not None:
+        raise UserError(f"{problem} {twice}; {remedy}")
+
+
+def _told(where: str, call: Any, argument: Any) -> Any:
+    """What the call gives; a UserError of it is told with where it came about."""
+    try:
+        return call(argument)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None

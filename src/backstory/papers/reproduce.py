@@ -1,0 +1,129 @@
+"""Run a grid: check all of it, say what it costs, bring every run to its end, and write the result."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from backstory.models import choose_device
+from backstory.papers import outcome
+from backstory.papers.display import Display
+from backstory.papers.folder import Folder
+from backstory.papers.grid import Grid, Scale, load
+from backstory.papers.plan import Run, chosen, runs_of
+from backstory.papers.progress import DONE, FAILED, Standing, minutes_to_go, standings
+from backstory.papers.runner import run_all, threads
+from backstory.reports.formats import duration, plural
+from backstory.storage.lock import locked
+from backstory.storage.provenance import now, write_result
+from backstory.text import prepare
+from backstory.training.display import say
+from backstory.training.stopping import StopRequest
+
+HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
+"""What a grid states its costs in."""
+
+
+class Stopped(Exception):
+    """The reproduction was asked to stop by a signal, and its runs are saved; `signal` is its number."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(f"{folder} is stopped and its runs are saved; the same command goes on with it")
+        self.signal = number
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A grid at one scale, and the folder it is run in."""
+
+    name: str
+    grid: Grid
+    scale: Scale
+    folder: Folder
+    runs: list[Run]
+    """All of the scale."""
+    todo: list[Run]
+    """Those that were asked for."""
+
+    @classmethod
+    def plan(cls, name: str, scale: Scale, out: Path | None = None, only: Iterable[str] = ()) -> "Reproduction":
+        """Read and check a grid and its folder; nothing is written. Raises UserError."""
+        grid, stem = load(name), Path(name).stem
+        runs = runs_of(grid, scale, name if name != stem else f"grid {name}")
+        folder = Folder(_relative(out or Path("runs") / f"{stem}-{scale}"))
+        folder.check(runs)
+        return cls(name, grid, scale, folder, runs, chosen(runs, only, grid))
+
+    def standings(self) -> list[Standing]:
+        """Where all runs of the scale stand."""
+        return standings(self.folder, self.runs)
+
+    def budget(self, found: list[Standing], processes: int) -> str:
+        """Number of runs and what is left to spend, in one line."""
+        asked = self._asked(found)
+        done = sum(s.state == DONE for s in asked)
+        head = f"{self.grid.title}, {self.scale} scale: {len(asked)} {plural('run', len(asked))}"
+        if done == len(asked):
+            return f"{head}, all finished"
+        unit = HOURS[self.scale]
+        hours = sum(s.minutes_left for s in asked) / 60
+        basis = "by the finished ones" if any(s.state == DONE for s in found) else "as the grid states"
+        together = min(processes, len(asked) - done)
+        time = duration(60 * minutes_to_go(asked, together))
+        return (
+            f"{head}, {done} finished; about {hours:.2f} {unit} to go, {basis}: "
+            f"{time} with {together} {'process' if together == 1 else 'processes'}"
+        )
+
+    def run(self, processes: int, data_dir: Path | None = None, console: Console | None = None) -> dict[str, Any]:
+        """Say what it costs, bring the runs to their ends, and return the content of result.json.
+
+        Raises UserError before anything is written (a corpus or a device is missing, another process is at work there),
+        Stopped after a signal.
+        """
+        self._check_machine(data_dir)
+        started, console = now(), console or Console(stderr=True)
+        with locked(self.folder.path, "reproduction", "--out"):
+            self.folder.open(self.grid, self.runs)
+            found, stop = self.standings(), StopRequest()
+            say(console, self.budget(found, processes))
+            display = Display(console, f"{self.name}, {self.scale} scale", processes)
+            with stop.listening(), display.shown():
+                run_all(self.folder, self._asked(found), processes, data_dir, stop, display.show)
+            if stop.signal is not None:
+                raise Stopped(self.folder.path, stop.signal)
+            return self._write(found, started)
+
+    def _asked(self, found: list[Standing]) -> list[Standing]:
+        return [standing for standing in found if standing.run in self.todo]
+
+    def _check_machine(self, data_dir: Path | None) -> None:
+        """Raise UserError for a corpus or a device that is not there; the corpora are then ready for every process."""
+        waiting = [run for run in self.todo if not self.folder.finished(run)]
+        for device in {run.config.training.device for run in waiting}:
+            choose_device(device)
+        for text in {run.config.text for run in waiting}:
+            prepare(text, data_dir)
+
+    def _write(self, found: list[Standing], started: str) -> dict[str, Any]:
+        name = Path(self.name).stem
+        figures = outcome.figures(self.grid, name, self.scale, self.folder, found, threads())
+        command = f"backstory reproduce {name if name == self.name else Path(self.name).name} --scale {self.scale}"
+        origin = outcome.provenance(self.grid, self.runs, self.folder, command, started)
+        origin["seconds"] = round(sum(run["seconds"] for run in figures["runs"]), 1)
+        return write_result(self.folder.path, "reproduction", f"{name}-{self.scale}", figures, origin)
+
+
+def failures(result: dict[str, Any]) -> list[str]:
+    """A line for each run that failed."""
+    return [f"{run['run']}: {run['problem']}" for run in result["figures"]["runs"] if run["state"] == FAILED]
+
+
+def _relative(path: Path) -> Path:
+    """The path from the current folder on, if it lies in it: results record commands, and those name no machine's places."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path

@@ -1,0 +1,143 @@
+"""Runs the commands of a grid in processes side by side; what stops it stops them, each with its work saved."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import backstory
+from backstory.papers import child
+from backstory.papers.folder import Command, Folder
+from backstory.papers.progress import DONE, FAILED, STOPPED, WAITING, Standing, minutes_taken
+from backstory.storage.lock import held
+from backstory.training.stopping import StopRequest
+
+PAUSE = 0.1
+"""Seconds between looks at the processes."""
+LOOK = 2.0
+"""Seconds between looks at what they wrote."""
+
+
+@dataclass
+class Work:
+    """A command of a run in a process of its own."""
+
+    standing: Standing
+    command: Command
+    process: subprocess.Popen
+    log: IO[bytes]
+    begins: int
+    """Where in the log its own lines begin."""
+
+
+def threads() -> int:
+    """CPU threads of a process: one, whatever runs beside it, so that figures are the same; OMP_NUM_THREADS overrides."""
+    named = os.environ.get("OMP_NUM_THREADS", "1")
+    return int(named) if named.isdecimal() and int(named) else 1
+
+
+def run_all(
+    folder: Folder,
+    standings: Sequence[Standing],
+    processes: int,
+    data_dir: Path | None,
+    stop: StopRequest,
+    show: Callable[[Sequence[Standing]], None],
+) -> None:
+    """Bring every run to its end, or to a failure, which leaves the others alone; return early on a stop.
+
+    The standings are kept up to date and shown. A run that another process trains at the moment (a left-over of a
+    killed reproduction, which is about to end) waits.
+    """
+    working: list[Work] = []
+    looked = 0.0
+    try:
+        while not stop.requested:
+            working = [next_work for work in working if (next_work := _advance(work, folder, data_dir))]
+            # The longest first, so that no process is left alone with it in the end.
+            for standing in sorted(standings, key=lambda s: -s.minutes):
+                if len(working) < processes and standing.state == WAITING and not held(folder.run(standing.run)):
+                    working += _start(standing, folder, data_dir)
+            if time.monotonic() - looked > LOOK or not working:
+                for work in working:
+                    work.standing.look(folder)
+                show(standings)
+                looked = time.monotonic()
+            if not working and not any(s.state == WAITING for s in standings):
+                return
+            time.sleep(PAUSE)
+    finally:
+        _end(working, folder)
+        show(standings)
+
+
+def _start(standing: Standing, folder: Folder, data_dir: Path | None) -> list[Work]:
+    """The next command of a run, started; none where all are done."""
+    command = next((c for c in folder.commands(standing.run) if not c.done()), None)
+    if command is None:
+        standing.look(folder)
+        standing.state, standing.minutes = DONE, minutes_taken(folder, standing.run)
+        return []
+    standing.state = command.state
+    log = open(folder.log(standing.run), "ab")  # noqa: SIM115 (closed when the process has ended)
+    begins = log.tell()
+    # A session of its own: Ctrl-C reaches this program alone, which then ends its processes one by one.
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", child.__name__, str(os.getpid()), *command.arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=_environment(data_dir),
+        start_new_session=True,
+    )
+    return [Work(standing, command, process, log, begins)]
+
+
+def _environment(data_dir: Path | None) -> dict[str, str]:
+    """Of a process: this package, its threads, and the corpora without a path in the commands that results record."""
+    package = str(Path(backstory.__file__).resolve().parent.parent)
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads())}
+    return found if data_dir is None else {**found, "BACKSTORY_DATA": str(data_dir.resolve())}
+
+
+def _advance(work: Work, folder: Folder, data_dir: Path | None) -> Work | None:
+    """The work itself while it goes on, else the run's next command; None when the run has ended."""
+    if work.process.poll() is None:
+        return work
+    work.log.close()
+    if work.process.returncode == 0 and work.command.done():
+        return next(iter(_start(work.standing, folder, data_dir)), None)
+    work.standing.look(folder)
+    work.standing.state, work.standing.problem = FAILED, _problem(work, folder)
+    return None
+
+
+def _problem(work: Work, folder: Folder) -> str:
+    """Why a command failed: its last line, or the signal that ended it."""
+    code, verb = work.process.returncode, work.command.arguments[0]
+    if code < 0:
+        likely = ", probably for lack of memory" if -code == signal.SIGKILL else ""
+        return f"{verb} was ended by {signal.Signals(-code).name}{likely}"
+    with open(folder.log(work.standing.run), "rb") as log:
+        log.seek(work.begins)
+        lines = log.read().decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"{verb} ended with exit code {code}: {last.removeprefix('backstory: ')}"
+
+
+def _end(working: Sequence[Work], folder: Folder) -> None:
+    """Ask the processes to end, and wait until their work is saved."""
+    for work in working:
+        if work.process.poll() is None:
+            work.process.terminate()
+    for work in working:
+        work.process.wait()
+        work.log.close()
+        work.standing.look(folder)
+        work.standing.state = STOPPED

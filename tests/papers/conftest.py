@@ -1,0 +1,51 @@
+"""A desk with a tiny recipe and a grid of it, and one reproduction that many tests look at."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from grids import BROKEN, finish, grid, start, write
+
+from backstory.config import RunConfig, to_yaml
+
+
+def prepare(folder: Path, config: RunConfig, corpus: Path) -> None:
+    """The recipe, which names the corpus by a path from the folder."""
+    shutil.copytree(corpus, folder / "corpus")
+    text = to_yaml(config).replace(str(corpus), "corpus")
+    (folder / "tiny.yaml").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def desk(tmp_path: Path, tiny_config: RunConfig, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    prepare(tmp_path, tiny_config, tiny_corpus)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A reproduction with a row that fails, and what the command said."""
+
+    folder: Path
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def reproduced(
+    tmp_path_factory: pytest.TempPathFactory, tiny_config: RunConfig, tiny_corpus: Path
+) -> Iterator[Reproduced]:
+    """The grid run to its end by two processes, in a folder that tests may read but not change."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    prepare(folder, tiny_config, tiny_corpus)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        rows = [*grid()["rows"], BROKEN]
+        against = {"sentence": "Plain beats broken", "better": {"row": "plain"}, "than": {"row": "broken"}}
+        write(grid(rows=rows, claims=[*grid()["claims"], against]))
+        yield Reproduced(folder, *finish(start("grid.yaml", "--processes", "2")))

@@ -1,0 +1,73 @@
+"""What the tests of papers share: a grid of tiny runs, and the command line in a process of its own."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CLAIM = {"sentence": "Wide beats plain", "better": {"row": "wide"}, "than": {"row": "plain"}}
+GRID: dict[str, Any] = {
+    "title": "Tiny models",
+    "note": "Everything is tiny.",
+    "rows": [
+        {
+            "name": "plain",
+            "readings": [{"published": {"value": 9.5, "source": "Somebody 2000, table 1"}}],
+            "small": {
+                "recipe": "tiny.yaml",
+                "seeds": [1, 2],
+                "minutes": 0.5,
+                "examinations": [{"experiment": "truncate", "targets": 20, "maximum_context": 30}],
+            },
+        },
+        {
+            "name": "wide",
+            "readings": [{"published": {"value": 9.25, "source": "Somebody 2000, table 1"}}],
+            "small": {
+                "recipe": "tiny.yaml",
+                "overrides": {"model": {"core": {"hidden": 15}}},
+                "seeds": [1, 2],
+                "minutes": 0.5,
+            },
+        },
+    ],
+    "claims": [CLAIM],
+}
+BROKEN = {
+    "name": "broken",
+    "small": {
+        "recipe": "tiny.yaml",
+        "overrides": {"training": {"learning_rate": 1e30, "clip": 0.0}},
+        "seeds": [1],
+        "minutes": 0.5,
+    },
+}
+"""A row whose loss breaks down."""
+
+
+def grid(**changes: Any) -> dict[str, Any]:
+    """The grid, to be changed."""
+    return copy.deepcopy(GRID) | changes
+
+
+def write(grid: dict[str, Any], path: Path = Path("grid.yaml")) -> str:
+    path.write_text(yaml.safe_dump(grid, sort_keys=False), encoding="utf-8")
+    return str(path)
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    """`backstory reproduce` in a process of its own, its output in pipes."""
+    command = [sys.executable, "-m", "backstory", "reproduce", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ), start_new_session=True
+    )
+
+
+def finish(running: subprocess.Popen, timeout: float = 300) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error."""
+    out, err = running.communicate(timeout=timeout)
+    return running.returncode, out, err

@@ -1,0 +1,233 @@
+"""Grids: the packaged ones are right, and whatever is wrong with one is told in a line before anything is written."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from grids import BROKEN, CLAIM, grid, write
+
+from backstory.cli.main import main
+from backstory.config import MixtureConfig, from_yaml
+from backstory.models import build_model, count_parameters
+from backstory.papers import grid as grids
+from backstory.papers import published
+from backstory.papers.grid import Grid, Scale
+from backstory.papers.plan import published_figure, runs_of
+
+PTB_TYPES = 10_000
+PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
+
+
+@pytest.mark.parametrize("name", grids.names())
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_packaged_grids_are_right(name: str, scale: Scale) -> None:
+    runs = runs_of(grids.load(name), scale, name)
+    assert len({run.name for run in runs}) == len(runs)
+    if scale == "small":
+        assert sum(run.minutes for run in runs) < 6 * 60, "a small grid takes less than six core-hours"
+
+
+def test_the_systems_of_base_have_the_same_size_at_the_small_scale() -> None:
+    configs = {run.row: run.config for run in runs_of(grids.load("base"), "small", "base")}
+    sizes = {row: count_parameters(build_model(config.model, PTB_TYPES)) for row, config in configs.items()}
+    assert sizes["awd-lstm"] == 2_653_200
+    assert abs(sizes["mos"] / sizes["awd-lstm"] - 1) < 0.02
+    mixture = configs["mos"].model.head
+    assert isinstance(mixture, MixtureConfig) and mixture.experts == 5
+    for row in configs.keys() - {"mos"}:
+        assert sizes[row] == sizes["awd-lstm"]
+
+
+@pytest.mark.parametrize("name", published.names())
+def test_a_paper_and_its_grids_name_each_other(name: str) -> None:
+    paper = published.paper(name)
+    assert re.fullmatch(r"[A-Z][\w ]+ et al\. \d{4}", paper.cited)
+    assert paper.grids and all(name in grids.load(grid).papers for grid in paper.grids)
+    used = {
+        reading.published.figure
+        for grid in paper.grids
+        for row in grids.load(grid).rows
+        for reading in row.readings
+        if reading.published
+    }
+    assert any(figure and figure.startswith(f"{name}/") for figure in used)
+
+
+def test_published_figures_carry_their_source() -> None:
+    rows = {row.name: row for row in grids.load("base").rows}
+    reading = rows["mos"].readings[0].published
+    assert reading is not None
+    assert published_figure(reading) == (54.44, "Yang et al. 2018, table 1")
+
+
+def test_the_grid_of_the_page_is_right() -> None:
+    [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    grid = from_yaml(Grid, block, "the page")
+    assert len(runs_of(grid, "small", "the page")) == 6
+    keys = {key for line in block.splitlines() if (key := line.partition(":")[0].strip(" -#{"))}
+    assert {"title", "metric", "rows", "readings", "published", "small", "overrides", "seeds", "claims"} <= keys
+
+
+def test_the_row_of_a_part_of_another_kind_takes_nothing_from_the_recipe(desk: Path) -> None:
+    rows = grid()["rows"]
+    rows[1]["small"]["overrides"] = {"model": {"head": {"kind": "mixture", "experts": 3}}, "seed": 0}
+    del rows[1]["small"]["overrides"]["seed"]
+    runs = runs_of(from_yaml(Grid, yaml.safe_dump(grid(rows=rows)), "mine"), "small", "mine")
+    heads = [run.config.model.head for run in runs]
+    assert heads[2] == MixtureConfig(experts=3) and heads[0].kind == "softmax"
+    assert [(run.name, run.seed, run.config.seed) for run in runs] == [
+        ("plain-seed1", 1, 1),
+        ("plain-seed2", 2, 2),
+        ("wide-seed1", 1, 1),
+        ("wide-seed2", 2, 2),
+    ]
+    assert [len(run.examinations) for run in runs] == [1, 0, 0, 0]
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """The grid with changes to its first row."""
+    changed = grid()
+    changed["rows"][0] |= changes
+    return changed
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """The grid with changes to how its first row is run."""
+    changed = grid()
+    changed["rows"][0]["small"] |= changes
+    return changed
+
+
+def without(key: str) -> dict[str, Any]:
+    changed = grid()
+    del changed["rows"][0]["small"][key]
+    return changed
+
+
+def published_as(**published: Any) -> dict[str, Any]:
+    return row(readings=[{"published": published}])
+
+
+def claim(**changes: Any) -> dict[str, Any]:
+    return grid(claims=[CLAIM | changes])
+
+
+BAD = {
+    "a key": (grid(rowss=[]), r"unknown key 'rowss' \(did you mean 'rows'\?\)"),
+    "a key of a row": (row(redings=[]), r"unknown key 'rows\[0\].redings' \(did you mean 'readings'\?\)"),
+    "a key of a setup": (small(seed=[1]), r"unknown key 'rows\[0\].small.seed' \(did you mean 'seeds'\?\)"),
+    "no title": ({k: v for k, v in grid().items() if k != "title"}, r"title is missing; it must be given"),
+    "no recipe": (without("recipe"), r"rows\[0\].small.recipe is missing"),
+    "no minutes": (without("minutes"), r"rows\[0\].small.minutes is missing"),
+    "no rows": (grid(rows=[], claims=[]), r"rows is empty"),
+    "minutes of nothing": (small(minutes=0), r"rows\[0\].small.minutes must be above 0"),
+    "infinite minutes": (small(minutes=float("inf")), r"rows\[0\].small.minutes must be above 0 and finite"),
+    "a recipe": (small(recipe="demoo"), r"row plain, small: there is no recipe 'demoo' \(did you mean 'demo'\?\)"),
+    "a recipe's file": (small(recipe="none.yaml"), r"row plain, small: cannot read none.yaml"),
+    "an override's path": (
+        small(overrides={"model": {"cor": {}}}),
+        r"row plain, small, overrides: unknown key 'model.cor' \(did you mean 'core'\?\)",
+    ),
+    "an override's value": (
+        small(overrides={"training": {"epochs": 0}}),
+        r"row plain, small, overrides: training.epochs must be at least 1",
+    ),
+    "an override's kind": (
+        small(overrides={"model": {"head": {"kind": "mixtur"}}}),
+        r"model.head.kind must be one of softmax, mixture, not 'mixtur' \(did you mean 'mixture'\?\)",
+    ),
+    "overrides of nothing": (small(overrides=3), r"rows\[0\].small.overrides must be a mapping, not 3"),
+    "an overridden seed": (small(overrides={"seed": 3}), r"overrides sets a seed; seeds are set by `seeds`"),
+    "settings that exclude each other": (
+        small(overrides={"training": {"optimizer": "adam", "finetune_epochs": 3}}),
+        r"row plain, small: training.finetune_epochs, .* need training.optimizer sgd",
+    ),
+    "no seeds": (small(seeds=[]), r"row plain, small: seeds is empty"),
+    "a seed twice": (small(seeds=[1, 2, 1]), r"row plain, small: seeds has twice 1"),
+    "a negative seed": (small(seeds=[-1]), r"a seed must be at least 0 and at most 2147483647, not -1"),
+    "a seed too large": (small(seeds=[2**31]), r"a seed must be at least 0 and at most 2147483647"),
+    "a name twice": (row(name="wide"), r"two rows are called wide"),
+    "a name that is a path": (row(name="../wide"), r"a name is made of letters, digits, dots and hyphens"),
+    "no readings": (row(readings=[]), r"row plain: readings is empty"),
+    "a reading twice": (row(readings=[{}, {"split": "test"}]), r"row plain: two readings of test with static"),
+    "a reader": (row(readings=[{"reader": "statik"}]), r"no reader 'statik' \(did you mean 'static'\?\)"),
+    "a split": (row(readings=[{"split": "tset"}]), r"no split 'tset' \(did you mean 'test'\?\)"),
+    "an experiment": (
+        small(examinations=[{"experiment": "trunc"}]),
+        r"no experiment 'trunc' \(did you mean 'truncate'",
+    ),
+    "an examination twice": (small(examinations=[{}, {}]), r"two examinations truncate on valid"),
+    "no scale": (
+        {**grid(), "rows": [{"name": "plain"}], "claims": []},
+        r"row plain: it has neither `small` nor `full`",
+    ),
+    "published without a source": (published_as(value=5.0), r"row plain: published has no source"),
+    "published without a value": (
+        published_as(source="Somebody"),
+        r"needs either a figure of a paper here, or a value",
+    ),
+    "published twice": (published_as(figure="mos/ptb-test", value=5.0), r"needs either a figure of a paper here, or"),
+    "a figure with a source": (published_as(figure="mos/ptb-test", source="me"), r"has its source already"),
+    "a paper's figure": (
+        published_as(figure="awd-lstm/ptb-tset"),
+        r"awd-lstm has no figure 'ptb-tset' \(did you mean 'ptb-test'\?\)",
+    ),
+    "a figure's paper": (published_as(figure="awd/ptb-test"), r"row plain: there is no paper 'awd'"),
+    "a figure of another split": (
+        published_as(figure="mos/ptb-valid"),
+        r"mos/ptb-valid is a perplexity of the valid split",
+    ),
+    "a figure of another metric": (
+        published_as(figure="mos/ptb-test") | {"metric": "bits_per_token"},
+        r"is a perplexity of the test split .* beside the bits_per_token",
+    ),
+    "a metric": (grid(metric="loss"), r"metric must be one of perplexity, bits_per_token, not 'loss'"),
+    "a paper": (grid(papers=["mss"]), r"papers: there is no paper 'mss' \(did you mean 'mos'\?\)"),
+    "a claim's row": (claim(better={"row": "wyde"}), r"no row 'wyde' \(did you mean 'wide'\?\)"),
+    "a claim's reading": (
+        claim(better={"row": "wide", "split": "valid"}),
+        r"row wide does not read valid with the static",
+    ),
+    "a claim of a row against itself": (claim(better={"row": "plain"}), r"it compares row plain with itself"),
+    "a claim across scales": (
+        {**grid(), "rows": [grid()["rows"][0], {"name": "wide", "full": grid()["rows"][1]["small"]}]},
+        r"wide and plain are at no scale together",
+    ),
+}
+
+
+@pytest.mark.parametrize(("bad", "says"), BAD.values(), ids=BAD)
+def test_a_bad_grid_is_one_line_and_nothing_is_written(
+    bad: dict[str, Any], says: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = write(bad)
+    before = sorted(desk.rglob("*"))
+    code = main(["reproduce", name])
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (2, "")
+    assert re.match(r"backstory: grid\.yaml: ", shown.err) and shown.err.count("\n") == 1, shown.err
+    assert re.search(says, shown.err), shown.err
+    assert sorted(desk.rglob("*")) == before
+
+
+@pytest.mark.parametrize("broken", [grid(), grid(rows=[*grid()["rows"], BROKEN])])
+def test_the_grid_that_is_changed_into_bad_ones_is_right(broken: dict[str, Any], desk: Path) -> None:
+    assert main(["reproduce", write(broken), "--dry-run"]) == 0
+
+
+def test_a_corpus_that_is_not_there_is_told_before_anything_is_written(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = grid()
+    changed["rows"][1]["small"]["overrides"]["text"] = {"corpus": "nowhere.txt"}
+    name = write(changed)
+    assert main(["reproduce", name]) == 2
+    assert re.fullmatch(r"backstory: .*nowhere.txt.*\n", capsys.readouterr().err)
+    assert not (desk / "runs").exists()
+
+
+def test_a_scale_without_rows_is_told(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", write(grid()), "--scale", "full"]) == 2
+    assert "grid.yaml has nothing at the full scale; give another with --scale" in capsys.readouterr().err

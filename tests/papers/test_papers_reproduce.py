@@ -1,0 +1,341 @@
+"""`backstory reproduce` on tiny grids: what it says, what it leaves, and that the same command goes on with it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Reproduced
+from grids import finish, grid, start, write
+
+from backstory.cli.main import main
+from backstory.papers.claims import judge
+from backstory.reports import read, render
+
+NAMES = ["plain-seed1", "plain-seed2", "wide-seed1", "wide-seed2"]
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "runs" / "grid-small" / "result.json").read_text(encoding="utf-8"))
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """What two reproductions of the same grid must have in common."""
+    found = result(folder)["figures"]
+    runs = [
+        {k: run[k] for k in ("run", "state", "valid_perplexity", "readings", "examinations")} for run in found["runs"]
+    ]
+    return {"rows": found["rows"], "claims": found["claims"], "runs": runs}
+
+
+def written(folder: Path) -> dict[str, tuple[int, int]]:
+    """When the files of every run were written last, and their sizes."""
+    files = (p for p in (folder / "runs" / "grid-small" / "runs").rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size) for p in files}
+
+
+def copied(reproduced: Reproduced, desk: Path) -> Path:
+    """The finished reproduction on a desk of one's own."""
+    shutil.copytree(reproduced.folder / "runs", desk / "runs")
+    shutil.copy(reproduced.folder / "grid.yaml", desk / "grid.yaml")
+    return desk
+
+
+# --- what one reproduction says and leaves ---
+
+
+def test_the_budget_comes_first(reproduced: Reproduced) -> None:
+    first, *rest = reproduced.err.splitlines()
+    assert first == (
+        "Tiny models, small scale: 5 runs, 0 finished; about 0.04 core-hours to go, as the grid states: "
+        "1 min 15 s with 2 processes"
+    )
+    assert any(line.startswith("plain-seed1: running, epoch 1 of 1") for line in rest)
+    assert any(re.match(r"wide-seed2: done, validation perplexity \d", line) for line in rest)
+
+
+def test_every_run_is_a_run_folder_with_commands_that_make_it_again(reproduced: Reproduced) -> None:
+    for run in result(reproduced.folder)["figures"]["runs"][:4]:
+        found = read(reproduced.folder / "runs" / "grid-small" / "runs" / run["run"])
+        trained, [evaluated] = found.training, found.of_kind("evaluation")
+        assert trained is not None
+        place = f"runs/grid-small/runs/{run['run']}"
+        recipe = f"runs/grid-small/recipes/{run['row']}.yaml"
+        assert trained.provenance["command"] == f"backstory train {recipe} --seed {run['seed']} --out {place}"
+        assert trained.provenance["seed"] == run["seed"]
+        assert trained.provenance["device"].startswith("cpu") and "1 thread)" in trained.provenance["device"]
+        assert evaluated.provenance["command"].startswith(f"backstory evaluate {place} --split test --reader static")
+        assert run["readings"][0]["value"] == evaluated.figures["perplexity"]
+        assert (run["valid_perplexity"], run["parameters"]) == (
+            trained.figures["valid_perplexity"],
+            trained.figures["parameters"],
+        )
+        assert run["seconds"] == pytest.approx(sum(r.provenance["seconds"] for r in found.results), abs=0.1)
+
+
+def test_the_result_holds_published_and_ours_and_the_claims(reproduced: Reproduced) -> None:
+    whole = result(reproduced.folder)
+    assert (whole["kind"], whole["name"], whole["schema"]) == ("reproduction", "grid-small", 1)
+    found = whole["figures"]
+    assert (found["planned"], found["finished"], found["failed"], found["threads"]) == (5, 4, 1, 1)
+    values = {
+        row: {run["seed"]: run["readings"][0]["value"] for run in found["runs"] if run["row"] == row}
+        for row in ("plain", "wide")
+    }
+    plain = found["rows"][0]
+    a, b = values["plain"].values()
+    assert (plain["published"], plain["source"]) == (9.5, "Somebody 2000, table 1")
+    assert plain["mean"] == pytest.approx((a + b) / 2)
+    assert plain["deviation"] == pytest.approx(abs(a - b) / 2**0.5)
+    assert (plain["seeds"], plain["planned_seeds"], plain["audited"]) == ([1, 2], [1, 2], True)
+    claim, unjudged = found["claims"]
+    judged = judge(values["wide"], values["plain"])
+    assert (claim["gain"], claim["low"], claim["high"]) == (judged.gain, judged.low, judged.high)
+    assert (claim["published_gain"], claim["verdict"], claim["paired"]) == (0.25, judged.verdict, True)
+    assert (unjudged["verdict"], unjudged["seeds"], unjudged["gain"]) == ("runs are missing: no claim", [2, 0], None)
+    [examined] = found["runs"][0]["examinations"]
+    assert (examined["experiment"], examined["targets"]) == ("truncate", 20)
+    assert found["core_hours"] == pytest.approx(sum(run["seconds"] for run in found["runs"]) / 3600, abs=1e-3)
+
+
+def test_the_result_says_how_it_came_about_and_names_no_place_of_this_machine(reproduced: Reproduced) -> None:
+    origin = result(reproduced.folder)["provenance"]
+    assert origin["command"] == "backstory reproduce grid.yaml --scale small"
+    assert origin["config"]["title"] == "Tiny models" and origin["config"]["rows"][1]["small"]["seeds"] == [1, 2]
+    assert origin["seed"] == [1, 2] and origin["corpus"]["name"] == "corpus" and origin["precision"] == "float32"
+    for path in (reproduced.folder / "runs").rglob("result.json"):
+        assert str(reproduced.folder) not in path.read_text(encoding="utf-8"), path
+
+
+def test_a_failed_run_is_told_and_leaves_the_others_alone(reproduced: Reproduced) -> None:
+    assert reproduced.code == 1
+    said = reproduced.err.splitlines()[-1]
+    assert said.startswith("backstory: failed: broken-seed1: train ended with exit code 3: step ") and "nan" in said
+    broken = result(reproduced.folder)["figures"]["runs"][4]
+    assert (broken["state"], broken["valid_perplexity"], broken["readings"]) == ("failed", None, [])
+    assert broken["problem"] in said
+
+
+def test_the_tables_are_printed(reproduced: Reproduced) -> None:
+    lines = reproduced.out.splitlines()
+    heads = [line.split("  ")[0] for line in lines if line]
+    assert heads[:4] == ["System", "plain", "wide", "broken"]
+    assert heads[4:7] == ["Claim", "Wide beats plain", "Plain beats broken"]
+    plain = next(line for line in lines if line.startswith("plain "))
+    mean = result(reproduced.folder)["figures"]["rows"][0]["mean"]
+    assert "9.50 (Somebody 2000, table 1)" in plain and f" {mean:.2f} " in plain and "audited" in plain
+    assert " 0 of 1 " in next(line for line in lines if line.startswith("broken "))
+    assert lines[-1].startswith("runs/grid-small/result.json; `backstory report runs/grid-small`")
+
+
+def test_the_report_shows_it(reproduced: Reproduced) -> None:
+    page = render([reproduced.folder / "runs" / "grid-small"])
+    assert "4 of 5 runs finished, 1 failed" in page
+    for text in ("Published and ours", "Tiny models, small scale", "Everything is tiny.", "Wide beats plain",
+                 "broken-seed1 failed: train ended with exit code 3", "95% t interval", "Does it hold?"):  # fmt: skip
+        assert text in page, text
+    assert "Other results" not in page and "<p>None" not in page
+
+
+# --- the same command again ---
+
+
+def test_finished_runs_are_not_run_again(reproduced: Reproduced, desk: Path) -> None:
+    folder = copied(reproduced, desk)
+    write(grid())
+    before, figures_before = written(folder), figures(folder)
+    code, out, err = finish(start("grid.yaml"))
+    assert code == 0, err
+    assert err.splitlines() == ["Tiny models, small scale: 4 runs, all finished", *(s for s in err.splitlines()[1:])]
+    after = written(folder)
+    assert after == before
+    again = figures(folder)
+    assert again["runs"] == figures_before["runs"][:4] and again["rows"] == figures_before["rows"][:2]
+    assert "Wide beats plain" in out
+
+
+@pytest.mark.full
+def test_a_seed_more_runs_that_seed_alone(reproduced: Reproduced, desk: Path) -> None:
+    folder = copied(reproduced, desk)
+    longer = grid()
+    longer["rows"][1]["small"]["seeds"] = [1, 2, 3]
+    write(longer)
+    before = written(folder)
+    code, _, err = finish(start("grid.yaml"))
+    assert code == 0, err
+    assert "5 runs, 4 finished" in err.splitlines()[0] and "by the finished ones" in err.splitlines()[0]
+    assert {name: when for name, when in written(folder).items() if "wide-seed3" not in name} == before
+    claim = result(folder)["figures"]["claims"][0]
+    assert (claim["seeds"], claim["paired"]) == ([3, 2], False)
+
+
+def test_other_settings_are_refused(reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = copied(reproduced, desk)
+    other = grid()
+    other["rows"][1]["small"]["overrides"]["training"] = {"epochs": 2}
+    write(other)
+    before = written(folder)
+    assert main(["reproduce", "grid.yaml"]) == 2
+    assert "wide-seed1 was trained with other settings than the grid now has for it" in capsys.readouterr().err
+    assert written(folder) == before
+
+
+@pytest.mark.full
+def test_a_damaged_reading_is_read_again(reproduced: Reproduced, desk: Path) -> None:
+    folder = copied(reproduced, desk)
+    write(grid())
+    path = folder / "runs" / "grid-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
+    before, values = written(folder), figures(folder)["rows"][:2]
+    path.write_text(path.read_text()[:100])
+    code, _, err = finish(start("grid.yaml"))
+    assert code == 0, err
+    changed = {name for name, when in written(folder).items() if when != before.get(name)}
+    assert changed == {str(path.relative_to(folder))}
+    assert figures(folder)["rows"] == values
+
+
+def test_a_dry_run_says_what_it_would_do_and_writes_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(grid())
+    before = sorted(desk.rglob("*"))
+    assert main(["reproduce", "grid.yaml", "--dry-run", "--processes", "3", "--only", "wide"]) == 0
+    shown = capsys.readouterr()
+    first, *rest = shown.out.splitlines()
+    assert first.startswith("Tiny models, small scale: 2 runs, 0 finished; about 0.02 core-hours to go")
+    assert first.endswith("30 s with 2 processes")
+    assert [line.split()[:3] for line in rest] == [["wide-seed1", "waiting", "0.5"], ["wide-seed2", "waiting", "0.5"]]
+    assert sorted(desk.rglob("*")) == before
+
+
+# --- stopped in the middle ---
+
+
+def slow() -> dict[str, Any]:
+    """The grid with trainings of some seconds, saved all the time."""
+    changed = grid()
+    for row in changed["rows"]:
+        overrides = row["small"].setdefault("overrides", {})
+        overrides["training"] = {"epochs": 60, "save_minutes": 1e-3}
+    return changed
+
+
+def wait_until_some_run_has(folder: Path, epochs: int, running: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        logs = (folder / "runs" / "grid-small" / "runs").glob("*/metrics.jsonl")
+        if any(path.read_bytes().count(b'"epoch", "epoch"') >= epochs for path in logs):
+            return
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def steps(folder: Path) -> dict[str, list[int]]:
+    """The steps in every run's log, in order."""
+    found = {}
+    for path in (folder / "runs" / "grid-small" / "runs").glob("*/metrics.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        found[path.parent.name] = [line["step"] for line in lines if line["event"] == "steps"]
+    return found
+
+
+def children() -> list[int]:
+    """Processes on this machine that run a command of the current folder's reproduction."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command, where = (path / "cmdline").read_bytes(), os.readlink(path / "cwd")
+        except OSError:
+            continue
+        if b"backstory.papers.child" in command and where == str(Path.cwd()):
+            found.append(int(path.name))
+    return found
+
+
+def wait_until_no_child_is_left() -> None:
+    deadline = time.monotonic() + 60
+    while children():
+        assert time.monotonic() < deadline, "processes outlived what started them"
+        time.sleep(0.05)
+
+
+@pytest.mark.full
+def test_a_killed_runner_goes_on_with_the_same_command(desk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """SIGKILL again and again: the processes end with it, and the figures are those of an undisturbed reproduction."""
+    write(slow())
+    for epochs in (1, 15, 40):
+        running = start("grid.yaml", "--processes", "2")
+        wait_until_some_run_has(desk, epochs, running)
+        running.kill()
+        finish(running)
+        if epochs == 15:  # the last time with the old processes still about to end
+            wait_until_no_child_is_left()
+    code, _, err = finish(start("grid.yaml", "--processes", "2"))
+    assert code == 0, err
+    for seen in steps(desk).values():
+        assert seen == sorted(set(seen)), "a step is missing or doubled"
+    straight = tmp_path_factory.mktemp("straight")
+    for name in ("corpus", "tiny.yaml", "grid.yaml"):
+        copy = shutil.copytree if (desk / name).is_dir() else shutil.copy
+        copy(desk / name, straight / name)
+    os.chdir(straight)
+    code, _, err = finish(start("grid.yaml", "--processes", "2"))
+    assert code == 0, err
+    assert figures(desk) == figures(straight)
+    assert steps(desk) == steps(straight)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: Path) -> None:
+    write(slow())
+    running = start("grid.yaml", "--processes", "2")
+    wait_until_some_run_has(desk, 5, running)
+    os.killpg(running.pid, number)  # as the terminal does on Ctrl-C
+    code, _, err = finish(running, timeout=60)
+    assert code == 128 + number, err
+    assert err.splitlines()[-1] == (
+        "backstory: runs/grid-small is stopped and its runs are saved; the same command goes on with it"
+    )
+    assert children() == []
+    saved = [p for p in (desk / "runs" / "grid-small" / "runs").iterdir() if list(p.glob("checkpoints/last-*"))]
+    assert saved and not (desk / "runs" / "grid-small" / "result.json").exists()
+    before = {p.name: steps(desk)[p.name] for p in saved}
+    code, _, err = finish(start("grid.yaml", "--processes", "2"))
+    assert code == 0, err
+    after = steps(desk)
+    for name, seen in before.items():
+        assert after[name][: len(seen)] == seen, "a resumed run repeats nothing"
+
+
+@pytest.mark.full
+def test_a_killed_run_is_told_and_taken_up_again(desk: Path) -> None:
+    """What the kernel does where memory runs out."""
+    write(slow())
+    running = start("grid.yaml")
+    wait_until_some_run_has(desk, 3, running)
+    [child] = children()
+    os.kill(child, signal.SIGKILL)
+    code, _, err = finish(running)
+    assert code == 1
+    assert "train was ended by SIGKILL, probably for lack of memory" in err.splitlines()[-1]
+    assert [run["state"] for run in result(desk)["figures"]["runs"]].count("done") == 3
+    assert result(desk)["figures"]["claims"][0]["verdict"] == "runs are missing: no claim"
+    code, _, err = finish(start("grid.yaml"))
+    assert code == 0, err
+    assert result(desk)["figures"]["finished"] == 4
+
+
+@pytest.mark.full
+def test_two_reproductions_in_one_folder_do_not_mix(desk: Path) -> None:
+    write(slow())
+    running = start("grid.yaml")
+    wait_until_some_run_has(desk, 1, running)
+    code, out, err = finish(start("grid.yaml"))
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"backstory: another training is running in runs/grid-small; .*\n", err)
+    assert finish(running)[0] == 0
