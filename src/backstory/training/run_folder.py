@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
+from backstory.models.loading import CHECKPOINTS, CONFIG
 from backstory.storage.atomic import TEMPORARY, check_writable, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT
