@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Reproduced
-from grids import finish, grid, start, write
+from grids import Reproduced, finish, grid, start, write
 
 from backstory.cli.main import main
 from backstory.papers.claims import judge
@@ -198,6 +197,19 @@ def test_a_damaged_reading_is_read_again(reproduced: Reproduced, desk: Path) -> 
     changed = {name for name, when in written(folder).items() if when != before.get(name)}
     assert changed == {str(path.relative_to(folder))}
     assert figures(folder)["rows"] == values
+
+
+def test_a_reading_that_failed_its_audit_decides_nothing(reproduced: Reproduced, desk: Path) -> None:
+    folder = copied(reproduced, desk)
+    write(grid())
+    path = folder / "runs" / "grid-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
+    cheated = json.loads(path.read_text())
+    cheated["figures"]["audit"]["passed"] = False
+    path.write_text(json.dumps(cheated))
+    assert main(["reproduce", "grid.yaml"]) == 0
+    found = result(folder)["figures"]
+    assert [row["audited"] for row in found["rows"]] == [True, False]
+    assert (found["claims"][0]["verdict"], found["claims"][0]["gain"]) == ("an audit failed: no claim", None)
 
 
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
