@@ -106,6 +106,7 @@ def loaded_by(code: str) -> set[str]:
         "import backstory.config, backstory.config.recipes",
         "import backstory.text",
         "import backstory.reports",
+        "from backstory.papers import grid, published; grid.load('base'); published.paper('mos')",
         "from backstory.cli.main import main; main(['--help'])",
     ],
 )

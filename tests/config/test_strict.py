@@ -25,6 +25,7 @@ from backstory.config import (
     validate,
 )
 from backstory.config.errors import nearest
+from backstory.config.schema import between
 from backstory.config.strict import from_file
 
 
@@ -299,3 +300,39 @@ def test_hints_name_what_is_near_and_nothing_else() -> None:
 def test_a_key_that_stands_twice_is_refused() -> None:
     with pytest.raises(UserError, match=r"is not valid YAML at line 2 \(key seed stands twice\)"):
         from_yaml(RunConfig, "seed: 1\nseed: 2\n", "mine.yaml")
+
+
+# --- lists of dataclasses, and keys without a default, which grids have ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    place: str
+    minutes: float = between(1.0, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Journey:
+    stops: tuple[Stop, ...]
+    luggage: dict = dataclasses.field(default_factory=dict)
+
+
+def test_lists_of_dataclasses_come_back_as_they_were() -> None:
+    journey = Journey((Stop("Ely"), Stop("York", 3.0)), {"bags": [1, 2]})
+    assert to_dict(journey)["stops"][1] == {"place": "York", "minutes": 3.0}
+    assert from_yaml(Journey, to_yaml(journey), "a test") == journey
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "stops is missing; it must be given"),
+        ("stops: [{minutes: 2}]", r"stops\[0\].place is missing; it must be given"),
+        ("stops: [{place: Ely}, {place: York, minutes: -1}]", r"stops\[1\].minutes must be at least 0, not -1"),
+        ("stops: [{place: Ely, minute: 1}]", r"unknown key 'stops\[0\].minute' \(did you mean 'minutes'\?\)"),
+        ("stops: []\nluggage: 3", "luggage must be a mapping, not 3"),
+    ],
+)
+def test_what_is_wrong_in_a_list_is_named_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"a test: {message}"):
+        from_yaml(Journey, text, "a test")

@@ -2,11 +2,10 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from grids import BROKEN, finish, grid, start, write
+from grids import BROKEN, Reproduced, finish, grid, start, write
 
 from backstory.config import RunConfig, to_yaml
 
@@ -24,16 +23,6 @@ def desk(tmp_path: Path, tiny_config: RunConfig, tiny_corpus: Path, monkeypatch:
     prepare(tmp_path, tiny_config, tiny_corpus)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@dataclass(frozen=True)
-class Reproduced:
-    """A reproduction with a row that fails, and what the command said."""
-
-    folder: Path
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="session")

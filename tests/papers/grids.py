@@ -4,6 +4,7 @@ import copy
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ BROKEN = {
     },
 }
 """A row whose loss breaks down."""
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """A reproduction with a row that fails, and what the command said."""
+
+    folder: Path
+    code: int
+    out: str
+    err: str
 
 
 def grid(**changes: Any) -> dict[str, Any]:

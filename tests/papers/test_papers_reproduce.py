@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Reproduced
-from grids import finish, grid, start, write
+from grids import Reproduced, finish, grid, start, write
 
 from backstory.cli.main import main
 from backstory.papers.claims import judge
@@ -200,6 +199,19 @@ def test_a_damaged_reading_is_read_again(reproduced: Reproduced, desk: Path) -> 
     assert figures(folder)["rows"] == values
 
 
+def test_a_reading_that_failed_its_audit_decides_nothing(reproduced: Reproduced, desk: Path) -> None:
+    folder = copied(reproduced, desk)
+    write(grid())
+    path = folder / "runs" / "grid-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
+    cheated = json.loads(path.read_text())
+    cheated["figures"]["audit"]["passed"] = False
+    path.write_text(json.dumps(cheated))
+    assert main(["reproduce", "grid.yaml"]) == 0
+    found = result(folder)["figures"]
+    assert [row["audited"] for row in found["rows"]] == [True, False]
+    assert (found["claims"][0]["verdict"], found["claims"][0]["gain"]) == ("an audit failed: no claim", None)
+
+
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(grid())
     before = sorted(desk.rglob("*"))
@@ -216,11 +228,12 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(desk: Path, capsys: 
 
 
 def slow() -> dict[str, Any]:
-    """The grid with trainings of some seconds, saved all the time."""
+    """The grid with one seed for each row and trainings of some seconds, saved all the time."""
     changed = grid()
     for row in changed["rows"]:
+        row["small"]["seeds"] = [1]
         overrides = row["small"].setdefault("overrides", {})
-        overrides["training"] = {"epochs": 60, "save_minutes": 1e-3}
+        overrides["training"] = {"epochs": 24, "save_minutes": 1e-3}
     return changed
 
 
@@ -267,12 +280,12 @@ def wait_until_no_child_is_left() -> None:
 def test_a_killed_runner_goes_on_with_the_same_command(desk: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """SIGKILL again and again: the processes end with it, and the figures are those of an undisturbed reproduction."""
     write(slow())
-    for epochs in (1, 15, 40):
+    for epochs in (1, 8, 16):
         running = start("grid.yaml", "--processes", "2")
         wait_until_some_run_has(desk, epochs, running)
         running.kill()
         finish(running)
-        if epochs == 15:  # the last time with the old processes still about to end
+        if epochs == 8:  # the last time with the old processes still about to end
             wait_until_no_child_is_left()
     code, _, err = finish(start("grid.yaml", "--processes", "2"))
     assert code == 0, err
@@ -323,11 +336,11 @@ def test_a_killed_run_is_told_and_taken_up_again(desk: Path) -> None:
     code, _, err = finish(running)
     assert code == 1
     assert "train was ended by SIGKILL, probably for lack of memory" in err.splitlines()[-1]
-    assert [run["state"] for run in result(desk)["figures"]["runs"]].count("done") == 3
+    assert [run["state"] for run in result(desk)["figures"]["runs"]].count("done") == 1
     assert result(desk)["figures"]["claims"][0]["verdict"] == "runs are missing: no claim"
     code, _, err = finish(start("grid.yaml"))
     assert code == 0, err
-    assert result(desk)["figures"]["finished"] == 4
+    assert result(desk)["figures"]["finished"] == 2
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from backstory.config import UserError
-from backstory.reports import Column, Table, fill, formats, read, tables, to_html, to_markdown
+from backstory.reports import Column, Table, fill, formats, read, tables, to_html, to_markdown, to_text
 
 SMALL = Table((Column("Run"), Column("Perplexity", numeric=True)), (("a", "98.1"), ("b", "1,204")))
 
@@ -70,6 +70,13 @@ def test_html_escapes_and_marks_numbers() -> None:
     html = to_html(Table((Column("<Run>"), Column("n", numeric=True)), (("<script>", 'a"&b'),)))
     assert '<th scope="col">&lt;Run&gt;</th><th scope="col" class="n">n</th>' in html
     assert '<tr><th scope="row"><span>&lt;script&gt;</span></th><td class="n">a&quot;&amp;b</td></tr>' in html
+
+
+def test_text_is_columns_side_by_side_with_numbers_to_the_right() -> None:
+    table = Table(
+        (Column("Run"), Column("Loss", numeric=True), Column("Note")), (("a", "10.5", "–"), ("long", "1.25", "x"))
+    )
+    assert to_text(table) == "Run   Loss  Note\na     10.5  –\nlong  1.25  x"
 
 
 def test_markdown_is_a_table_with_numbers_to_the_right() -> None:

@@ -14,7 +14,7 @@ from runs import contents, outcome, with_training
 
 from backstory.config import RunConfig, UserError
 from backstory.storage import lock
-from backstory.storage.lock import LOCK, locked
+from backstory.storage.lock import LOCK, held, locked
 
 Train = Callable[..., dict]
 HOLDER = """
@@ -114,3 +114,16 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None
     with pytest.raises(UserError, match="cannot write to"), locked(tmp_path, "training", "--out"):
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_whether_a_folder_is_held_is_seen_from_other_processes(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    assert not held(folder)
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    assert held(folder)
+    holder.kill()
+    holder.communicate(timeout=60)
+    assert (folder / LOCK).exists() and not held(folder)
+    with locked(folder, "training", "--out"):  # having looked, we do not hold it
+        pass

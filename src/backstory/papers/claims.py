@@ -10,6 +10,7 @@ import numpy as np
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
 ONE_SEED, MISSING = "one seed: no claim", "runs are missing: no claim"
+AUDIT_FAILED = "an audit failed: no claim"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from backstory.papers.progress import DONE, FAILED, Standing, minutes_to_go
 from backstory.reports.formats import MISSING, duration, perplexity
@@ -42,17 +43,17 @@ class Display:
                 self._said[standing.run.name] = line
                 say(self._console, line)
 
-    def _table(self, found: Sequence[Standing]) -> Table:
+    def _table(self, found: Sequence[Standing]) -> Group:
         done = sum(s.state == DONE for s in found)
         left = duration(60 * minutes_to_go(found, self._processes))
-        table = Table(title=f"{self._title}: {done} of {len(found)} runs done, about {left} left", title_justify="left")
+        title, table = f"{self._title}: {done} of {len(found)} runs done, about {left} left", Table()
         for heading in ("run", "seed", "state", "validation", "time left"):
             table.add_column(heading, justify="left" if heading in ("run", "state") else "right")
         for s in found:
             left = duration(60 * s.minutes_left) if s.minutes_left else MISSING
             style = {DONE: "green", FAILED: "red", "waiting": "dim"}.get(s.state)
-            table.add_row(s.run.row, str(s.run.seed), state(s), perplexity(s.valid), left, style=style)
-        return table
+            table.add_row(s.run.row, str(s.run.seed), Text(state(s)), perplexity(s.valid), left, style=style)
+        return Group(Text(title), table)
 
 
 def state(standing: Standing) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstory.config import to_dict
-from backstory.papers.claims import MISSING, Judgement, judge
+from backstory.papers.claims import AUDIT_FAILED, MISSING, Judgement, judge
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
 from backstory.papers.plan import Run, published_figure, reads
@@ -133,17 +133,27 @@ def _readings(runs: Sequence[Record], reading: Reading | Side) -> dict[int, Reco
 
 
 def _claim(claim: Claim, grid: Grid, planned: dict[str, list[Record]]) -> Record:
-    sides = [{seed: r["value"] for seed, r in _readings(planned[s.row], s).items()} for s in (claim.better, claim.than)]
-    complete = all(len(side) == len(planned[s.row]) for side, s in zip(sides, (claim.better, claim.than), strict=True))
-    better, than = (_published(grid, side) for side in (claim.better, claim.than))
+    sides = (claim.better, claim.than)
+    better, than = (_published(grid, side) for side in sides)
+    found = [_readings(planned[side.row], side) for side in sides]
     return {
         "sentence": claim.sentence,
         "better": vars(claim.better),
         "than": vars(claim.than),
         "published_gain": round(than - better, 6) if better is not None and than is not None else None,
-        "seeds": [len(side) for side in sides],
-        **vars(judge(*sides) if complete else Judgement(MISSING)),
+        "seeds": [len(readings) for readings in found],
+        **vars(_judged(found, [len(planned[side.row]) for side in sides])),
     }
+
+
+def _judged(found: Sequence[dict[int, Record]], planned: Sequence[int]) -> Judgement:
+    """The judgement on two sides of readings by seed, which there is of whole and honest ones only."""
+    if any(len(readings) < number for readings, number in zip(found, planned, strict=True)):
+        return Judgement(MISSING)
+    if any(r["audited"] is False for readings in found for r in readings.values()):
+        return Judgement(AUDIT_FAILED)
+    better, than = ({seed: r["value"] for seed, r in readings.items()} for readings in found)
+    return judge(better, than)
 
 
 def _published(grid: Grid, side: Side) -> float | None:

@@ -24,7 +24,7 @@ def systems(result: Result) -> Table:
          _context(f, row["row"]), row["note"] or MISSING)
         for row in f["rows"]
     ]  # fmt: skip
-    name = {"perplexity": "perplexity", "bits_per_token": f"bits per {f['unit'] or 'token'}"}[f["metric"]]
+    name = f"bits per {f['unit'] or 'token'}" if f["metric"] == "bits_per_token" else f["metric"]
     return without_empty_columns(Table(
         columns("System", "Read", f"Published {name}", f"Ours, {f['scale']} scale#", "Deviation#", "Seeds#",
                 "Parameters#", "Over#", "Audit", "Effective context", "Note"), tuple(rows)))  # fmt: skip
@@ -45,7 +45,7 @@ def claims(result: Result) -> Table:
 
 def failed(result: Result) -> list[str]:
     """What went wrong, a line for each run that failed."""
-    return [f"{run['run']} failed: {run['problem']}" for run in result.figures["runs"] if run["state"] == "failed"]
+    return [f"{run['run']} failed: {run.get('problem')}" for run in result.figures["runs"] if run["state"] == "failed"]
 
 
 def _figure(figures: Record, value: float | None) -> str:
@@ -64,7 +64,7 @@ def _seeds(row: Record) -> str:
 
 
 def _audit(row: Record) -> str:
-    return {None: MISSING, True: "audited", False: "AUDIT FAILED"}[row["audited"]]
+    return MISSING if row["audited"] is None else "audited" if row["audited"] else "AUDIT FAILED"
 
 
 def _context(figures: Record, row: str) -> str:

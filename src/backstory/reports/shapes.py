@@ -11,6 +11,7 @@ _NUMBER = "a number"
 _NUMBER_OR_NULL = "a number or null"
 _TEXT = "text"
 _BOOLEAN = "true or false"
+_BOOLEAN_OR_NULL = "true, false or null"
 _OBJECT = "an object"
 _LIST = "a list"
 _TEXT_OR_NULL = "text or null"
@@ -75,6 +76,7 @@ REPRODUCTION = {
             "seeds": _LIST,
             "planned_seeds": _LIST,
             "tokens": _NUMBER_OR_NULL,
+            "audited": _BOOLEAN_OR_NULL,
             "parameters": _NUMBER_OR_NULL,
         }
     ],
@@ -90,11 +92,13 @@ CLAIM = {
     "seeds": _LIST,
     "verdict": _TEXT,
 }
+_BOOLEANS = (_BOOLEAN, _BOOLEAN_OR_NULL)
 _TYPES: dict[str, tuple[type, ...]] = {
     _NUMBER: (int, float),
     _NUMBER_OR_NULL: (int, float, type(None)),
     _TEXT: (str,),
     _BOOLEAN: (bool,),
+    _BOOLEAN_OR_NULL: (bool, type(None)),
     _OBJECT: (dict,),
     _LIST: (list,),
     _TEXT_OR_NULL: (str, type(None)),
@@ -122,12 +126,16 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(REPRODUCTION, figures, "figures", source)
         for index, claim in enumerate(figures["claims"]):
             _match(CLAIM, claim, f"figures.claims[{index}]", source)
+        for index, examined in enumerate(e for run in figures["runs"] for e in run["examinations"]):
+            if isinstance(examined, dict) and "effective_context" in examined:
+                shape = {key: TRUNCATE[key] for key in ("maximum_context", "effective_context")}
+                _match(shape, examined, f"figures.runs: examination {index}", source)
 
 
 def _match(shape: Any, value: Any, path: str, source: str) -> None:
     if isinstance(shape, str):
         # To Python, true and false are numbers.
-        if not isinstance(value, _TYPES[shape]) or (isinstance(value, bool) and shape != _BOOLEAN):
+        if not isinstance(value, _TYPES[shape]) or (isinstance(value, bool) and shape not in _BOOLEANS):
             _wrong(path, shape, source)
     elif isinstance(shape, list):
         if not isinstance(value, list) or not value:

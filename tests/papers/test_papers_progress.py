@@ -1,0 +1,128 @@
+"""What is left to do and how it is shown; processes that end with the one that started them."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from backstory.config import RunConfig
+from backstory.papers.display import Display, state
+from backstory.papers.plan import Run
+from backstory.papers.progress import DONE, FAILED, Standing, expected_minutes, minutes_to_go
+from backstory.papers.runner import threads
+
+
+def run(row: str, seed: int, minutes: float) -> Run:
+    return Run(row, seed, RunConfig(), minutes, (), ())
+
+
+RUNS = [run("a", 1, 10.0), run("a", 2, 10.0), run("b", 1, 40.0)]
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        ({}, [10.0, 10.0, 40.0]),
+        ({"a-seed1": 5.0}, [5.0, 5.0, 20.0]),
+        ({"a-seed1": 5.0, "a-seed2": 15.0}, [5.0, 15.0, 40.0]),
+        ({"b-seed1": 20.0}, [5.0, 5.0, 20.0]),
+    ],
+)
+def test_times_are_those_stated_until_some_are_measured(measured: dict[str, float], expected: list[float]) -> None:
+    assert [expected_minutes(r, RUNS, measured) for r in RUNS] == expected
+
+
+def test_what_is_left_is_shared_by_processes_but_one_run_is_not() -> None:
+    found = [Standing(r, minutes=r.minutes) for r in RUNS]
+    assert minutes_to_go(found, 1) == 60
+    assert minutes_to_go(found, 2) == 40
+    found[2].epoch, found[2].epochs, found[2].state = 3, 4, "running"
+    assert minutes_to_go(found, 2) == 15
+    found[0].state, found[1].state = DONE, FAILED
+    assert minutes_to_go(found, 2) == 10
+    assert minutes_to_go([], 2) == 0
+
+
+def shown(console: Console, *moments: list[Standing]) -> str:
+    display = Display(console, "base, small scale", 2)
+    with display.shown():
+        for found in moments:
+            display.show(found)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_lines_say_what_is_new_only() -> None:
+    one, other = Standing(RUNS[0], "running", epochs=3), Standing(RUNS[1])
+    later = Standing(RUNS[0], "running", epoch=1, epochs=3, valid=99.5)
+    last = Standing(RUNS[0], FAILED, problem="train ended [badly]", epoch=1, epochs=3, valid=99.5)
+    text = shown(Console(file=io.StringIO(), width=20), [one, other], [one, other], [later, other], [last, other])
+    assert text.splitlines() == [
+        "a-seed1: running, epoch 1 of 3",
+        "a-seed1: running, epoch 2 of 3, validation perplexity 99.5",
+        "a-seed1: failed: train ended [badly], validation perplexity 99.5",
+    ]
+
+
+def test_a_terminal_has_a_table() -> None:
+    console = Console(file=io.StringIO(), width=90, force_terminal=True)
+    standings = [Standing(RUNS[0], DONE, minutes=9, valid=88.0), Standing(RUNS[2], "reading", minutes=40)]
+    text = shown(console, standings)
+    assert "base, small scale: 1 of 2 runs done, about 40 min 0 s left" in text
+    for cell in ("run", "seed", "state", "validation", "time left", "done", "88.0", "reading", "40 min 0 s"):
+        assert cell in text, cell
+
+
+def test_the_last_epoch_is_not_counted_on() -> None:
+    assert state(Standing(RUNS[0], "running", epoch=3, epochs=3)) == "running, epoch 3 of 3"
+
+
+@pytest.mark.parametrize(("named", "number"), [(None, 1), ("4", 4), ("0", 1), ("many", 1), ("4,2", 1)])
+def test_a_process_has_one_thread_unless_told(named: str | None, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    if named is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", named)
+    assert threads() == number
+
+
+PARENT = """
+import os, subprocess, sys, time
+code = ("import os, sys, time; from backstory.papers.child import end_with; end_with(int(sys.argv[1])); "
+        "print(os.getpid(), flush=True); time.sleep(60)")
+subprocess.Popen([sys.executable, "-c", code, str(os.getpid())])
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such signal")
+def test_a_child_ends_with_its_parent_however_that_ends() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert Path(f"/proc/{child}").exists()
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 30
+    while _lives(child):
+        assert time.monotonic() < deadline, "it outlived its parent"
+        time.sleep(0.02)
+    parent.stdout.close()
+
+
+def _lives(number: int) -> bool:
+    """Whether the process runs; one that ended and was not waited for does not."""
+    try:
+        return "Z" not in Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def test_a_child_whose_parent_went_before_it_asked_ends_at_once() -> None:
+    code = "from backstory.papers.child import end_with; end_with(1 if __import__('os').getppid() != 1 else 2)"
+    done = subprocess.run([sys.executable, "-c", code], env=dict(os.environ))
+    assert done.returncode == (143 if sys.platform.startswith("linux") else 0)

@@ -1,0 +1,126 @@
+"""Reproductions in tables, sentences and on the page."""
+
+from typing import Any
+
+import pytest
+
+from backstory.config import UserError
+from backstory.reports import Result, read, render, to_html
+from backstory.reports.reproductions import RULE, claims, systems
+from backstory.reports.words import summary
+
+
+def row(name: str, **changes: Any) -> dict[str, Any]:
+    return {"row": name, "note": "", "split": "test", "reader": "static", "published": 57.3, "source": "A 2018, table 1",
+            "mean": 98.123, "deviation": 0.456, "seeds": [1, 2, 3], "planned_seeds": [1, 2, 3], "tokens": 82430,
+            "audited": True, "parameters": 2653200} | changes  # fmt: skip
+
+
+def claim(**changes: Any) -> dict[str, Any]:
+    side = {"row": "mos", "split": "test", "reader": "static"}
+    return {"sentence": "A mixture helps", "better": side, "than": side, "published_gain": 2.86, "gain": 1.5, "low": 0.25,
+            "high": 2.75, "paired": True, "seeds": [3, 3], "verdict": "yes"} | changes  # fmt: skip
+
+
+def reproduction(**changes: Any) -> dict[str, Any]:
+    context = {"experiment": "truncate", "split": "valid", "targets": 2000, "maximum_context": 1000,
+               "effective_context": {"context": 150, "low": 100, "high": 200, "threshold_percent": 1.0}}  # fmt: skip
+    run = {
+        "run": "awd-lstm-seed1",
+        "row": "awd-lstm",
+        "seed": 1,
+        "state": "done",
+        "problem": None,
+        "examinations": [context],
+    }
+    lost = {
+        "run": "mos-seed2",
+        "row": "mos",
+        "seed": 2,
+        "state": "failed",
+        "problem": "no <memory>",
+        "examinations": [],
+    }
+    return {"grid": "base", "scale": "small", "title": "AWD & MoS", "note": "Everything is small.", "papers": ["A 2018: T"],
+            "metric": "perplexity", "unit": "word", "planned": 6, "finished": 5, "failed": 1, "core_hours": 1.234,
+            "threads": 1, "rows": [row("awd-lstm"), row("mos", published=None, source=None, seeds=[1, 3], audited=False)],
+            "claims": [claim(), claim(low=None, high=None, verdict="one seed: no claim")],
+            "runs": [run, lost]} | changes  # fmt: skip
+
+
+def made_result(**changes: Any) -> Result:
+    return Result("reproduction", "base-small", reproduction(**changes), {}, "result.json")
+
+
+def cells(table: Any, heading: str) -> list[str]:
+    place = [column.heading for column in table.columns].index(heading)
+    return [line[place] for line in table.rows]
+
+
+def test_systems_stand_beside_what_was_published() -> None:
+    table = systems(made_result())
+    assert cells(table, "Published perplexity") == ["57.30 (A 2018, table 1)", "–"]
+    assert cells(table, "Ours, small scale") == ["98.12", "98.12"] and cells(table, "Deviation")[0] == "0.46"
+    assert cells(table, "Seeds") == ["3", "2 of 3"]
+    assert cells(table, "Audit") == ["audited", "AUDIT FAILED"]
+    assert cells(table, "Effective context") == ["150 tokens (95%: 100 to 200)", "–"]
+    assert "Note" not in [column.heading for column in table.columns]
+
+
+def test_bits_have_four_decimals_and_their_unit() -> None:
+    table = systems(
+        made_result(metric="bits_per_token", unit="character", rows=[row("ntm", published=1.5648, mean=1.6)])
+    )
+    assert cells(table, "Published bits per character") == ["1.5648 (A 2018, table 1)"]
+    assert cells(table, "Ours, small scale") == ["1.6000"]
+
+
+def test_claims_have_gains_intervals_and_a_verdict() -> None:
+    table = claims(made_result())
+    assert table.rows[0] == ("A mixture helps", "2.86", "1.50", "0.25 to 2.75", "3 and 3", "yes")
+    assert table.rows[1][3:] == ("–", "3 and 3", "one seed: no claim")
+
+
+def test_the_page_has_all_of_it_and_says_what_failed(run: Any, made: Any) -> None:
+    folder = run(
+        "base-small", {"": made.result("reproduction", reproduction(), name="base-small")}, config=None, metrics=""
+    )
+    page = render([folder])
+    result = read(folder).of_kind("reproduction")[0]
+    for text in (to_html(systems(result)), to_html(claims(result)), RULE.split(":")[0], "AWD &amp; MoS, small scale",
+                 "mos-seed2 failed: no &lt;memory&gt;", "Everything is small.", "A 2018: T"):  # fmt: skip
+        assert text in page, text
+    assert "Other results" not in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "base-small: 5 of 6 runs finished, 1 failed, 1 of 1 claim with several seeds holds; 1.23 core-hours."),
+        ({"failed": 0, "claims": []}, "base-small: 5 of 6 runs finished; 1.23 core-hours."),
+        (
+            {"failed": 0, "claims": [claim(), claim(verdict="not decided")]},
+            "base-small: 5 of 6 runs finished, 1 of 2 claims with several seeds holds; 1.23 core-hours.",
+        ),
+    ],
+)
+def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, run: Any, made: Any) -> None:
+    folder = run("r", {"": made.result("reproduction", reproduction(**changes), name="base-small")}, metrics="")
+    assert summary(read(folder)) == said
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rows": []}, "figures.rows must be a list that is not empty"),
+        ({"rows": [row("a", mean="low")]}, r"figures.rows\[0\].mean must be a number or null"),
+        ({"rows": [row("a", audited="yes")]}, r"figures.rows\[0\].audited must be true, false or null"),
+        ({"claims": [claim(verdict=1)]}, r"figures.claims\[0\].verdict must be text"),
+        ({"runs": [{"run": "a"}]}, r"figures.runs\[0\].row must be text"),
+        ({"core_hours": True}, "figures.core_hours must be a number"),
+    ],
+)
+def test_a_damaged_reproduction_is_named(changes: dict[str, Any], expected: str, run: Any, made: Any) -> None:
+    folder = run("r", {"": made.result("reproduction", reproduction(**changes))}, metrics="")
+    with pytest.raises(UserError, match=expected):
+        read(folder)
