@@ -1,7 +1,8 @@
 """Words to numbers: tokenizers, vocabulary, corpora, ids on disk and streams of batches; without torch."""
 
 from backstory.text.corpora import CORPORA, Corpus, find
-from backstory.text.dataset import Dataset, Split, encode_split, prepare
+from backstory.text.dataset import Dataset, Split, encode_bytes, encode_split, lossless, prepare, unknown_tokens
+from backstory.text.decoding import decode_stream, word_numbers
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.text.tokenizers import Tokenizer, tokenizer
 from backstory.text.vocabulary import Vocabulary, build
@@ -14,12 +15,17 @@ __all__ = [
     "Tokenizer",
     "Vocabulary",
     "build",
+    "decode_stream",
+    "encode_bytes",
     "encode_split",
     "find",
+    "lossless",
     "piece",
     "prepare",
     "rotations",
     "rows",
     "segment_bounds",
     "tokenizer",
+    "unknown_tokens",
+    "word_numbers",
 ]
