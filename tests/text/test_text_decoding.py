@@ -2,7 +2,7 @@
 
 from collections import Counter
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -128,10 +128,12 @@ def test_a_character_is_shown_when_it_is_whole() -> None:
     assert "\ufffd" not in "".join(list(decode_stream(words, words.encode(TEXT).tolist())))
 
 
-@given(text=st.text(st.sampled_from("ab \n\t\u00a0\u2028é"), max_size=25), cuts=st.lists(st.integers(0, 25), max_size=4))
+@given(
+    text=st.text(st.sampled_from("ab \n\t\u00a0\u2028é"), max_size=25), cuts=st.lists(st.integers(0, 25), max_size=4)
+)
 def test_words_are_counted_as_the_tokenizer_words_counts_them(text: str, cuts: list[int]) -> None:
     meter, places = _Meter(), [0, *sorted(cuts), len(text)]
-    blocks = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    blocks = [text[a:b] for a, b in pairwise(places)]
     assert "".join(meter.measured(blocks)) == text[: max(places)]
     assert meter.words == len(BUILT_IN["words"].split(text))
 
@@ -168,5 +170,3 @@ def test_words_of_tokens_that_are_words() -> None:
     assert list(word_numbers(vocabulary("regex"), encode_split(vocabulary("regex"), "The a"))) == [None] * 3
     # An unknown character may have been a space.
     assert list(word_numbers(vocabulary("characters"), encode_split(vocabulary("characters"), "zz"))) == [None] * 2
-
-

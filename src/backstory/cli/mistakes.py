@@ -158,7 +158,7 @@ def _mistake(name: str, setting: Setting, values: list[str]) -> str:
 
 def _misplaced(places: list[Setting], given: list[str], verb: str) -> str:
     usage = " ".join(["backstory", verb, *(s.name for s in places)])
-    if len(given) < len(places):
+    if len(given) < len([s for s in places if not s.name.startswith("[")]):
         missing = places[len(given)]
         what = next(m.help for m in missing.marks if getattr(m, "help", None))
         return f"name {what[0].lower()}{what[1:].rstrip('.').split(';')[0]}: `{usage}`"

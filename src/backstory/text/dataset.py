@@ -108,8 +108,13 @@ def prepare(config: TextConfig, data_dir: Path | None = None) -> Dataset:
 def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split:
     """A text of one's own as a split: one document, with line ends normalised and a byte-order mark dropped.
 
-    Raises UserError for a text without tokens, with a NUL, or with an unknown word where there is no `<unk>`.
+    Raises UserError for a text without tokens, with a NUL or a lone surrogate (which stands for a byte that is no UTF-8, and
+    is accepted by the tokenizer `bytes`), or with an unknown word where there is no `<unk>`.
     """
+    try:
+        text.encode("utf-8", "surrogateescape" if vocabulary.tokenizer.unit == "byte" else "strict")
+    except UnicodeEncodeError:
+        raise UserError(f"the {name} is not UTF-8 text; correct it") from None
     if vocabulary.tokenizer.unit != "byte":
         if "\x00" in text:
             raise UserError(f"the {name} holds a NUL, so it is no text; remove it")
@@ -117,10 +122,11 @@ def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split
     return _encode(vocabulary, [text], name, f"the {name}")
 
 
-def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str) -> tuple[Split, str]:
+def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, called: str) -> tuple[Split, str]:
     """A text of one's own that comes as bytes in blocks, as a split, and the SHA-256 (hex) of the bytes.
 
-    Raises UserError as `encode_split` does, and for bytes that are not UTF-8, unless the tokenizer is `bytes`.
+    `called` is what messages call the text. Raises UserError as `encode_split` does, and for bytes that are not UTF-8,
+    unless the tokenizer is `bytes`.
     """
     sha = hashlib.sha256()
 
@@ -129,8 +135,8 @@ def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str) -> 
             sha.update(block)
             yield block
 
-    text = files.decoded(hashed(), name, as_is=vocabulary.tokenizer.unit == "byte")
-    split = _encode(vocabulary, text, name, name)
+    text = files.decoded(hashed(), called, as_is=vocabulary.tokenizer.unit == "byte")
+    split = _encode(vocabulary, text, name, called)
     return split, sha.hexdigest()
 
 

@@ -11,7 +11,6 @@ from backstory.text.pieces import Pieces
 from backstory.text.tokenizers import END
 from backstory.text.vocabulary import Vocabulary
 
-
 STRETCH = 1 << 16
 """Ids that are fetched from disk at once."""
 
