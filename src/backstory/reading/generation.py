@@ -47,7 +47,7 @@ def generate(
     drawn = generate_ids(made, [vocabulary.start, *context], sampling, seed, banned)
     texts = decode_stream(vocabulary, chain(context, islice(drawn, tokens)))
     known = "".join(islice(texts, len(context)))
-    return chain([known] if echo else [], until(texts, stop))
+    return chain([known] if echo and known else [], until(texts, stop))
 
 
 def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
