@@ -27,7 +27,7 @@ class Arguments(ModelArguments):
     """Draw from the k likeliest tokens only."""
     top_p: float = between(1.0, 0.0, 1.0, above=True)
     """Draw from the fewest likeliest tokens with this probability together; after --top-k."""
-    seed: int = between(0, 0, 2**63 - 1)
+    seed: int = between(0, 0, 2**31 - 1)
     """The same seed, the same text."""
     stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """End before this text comes up; may be given more than once."""
