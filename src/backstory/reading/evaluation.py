@@ -1,10 +1,10 @@
 """Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
 
-import contextlib
 import hashlib
 import json
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -105,10 +105,8 @@ def open_text(
     if isinstance(text, Path):
         name, blocks = text.name, raw_blocks(Source(text))
     else:
-        name, blocks = (
-            "standard input" if text.name == "<stdin>" else str(text.name),
-            iter(lambda: text.read(BLOCK), b""),
-        )
+        name, blocks = str(getattr(text, "name", "the text")), iter(lambda: text.read(BLOCK), b"")
+        name = "standard input" if name == "<stdin>" else name
     split, sha256 = encode_bytes(run.vocabulary, blocks, "text", name)
     # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
     fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
@@ -132,7 +130,7 @@ def evaluate(
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Read a split once and return the content of its result.json (docs/results.md describes it).
+    """Read a split, or a text, once and return the content of its result.json (docs/results.md describes it).
 
     It is written to `out`, else to RUN/evaluate-SPLIT, with whatever differs from a static float32 reading in one row added
     to the name, so that no reading takes another's place. `text`, a file by its path or one open for bytes, is read
@@ -145,16 +143,15 @@ def evaluate(
         check_per_token(per_token, rows, overwrite)
     how = {"reader": reader, "precision": precision, "device": device}
     opened = open_run(folder, split, **how, data_dir=data_dir) if text is None else open_text(folder, text, **how)
-    destination = Path(out) if out else None if text is not None else _usual_place(Path(folder), opened, rows)
+    if text is None:
+        usual = {reader: "static", opened.reader.precision.name: "float32", f"rows{rows}": "rows1"}
+        out = out or Path(folder, "-".join(["evaluate", split, *(k for k, v in usual.items() if k != v)]))
+    destination = Path(out) if out else None
     if destination is not None:
         check_place(destination, "evaluation")
     origin, vocabulary = opened.provenance(), opened.dataset.vocabulary
-    with contextlib.ExitStack() as stack:
-        each = (
-            None
-            if per_token is None
-            else stack.enter_context(per_token_file(per_token, vocabulary, opened.split, opened.reader.precision))
-        )
+    told = None if per_token is None else per_token_file(per_token, vocabulary, opened.split, opened.reader.precision)
+    with told or nullcontext() as each:
         reading, audit = read_audited(opened, rows, places, progress, each)
     figures = {
         "split": opened.split.name,
@@ -166,11 +163,6 @@ def evaluate(
     }
     origin["seconds"] = round(reading.seconds, 1)
     return write_result(destination, "evaluation", Path(folder).name, figures, origin)
-
-
-def _usual_place(folder: Path, opened: Opened, rows: int) -> Path:
-    usual = {opened.reader.name: "static", opened.reader.precision.name: "float32", f"rows{rows}": "rows1"}
-    return folder / "-".join(["evaluate", opened.split.name, *(k for k, v in usual.items() if k != v)])
 
 
 def read_audited(

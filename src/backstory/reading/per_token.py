@@ -51,7 +51,7 @@ def per_token_file(path: Path, vocabulary: Vocabulary, split: Split, precision: 
     """
     words, done = word_numbers(vocabulary, split), 0
     with atomic_file(path) as file, _text(file, path.suffix == ".gz") as text:
-        write = _json_lines(text) if ".jsonl" in path.name.removesuffix(".gz")[-6:] else _tab_separated(text)
+        write = _json_lines(text) if path.name.removesuffix(".gz").endswith(".jsonl") else _tab_separated(text)
 
         def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
             nonlocal done
