@@ -6,12 +6,12 @@ from pathlib import Path
 from backstory.context import examine_run as examine
 from backstory.models import LanguageModel
 from backstory.models.loading import load_run
-from backstory.reading import evaluate
+from backstory.reading import evaluate, generate
 from backstory.reports import write
 from backstory.text import Vocabulary
 from backstory.training import train
 
-__all__ = ["evaluate", "examine", "load", "report", "train"]
+__all__ = ["evaluate", "examine", "generate", "load", "report", "train"]
 
 
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:

@@ -12,6 +12,7 @@ LINES = "".join(f"ann saw {n} jars of jam and bob took {n % 3} more\n" for n in 
 
 FILES: dict[str, str | bytes] = {
     "good.txt": LINES,
+    "there.tsv": "somebody's figures\n",
     "short.txt": "one two three four five six\n",
     "empty.txt": "",
     "blank.txt": " \n\n \n",

@@ -10,7 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from backstory.cli import data, demo, evaluate, examine, ls, reader, recipe, report, reproduce, train
+from backstory.cli import data, demo, evaluate, examine, generate, ls, reader, recipe, report, reproduce, train
 from backstory.cli.main import VERBS, main
 from backstory.cli.mistakes import settings
 
@@ -19,6 +19,7 @@ DATACLASSES = [
     (train.Arguments, train.Arguments()),
     (evaluate.Arguments, None),
     (examine.Arguments, None),
+    (generate.Arguments, None),
     (report.Arguments, None),
     (reproduce.Arguments, None),
     (reader.AuditArguments, None),
@@ -33,6 +34,7 @@ STARTS = [[verb] for verb in VERBS] + [
     ["train", "ptb-mos"],
     ["evaluate", "run"],
     ["examine", "run"],
+    ["generate", "run"],
     ["reader", "audit"],
     ["reader", "audit", "run"],
     ["data", "show", "file"],
@@ -50,6 +52,7 @@ WORK = [
     "backstory.reading.evaluate",
     "backstory.context.examine_run",
     "backstory.cli.evaluate.describe",
+    "backstory.cli.evaluate.summary",
     "backstory.cli.examine.describe",
     "backstory.reports.write",
     "backstory.papers.reproduce.Reproduction.run",
@@ -73,6 +76,8 @@ def without_work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         for name in WORK:
             patch.setattr(name, lambda *_, **__: 0)
+        patch.setattr("backstory.reading.generate", lambda *_, **__: iter(["some", " words"]))
+        patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"some words")))
         os.chdir(folder)
         yield folder
         os.chdir(there)

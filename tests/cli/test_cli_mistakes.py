@@ -11,6 +11,7 @@ from backstory.cli.mistakes import nearest_flag
 HELP = r"`backstory {} --help`"
 EVALUATE = "evaluate run"
 EXAMINE = "examine run"
+GENERATE = "generate run"
 TRAIN = f"train demo --corpus good.txt --out new {' '.join(SMALL)}"
 
 # What is typed, and what the line must say: the mistake, and what to do.
@@ -26,16 +27,18 @@ MISTAKES = [
     # What a verb needs.
     ("train", r"name a recipe: `backstory train RECIPE`; `backstory ls recipes`"),
     ("train --resume demo", r"the recipe comes first: `backstory train RECIPE --resume"),
-    ("evaluate", r"^name the run's folder: `backstory evaluate RUN`$"),
-    ("evaluate --json", r"^name the run's folder: `backstory evaluate RUN`$"),
+    ("evaluate", r"^name the run's folder: `backstory evaluate RUN \[TEXT\]`$"),
+    ("evaluate --json", r"^name the run's folder: `backstory evaluate RUN \[TEXT\]`$"),
     ("examine", r"^name the run's folder: `backstory examine RUN`$"),
+    ("generate", r"^name the run's folder: `backstory generate RUN`$"),
     ("reader audit", r"^name the run's folder: `backstory reader audit RUN`$"),
     ("report", r"name at least one run folder: `backstory report"),
     ("data show", r"^name a corpus .*`backstory data show CORPUS`$"),
     ("recipe copy", r"^name the recipe .*`backstory recipe copy NAME FILE`$"),
     ("recipe copy demo", r"^name the file to write: `backstory recipe copy NAME FILE`$"),
     ("recipe check", r"`backstory recipe check RECIPE`$"),
-    ("evaluate run more", r"'more' is one too many; the command is `backstory evaluate RUN`"),
+    ("evaluate run good.txt more", r"'more' is one too many; the command is `backstory evaluate RUN \[TEXT\]`"),
+    ("examine run more", r"'more' is one too many; the command is `backstory examine RUN`"),
     ("train demo more", r"'more' is one too many; the command is `backstory train RECIPE`"),
     ("reproduce", r"^name a grid .*: `backstory reproduce GRID`$"),
     # Flags.
@@ -85,7 +88,7 @@ MISTAKES = [
     ("demo --resume --overwrite", r"--resume and --overwrite exclude each other; give one"),
     (f"{TRAIN} --text.tokenizer wrods", r"unknown tokenizer 'wrods'.*use words"),
     (f"{TRAIN} --model.core.output 5", r"model.core.output must be 7 or none, not 5"),
-    (f"{EVALUATE} --json yes", r"--json takes no value"),
+    (f"{EXAMINE} --json yes", r"--json takes no value"),
     (f"{EVALUATE} --precision float16", r"must be one of auto, float32, bfloat16, not 'float16' \(did you mean"),
     (f"{EVALUATE} --rows 0", r"rows must be at least 1, not 0"),
     (f"{EXAMINE} --targets 1", r"targets must be at least 2, not 1"),
@@ -93,6 +96,18 @@ MISTAKES = [
     (f"{EXAMINE} --seed -1", r"seed must be at least 0, not -1"),
     *[(f"{EXAMINE} --memory {v}", rf"memory must be above 0, not {v}") for v in ("nan", "0.0")],
     *[(f"{EXAMINE} --memory {v}", rf"memory must be above 0 and finite, not {v}") for v in ("inf", "-inf")],
+    (f"{GENERATE} --tokens 0", r"tokens must be at least 1, not 0"),
+    *[(f"{GENERATE} --temperature {v}", rf"temperature must be at least 0.*, not {v}") for v in ("nan", "inf", "-1.0")],
+    (f"{GENERATE} --top-k 0", r"top_k must be at least 1, not 0"),
+    *[(f"{GENERATE} --top-p {v}", rf"top_p must be above 0 and at most 1, not {v}") for v in ("nan", "0.0", "1.5")],
+    (f"{GENERATE} --top-k many", r"--top-k must be a whole number or None, not 'many'"),
+    (f"{GENERATE} --seed -1", r"seed must be at least 0 .*, not -1"),
+    (f"{GENERATE} --stop=", r"a text to stop at must not be empty"),
+    (f"{GENERATE} --stop", r"--stop needs a value: text"),
+    (f"{GENERATE} --stop . --stop", r"--stop needs a value: text"),
+    (f"{GENERATE} --prompt", r"--prompt needs a value: text"),
+    (f"{GENERATE} words", r"'words' is one too many; the command is `backstory generate RUN`"),
+    (f"{GENERATE} --data-dir x", r"there is no flag --data-dir"),
     ("reader audit run --places 0", r"places must be at least 1, not 0"),
     ("data show good.txt --minimum-count 0", r"minimum_count must be at least 1, not 0"),
     # Names.
@@ -105,6 +120,10 @@ MISTAKES = [
     ("data show ptbb", r"unknown corpus 'ptbb' \(did you mean 'ptb'\?\)"),
     ("data prepare ptbb", r"unknown corpus 'ptbb' \(did you mean 'ptb'\?\)"),
     ("evaluate nowhere", r"there is no run folder nowhere; train one with `backstory train"),
+    ("evaluate nowhere good.txt", r"there is no run folder nowhere; train one"),
+    ("generate nowhere", r"there is no run folder nowhere; train one"),
+    (f"{GENERATE} --reader statik", r"no reader 'statik' \(did you mean 'static'\?\)"),
+    ("generate stopped", r"stopped has no checkpoint .*--resume"),
     ("examine nowhere", r"there is no run folder nowhere; train one"),
     ("reader audit nowhere", r"there is no run folder nowhere; train one"),
     ("report nowhere", r"nowhere does not exist; name the folder of a run"),
@@ -147,6 +166,17 @@ MISTAKES = [
     (f"{TRAIN} --corpus nul.txt", r"nul.txt is binary \(a NUL at byte [\d,]+\); give a text file"),
     (f"{TRAIN} --corpus latin.txt", r"latin.txt is not UTF-8 text \(byte 7\); convert it"),
     ("data show latin.txt", r"latin.txt is not UTF-8 text \(byte 7\); convert it"),
+    (f"{EVALUATE} missing.txt", r"cannot read missing.txt: No such file or directory; check its path"),
+    (f"{EVALUATE} valid", r"there is no file 'valid'; `--split valid` reads that split"),
+    (f"{EVALUATE} other", r"cannot read other: Is a directory; check its path"),
+    (f"{EVALUATE} good.txt --split valid", r"a text has no splits; give a text or --split"),
+    (f"{EVALUATE} empty.txt", r"empty.txt is empty; give some words"),
+    (f"{EVALUATE} nul.txt", r"nul.txt is binary \(a NUL at byte [\d,]+\)"),
+    (f"{EVALUATE} latin.txt", r"latin.txt is not UTF-8 text \(byte 7\)"),
+    (f"{EVALUATE} --per-token tokens.csv", r"tokens.csv must end in one of .jsonl, .tsv, .jsonl.gz, .tsv.gz"),
+    (f"{EVALUATE} --per-token nowhere/tokens.tsv", r"cannot write nowhere/tokens.tsv: nowhere is no folder"),
+    (f"{EVALUATE} --per-token tokens.tsv --rows 2", r"is one row; use --rows 1"),
+    (f"{EVALUATE} --per-token there.tsv", r"there.tsv exists; choose another file or --overwrite"),
     # Recipes of one's own.
     ("train missing.yaml", r"cannot read missing.yaml: No such file"),
     ("train unknown.yaml", r"unknown.yaml: unknown key 'training.epoch' \(did you mean 'epochs'\?\)"),

@@ -109,7 +109,7 @@ def test_evaluate_prints_what_it_writes(command: Command, run_copy: Path) -> Non
         f"perplexity  {figures['perplexity']:.2f} per word  ({figures['bits_per_token']:.4f} bits per word)"
         in shown.out
     )
-    assert f"{figures['tokens']:,}, all scored, in 1 row\n" in shown.out
+    assert f"{figures['tokens']:,} words, all scored, in 1 row\n" in shown.out
     assert re.search(r"audit +passed at \d+ place", shown.out)
 
 

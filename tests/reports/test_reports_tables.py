@@ -32,6 +32,17 @@ def test_bits_and_rows_have_columns_where_they_say_something(run: Any, made: Any
     assert row["Perplexity"] == "2.500 per character" and row["Over"] == "1 character"
 
 
+def test_perplexity_per_word_has_a_column_where_tokens_are_smaller(run: Any, made: Any) -> None:
+    def column(unit: str) -> list[str]:
+        figures = made.evaluation(2.5, unit=unit, words=9, nats_per_word=5.0, perplexity_per_word=148.4)
+        table = tables.figures([read(run(unit, {"e": made.result("evaluation", figures)}))])
+        (row,) = (dict(zip((c.heading for c in table.columns), row, strict=True)) for row in table.rows)
+        return [row[heading] for heading in row if heading == "Perplexity per word"]
+
+    assert column("piece") == ["148.4"]
+    assert column("word") == []
+
+
 def test_failed_and_absent_audits(run: Any, made: Any) -> None:
     results = {
         "a": made.result("evaluation", made.evaluation(audit={"passed": False})),

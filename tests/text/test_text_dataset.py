@@ -31,7 +31,7 @@ def test_published_counts(name: str, types: int, tokens: list[int], documents: l
     data = prepare(TextConfig(corpus=name), data_folder)
     splits = [data.splits[s] for s in ("train", "valid", "test")]
     assert len(data.vocabulary) == types
-    assert [len(s.ids) for s in splits] == tokens
+    assert [len(s.ids) for s in splits] == [s.words for s in splits] == tokens
     assert [len(s.documents) for s in splits] == [len(s.titles) for s in splits] == documents
     assert np.array_equal(np.bincount(splits[0].ids, minlength=types), data.vocabulary.counts)
     assert splits[0].ids.dtype == np.uint16

@@ -1,23 +1,29 @@
-"""`backstory evaluate RUN`: read a split once, audited, and score it."""
+"""`backstory evaluate RUN [TEXT]`: read a split or a text once, audited, and score it."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import tyro
 
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
+from backstory.config import UserError
 from backstory.config.schema import between
 
 
 @dataclass(frozen=True)
 class Arguments(RunArguments):
-    """Read a split once with a trained model and score every token of it."""
+    """Read a split, or a text of one's own, once with a trained model and score every token of it."""
 
-    split: str = "test"
-    """train, valid or test."""
+    text: Annotated[
+        tyro.conf.Positional[str | None],
+        tyro.conf.arg(metavar="[TEXT]", help="A text file to read instead of a split, or - for standard input."),
+    ] = None
+    split: str | None = None
+    """train, valid or test (the default)."""
     reader: str = "static"
     """How it is read: `backstory ls readers`."""
     rows: int = between(1, 1)
@@ -25,31 +31,66 @@ class Arguments(RunArguments):
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
     out: Path | None = None
-    """Where result.json goes (else RUN/evaluate-SPLIT)."""
+    """Where result.json goes (else RUN/evaluate-SPLIT; of a text it is not written)."""
+    per_token: Path | None = None
+    """Also write what every token scored to this file, in lines: .jsonl or .tsv, compressed if .gz follows."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let --per-token take the place of a file that exists."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
 
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "evaluate")
+    if given.text is not None and given.split is not None:
+        raise UserError("a text has no splits; give a text or --split")
 
     from backstory.cli.progress import progress_bar
     from backstory.reading.evaluation import as_json, evaluate
 
-    with progress_bar(f"reading {given.split}") as progress:
+    with progress_bar(f"reading {given.text or given.split or 'test'}") as progress:
         result = evaluate(
             given.run,
-            given.split,
+            given.split or "test",
+            text=None if given.text is None else source(given.text),
             reader=given.reader,
             rows=given.rows,
             precision=given.precision,
             device=given.device,
             data_dir=given.data_dir,
             out=given.out,
+            per_token=given.per_token,
+            overwrite=given.overwrite,
             progress=progress,
         )
-    print(as_json(result) if given.json else describe(result))
+    print(as_json(result) if given.json else describe(result) if given.text is None else summary(result))
     return 0
+
+
+def source(text: str) -> Path | BinaryIO:
+    """What TEXT means. Raises UserError for a split, which has a flag."""
+    if text in ("train", "valid", "test") and not Path(text).exists():
+        raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
+    return sys.stdin.buffer if text == "-" else Path(text)
+
+
+def summary(result: dict[str, Any]) -> str:
+    """A result of `evaluate` on a text, in a line for a person."""
+    figures = result["figures"]
+    unit, audit = figures["unit"], figures["audit"]
+    per_word = "" if unit == "word" or figures["words"] is None else f", {figures['perplexity_per_word']:.2f} per word"
+    verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
+    return (
+        f"{result['name']}, {result['provenance']['corpus']['name']}: perplexity {figures['perplexity']:.2f} per {unit}"
+        f"{per_word} over {_tokens(figures)}, {verdict}"
+    )
+
+
+def _tokens(figures: dict[str, Any]) -> str:
+    """`82,430 words, 4,794 of them <unk>`."""
+    unknown = figures["unknown_tokens"]
+    known = f", {unknown:,} of them <unk>" if unknown else ""
+    return f"{figures['tokens']:,} {figures['unit']}{'s' if figures['tokens'] > 1 else ''}{known}"
 
 
 def describe(result: dict[str, Any]) -> str:
@@ -64,6 +105,8 @@ def describe(result: dict[str, Any]) -> str:
         )
         if figures[key] is not None and not (key != "bits_per_token" and unit == figures["unit"])
     ]
+    if figures["unit"] != "word" and figures["words"] is not None:
+        bits.append(f"{figures['perplexity_per_word']:.2f} per word")
     audit = figures["audit"]
     places = f"{audit['places']} place{'s' if audit['places'] > 1 else ''}"
     verdict = f"passed at {places}" if audit["passed"] else "FAILED: " + "; ".join(audit["failures"])
@@ -71,7 +114,7 @@ def describe(result: dict[str, Any]) -> str:
         [
             f"{result['name']}, {figures['split']} split, {figures['reader']} reader",
             f"  perplexity  {figures['perplexity']:.2f} per {figures['unit']}  ({', '.join(bits)})",
-            f"  tokens      {figures['tokens']:,}, all scored, in {figures['rows']} row{'s' if figures['rows'] > 1 else ''}",
+            f"  tokens      {_tokens(figures)}, all scored, in {figures['rows']} row{'s' if figures['rows'] > 1 else ''}",
             f"  audit       {verdict}",
         ]
     )

@@ -12,7 +12,8 @@ from backstory.config.errors import NonFiniteError, UserError, nearest
 VERBS = {
     "demo": "train, read, examine and report a small model on your own Python's documentation (5 minutes)",
     "train": "train a model by a recipe",
-    "evaluate": "read a split of a corpus with a trained model and score it",
+    "evaluate": "read a split of a corpus, or a text, with a trained model and score it",
+    "generate": "go on with a text as a trained model would",
     "examine": "measure how a model uses its context",
     "reproduce": "run the systems of a paper and say which of its claims hold",
     "report": "make one page of the results in run folders",

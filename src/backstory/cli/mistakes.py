@@ -50,6 +50,11 @@ class Setting:
         """Whether it takes any number of values."""
         return typing.get_origin(self.kind) is tuple
 
+    @property
+    def repeated(self) -> bool:
+        """Whether it takes them one by one, each after its flag."""
+        return tyro.conf.UseAppendAction in self.marks
+
     def expected(self) -> str:
         """What a value must be, in words."""
         words = [_expected(kind) for kind in self.kinds() if kind is not type(None)]
@@ -134,7 +139,7 @@ def _reads(kind: Any, value: str) -> bool:
 
 def _values(setting: Setting, rest: deque[str]) -> list[str]:
     """Take the values that follow a flag; of a switch, which has none, only what looks meant as one."""
-    most = len(rest) if setting.listed else 1
+    most = len(rest) if setting.listed and not setting.repeated else 1
     values: list[str] = []
     while rest and len(values) < most and not _is_flag(rest[0]):
         if setting.kind is bool and rest[0].lower() not in _TRUTH:
@@ -147,7 +152,7 @@ def _mistake(name: str, setting: Setting, values: list[str]) -> str:
     if setting.kind is bool:
         forms = " or ".join(setting.flags()) + ("" if len(setting.flags()) > 1 else ", or leave it out")
         return f"{name} takes no value, so not '{values[0]}'; give {forms}" if values else ""
-    if not values and not setting.listed:
+    if not values and (setting.repeated or not setting.listed):
         return f"{name} needs a value: {setting.expected()}"
     for value in values:
         if not setting.accepts(value):
@@ -158,7 +163,7 @@ def _mistake(name: str, setting: Setting, values: list[str]) -> str:
 
 def _misplaced(places: list[Setting], given: list[str], verb: str) -> str:
     usage = " ".join(["backstory", verb, *(s.name for s in places)])
-    if len(given) < len(places):
+    if len(given) < len([s for s in places if not s.name.startswith("[")]):
         missing = places[len(given)]
         what = next(m.help for m in missing.marks if getattr(m, "help", None))
         return f"name {what[0].lower()}{what[1:].rstrip('.').split(';')[0]}: `{usage}`"

@@ -8,11 +8,17 @@ import tyro
 
 
 @dataclass(frozen=True)
-class RunArguments:
-    """A run, where it is read, and where its corpus lies."""
+class ModelArguments:
+    """A run and what it runs on."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
     device: str = "auto"
     """auto, cpu or cuda."""
+
+
+@dataclass(frozen=True)
+class RunArguments(ModelArguments):
+    """A run, where it is read, and where its corpus lies."""
+
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""

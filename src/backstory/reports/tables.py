@@ -38,7 +38,7 @@ def figures(runs: Sequence[RunResults]) -> Table:
         rows += [_evaluation_row(run.name, result) for result in run.of_kind("evaluation")]
         rows += [_training_row(run.name, result) for result in run.of_kind("training")]
     table = Table(columns("Run", "Perplexity#", "Over#", "Audit", "Read by", "Text", "Bits per token#",
-                           "Bits per character#", "Bits per byte#", "Rows#"), tuple(rows))  # fmt: skip
+                           "Bits per character#", "Bits per byte#", "Perplexity per word#", "Rows#"), tuple(rows))  # fmt: skip
     return without_empty_columns(table)
 
 
@@ -130,7 +130,7 @@ def _training_row(name: str, result: Result) -> tuple[str, ...]:
     bits = decimal(f["valid_nats"] / math.log(2), 3)
     return (name, f"{formats.perplexity(f['valid_perplexity'])} per {f['unit']}",
             _over(f["tokens"]["valid"], f["unit"]), audit_word(f), f"training, epoch {count(f['best_epoch'])}",
-            _text(result, "valid"), bits, MISSING, MISSING, MISSING)  # fmt: skip
+            _text(result, "valid"), bits, MISSING, MISSING, MISSING, MISSING)  # fmt: skip
 
 
 def _evaluation_row(name: str, result: Result) -> tuple[str, ...]:
@@ -139,6 +139,8 @@ def _evaluation_row(name: str, result: Result) -> tuple[str, ...]:
     return (name, f"{formats.perplexity(f['perplexity'])} per {f['unit']}", _over(f["tokens"], f["unit"]),
             audit_word(f), f["reader"], _text(result, f["split"]), decimal(f["bits_per_token"], 3),
             decimal(_number(f.get("bits_per_character")), 3), decimal(_number(f.get("bits_per_byte")), 3),
+            # Where tokens are words it is the perplexity itself.
+            MISSING if f["unit"] == "word" else formats.perplexity(_number(f.get("perplexity_per_word"))),
             # One row is how a text is read; several at once are an approximation worth a column.
             MISSING if rows == 1 else count(_number(rows)))  # fmt: skip
 

@@ -3,8 +3,10 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from backstory.config.errors import UserError
 
@@ -46,14 +48,13 @@ def fsync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Replace `path` by the content (of any size, if it comes in pieces), or leave it as it was. Raises OSError."""
-    pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write bytes to, which takes the place of `path` when the block ends well, else vanishes. Raises OSError."""
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
         with open(temporary, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -61,6 +62,14 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None
         temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+
+
+def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None:
+    """Replace `path` by the content (of any size, if it comes in pieces), or leave it as it was. Raises OSError."""
+    pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
+    with atomic_file(path) as file:
+        for piece in pieces:
+            file.write(piece)
 
 
 def sweep_temporaries(folder: Path) -> None:

@@ -102,10 +102,15 @@ def check_place(folder: Path, kind: str) -> None:
 
 
 def write_result(
-    folder: Path, kind: str, name: str, figures: dict[str, Any], provenance: dict[str, Any]
+    folder: Path | None, kind: str, name: str, figures: dict[str, Any], provenance: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write `result.json` into the folder (made if need be) and return what was written; the schema is in docs/results.md."""
+    """Write `result.json` into the folder (made if need be) and return what was written; the schema is in docs/results.md.
+
+    Without a folder nothing is written.
+    """
     result = {"schema": SCHEMA, "kind": kind, "name": name, "figures": figures, "provenance": provenance}
+    if folder is None:
+        return result
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / RESULT, json.dumps(result, indent=1, allow_nan=False) + "\n")
     return result

@@ -2,7 +2,8 @@
 
 from backstory.text.corpora import CORPORA, Corpus, find
 from backstory.text.data_folder import fetch
-from backstory.text.dataset import Dataset, Split, encode_split, prepare
+from backstory.text.dataset import Dataset, Split, encode_bytes, encode_split, lossless, prepare, unknown_tokens
+from backstory.text.decoding import decode_stream, word_numbers
 from backstory.text.published import PUBLISHED
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.text.tokenizers import Tokenizer, tokenizer
@@ -17,13 +18,18 @@ __all__ = [
     "Tokenizer",
     "Vocabulary",
     "build",
+    "decode_stream",
+    "encode_bytes",
     "encode_split",
     "fetch",
     "find",
+    "lossless",
     "piece",
     "prepare",
     "rotations",
     "rows",
     "segment_bounds",
     "tokenizer",
+    "unknown_tokens",
+    "word_numbers",
 ]

@@ -22,6 +22,8 @@ from backstory.text.vocabulary import Vocabulary
 
 FORMAT = 1
 """Raised when the rules of this room change, so that ids made by older rules are not used."""
+STORED = 2
+"""Raised when more is stored beside the ids, which stay as they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +31,8 @@ class Split:
     """One split of a corpus.
 
     `ids` (tokens,), uint16 or int32; `documents` (documents,) int64, the token where each begins, with their `titles`
-    (possibly empty); `characters` and `bytes` (UTF-8) of its text after line ends were normalised.
+    (possibly empty); `characters` and `bytes` (UTF-8) of its text after line ends were normalised; `words`, what the
+    tokenizer `words` makes of it: words between white space, and one more for the end of every line.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Split:
     titles: list[str]
     characters: int
     bytes: int
+    words: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +68,17 @@ class Dataset:
 
     def lossless(self, split: str) -> bool:
         """Whether the ids hold all of a split's text, so that bits per character and per byte mean something."""
-        unknown = self.vocabulary.unknown
-        return self.vocabulary.lossless and (unknown is None or not bool((self.splits[split].ids == unknown).any()))
+        return lossless(self.vocabulary, self.splits[split])
+
+
+def lossless(vocabulary: Vocabulary, split: Split) -> bool:
+    """Whether the ids of a split hold all of its text: a lossless vocabulary, and no `<unk>`."""
+    return vocabulary.lossless and not unknown_tokens(vocabulary, split)
+
+
+def unknown_tokens(vocabulary: Vocabulary, split: Split) -> int | None:
+    """How many tokens of a split are `<unk>`; None where the vocabulary has none."""
+    return None if vocabulary.unknown is None else int((split.ids == vocabulary.unknown).sum())
 
 
 def prepare(
@@ -83,7 +96,7 @@ def prepare(
     fingerprint = _fingerprint(corpus, chosen, config)
     # What is stored with the ids but makes none of them (titles) has a place in the key, not in the fingerprint.
     titles = [s.title for split in SPLITS for s in corpus.sources[split]]
-    key = _hash([fingerprint, corpus.name, titles, chosen.name, unicodedata.unidata_version])
+    key = _hash([STORED, fingerprint, corpus.name, titles, chosen.name, unicodedata.unidata_version])
 
     def make(folder: Path) -> None:
         _build(folder, _watched(corpus, told) if told else corpus, chosen, config)
@@ -99,16 +112,44 @@ def prepare(
 def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split:
     """A text of one's own as a split: one document, with line ends normalised and a byte-order mark dropped.
 
-    Raises UserError for a text without tokens, with a NUL, or with an unknown word where there is no `<unk>`.
+    Raises UserError for a text without tokens, with a NUL or a lone surrogate (which stands for a byte that is no UTF-8, and
+    is accepted by the tokenizer `bytes`), or with an unknown word where there is no `<unk>`.
     """
+    try:
+        text.encode("utf-8", "surrogateescape" if vocabulary.tokenizer.unit == "byte" else "strict")
+    except UnicodeEncodeError:
+        raise UserError(f"the {name} is not UTF-8 text; correct it") from None
     if vocabulary.tokenizer.unit != "byte":
         if "\x00" in text:
             raise UserError(f"the {name} holds a NUL, so it is no text; remove it")
         text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    ids = vocabulary.encode(text)
+    return _encode(vocabulary, [text], name, f"the {name}")
+
+
+def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, called: str) -> tuple[Split, str]:
+    """A text of one's own that comes as bytes in blocks, as a split, and the SHA-256 (hex) of the bytes.
+
+    `called` is what messages call the text. Raises UserError as `encode_split` does, and for bytes that are not UTF-8,
+    unless the tokenizer is `bytes`.
+    """
+    sha = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes]:
+        for block in blocks:
+            sha.update(block)
+            yield block
+
+    text = files.decoded(hashed(), called, as_is=vocabulary.tokenizer.unit == "byte")
+    split = _encode(vocabulary, text, name, called)
+    return split, sha.hexdigest()
+
+
+def _encode(vocabulary: Vocabulary, blocks: Iterable[str], name: str, called: str) -> Split:
+    meter = _Meter()
+    ids = np.concatenate([np.empty(0, np.int32), *vocabulary.encode_stream(meter.measured(blocks))])
     if not len(ids):
-        raise UserError(f"the {name} is empty; give some words")
-    return Split(name, ids, np.zeros(1, np.int64), [""], len(text), _bytes(text))
+        raise UserError(f"{called} is empty; give some words")
+    return Split(name, ids, np.zeros(1, np.int64), [""], meter.characters, meter.bytes, meter.words)
 
 
 def _fingerprint(corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> str:
@@ -185,24 +226,32 @@ class _Meter:
     tokens: int = 0
     characters: int = 0
     bytes: int = 0
+    words: int = 0
     documents: list[int] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
 
     def encode(self, corpus: Corpus, split: str, words: Vocabulary) -> Iterator[np.ndarray]:
         for title, blocks in _documents(corpus, split, words.tokenizer):
             before = self.tokens
-            for ids in words.encode_stream(self._measured(blocks)):
+            for ids in words.encode_stream(self.measured(blocks)):
                 self.tokens += len(ids)
                 yield ids
             if self.tokens > before:  # a document without tokens would begin where the next one does
                 self.documents.append(before)
                 self.titles.append(title)
 
-    def _measured(self, blocks: Iterable[str]) -> Iterator[str]:
+    def measured(self, blocks: Iterable[str]) -> Iterator[str]:
+        """The blocks of a document, as they are."""
+        last = "\n"
         for block in blocks:
             self.characters += len(block)
             self.bytes += _bytes(block)
+            if block:
+                # A word that goes on from the block before was counted there.
+                self.words += len(block.split()) - (not last.isspace() and not block[0].isspace()) + block.count("\n")
+                last = block[-1]
             yield block
+        self.words += last != "\n"
 
 
 def _bytes(text: str) -> int:
@@ -212,4 +261,4 @@ def _bytes(text: str) -> int:
 def _load(entry: Path, name: str, stored: dict[str, Any]) -> Split:
     ids = np.memmap(entry / f"{name}.ids", np.dtype(stored["dtype"]), "r", shape=(stored["tokens"],))
     documents = np.array(stored["documents"], np.int64)
-    return Split(name, ids, documents, stored["titles"], stored["characters"], stored["bytes"])
+    return Split(name, ids, documents, stored["titles"], stored["characters"], stored["bytes"], stored["words"])

@@ -4,7 +4,7 @@ import codecs
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -39,29 +39,34 @@ def raw_blocks(source: Source) -> Iterator[bytes]:
 
 
 def text_blocks(source: Source, as_is: bool = False) -> Iterator[str]:
-    """The text of a stretch of a UTF-8 file, in blocks.
+    """The text of a stretch of a UTF-8 file, in blocks: `decoded`, with offsets counted in the file."""
+    return decoded(raw_blocks(source), str(source.path), as_is, source.start)
 
-    A byte-order mark at the start of the file is dropped, CRLF and lone CR become a newline, U+2028 and the like are
-    kept. Raises UserError for bytes that are not UTF-8 and for NUL, with their offset in the file. `as_is` accepts any
-    bytes and changes nothing; those that are not UTF-8 come as surrogate escapes (PEP 383).
+
+def decoded(blocks: Iterable[bytes], name: str, as_is: bool = False, position: int = 0) -> Iterator[str]:
+    """UTF-8 text that comes in blocks of bytes, in blocks; the first byte is number `position` of what is called `name`.
+
+    A byte-order mark at position 0 is dropped, CRLF and lone CR become a newline, U+2028 and the like are kept. Raises
+    UserError for bytes that are not UTF-8 and for NUL, with their offset. `as_is` accepts any bytes and changes nothing;
+    those that are not UTF-8 come as surrogate escapes (PEP 383).
     """
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if as_is else "strict")
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
-    position, first = source.start, source.start == 0
-    for block in _ended(raw_blocks(source)):
+    first = position == 0
+    for block in _ended(blocks):
         waiting = len(decoder.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{source.path} is not UTF-8 text (byte {position - waiting + error.start:,}); "
+                f"{name} is not UTF-8 text (byte {position - waiting + error.start:,}); "
                 "convert it to UTF-8, or use the tokenizer bytes"
             ) from None
         if not as_is:
             if "\x00" in text:
                 where = position - waiting + len(text[: text.index("\x00")].encode())
                 raise UserError(
-                    f"{source.path} is binary (a NUL at byte {where:,}); give a text file, or use the tokenizer bytes"
+                    f"{name} is binary (a NUL at byte {where:,}); give a text file, or use the tokenizer bytes"
                 )
             mark = first and text.startswith("\ufeff")
             first = first and not text  # a block may end inside the first character
@@ -71,7 +76,7 @@ def text_blocks(source: Source, as_is: bool = False) -> Iterator[str]:
             yield text
 
 
-def _ended(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _ended(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """The blocks, then an empty one that tells the decoders to finish."""
     yield from blocks
     yield b""

@@ -1,0 +1,73 @@
+"""`backstory generate RUN --prompt TEXT`: go on with a text as a trained model would, as fast as it comes."""
+
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.cli.run_arguments import ModelArguments
+from backstory.config.schema import between
+
+
+@dataclass(frozen=True)
+class Arguments(ModelArguments):
+    """Print a text and how a trained model goes on with it, word by word."""
+
+    prompt: str = ""
+    """The text to go on with, or - for standard input; empty: from the start."""
+    tokens: int = between(100, 1)
+    """The most tokens to add."""
+    temperature: float = between(1.0, 0.0)
+    """Below 1 the likely becomes likelier; 0 takes the likeliest token every time."""
+    top_k: int | None = between(None, 1)
+    """Draw from the k likeliest tokens only."""
+    top_p: float = between(1.0, 0.0, 1.0, above=True)
+    """Draw from the fewest likeliest tokens with this probability together; after --top-k."""
+    seed: int = between(0, 0, 2**31 - 1)
+    """The same seed, the same text."""
+    stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """End before this text comes up; may be given more than once."""
+    allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let <unk> be drawn too."""
+    reader: str = "static"
+    """How the text is read while it is made: `backstory ls readers`."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Precision of matrix products."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = parse(Arguments, arguments, "generate")
+
+    from backstory.reading import generate
+
+    prompt = given.prompt
+    if prompt == "-":
+        prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    texts = generate(
+        given.run,
+        prompt,
+        tokens=given.tokens,
+        temperature=given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        seed=given.seed,
+        stop=given.stop,
+        echo=True,
+        allow_unknown=given.allow_unknown,
+        reader=given.reader,
+        precision=given.precision,
+        device=given.device,
+    )
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a character that the terminal does not have is no reason to stop
+    last = ""
+    for text in texts:
+        print(text, end="", flush=True)
+        last = text or last
+    if not last.endswith("\n"):
+        print()
+    return 0

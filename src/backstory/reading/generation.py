@@ -1,0 +1,108 @@
+"""Go on with a text: draw a token, let the reader take it as read, and again; the text comes piece by piece."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+
+import torch
+
+from backstory.config import UserError
+from backstory.reading.evaluation import open_reader
+from backstory.reading.reader import Reader
+from backstory.reading.sampling import Sampling, draw
+from backstory.text import Vocabulary, decode_stream, encode_split
+
+
+def generate(
+    run: Path | str,
+    prompt: str = "",
+    *,
+    tokens: int = 100,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    echo: bool = False,
+    allow_unknown: bool = False,
+    reader: str = "static",
+    precision: str = "float32",
+    device: str = "auto",
+) -> Iterator[str]:
+    """The text with which a run goes on after `prompt`, in pieces, as soon as each is known. Raises UserError at once.
+
+    At most so many `tokens`, fewer where a text of `stop` comes up, which is left out. They are drawn as `Sampling` says; the
+    same seed gives the same text. `echo` begins with the prompt, as the vocabulary has it. `<unk>` is not drawn unless
+    allowed. What is drawn is observed, so a reader that adapts learns from its own text.
+    """
+    if tokens < 1:
+        raise UserError(f"the number of tokens must be at least 1, not {tokens}")
+    if "" in stop:
+        raise UserError("a text to stop at must not be empty")
+    sampling = Sampling(temperature, top_k, top_p)
+    loaded, made = open_reader(run, reader, precision, device)
+    vocabulary = loaded.vocabulary
+    context = encode_prompt(vocabulary, prompt)
+    banned = [] if allow_unknown or vocabulary.unknown is None else [vocabulary.unknown]
+    drawn = generate_ids(made, [vocabulary.start, *context], sampling, seed, banned)
+    texts = decode_stream(vocabulary, chain(context, islice(drawn, tokens)))
+    known = "".join(islice(texts, len(context)))
+    return chain([known] if echo and known else [], until(texts, stop))
+
+
+def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
+    """The ids of a text that is to go on: a line or paragraph it does not end is not ended. Raises UserError."""
+    if not prompt:
+        return []
+    if vocabulary.tokenizer.unit != "word":
+        return encode_split(vocabulary, prompt, "prompt").ids.tolist()
+    # These tokenizers end what they are given, so they are given a word more, which is taken off with its end.
+    return encode_split(vocabulary, f"{prompt} x", "prompt").ids[:-2].tolist()
+
+
+@torch.no_grad()
+def generate_ids(
+    reader: Reader, context: Sequence[int], sampling: Sampling, seed: int = 0, banned: Sequence[int] = ()
+) -> Iterator[int]:
+    """Ids drawn one by one, without end, after a context (at least one id), which is read first; never one of `banned`.
+
+    Whatever the reader, a token is drawn from `predict`, and then observed. Raises NonFiniteError for a broken model.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    device = next(reader.model.parameters()).device
+    reader.start(1)
+    read = torch.tensor([context], device=device)
+    for tokens, targets in zip(read[:, :-1].split(reader.block, 1), read[:, 1:].split(reader.block, 1), strict=True):
+        if tokens.numel():
+            reader.predict(tokens)
+            reader.observe(targets)
+    last = context[-1]
+    while True:
+        prediction = reader.predict(torch.tensor([[last]], device=device))
+        with reader.precision.context(device):
+            log_probs = prediction.log_probs()[0, 0].cpu()
+        log_probs = log_probs.index_fill(0, torch.tensor(banned, dtype=torch.long), -torch.inf)
+        last = draw(log_probs, sampling, generator)
+        reader.observe(torch.tensor([[last]], device=device))
+        yield last
+
+
+def until(texts: Iterator[str], stops: Sequence[str]) -> Iterator[str]:
+    """The texts up to the stop that ends first (the longest, where several do), which is left out; all without one.
+
+    What may yet become a stop is held back; nothing is taken from `texts` after one.
+    """
+    held = ""
+    for text in texts:
+        for character in text:
+            held += character
+            if found := [s for s in stops if held.endswith(s)]:
+                if before := held[: -max(map(len, found))]:
+                    yield before
+                return
+        keep = max((n for s in stops for n in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:n])), default=0)
+        if len(held) > keep:
+            yield held[: len(held) - keep]
+            held = held[len(held) - keep :]
+    if held:
+        yield held

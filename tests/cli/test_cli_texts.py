@@ -1,0 +1,121 @@
+"""Texts in and out of the command line: reading standard input and files, and going on with a prompt."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Command, process, tree
+
+import backstory as bs
+
+TEXT = "ann saw the zebra and\nbob took more jam\n"
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Standard input."""
+    file = io.BytesIO(content)
+    file.name = "<stdin>"  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+
+
+def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("text.txt").write_text(TEXT)
+    before = tree(Path())
+    result = bs.evaluate("run", text=Path("text.txt"))
+    line = (
+        f"run, {{}}: perplexity {result['figures']['perplexity']:.2f} per word over 11 words, 1 of them <unk>, "
+        "audit passed\n"
+    )
+    of_file = command("evaluate", "run", "text.txt")
+    assert (of_file.code, of_file.out, of_file.err) == (0, line.format("text.txt"), "")
+    piped(monkeypatch, TEXT.encode())
+    assert command("evaluate", "run", "-").out == line.format("standard input")
+    assert json.loads(command("evaluate", "run", "text.txt", "--json").out)["figures"] == result["figures"]
+    assert tree(Path()) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "standard input is empty; give some words"),
+        (b"ann\x00", "standard input is binary (a NUL at byte 3)"),
+        (b"ann \xff", "standard input is not UTF-8 text (byte 4)"),
+    ],
+)
+def test_standard_input_that_is_no_text(
+    content: bytes, says: str, command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped(monkeypatch, content)
+    before = tree(Path())
+    assert command("evaluate", "run", "-", "--out", "new", "--per-token", "tokens.tsv").mistake().startswith(says)
+    assert tree(Path()) == before
+
+
+def test_the_figures_of_every_token_are_written(command: Command, run_copy: Path) -> None:
+    done = command("evaluate", "run", "--split", "valid", "--per-token", "tokens.tsv")
+    assert (done.code, done.err) == (0, "")
+    first, *lines = Path("tokens.tsv").read_text().splitlines()
+    assert first.split("\t") == ["index", "document", "title", "word", "token", "log_prob", "rank", "entropy"]
+    figures = json.loads((run_copy / "evaluate-valid" / "result.json").read_text())["figures"]
+    assert len(lines) == figures["tokens"]
+    assert "exists" in command("evaluate", "run", "--per-token", "tokens.tsv").mistake()
+    assert command("evaluate", "run", "--per-token", "tokens.tsv", "--overwrite").code == 0
+
+
+def test_a_text_goes_on(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tree(Path())
+    options = ("--tokens", "12", "--seed", "3", "--temperature", "0.9", "--top-k", "9", "--top-p", "0.9")
+    done = command("generate", "run", "--prompt", "ann saw", *options)
+    expected = bs.generate("run", "ann saw", tokens=12, seed=3, temperature=0.9, top_k=9, top_p=0.9, echo=True)
+    assert (done.code, done.err) == (0, "")
+    text = "".join(expected)
+    assert text.startswith("ann saw") and done.out == (text if text.endswith("\n") else text + "\n")
+    piped(monkeypatch, b"ann saw")
+    assert command("generate", "run", "--prompt", "-", *options).out == done.out
+    assert command("generate", "run", "--prompt", "", "--tokens", "3").out.strip()
+    stopped = command("generate", "run", "--tokens", "50", "--stop", "zzz", "--stop", "\n").out
+    assert stopped.count("\n") == 1
+    assert tree(Path()) == before
+
+
+def test_a_prompt_that_is_no_text(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content, says in ((b"a\xff", "the prompt is not UTF-8 text"), (b"a\x00", "the prompt holds a NUL")):
+        piped(monkeypatch, content)
+        assert command("generate", "run", "--prompt", "-").mistake().startswith(says)
+
+
+def test_it_comes_token_by_token(run_copy: Path) -> None:
+    """The first words are there long before the last."""
+    generating = process("generate", "run", "--prompt", "ann saw", "--tokens", "1000000", "--seed", "1")
+    assert generating.stdout is not None
+    try:
+        assert re.match(r"ann saw\b", generating.stdout.read(40))
+        assert generating.poll() is None
+    finally:
+        generating.kill()
+        generating.communicate()
+
+
+def test_a_reader_that_goes_away_ends_it(run_copy: Path) -> None:
+    generating = process("generate", "run", "--tokens", "1000000")
+    assert generating.stdout is not None and generating.stderr is not None
+    generating.stdout.readline()
+    generating.stdout.close()
+    assert generating.wait(60) == 0
+    assert generating.stderr.read() == ""
+    generating.stderr.close()
+
+
+def test_a_terminal_without_the_character_is_no_reason_to_stop(desk: Path, run_copy: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    Path("prompt.py").write_text(
+        "import sys, backstory.reading as r; r.generate = lambda *_, **__: iter(['caf\\u00e9']);"
+        "from backstory.cli.main import main; sys.exit(main(['generate', 'run']))"
+    )
+    done = subprocess.run([sys.executable, "prompt.py"], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "caf?\n", "")

@@ -1,0 +1,172 @@
+"""Text that is decoded id by id is the text of all ids; and tokens fall into the words of the tokenizer `words`."""
+
+from collections import Counter
+from functools import cache
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.text import Vocabulary, build, decode_stream, encode_split, word_numbers
+from backstory.text.dataset import _Meter
+from backstory.text.pieces import Pieces
+from backstory.text.tokenizers import BUILT_IN
+
+hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
+
+TEXT = 'The (cat) sat, "well"; 3.5 dögs – naïve 😀 \u200d日本.\n\nNobody\u00a0else\tdid!\n [a]{b}\n' * 3
+
+
+def byte_level() -> "hf.Tokenizer":
+    model = hf.Tokenizer(hf.models.BPE())
+    model.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = hf.decoders.ByteLevel()
+    alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
+    trainer = hf.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    model.train_from_iterator([TEXT], trainer)
+    return model
+
+
+def metaspace() -> "hf.Tokenizer":
+    model = hf.Tokenizer(hf.models.Unigram())
+    model.pre_tokenizer = hf.pre_tokenizers.Metaspace()
+    model.decoder = hf.decoders.Metaspace()
+    trainer = hf.trainers.UnigramTrainer(
+        vocab_size=60, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+    )
+    model.train_from_iterator([TEXT], trainer)
+    return model
+
+
+def byte_fallback() -> "hf.Tokenizer":
+    """Made as Llama's is: spaces are marked, one is put in front, unknown characters are bytes."""
+    words = ["<unk>", "▁", *"abcdefhistTn", *(f"<0x{i:02X}>" for i in range(256)), "▁t", "▁th", "at"]
+    model = hf.Tokenizer(
+        hf.models.BPE(
+            vocab={w: i for i, w in enumerate(words)},
+            merges=[("▁", "t"), ("▁t", "h"), ("a", "t")],
+            unk_token="<unk>",
+            byte_fallback=True,
+            fuse_unk=True,
+        )
+    )
+    model.normalizer = hf.normalizers.Sequence([hf.normalizers.Prepend("▁"), hf.normalizers.Replace(" ", "▁")])
+    model.decoder = hf.decoders.Sequence(
+        [
+            hf.decoders.Replace("▁", " "),
+            hf.decoders.ByteFallback(),
+            hf.decoders.Fuse(),
+            hf.decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return model
+
+
+def word_piece() -> "hf.Tokenizer":
+    model = hf.Tokenizer(hf.models.WordPiece(unk_token="[UNK]"))
+    model.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+    model.decoder = hf.decoders.WordPiece()
+    trainer = hf.trainers.WordPieceTrainer(vocab_size=80, special_tokens=["[UNK]"], show_progress=False)
+    model.train_from_iterator([TEXT], trainer)
+    return model
+
+
+PIECES = {f.__name__: f for f in (byte_level, metaspace, byte_fallback, word_piece)}
+
+
+@cache
+def vocabulary(name: str) -> Vocabulary:
+    chosen = BUILT_IN[name] if name in BUILT_IN else Pieces(name, PIECES[name]().to_str())
+    return build(Counter(chosen.split(TEXT)), chosen)
+
+
+NAMES = [*BUILT_IN, *PIECES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+def test_any_ids_give_the_text_of_all_of_them(name: str, data: st.DataObject) -> None:
+    words = vocabulary(name)
+    ids = data.draw(st.lists(st.integers(0, len(words) - 1), max_size=40))
+    pieces = list(decode_stream(words, ids))
+    assert "".join(pieces) == words.decode(ids)
+    assert len(pieces) == len(ids) + 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(text=st.text(st.sampled_from("aTt .,()\n日é😀"), max_size=30))
+def test_a_text_comes_back(name: str, text: str) -> None:
+    words = vocabulary(name)
+    ids = words.encode(text)
+    assert "".join(decode_stream(words, ids.tolist())) == words.decode(ids)
+    if words.lossless and (words.unknown is None or words.unknown not in ids):
+        assert "".join(decode_stream(words, ids.tolist())) == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_id_is_taken_when_its_text_is_asked_for(name: str) -> None:
+    words, taken = vocabulary(name), []
+
+    def ids():
+        for i in words.encode(TEXT).tolist():
+            taken.append(i)
+            yield i
+
+    assert len("".join(islice(decode_stream(words, ids()), 30))) > 20
+    assert len(taken) == 30
+
+
+def test_a_character_is_shown_when_it_is_whole() -> None:
+    words = vocabulary("bytes")
+    assert list(decode_stream(words, "é!".encode())) == ["", "é", "!", ""]
+    assert list(decode_stream(words, b"\xe2\x82")) == ["", "", "\ufffd"]
+    words = vocabulary("byte_level")
+    assert "\ufffd" not in "".join(list(decode_stream(words, words.encode(TEXT).tolist())))
+
+
+@given(
+    text=st.text(st.sampled_from("ab \n\t\u00a0\u2028é"), max_size=25), cuts=st.lists(st.integers(0, 25), max_size=4)
+)
+def test_words_are_counted_as_the_tokenizer_words_counts_them(text: str, cuts: list[int]) -> None:
+    meter, places = _Meter(), [0, *sorted(cuts), len(text)]
+    blocks = [text[a:b] for a, b in pairwise(places)]
+    assert "".join(meter.measured(blocks)) == text[: max(places)]
+    assert meter.words == len(BUILT_IN["words"].split(text))
+
+
+@pytest.mark.parametrize("name", ["characters", "bytes", "byte_level"])
+@given(text=st.text(st.sampled_from('abT .,"\n ö日'), min_size=1, max_size=30))
+def test_tokens_fall_into_words(name: str, text: str) -> None:
+    words = vocabulary(name)
+    split = encode_split(words, text)
+    numbers = list(word_numbers(words, split))
+    assert len(numbers) == len(split.ids)
+    expected = BUILT_IN["words"].split(text)
+    assert split.words == len(expected)
+    folded: dict[int, list[int]] = {}
+    for i, number in zip(split.ids.tolist(), numbers, strict=True):
+        assert number is not None
+        folded.setdefault(number, []).append(i)
+    assert numbers == sorted(numbers, key=lambda n: n or 0) and max(folded) < len(expected)
+    if name != "byte_level":  # where no token spans two words, each word's tokens spell it
+        for number, ids in folded.items():
+            spelled = "".join(decode_stream(words, ids)).lstrip(" ")
+            assert spelled == ("\n" if expected[number] == "<eos>" and spelled else expected[number] if spelled else "")
+
+
+def test_words_go_on_where_a_document_ends() -> None:
+    words = vocabulary("characters")
+    split = encode_split(words, "a bc\nde\n")
+    both = type(split)("x", split.ids, np.array([0, 5]), ["", ""], 0, 0, 0)
+    assert list(word_numbers(words, both)) == list(word_numbers(words, split)) == [0, 1, 1, 1, 2, 3, 3, 4]
+
+
+def test_words_of_tokens_that_are_words() -> None:
+    assert list(word_numbers(vocabulary("words"), encode_split(vocabulary("words"), "The a\n"))) == [0, 1, 2]
+    assert list(word_numbers(vocabulary("regex"), encode_split(vocabulary("regex"), "The a"))) == [None] * 3
+    # An unknown character may have been a space.
+    assert list(word_numbers(vocabulary("characters"), encode_split(vocabulary("characters"), "zz"))) == [None] * 2
