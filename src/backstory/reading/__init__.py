@@ -4,6 +4,7 @@ from backstory.reading.audit import Audit, AuditReport
 from backstory.reading.evaluation import READERS, ReaderKind, evaluate
 from backstory.reading.reader import Reader, ReaderCapabilities, StaticReader, evaluating
 from backstory.reading.stream import Block, Reading, block_count, blocks, read
+from backstory.reading.tokens import TokenScores, token_scores
 
 __all__ = [
     "READERS",
@@ -15,9 +16,11 @@ __all__ = [
     "ReaderKind",
     "Reading",
     "StaticReader",
+    "TokenScores",
     "block_count",
     "blocks",
     "evaluate",
     "evaluating",
     "read",
+    "token_scores",
 ]

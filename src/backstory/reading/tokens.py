@@ -1,0 +1,61 @@
+"""What a prediction says of every token: its log-probability and rank, the entropy there, and the likeliest candidates."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backstory.models import Prediction
+
+TABLE = 1 << 22
+"""Most log-probabilities held at once (16 MiB, and a few copies)."""
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Figures of B x T tokens. A position that was not scored holds NaN, rank 0 and candidates 0."""
+
+    log_prob: Tensor
+    """(B, T): log p of the token, nats."""
+    rank: Tensor
+    """(B, T) int64: 1 + the number of types strictly likelier than the token, so that types equally likely share a rank."""
+    entropy: Tensor
+    """(B, T): entropy of the whole distribution, nats."""
+    candidates: Tensor
+    """(B, T, k) int64: the likeliest types, likeliest first."""
+    candidate_log_probs: Tensor
+    """(B, T, k), nats."""
+
+
+@torch.no_grad()
+def token_scores(prediction: Prediction, targets: Tensor, scored: Tensor | None = None, top: int = 0) -> TokenScores:
+    """The figures of targets (B, T), with the `top` likeliest types (k = top, or V where there are fewer).
+
+    `scored` (B, T) bool leaves positions out. Works through the whole distribution, 2^22 log-probabilities at once: call it
+    in the precision's context, as a reader does. Everything is computed in the dtype of `log_probs()`.
+    """
+    if scored is None:
+        scored = torch.ones_like(targets, dtype=torch.bool)
+    rows, times = torch.where(scored)
+    first = torch.zeros(1, dtype=torch.long, device=targets.device)
+    example = prediction.select(first, first).log_probs()
+    types, top = example.shape[-1], min(top, example.shape[-1])
+    missing = torch.full(targets.shape, torch.nan, dtype=example.dtype, device=targets.device)
+    found = TokenScores(
+        missing,
+        torch.zeros_like(targets),
+        missing.clone(),
+        targets.new_zeros(*targets.shape, top),
+        missing[..., None].repeat(1, 1, top),
+    )
+    size = max(1, TABLE // types)
+    for r, t in zip(rows.split(size), times.split(size), strict=True):
+        table = prediction.select(r, t).log_probs()[:, 0]
+        own = table.gather(1, targets[r, t, None])
+        found.log_prob[r, t] = own[:, 0]
+        found.rank[r, t] = 1 + (table > own).sum(1)
+        if top:
+            found.candidate_log_probs[r, t], found.candidates[r, t] = table.topk(top)
+        # A type that is impossible adds nothing: 0 log 0 = 0.
+        found.entropy[r, t] = -table.exp().mul_(table.clamp_min_(torch.finfo(table.dtype).min)).sum(1)
+    return found
