@@ -1,4 +1,4 @@
-"""`backstory ls`: models, recipes, corpora, readers and experiments."""
+"""`backstory ls`: models, recipes, corpora, readers, experiments and explanations."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ class Arguments:
 
     kind: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="[KIND]", help="models, recipes, corpora, readers, experiments, or all."),
+        tyro.conf.arg(metavar="[KIND]", help="models, recipes, corpora, readers, experiments, explanations, or all."),
     ] = "all"
 
 
@@ -54,4 +54,5 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "corpora": lambda: _descriptions("backstory.text", "CORPORA"),
     "readers": lambda: _descriptions("backstory.reading", "READERS"),
     "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
+    "explanations": lambda: _descriptions("backstory.explain", "EXPLANATIONS"),
 }

@@ -13,6 +13,7 @@ VERBS = {
     "train": "train a model by a recipe",
     "evaluate": "read a split of a corpus with a trained model and score it",
     "examine": "measure how a model uses its context",
+    "explain": "show what a model makes of a passage, word by word",
     "report": "make one page of the results in run folders",
     "reader": "test that a reader's scores are honest (audit)",
     "data": "show what a corpus holds",
