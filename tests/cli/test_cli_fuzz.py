@@ -10,7 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from backstory.cli import data, demo, evaluate, examine, ls, reader, recipe, report, train
+from backstory.cli import data, demo, evaluate, examine, explain, ls, reader, recipe, report, train
 from backstory.cli.main import VERBS, main
 from backstory.cli.mistakes import settings
 
@@ -19,6 +19,7 @@ DATACLASSES = [
     (train.Arguments, train.Arguments()),
     (evaluate.Arguments, None),
     (examine.Arguments, None),
+    (explain.Arguments, None),
     (report.Arguments, None),
     (reader.AuditArguments, None),
     (data.ShowArguments, None),
@@ -31,6 +32,7 @@ STARTS = [[verb] for verb in VERBS] + [
     ["train", "ptb-mos"],
     ["evaluate", "run"],
     ["examine", "run"],
+    ["explain", "surprisal", "run"],
     ["reader", "audit"],
     ["reader", "audit", "run"],
     ["data", "show", "file"],
@@ -46,8 +48,11 @@ WORK = [
     "backstory.cli.train.run_training",
     "backstory.reading.evaluate",
     "backstory.context.examine_run",
+    "backstory.explain.explain_run",
     "backstory.cli.evaluate.describe",
     "backstory.cli.examine.describe",
+    "backstory.cli.explain.show",
+    "backstory.cli.explain.write_view",
     "backstory.reports.write",
 ]
 """What takes time, taken out of `train`, `demo` and `report`."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from commands import Command
 
-from backstory.cli import data, demo, evaluate, examine, ls, reader, recipe, report, train
+from backstory.cli import data, demo, evaluate, examine, explain, ls, reader, recipe, report, train
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import settings
 from backstory.config import RunConfig, from_dict
@@ -20,6 +20,7 @@ PAGES = {
     "train demo --model.head.kind=mixture": (train.Arguments, train.Arguments(config=MIXTURE)),
     "evaluate": (evaluate.Arguments, None),
     "examine": (examine.Arguments, None),
+    "explain": (explain.Arguments, None),
     "report": (report.Arguments, None),
     "reader audit": (reader.AuditArguments, None),
     "data show": (data.ShowArguments, None),

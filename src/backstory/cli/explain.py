@@ -1,7 +1,6 @@
 """`backstory explain NAME RUN`: what a model makes of a passage, word by word, in the terminal or as a page."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,18 +102,10 @@ def show(result: dict[str, Any]) -> None:
     """Print a result of `explain_run` for a person."""
     from rich.console import Console
 
-    from backstory.reports import passage_terminal
+    from backstory.reports import passage_terminal, result_from
     from backstory.reports.passage import from_json
+    from backstory.reports.words import passage_summary
 
-    figures, console = result["figures"], Console()
-    if console.is_terminal:
-        console.print()
-    passage_terminal.show(from_json(figures["passage"], "the result"), console)
-    against = figures["against"]
-    compared = (
-        f", against {math.exp(min(figures['against_nats_per_token'], 700)):.2f} with {against}" if against else ""
-    )
-    print(
-        f"\n{result['name']}, {figures['reader']} reader: perplexity {figures['perplexity']:.2f} per {figures['unit']} over "
-        f"these {figures['tokens']:,} tokens{compared}; {figures['context']:,} tokens before them were read"
-    )
+    console, read = Console(), result_from(json.dumps(result), "the result")
+    passage_terminal.show(from_json(read.figures["passage"], read.source), console)
+    print(f"\n{passage_summary(read)}")

@@ -95,8 +95,8 @@ def explain_run(
                       other and other.reader, _against_name(against))  # fmt: skip
     explained = EXPLANATIONS[name].run(subject, progress or (lambda done, total: None))
     layers = _led_by(layer, explained.layers)
-    title = f"{opened.dataset.corpus} {place.source}" if place.text is None else place.source
-    title = f"{title} from token {place.at:,}" if place.at else title
+    title = f"{opened.dataset.corpus} ({place.source})" if place.text is None else place.source
+    title = f"{title}, from {vocabulary.tokenizer.unit} {place.at:,}" if place.at else title
     figures = {
         "explanation": name,
         "text": place.source,

@@ -14,7 +14,7 @@ from backstory.reports.plots import Plot, context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read
 from backstory.reports.tables import Table, to_html
 from backstory.reports.theme import CSS
-from backstory.reports.words import comparison, failures, reading, summary
+from backstory.reports.words import comparison, failures, passage_summary, reading, summary
 from backstory.storage.atomic import write_atomically
 
 # The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
@@ -49,9 +49,9 @@ def render_passage(result: Result) -> str:
     facts = _facts(provenance.facts(RunResults(result.name, "", (), (), (result,))))
     command = result.provenance.get("command")
     again = _section("Measure it again", f"<pre>{escape(command)}</pre>" if command else "", facts)
-    return document(
-        passage.title, "", f"{passage_html.figure(passage, 'passage')}\n{again}", "Made by Backstory.", script=True
-    )
+    lede = f'<p class="lede">{escape(passage_summary(result))}</p>'
+    body = f"{passage_html.figure(passage, 'passage')}\n{again}"
+    return document(passage.title, lede, body, "Made from the result file alone.", script=True)
 
 
 def document(title: str, lede: str, body: str, footer: str, script: bool) -> str:
@@ -209,7 +209,8 @@ def _passages(runs: Sequence[RunResults]) -> str:
         for result in run.of_kind("explanation"):
             passage = from_json(result.figures["passage"], result.source)
             heading = f"{run.name}: {passage.title}" if len(runs) > 1 else passage.title
-            parts.append(f"<h3>{escape(heading)}</h3>\n{passage_html.figure(passage, f'passage{len(parts) + 1}')}")
+            figure = passage_html.figure(passage, f"passage{len(parts) + 1}")
+            parts.append(f"<h3>{escape(heading)}</h3>\n<p>{escape(passage_summary(result))}</p>\n{figure}")
     return _section("Word by word", *parts) if parts else ""
 
 
@@ -227,7 +228,8 @@ def _others(runs: Sequence[RunResults]) -> str:
 
 
 def _settings(runs: Sequence[RunResults]) -> str:
-    parts = [_table(tables.differences(runs), "Settings that differ")]
+    differ = _table(tables.differences(runs), "Settings that differ").replace("<table>", '<table class="settings">', 1)
+    parts = [differ]
     parts += [_details(f"Settings of {run.name}", f"<pre>{escape(run.config)}</pre>") for run in runs if run.config]
     return _section("Settings", *parts) if any(parts) else ""
 

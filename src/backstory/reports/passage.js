@@ -15,6 +15,7 @@ for (const view of document.querySelectorAll("figure.passage")) {
   const panel = view.querySelector(".panel");
   const legends = [...view.querySelectorAll(".legend")];
   const switches = [...view.querySelectorAll("input[type=radio]")];
+  const hint = [...panel.childNodes];
   let chosen = 0;
   let current = -1;
 
@@ -55,7 +56,16 @@ for (const view of document.querySelectorAll("figure.passage")) {
       pair.append(node("dt", name), node("dd", text));
       list.append(pair);
     }
+    panel.classList.add("told");
     panel.replaceChildren(head, list, lists(word.lists));
+  }
+
+  function forget() {
+    words[current].setAttribute("aria-selected", "false");
+    current = -1;
+    panel.classList.remove("told");
+    panel.replaceChildren(...hint);
+    shade();
   }
 
   function select(place, focus) {
@@ -106,6 +116,7 @@ for (const view of document.querySelectorAll("figure.passage")) {
     word.addEventListener("focus", () => { if (i !== current) select(i, false); });
   });
   box.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && current >= 0) forget();
     const move = moves[event.key];
     const place = words.indexOf(event.target);
     if (!move || place < 0 || event.ctrlKey || event.altKey || event.metaKey) return;

@@ -119,8 +119,15 @@ def to_json(passage: Passage) -> dict[str, Any]:
         "title": passage.title,
         "note": passage.note,
         "words": [{"text": word.text, "before": word.before} for word in passage.words],
-        "layers": [vars(layer) for layer in passage.layers],
+        "layers": [_json(vars(layer)) for layer in passage.layers],
     }
+
+
+def _json(value: Any) -> Any:
+    """A value with lists for tuples, as JSON has it."""
+    if isinstance(value, Mapping):
+        return {key: _json(inner) for key, inner in value.items()}
+    return [_json(inner) for inner in value] if isinstance(value, tuple) else value
 
 
 def from_json(data: Mapping[str, Any], source: str) -> Passage:

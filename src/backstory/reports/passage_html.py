@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ SCRIPT = Path(__file__).with_name("passage.js").read_text(encoding="utf-8")
 """What makes the words answer; a page with any number of passages holds it once, after the last of them."""
 SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 """By which the page's policy allows this script and no other."""
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*?(?=[^\S\n]*$)")
 MOST_LOOKED_AT = 5
 """The most earlier words that the panel names."""
 
@@ -25,9 +27,11 @@ def figure(passage: Passage, name: str) -> str:
             '<figure class="passage">',
             _switch(passage, name),
             *(_legend(layer, hidden=i > 0) for i, layer in enumerate(passage.shades)),
+            '<div class="text">',  # the panel stays in sight while the words are, and covers nothing else
             f'<div class="words" aria-label="{escape(passage.title)}">{_words(passage)}</div>',
             '<div class="panel live" role="region" aria-label="The chosen word" hidden>'
             "<p>Point at a word or tap it; or tab to the text and move with the arrow keys.</p></div>",
+            "</div>",
             f"<figcaption>{escape(passage.note)}</figcaption>" if passage.note else "",
             f'<script type="application/json">{_data(passage)}</script>',
             "</figure>",
@@ -68,8 +72,9 @@ def _words(passage: Passage) -> str:
     for place, word in enumerate(passage.words):
         value = first.values[place] if isinstance(first, Numbers) else None
         look = shades.css_class(first, shades.step(first, value)) if first else ""
-        before = word.before if place else ""
-        parts.append(f'{escape(before)}<span class="{look}" title="{escape(passage.told(place))}">'
+        # A blank line becomes a gap smaller than a line; other white space is kept as it is.
+        before = _BLANK_LINE.sub('<i class="gap"></i>', escape(word.before)) if place else ""
+        parts.append(f'{before}<span class="{look}" title="{escape(passage.told(place))}">'
                      f"{escape(word.text)}</span>")  # fmt: skip
     return "".join(parts)
 

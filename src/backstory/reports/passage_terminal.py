@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from rich.color import Color
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
@@ -14,6 +16,17 @@ from backstory.reports.passage_html import scale_ends
 
 MOST_TOLD = 5
 """Words told of below the text: those of the strongest colour."""
+PALE = 300
+"""Sum of red, green and blue from which a colour takes black letters."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known of a terminal's colours."""
+
+    dark: bool
+    many: bool
+    """Millions of colours, not 256."""
 
 
 def show(passage: Passage, console: Console) -> None:
@@ -49,18 +62,19 @@ def _candidates(layer: Candidates, place: int) -> str:
 
 
 def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> None:
-    dark = not os.environ.get("COLORFGBG", "").endswith((";7", ";15"))  # where a terminal says that it is light
+    light = os.environ.get("COLORFGBG", "").endswith((";7", ";15"))  # some terminals say so; most are dark
+    look = Look(not light, console.color_system == "truecolor")
     place, values = _values(layer)
     text = Text()
     for i, (word, value) in enumerate(zip(passage.words, values, strict=True)):
-        style = _style(layer, shades.step(layer, value), dark)
+        style = _style(layer, shades.step(layer, value), look)
         text.append("".join(c for c in word.before if c in " \n") if i else "")
         text.append(_printable(word.text), style + Style(bold=True, underline=True) if i == place else style)
     console.print(Text(passage.title, "bold"))
     console.print()
     console.print(text)
     console.print()
-    console.print(_legend(layer, dark, passage, place))
+    console.print(_legend(layer, look, passage, place))
     if passage.note:
         console.print(Text(passage.note, "dim"))
     if isinstance(layer, Numbers):
@@ -68,7 +82,7 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
         console.print()
         lines = list(columns(passage))
         for line in [lines[0], *(lines[1 + i] for i in strongest)]:
-            console.print(Text(line, "dim" if line is lines[0] else "", no_wrap=True, overflow="ellipsis"))
+            console.print(Text(line, "dim" if line is lines[0] else ""), no_wrap=True, overflow="ellipsis")
 
 
 def _values(layer: Numbers | Weights) -> tuple[int | None, tuple[float | None, ...]]:
@@ -80,21 +94,26 @@ def _values(layer: Numbers | Weights) -> tuple[int | None, tuple[float | None, .
     return place, tuple(found.get(i) for i in range(len(layer.links)))
 
 
-def _legend(layer: Numbers | Weights, dark: bool, passage: Passage, place: int | None) -> Text:
+def _legend(layer: Numbers | Weights, look: Look, passage: Passage, place: int | None) -> Text:
     low, high = ("0", f"{layer.high:.3g}") if isinstance(layer, Weights) else scale_ends(layer)
     legend = Text(f"{layer.name}  {low} ")
     for step in range(-shades.STEPS if layer.kind == "diverging" else 0, shades.STEPS + 1):
-        legend.append("  ", _style(layer, step, dark))
+        legend.append("  ", _style(layer, step, look))
     legend.append(f" {high}")
     about = f"of '{_printable(passage.words[place].text)}' on the words before it. " if place is not None else ""
     return legend.append(f"  {about}{layer.note}", "dim")
 
 
-def _style(layer: Numbers | Weights, step: int, dark: bool) -> Style:
+def _style(layer: Numbers | Weights, step: int, look: Look) -> Style:
     if step == 0:
         return Style()
-    colour = shades.ramp(shades.hue(layer, step), dark)[abs(step) - 1]
-    return Style(color=shades.INK[dark], bgcolor=colour, underline=step < 0)
+    hue, loss = shades.hue(layer, step), step < 0
+    if look.many:
+        ink, colour = shades.INK[look.dark], shades.ramp(hue, look.dark)[abs(step) - 1]
+        return Style(color=ink, bgcolor=colour, underline=loss)
+    number = shades.XTERM[hue, look.dark][abs(step) - 1]
+    pale = sum(Color.from_ansi(number).get_truecolor()) > PALE
+    return Style(color=Color.from_ansi(16 if pale else 231), bgcolor=Color.from_ansi(number), underline=loss)
 
 
 def _printable(text: str) -> str:

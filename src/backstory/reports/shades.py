@@ -9,7 +9,16 @@ INK = ("#22211e", "#e4e1da")
 PAPER = ("#fdfcfa", "#16171a")
 # Warm is what costs (surprisal, a loss), cool what helps or is looked at (a gain, weights). Orange and blue differ for
 # red-green blindness too, and within a ramp lightness alone tells the steps apart.
-_PEAKS = {"warm": ("#f08a24", "#9c4a00"), "cool": ("#5aaee8", "#1b5f9e")}
+_PEAKS = {"warm": ("#ec7d12", "#9c4a00"), "cool": ("#4aa3e2", "#1b5f9e")}
+
+# Terminals of 256 colours have few oranges and blues: the nearest colour of each step would change hue on the way.
+XTERM = {
+    ("warm", False): (230, 230, 223, 223, 222, 216, 215, 208),
+    ("warm", True): (236, 238, 94, 94, 130, 130, 172, 208),
+    ("cool", False): (195, 195, 153, 153, 117, 117, 75, 39),
+    ("cool", True): (236, 238, 24, 24, 25, 25, 32, 39),
+}
+"""Steps 1 to STEPS of a ramp, light and dark, as numbers of the xterm palette."""
 
 
 def ramp(hue: str, dark: bool) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ CSS = (
     --series-blue: #3f9bd8; --series-red: #e97b33; } }
 * { box-sizing: border-box; }
 html { background: var(--paper); color: var(--ink); -webkit-text-size-adjust: 100%; }
-body { margin: 0 auto; max-width: 50rem; padding: 3.5rem 1.5rem 4rem; font: 1.0625rem/1.6 var(--serif);
+body { margin: 0 auto; max-width: 52rem; padding: 3.5rem 1.5rem 4rem; font: 1.0625rem/1.6 var(--serif);
   overflow-wrap: anywhere; }
 h1, h2, h3 { line-height: 1.2; font-weight: 600; text-wrap: balance; }
 h1 { font-size: 2.1rem; letter-spacing: -0.015em; margin: 0 0 1rem; }
@@ -39,7 +39,7 @@ ul.lede { font-size: 1.0625rem; line-height: 1.6; padding-left: 1.1rem; margin: 
 .scroll:focus-visible, summary:focus-visible { outline: 2px solid var(--series-blue); outline-offset: 3px; }
 table { border-collapse: collapse; font: 0.875rem/1.45 var(--sans); font-variant-numeric: tabular-nums; min-width: 100%;
   overflow-wrap: normal; }
-th, td { text-align: left; padding: 0.45rem 0.9rem 0.45rem 0; border-bottom: 1px solid var(--line);
+th, td { text-align: left; padding: 0.45rem 0.8rem 0.45rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 td { white-space: nowrap; }
 table.plain td { white-space: normal; overflow-wrap: anywhere; }
@@ -51,7 +51,7 @@ table.plain th span { -webkit-line-clamp: none; max-width: 20rem; }
 tr > :first-child { position: sticky; left: 0; background: var(--paper); }
 tr > :last-child { padding-right: 0; }
 th.n, td.n { text-align: right; }
-thead th.n { min-width: 5.5rem; }
+thead th.n { min-width: 4.75rem; }
 figure { margin: 1.25rem 0 0; }
 figure svg { display: block; width: 100%; min-width: 20rem; max-width: 40rem; height: auto; font-family: var(--sans); }
 figcaption { margin-top: 0.5rem; }
@@ -76,17 +76,20 @@ blockquote { margin: 1rem 0; padding: 0.1rem 0 0.1rem 1.1rem; border-left: 3px s
   font: 0.8125rem/1.4 var(--sans); color: var(--soft); }
 .passage .legend .note { font-size: inherit; }
 .ramp { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.ramp i { display: inline-block; width: 1rem; height: 0.75rem; vertical-align: -0.06rem; border-bottom: 0; }
+.ramp i { display: inline-block; width: clamp(0.45rem, 2.2vw, 1rem); height: 0.75rem; vertical-align: -0.06rem; }
 .passage [hidden] { display: none; }
 .words { white-space: pre-wrap; line-height: 1.95; margin: 0.9rem 0 1rem; overflow-wrap: anywhere; }
-.words span { border-radius: 3px; padding: 0.14em 0.1em; box-decoration-break: clone; cursor: default;
+.words span { border-radius: 3px; padding: 0.14em 0.06em; box-decoration-break: clone; cursor: default;
   -webkit-box-decoration-break: clone; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .ramp i { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
-.loss { border-bottom: 2px dotted currentColor; }
+.ramp i[class=""] { box-shadow: inset 0 0 0 1px var(--line); }
+.loss { text-decoration: underline dotted 1px; text-underline-offset: 0.22em; }
+.gap { display: block; height: 0.8rem; }
 .words .on { box-shadow: 0 0 0 2px var(--ink); }
 .words span:focus-visible { outline: 2px solid var(--series-blue); outline-offset: 3px; }
-.panel { position: sticky; bottom: 0; min-height: 13.5rem; padding: 0.8rem 0 1rem; background: var(--paper);
+.panel { padding: 0.8rem 0 1rem; background: var(--paper);
   border-top: 1px solid var(--line); font: 0.8125rem/1.45 var(--sans); font-variant-numeric: tabular-nums; }
+.panel.told { position: sticky; bottom: 0; min-height: 13.5rem; }
 .panel p { margin: 0 0 0.4rem; color: var(--soft); }
 .panel b { font: 600 1.0625rem/1.4 var(--serif); color: var(--ink); margin-right: 0.8rem; }
 .panel dl { display: flex; flex-wrap: wrap; gap: 0.2rem 1.4rem; margin: 0 0 0.6rem; font: inherit; }
@@ -105,6 +108,7 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line);
   h1 { font-size: 1.65rem; }
   .lede { font-size: 1.125rem; }
   tbody th span, table.plain th span { max-width: 28vw; }
+  table.settings th span { max-width: 42vw; }
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: 0.6rem; } }
 @media print { body { max-width: none; padding: 0; } figure, tr { break-inside: avoid; } .live { display: none; }
