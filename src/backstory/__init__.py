@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from backstory.api import evaluate, examine, load, report, train
+    from backstory.api import evaluate, examine, explain, load, report, train
     from backstory.config import RunConfig
     from backstory.config.recipes import load as recipe
 
@@ -12,13 +12,14 @@ _HOMES = {
     "RunConfig": ("backstory.config", "RunConfig"),
     "evaluate": ("backstory.api", "evaluate"),
     "examine": ("backstory.api", "examine"),
+    "explain": ("backstory.api", "explain"),
     "load": ("backstory.api", "load"),
     "recipe": ("backstory.config.recipes", "load"),
     "report": ("backstory.api", "report"),
     "train": ("backstory.api", "train"),
 }
 
-__all__ = ["RunConfig", "evaluate", "examine", "load", "recipe", "report", "train"]
+__all__ = ["RunConfig", "evaluate", "examine", "explain", "load", "recipe", "report", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -48,7 +48,7 @@ WORK = [
     "backstory.cli.train.run_training",
     "backstory.reading.evaluate",
     "backstory.context.examine_run",
-    "backstory.explain.explain_run",
+    "backstory.explanations.explain_run",
     "backstory.cli.evaluate.describe",
     "backstory.cli.examine.describe",
     "backstory.cli.explain.show",

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "explain")
 
     from backstory.cli.progress import progress_bar
-    from backstory.explain import Place, explain_run
+    from backstory.explanations import Place, explain_run
     from backstory.reading.evaluation import as_json
     from backstory.reports import check_page
 

@@ -54,5 +54,5 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "corpora": lambda: _descriptions("backstory.text", "CORPORA"),
     "readers": lambda: _descriptions("backstory.reading", "READERS"),
     "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
-    "explanations": lambda: _descriptions("backstory.explain", "EXPLANATIONS"),
+    "explanations": lambda: _descriptions("backstory.explanations", "EXPLANATIONS"),
 }

@@ -111,7 +111,7 @@ footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line);
   table.settings th span { max-width: 42vw; }
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: 0.6rem; } }
-@media print { body { max-width: none; padding: 0; } figure, tr { break-inside: avoid; } .live { display: none; }
-  .passage { break-inside: auto; } .words .on { box-shadow: none; } }
+@media print { body { max-width: none; padding: 0; } figure, tr { break-inside: avoid; }
+  .passage .live { display: none; } .passage { break-inside: auto; } .words .on { box-shadow: none; } }
 """
 )

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backstory.config import UserError, nearest
-from backstory.explain.subject import Explained, Progress, Subject
-from backstory.explain.surprisal import surprisal
+from backstory.explanations.subject import Explained, Progress, Subject
+from backstory.explanations.surprisal import surprisal
 
 
 @dataclass(frozen=True)

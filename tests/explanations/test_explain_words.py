@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from backstory.explain.words import LONGEST, MARK, spans
+from backstory.explanations.words import LONGEST, MARK, spans
 from backstory.text import Vocabulary, build, tokenizer
 from backstory.text.tokenizers import BUILT_IN
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.explain.subject import Explained, Progress, Subject
-from backstory.explain.words import Span, shown
+from backstory.explanations.subject import Explained, Progress, Subject
+from backstory.explanations.words import Span, shown
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
 from backstory.reading.tokens import TokenScores, token_scores

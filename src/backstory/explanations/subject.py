@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backstory.explain.words import Span
+from backstory.explanations.words import Span
 from backstory.reading import Reader
 from backstory.reports.passage import Layer
 from backstory.text import Vocabulary

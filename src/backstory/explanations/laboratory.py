@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError, nearest
-from backstory.explain.explanations import EXPLANATIONS, check_explanation
-from backstory.explain.subject import Subject
-from backstory.explain.words import LONGEST, spans
+from backstory.explanations.explain import EXPLANATIONS, check_explanation
+from backstory.explanations.subject import Subject
+from backstory.explanations.words import LONGEST, spans
 from backstory.models import choose_device, choose_precision
 from backstory.models.loading import load_run
 from backstory.reading.evaluation import READERS, Opened, open_run

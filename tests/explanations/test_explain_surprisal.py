@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from backstory.config import RunConfig, UserError
-from backstory.explain import EXPLANATIONS, Place, explain_run
+from backstory.explanations import EXPLANATIONS, Place, explain_run
 from backstory.models.loading import load_run
 from backstory.reading import evaluate
 from backstory.reading.evaluation import READERS, ReaderKind
