@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.cli.train import run_training
     from backstory.context import examine_run
-    from backstory.explanations import Place, explain_run
+    from backstory.explanations import explain_run
     from backstory.reading import evaluate
     from backstory.reports import write
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         examination = examine_run(out, "truncate", targets=TARGETS, progress=progress)
     print(examining.describe(examination))
     console.rule("[bold]4. report[/]", align="left")
-    explain_run(out, place=Place(at=PASSAGE))
+    explain_run(out)
     page = out / "report.html"
     write([out], page)
     print(
@@ -71,5 +71,3 @@ NEXT = (
 )
 TARGETS = 1000
 """Enough for an interval of the effective context that means something, in some twenty seconds."""
-PASSAGE = 5000
-"""The word of the test split at which the passage of the report begins."""
