@@ -82,5 +82,7 @@ def test_a_page_of_a_text_of_one_s_own_and_the_report(command: Command, run_copy
 def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:
     for flags in ((), ("--at", "3"), ("--words", "9"), ("--context", "2"), ("--precision", "bfloat16")):
         assert command("explain", "surprisal", "run", *flags).code == 0
-    assert len(list(run_copy.glob("explain-surprisal*/result.json"))) == 5
+    Path("test").write_text("ann saw bob\n")  # a text that is called like a split
+    assert command("explain", "surprisal", "run", "--text", "test").code == 0
+    assert len(list(run_copy.glob("explain-surprisal*/result.json"))) == 6
     assert "is of kind training" in command("explain", "surprisal", "run", "--out", "run").mistake()

@@ -181,6 +181,8 @@ def test_mistakes_write_nothing(run: Path, tmp_path: Path, character_run: Path) 
     for mistaken, says in (
         (lambda: explain_run(run, "surprise"), r"no explanation 'surprise' \(did you mean 'surprisal'\?\)"),
         (lambda: explain_run(run, place=Place(at=10**9)), r"--at 1000000000 is beyond the test text, which has"),
+        (lambda: explain_run(run, place=Place(at=-1)), r"begins at token 0 or later"),
+        (lambda: explain_run(run, place=Place(context=-1)), r"after a context of 0 tokens or more"),
         (lambda: explain_run(run, place=Place(text=empty)), r"is empty; give some words"),
         (lambda: explain_run(run, place=Place(words=2001)), r"1 to 2,000 words, not 2,001"),
         (lambda: explain_run(run, place=Place(words=0)), r"1 to 2,000 words, not 0"),

@@ -15,6 +15,7 @@ from backstory.explanations.subject import Subject
 from backstory.explanations.words import LONGEST, spans
 from backstory.models import choose_device, choose_precision
 from backstory.models.loading import load_run
+from backstory.reading import Reader
 from backstory.reading.evaluation import READERS, Opened, open_run
 from backstory.reports.passage import MOST_WORDS, Layer, Passage, to_json
 from backstory.storage.provenance import check_place, write_result
@@ -69,45 +70,29 @@ def explain_run(
     _check(place)
     settings = {"precision": precision, "device": device, "data_dir": data_dir}
     opened = _open(path, place, reader, **settings)
-    ids = opened.split.ids
-    if place.at >= len(ids):
-        raise UserError(f"--at {place.at} is beyond the {place.source} text, which has {len(ids):,} tokens")
+    if place.at >= len(opened.split.ids):
+        raise UserError(
+            f"--at {place.at} is beyond the {place.source} text, which has {len(opened.split.ids):,} tokens"
+        )
     other = None if against is None else _open_other(against, path, place, reader, opened, **settings)
-    usual = {
-        place.source: "test",
-        f"at{place.at}": "at0",
-        f"words{place.words}": "words200",
-        f"context{place.context}": "contextNone",
-        reader: "static",
-        opened.reader.precision.name: "float32",
-        f"against-{against and Path(against).resolve().name}": "against-None",
-    }
-    parts = [_plain(part) for part, default in usual.items() if part != default]
-    destination = Path(out or path / "-".join(["explain", name, *parts]))
+    compared = None if against is None else against if against in READERS else Path(against).resolve().name
+    destination = Path(out or path / _folder(name, place, opened, compared))
     check_place(destination, "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
-
-    start = 0 if place.context is None else max(0, place.at - place.context)
-    vocabulary = opened.dataset.vocabulary
-    longest = place.words * (1 if vocabulary.tokenizer.unit == "word" else 4 * LONGEST)
-    found = spans(vocabulary, np.asarray(ids[place.at : place.at + longest]), place.words)
-    subject = Subject(opened.reader, vocabulary, ids[start : place.at + found[-1].end], place.at - start, found, top,
-                      other and other.reader, _against_name(against))  # fmt: skip
+    subject = _subject(opened, place, top, other and other.reader, compared or "")
     explained = EXPLANATIONS[name].run(subject, progress or (lambda done, total: None))
-    layers = _led_by(layer, explained.layers)
-    title = f"{opened.dataset.corpus} ({place.source})" if place.text is None else place.source
-    title = f"{title}, from {vocabulary.tokenizer.unit} {place.at:,}" if place.at else title
+    words, layers = tuple(span.word for span in subject.spans), _led_by(layer, explained.layers)
     figures = {
         "explanation": name,
         "text": place.source,
         "at": place.at,
-        "context": place.at - start,
-        "tokens": found[-1].end,
-        "unit": vocabulary.tokenizer.unit,
+        "context": subject.start,
+        "tokens": len(subject.ids) - subject.start,
+        "unit": subject.vocabulary.tokenizer.unit,
         "reader": opened.reader.name,
-        "against": against and _against_name(against),
+        "against": compared,
         **explained.figures,
-        "passage": to_json(Passage(tuple(s.word for s in found), layers, title, explained.note)),
+        "passage": to_json(Passage(words, layers, _title(place, opened), explained.note)),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
     return write_result(destination, "explanation", path.name, figures, origin)
@@ -116,6 +101,8 @@ def explain_run(
 def _check(place: Place) -> None:
     if place.text is not None and place.split is not None:
         raise UserError("--text and --split exclude each other; give one of them")
+    if place.at < 0 or (place.context or 0) < 0:
+        raise UserError("a passage begins at token 0 or later, after a context of 0 tokens or more")
     if not 0 < place.words <= MOST_WORDS:
         raise UserError(f"a passage has 1 to {MOST_WORDS:,} words, not {place.words:,}; choose fewer with --words")
 
@@ -160,10 +147,30 @@ def _led_by(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(sorted(layers, key=lambda layer: layer.name != name))
 
 
-def _against_name(against: str | None) -> str:
-    return "" if against is None else against if against in READERS else Path(against).resolve().name
+def _subject(opened: Opened, place: Place, top: int, against: Reader | None, name: str) -> Subject:
+    ids, vocabulary = opened.split.ids, opened.dataset.vocabulary
+    longest = place.words * (1 if vocabulary.tokenizer.unit == "word" else 4 * LONGEST)
+    found = spans(vocabulary, np.asarray(ids[place.at : place.at + longest]), place.words)
+    start = 0 if place.context is None else max(0, place.at - place.context)
+    whole = ids[start : place.at + found[-1].end]
+    return Subject(opened.reader, vocabulary, whole, place.at - start, found, top, against, name)
 
 
-def _plain(part: str) -> str:
-    """Part of a folder's name: letters, digits, dots, dashes."""
-    return re.sub(r"[^\w.-]+", "_", part)
+def _title(place: Place, opened: Opened) -> str:
+    text = f"{opened.dataset.corpus} ({place.source})" if place.text is None else place.source
+    return f"{text}, from {opened.dataset.vocabulary.tokenizer.unit} {place.at:,}" if place.at else text
+
+
+def _folder(name: str, place: Place, opened: Opened, against: str | None) -> str:
+    """The result's folder in the run: whatever is not usual is in its name, so that no passage takes another's place."""
+    parts = (
+        (place.source, "test" if place.text is None else ""),
+        (f"at{place.at}", "at0"),
+        (f"words{place.words}", "words200"),
+        (f"context{place.context}", "contextNone"),
+        (opened.reader.name, "static"),
+        (opened.reader.precision.name, "float32"),
+        (f"against-{against}", "against-None"),
+    )
+    told = "-".join(["explain", name, *(part for part, usual in parts if part != usual)])
+    return re.sub(r"[^\w.-]+", "_", told)

@@ -19,9 +19,9 @@ from backstory.storage.atomic import write_atomically
 
 # The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_SCRIPT_POLICY = f"{_POLICY}; script-src '{passage_html.SCRIPT_HASH}'"
 _SHOWN = ("training", "evaluation", "sample", "explanation")
 """Kinds with a place of their own on the page."""
-_SCRIPT_POLICY = f"{_POLICY}; script-src '{passage_html.SCRIPT_HASH}'"
 
 
 def render(folders: Sequence[Path]) -> str:
@@ -194,10 +194,11 @@ def _samples(runs: Sequence[RunResults]) -> str:
         for result in run.of_kind("sample"):
             f = result.figures
             settings = ", ".join(f"{key.replace('_', ' ')} {plain(value)}" for key, value in f["settings"].items())
+            after = " after the grey words" if f["prompt"] else ""
             parts += [
                 f"<h3>{escape(run.name)}</h3>" if len(runs) > 1 else "",
                 f'<blockquote><span class="prompt">{escape(f["prompt"])}</span>{escape(f["text"])}</blockquote>',
-                f'<p class="note">Written by the model after the grey words. {escape(settings)}</p>',
+                f'<p class="note">Written by the model{after}. {escape(settings)}</p>',
             ]
     return _section("Sample text", *parts) if parts else ""
 

@@ -104,6 +104,7 @@ for (const view of document.querySelectorAll("figure.passage")) {
 
   const box = view.querySelector(".words");
   box.setAttribute("role", "listbox");
+  box.setAttribute("aria-orientation", "horizontal");
   words.forEach((word, i) => {
     word.setAttribute("role", "option");
     word.setAttribute("aria-selected", "false");

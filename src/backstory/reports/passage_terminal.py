@@ -1,7 +1,7 @@
 """The text view in a terminal: words on shades, wrapped at its width; plain columns where there are no colours."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.color import Color
@@ -41,9 +41,10 @@ def show(passage: Passage, console: Console) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def columns(passage: Passage) -> Iterator[str]:
-    """The passage in plain columns, a line per word: its number, the word, its figures, its candidates."""
-    numbers, candidates = passage.numbers, [layer for layer in passage.layers if isinstance(layer, Candidates)]
+def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[str]:
+    """The passage in plain columns, a line per word: its number, the word, its figures (all, or only some), its candidates."""
+    numbers = passage.numbers if of is None else of
+    candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
     heads = [f"{n.name}, {n.unit}" if n.unit else n.name for n in numbers]
     width = max(4, *(len(_printable(word.text)) for word in passage.words))
     yield "  ".join([f"{'':>4}", f"{'word':<{width}}", *heads, *(c.name for c in candidates)]).rstrip()
@@ -80,7 +81,7 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
     if isinstance(layer, Numbers):
         strongest = sorted(range(len(passage.words)), key=lambda i: -abs(values[i] or 0.0))[:MOST_TOLD]
         console.print()
-        lines = list(columns(passage))
+        lines = list(columns(passage, [layer]))
         for line in [lines[0], *(lines[1 + i] for i in strongest)]:
             console.print(Text(line, "dim" if line is lines[0] else ""), no_wrap=True, overflow="ellipsis")
 
