@@ -18,7 +18,7 @@ from backstory.reports import write
 OUT = Path(__file__).with_name("report.png")
 WIDTH, TALL = 880, 6000
 """Pixels of the window: so tall that nothing of the page is out of it."""
-WORD = 30
+WORD = 69
 """The word that is chosen."""
 
 
