@@ -23,6 +23,7 @@ BELOW["context"] = {"reading", *BELOW["reading"]}
 BELOW["interop"] = {"reading", *BELOW["reading"]}
 BELOW["search"] = {"training", *BELOW["training"]}
 BELOW["reports"] = {"config", "storage"}
+BELOW["explanations"] = {"context", "reports", *BELOW["context"]}
 BELOW["papers"] = set(BELOW)
 BELOW["api"] = set(BELOW)
 BELOW["cli"] = set(BELOW)

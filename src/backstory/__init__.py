@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from backstory.api import evaluate, examine, generate, load, report, train
+    from backstory.api import evaluate, examine, explain, generate, load, report, train
     from backstory.config import RunConfig
     from backstory.config.recipes import load as recipe
 
@@ -12,6 +12,7 @@ _HOMES = {
     "RunConfig": ("backstory.config", "RunConfig"),
     "evaluate": ("backstory.api", "evaluate"),
     "examine": ("backstory.api", "examine"),
+    "explain": ("backstory.api", "explain"),
     "generate": ("backstory.api", "generate"),
     "load": ("backstory.api", "load"),
     "recipe": ("backstory.config.recipes", "load"),
@@ -19,7 +20,7 @@ _HOMES = {
     "train": ("backstory.api", "train"),
 }
 
-__all__ = ["RunConfig", "evaluate", "examine", "generate", "load", "recipe", "report", "train"]
+__all__ = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "recipe", "report", "train"]
 
 
 def __getattr__(name: str) -> Any:

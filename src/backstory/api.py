@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backstory.context import examine_run as examine
+from backstory.explanations import explain_run as explain
 from backstory.models import LanguageModel
 from backstory.models.loading import load_run
 from backstory.reading import evaluate, generate
@@ -11,7 +12,7 @@ from backstory.reports import write
 from backstory.text import Vocabulary
 from backstory.training import train
 
-__all__ = ["evaluate", "examine", "generate", "load", "report", "train"]
+__all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "train"]
 
 
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:

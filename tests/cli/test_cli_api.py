@@ -11,7 +11,7 @@ import torch
 import backstory as bs
 from backstory.config import UserError
 
-NAMES = ["RunConfig", "evaluate", "examine", "generate", "load", "recipe", "report", "train"]
+NAMES = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "recipe", "report", "train"]
 
 
 def test_names_are_listed() -> None:
@@ -45,6 +45,9 @@ def test_a_run_from_python(run_copy: Path, desk: Path) -> None:
 
     examination = bs.examine("run", "truncate", targets=20, maximum_context=10, out="examined")
     assert examination == json.loads(Path("examined/result.json").read_text())
+
+    explanation = bs.explain("run", layer="entropy")
+    assert explanation == json.loads((run_copy / "explain-surprisal" / "result.json").read_text())
 
     bs.report(["run"], "page.html")
     assert "tiny" in Path("page.html").read_text()

@@ -10,7 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from backstory.cli import data, demo, evaluate, examine, generate, ls, reader, recipe, report, reproduce, train
+from backstory.cli import data, demo, evaluate, examine, explain, generate, ls, reader, recipe, report, reproduce, train
 from backstory.cli.main import VERBS, main
 from backstory.cli.mistakes import settings
 
@@ -20,6 +20,7 @@ DATACLASSES = [
     (evaluate.Arguments, None),
     (examine.Arguments, None),
     (generate.Arguments, None),
+    (explain.Arguments, None),
     (report.Arguments, None),
     (reproduce.Arguments, None),
     (reader.AuditArguments, None),
@@ -35,6 +36,7 @@ STARTS = [[verb] for verb in VERBS] + [
     ["evaluate", "run"],
     ["examine", "run"],
     ["generate", "run"],
+    ["explain", "surprisal", "run"],
     ["reader", "audit"],
     ["reader", "audit", "run"],
     ["data", "show", "file"],
@@ -51,9 +53,12 @@ WORK = [
     "backstory.cli.train.run_training",
     "backstory.reading.evaluate",
     "backstory.context.examine_run",
+    "backstory.explanations.explain_run",
     "backstory.cli.evaluate.describe",
     "backstory.cli.evaluate.summary",
     "backstory.cli.examine.describe",
+    "backstory.cli.explain.show",
+    "backstory.cli.explain.write_view",
     "backstory.reports.write",
     "backstory.papers.reproduce.Reproduction.run",
 ]

@@ -12,6 +12,7 @@ HELP = r"`backstory {} --help`"
 EVALUATE = "evaluate run"
 EXAMINE = "examine run"
 GENERATE = "generate run"
+EXPLAIN = "explain surprisal run"
 TRAIN = f"train demo --corpus good.txt --out new {' '.join(SMALL)}"
 
 # What is typed, and what the line must say: the mistake, and what to do.
@@ -31,6 +32,8 @@ MISTAKES = [
     ("evaluate --json", r"^name the run's folder: `backstory evaluate RUN \[TEXT\]`$"),
     ("examine", r"^name the run's folder: `backstory examine RUN`$"),
     ("generate", r"^name the run's folder: `backstory generate RUN`$"),
+    ("explain", r"^name what is explained: `backstory explain NAME RUN`$"),
+    ("explain surprisal", r"^name the run's folder: `backstory explain NAME RUN`$"),
     ("reader audit", r"^name the run's folder: `backstory reader audit RUN`$"),
     ("report", r"name at least one run folder: `backstory report"),
     ("data show", r"^name a corpus .*`backstory data show CORPUS`$"),
@@ -108,6 +111,13 @@ MISTAKES = [
     (f"{GENERATE} --prompt", r"--prompt needs a value: text"),
     (f"{GENERATE} words", r"'words' is one too many; the command is `backstory generate RUN`"),
     (f"{GENERATE} --data-dir x", r"there is no flag --data-dir"),
+    (f"{EXPLAIN} --words 0", r"words must be at least 1, not 0"),
+    (f"{EXPLAIN} --words 2001", r"a passage has 1 to 2,000 words, not 2,001; choose fewer with --words"),
+    (f"{EXPLAIN} --at -1", r"at must be at least 0, not -1"),
+    (f"{EXPLAIN} --context -1", r"context must be at least 0, not -1"),
+    (f"{EXPLAIN} --top 101", r"top must be at least 0 and at most 100, not 101"),
+    (f"{EXPLAIN} --at 100000", r"--at 100000 is beyond the test text, which has [\d,]+ tokens"),
+    (f"{EXPLAIN} --text good.txt --split test", r"--text and --split exclude each other; give one"),
     ("reader audit run --places 0", r"places must be at least 1, not 0"),
     ("data show good.txt --minimum-count 0", r"minimum_count must be at least 1, not 0"),
     # Names.
@@ -132,6 +142,14 @@ MISTAKES = [
         f"{EXAMINE} --experiment trunc",
         r"no experiment 'trunc' \(did you mean 'truncate'\?\); `backstory ls experiments`",
     ),
+    (f"{EXPLAIN} --reader statik", r"no reader 'statik' \(did you mean 'static'\?\); `backstory ls readers`"),
+    (f"{EXPLAIN} --text good.txt --reader statik", r"no reader 'statik' \(did you mean 'static'\?\)"),
+    ("explain surprise run", r"no explanation 'surprise' \(did you mean 'surprisal'\?\); there is surprisal"),
+    ("explain surprisal nowhere", r"there is no run folder nowhere; train one"),
+    (f"{EXPLAIN} --split tset", r"no split 'tset' \(did you mean 'test'\?\); there are train, valid, test"),
+    (f"{EXPLAIN} --against statik", r"'statik' is neither a reader \(did you mean 'static'\?\) nor a run folder"),
+    (f"{EXPLAIN} --against other", r"other is no run folder"),
+    (f"{EXPLAIN} --layer surprise", r"no layer 'surprise' \(did you mean 'surprisal'\?\)"),
     (f"{EVALUATE} --split tset", r"no split 'tset' \(did you mean 'test'\?\); there are train, valid, test"),
     (f"{EXAMINE} --split vaild", r"no split 'vaild' \(did you mean 'valid'\?\)"),
     (f"{EVALUATE} --device gpu", r"unknown device 'gpu'; use auto, cpu or cuda"),
@@ -165,6 +183,11 @@ MISTAKES = [
     (f"{TRAIN} --corpus binary.bin", r"binary.bin is not UTF-8 text \(byte 128\); convert it"),
     (f"{TRAIN} --corpus nul.txt", r"nul.txt is binary \(a NUL at byte [\d,]+\); give a text file"),
     (f"{TRAIN} --corpus latin.txt", r"latin.txt is not UTF-8 text \(byte 7\); convert it"),
+    (f"{EXPLAIN} --text empty.txt", r"the empty.txt is empty; give some words"),
+    (f"{EXPLAIN} --text missing.txt", r"cannot read missing.txt: No such file"),
+    (f"{EXPLAIN} --text hollow", r"cannot read hollow: Is a directory"),
+    (f"{EXPLAIN} --text latin.txt", r"latin.txt is not UTF-8 text \(byte 7\)"),
+    (f"{EXPLAIN} --text nul.txt", r"nul.txt is binary \(a NUL at byte [\d,]+\)"),
     ("data show latin.txt", r"latin.txt is not UTF-8 text \(byte 7\); convert it"),
     (f"{EVALUATE} missing.txt", r"cannot read missing.txt: No such file or directory; check its path"),
     (f"{EVALUATE} valid", r"there is no file 'valid'; `--split valid` reads that split"),
@@ -206,6 +229,9 @@ MISTAKES = [
     (f"{TRAIN} --out run --resume", r"run was trained with other settings \(.*text.corpus.*--accept config"),
     (f"{EXAMINE} --maximum-context 9 --out file", r"cannot write to file; choose another folder with --out"),
     (f"{EXAMINE} --maximum-context 9 --out file/below", r"cannot write to file; choose another folder with --out"),
+    (f"{EXPLAIN} --out file", r"cannot write to file; choose another folder with --out"),
+    (f"{EXPLAIN} --html other", r"cannot write other: it is a folder; choose another place for the page"),
+    (f"{EXPLAIN} --html nowhere/p.html", r"nowhere is no folder that can be written to; choose another place"),
     ("report run --out file/page.html", r"cannot write file/page.html: Not a directory; choose another place"),
     ("report run --out other", r"cannot write other: Is a directory; choose another place"),
 ]

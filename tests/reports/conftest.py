@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from passages import passage
+
+from backstory.reports.passage import to_json
 
 CONFIG = "text:\n  corpus: stdlib\ntraining:\n  epochs: 3\nseed: 1\n"
 PERPLEXITIES = (270.4, 160.2, 130.1)
@@ -70,6 +73,17 @@ def truncation(**changes: Any) -> dict[str, Any]:
             "effective_context": found} | changes  # fmt: skip
 
 
+def explanation(**changes: Any) -> dict[str, Any]:
+    return {"explanation": "surprisal", "text": "test", "at": 10, "context": 10, "tokens": 6, "unit": "word",
+            "reader": "static", "against": "b", "nats_per_token": math.log(98.1), "perplexity": 98.1,
+            "against_nats_per_token": math.log(120.0), "passage": to_json(passage())} | changes  # fmt: skip
+
+
+def sample(**changes: Any) -> dict[str, Any]:
+    settings = {"temperature": 0.8, "top_k": None, "seed": 1}
+    return {"prompt": "Return a list", "text": " of the names.\n\nAnd <more>", "settings": settings} | changes
+
+
 def log() -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for record in curve():
@@ -129,6 +143,6 @@ def made() -> Any:
         pass
 
     builders = Builders()
-    for build in (result, training, evaluation, truncation, everything, log, provenance):
+    for build in (result, training, evaluation, truncation, explanation, sample, everything, log, provenance):
         setattr(builders, build.__name__, build)
     return builders

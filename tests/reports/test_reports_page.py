@@ -1,5 +1,8 @@
 """The page is whole, safe, self-contained and says what was measured, beside its unit, tokens and audit."""
 
+import base64
+import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -11,7 +14,8 @@ from typing import Any
 import pytest
 
 from backstory.config import UserError
-from backstory.reports import render, write
+from backstory.reports import render, render_passage, result_from, write
+from backstory.reports.words import passage_summary
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -205,6 +209,69 @@ def test_unknown_kinds_and_experiments_are_shown_plainly(run: Any, made: Any) ->
     assert "demo has the results below." in page.text
 
 
+def with_passages(made: Any) -> dict[str, Any]:
+    return made.everything() | {
+        "explain-surprisal": made.result("explanation", made.explanation()),
+        "sample": made.result("sample", made.sample()),
+    }
+
+
+def test_samples_and_passages_have_their_places(run: Any, made: Any) -> None:
+    html = render([run(results=with_passages(made))])
+    page = Page(html)
+    assert [name for level, name in page.headings if level == "h2"] == [
+        "Figures", "Learning", "Context", "Sample text", "Word by word", "Settings", "Measure it again"]  # fmt: skip
+    assert '<span class="prompt">Return a list</span> of the names.\n\nAnd &lt;more&gt;</blockquote>' in html
+    assert "temperature 0.8, top k –, seed 1" in page.text
+    assert ("h3", "A <passage>") in page.headings
+    assert (
+        "demo reads these 6 words at perplexity 98.1 per word, against 120.0 with b; 10 words before them were read first."
+    ) in flat(page)
+    assert "backstory explanation demo" in page.text  # how to measure it again
+
+
+def test_only_the_script_of_the_passages_may_run(run: Any, made: Any) -> None:
+    html = render([run(results=with_passages(made)), run("b", with_passages(made), name="b")])
+    page = Page(html)
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = [a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == [f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"]
+    assert page.count("script") == 3  # the data of two passages, and the one script
+    names = [a["name"] for t, a in page.tags if t == "input"]
+    assert len(names) == 6 and len(set(names)) == 2  # each passage switches its own layers
+
+
+def test_a_passage_alone_is_a_page(made: Any) -> None:
+    result = result_from(json.dumps(made.result("explanation", made.explanation())), "x")
+    page = Page(render_passage(result))
+    assert page.headings[0] == ("h1", "A <passage>") and "demo reads these 6 words" in flat(page)
+    assert "abc123" in page.text and "backstory explanation demo" in page.text
+
+
+@pytest.mark.parametrize("reader, says", [("static", "words at"), ("cache", "words with the cache reader at")])
+def test_what_is_said_of_a_passage(reader: str, says: str, made: Any) -> None:
+    figures = made.explanation(reader=reader, against=None, context=0)
+    del figures["against_nats_per_token"]
+    said = passage_summary(result_from(json.dumps(made.result("explanation", figures)), "x"))
+    assert said == f"demo reads these 6 {says} perplexity 98.1 per word; nothing was read first."
+    later = made.result("explanation", {"explanation": "buffer", "passage": figures["passage"]})
+    assert passage_summary(result_from(json.dumps(later), "x")) == ""
+
+
+def test_settings_that_differ_are_set_side_by_side(run: Any) -> None:
+    config = "text:\n  corpus: stdlib\nmodel:\n  core: {layers: 1}\ntraining:\n  epochs: 3\nseed: 1\n"
+    page = Page(render([run(), run("b", name="b", config=config), run("c", name="c", config=config + "extra: {}\n")]))
+    assert ["Setting", "demo", "b", "c"] in page.rows
+    assert ["model.core.layers", "–", "1", "1"] in page.rows and ["extra", "–", "–", "none"] in page.rows
+    assert not any(row[0] in ("text.corpus", "seed") for row in page.rows)
+
+
+@pytest.mark.parametrize("config", ["a: [1", "- 1\n", "", "a: 1\na: 2\n: :"])
+def test_settings_that_cannot_be_read_are_not_compared(config: str, run: Any) -> None:
+    assert "settings" not in [a.get("class") for _, a in Page(render([run(), run("b", config=config)])).tags]
+
+
 HOSTILE = "\"><script>alert('x')</script><img src=http://evil.example/x onerror=alert(1)>"
 
 
@@ -231,6 +298,17 @@ def test_hostile_text_stays_text_and_nothing_is_loaded(run: Any, made: Any) -> N
     assert "@import" not in html
     policy = [a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
     assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_hostile_passages_stay_text(run: Any, made: Any) -> None:
+    results = {below: hostile(content) for below, content in with_passages(made).items()}
+    html = render([run(results=results)])
+    page = Page(html)
+    words = [a for t, a in page.tags if t == "span" and a.get("title") is not None]
+    assert len(words) == 6 and page.count("img") == 0 and page.count("script") == 2
+    assert not any(k.startswith("on") for _, attrs in page.tags for k in attrs)
+    (data,) = re.findall(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)
+    assert json.loads(data)["words"][0]["text"] == HOSTILE and "<" not in data
 
 
 def test_ids_are_unique_headings_do_not_skip_and_wide_things_scroll(run: Any, made: Any) -> None:

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.cli.train import run_training
     from backstory.context import examine_run
+    from backstory.explanations import explain_run
     from backstory.reading import evaluate
     from backstory.reports import write
 
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         examination = examine_run(out, "truncate", targets=TARGETS, progress=progress)
     print(examining.describe(examination))
     console.rule("[bold]4. report[/]", align="left")
+    explain_run(out)
     page = out / "report.html"
     write([out], page)
     print(
@@ -62,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 NEXT = (
     ("backstory evaluate {out} --split valid --json", "the figures as JSON"),
+    ("backstory explain surprisal {out} --at 5000", "how surprising each word of a passage is"),
     ("backstory ls", "models, recipes, corpora, experiments"),
     ("backstory train demo --corpus my.txt --out runs/my", "the same on a text of your own"),
     ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model, every setting in a file"),

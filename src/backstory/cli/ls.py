@@ -1,4 +1,4 @@
-"""`backstory ls`: models, recipes, corpora, readers, experiments and grids."""
+"""`backstory ls`: models, recipes, corpora, readers, experiments, explanations and grids."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,10 @@ class Arguments:
 
     kind: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="[KIND]", help="models, recipes, corpora, readers, experiments, grids, or all."),
+        tyro.conf.arg(
+            metavar="[KIND]",
+            help="models, recipes, corpora, readers, experiments, explanations, grids, or all.",
+        ),
     ] = "all"
 
 
@@ -59,5 +62,6 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "corpora": lambda: _descriptions("backstory.text", "CORPORA"),
     "readers": lambda: _descriptions("backstory.reading", "READERS"),
     "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
+    "explanations": lambda: _descriptions("backstory.explanations", "EXPLANATIONS"),
     "grids": _grids,
 }

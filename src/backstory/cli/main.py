@@ -15,12 +15,13 @@ VERBS = {
     "evaluate": "read a split of a corpus, or a text, with a trained model and score it",
     "generate": "go on with a text as a trained model would",
     "examine": "measure how a model uses its context",
+    "explain": "show what a model makes of a passage, word by word",
     "reproduce": "run the systems of a paper and say which of its claims hold",
     "report": "make one page of the results in run folders",
     "reader": "test that a reader's scores are honest (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
-    "ls": "list models, recipes, corpora, readers, experiments, grids",
+    "ls": "list models, recipes, corpora, readers, experiments, explanations, grids",
 }
 
 

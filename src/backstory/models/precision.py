@@ -45,7 +45,7 @@ def choose_device(wanted: str) -> torch.device:
     """Resolve `auto`, `cpu` or `cuda`. Raises UserError for a device that is not there."""
     # float32 means float32: recurrent layers on a GPU would take TF32, of 10 bits, and read a text differently in blocks
     # of different length.
-    torch.backends.cudnn.rnn.fp32_precision = "ieee"
+    torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -1,7 +1,8 @@
 """Result files to tables, plots and one self-contained HTML page; this room reads files only and imports no torch."""
 
 from backstory.reports.markdown import fill
-from backstory.reports.page import render, write
+from backstory.reports.page import check_page, render, render_passage, write, write_page
+from backstory.reports.passage import Candidates, Layer, Numbers, Passage, Weights, Word
 from backstory.reports.plots import Plot, context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read, result_from
 from backstory.reports.shapes import SCHEMA
@@ -9,19 +10,28 @@ from backstory.reports.tables import Column, Table, to_html, to_markdown, to_tex
 
 __all__ = [
     "SCHEMA",
+    "Candidates",
     "Column",
+    "Layer",
+    "Numbers",
+    "Passage",
     "Plot",
     "Result",
     "RunResults",
     "Table",
+    "Weights",
+    "Word",
+    "check_page",
     "context_curves",
     "fill",
     "learning_curves",
     "read",
     "render",
+    "render_passage",
     "result_from",
     "to_html",
     "to_markdown",
     "to_text",
     "write",
+    "write_page",
 ]

@@ -1,21 +1,27 @@
 """One self-contained HTML page about one or several runs, made from their files alone."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.reports import provenance, reproductions, tables
+from backstory.reports import passage_html, provenance, reproductions, tables
+from backstory.reports.formats import plain
+from backstory.reports.passage import from_json
 from backstory.reports.plots import Plot, context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read
 from backstory.reports.tables import Table, to_html
 from backstory.reports.theme import CSS
-from backstory.reports.words import comparison, failures, reading, summary
+from backstory.reports.words import comparison, failures, passage_summary, reading, summary
 from backstory.storage.atomic import write_atomically
 
 # The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_SCRIPT_POLICY = f"{_POLICY}; script-src '{passage_html.SCRIPT_HASH}'"
+_SHOWN = ("training", "evaluation", "reproduction", "sample", "explanation")
+"""Kinds with a place of their own on the page."""
 
 
 def render(folders: Sequence[Path]) -> str:
@@ -28,14 +34,34 @@ def render(folders: Sequence[Path]) -> str:
     distinct = {folder.resolve(): folder for folder in reversed(folders)}
     runs = _own_names([read(folder) for folder in reversed(distinct.values())])
     title = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared"
-    sections = (_reproductions, _figures, _learning, _context, _others, _settings, _rerun)
+    sections = (_reproductions, _figures, _learning, _context, _samples, _passages, _others, _settings, _rerun)
     body = "\n".join(text for section in sections if (text := section(runs)))
+    footer = (
+        "Made from the runs’ result files alone. Perplexity is the exponential of the mean negative log-likelihood per\n"
+        "unit; lower is better."
+    )
+    return document(title, _lede(runs), body, footer, script=any(run.of_kind("explanation") for run in runs))
+
+
+def render_passage(result: Result) -> str:
+    """A result of kind explanation as a page of its own that loads nothing."""
+    passage = from_json(result.figures["passage"], result.source)
+    facts = _facts(provenance.facts(RunResults(result.name, "", (), (), (result,))))
+    command = result.provenance.get("command")
+    again = _section("Measure it again", f"<pre>{escape(command)}</pre>" if command else "", facts)
+    lede = f'<p class="lede">{escape(passage_summary(result))}</p>'
+    body = f"{passage_html.figure(passage, 'passage')}\n{again}"
+    return document(passage.title, lede, body, "Made from the result file alone.", script=True)
+
+
+def document(title: str, lede: str, body: str, footer: str, script: bool) -> str:
+    """A whole page around HTML that is escaped already; `title` and `footer` are raw text."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{_SCRIPT_POLICY if script else _POLICY}">
 <title>{escape(title)} – Backstory report</title>
 <style>{CSS}</style>
 </head>
@@ -43,14 +69,13 @@ def render(folders: Sequence[Path]) -> str:
 <header>
 <p class="kicker">Backstory report</p>
 <h1>{escape(title)}</h1>
-{_lede(runs)}
+{lede}
 </header>
 <main>
 {body}
 </main>
-<footer>Made from the runs’ result files alone. Perplexity is the exponential of the mean negative log-likelihood per
-unit; lower is better.</footer>
-</body>
+<footer>{escape(footer)}</footer>
+{f"<script>{passage_html.SCRIPT}</script>" if script else ""}</body>
 </html>
 """
 
@@ -60,7 +85,19 @@ def write(folders: Sequence[Path], out: Path) -> None:
 
     Raises UserError as `render` does, and if `out` cannot be written.
     """
-    page = render(folders)
+    write_page(out, render(folders))
+
+
+def check_page(out: Path) -> None:
+    """Raise UserError where a page cannot be written: better before long work than after it."""
+    there = out.parent.is_dir() and os.access(out.parent, os.W_OK | os.X_OK)
+    if out.is_dir() or not there:
+        problem = "it is a folder" if out.is_dir() else f"{out.parent} is no folder that can be written to"
+        raise UserError(f"cannot write {out}: {problem}; choose another place for the page")
+
+
+def write_page(out: Path, page: str) -> None:
+    """Write a page whole or not at all. Raises UserError if it cannot be written."""
     try:
         write_atomically(out, page)
     except OSError as error:
@@ -165,15 +202,40 @@ def _context(runs: Sequence[RunResults]) -> str:
     return _section("Context", *parts) if parts else ""
 
 
+def _samples(runs: Sequence[RunResults]) -> str:
+    """Text that the runs wrote."""
+    parts = []
+    for run in runs:
+        for result in run.of_kind("sample"):
+            f = result.figures
+            settings = ", ".join(f"{key.replace('_', ' ')} {plain(value)}" for key, value in f["settings"].items())
+            after = " after the grey words" if f["prompt"] else ""
+            parts += [
+                f"<h3>{escape(run.name)}</h3>" if len(runs) > 1 else "",
+                f'<blockquote><span class="prompt">{escape(f["prompt"])}</span>{escape(f["text"])}</blockquote>',
+                f'<p class="note">Written by the model{after}. {escape(settings)}</p>',
+            ]
+    return _section("Sample text", *parts) if parts else ""
+
+
+def _passages(runs: Sequence[RunResults]) -> str:
+    """Explanations: passages whose words are coloured by what the model made of them."""
+    parts = []
+    for run in runs:
+        for result in run.of_kind("explanation"):
+            passage = from_json(result.figures["passage"], result.source)
+            heading = f"{run.name}: {passage.title}" if len(runs) > 1 else passage.title
+            figure = passage_html.figure(passage, f"passage{len(parts) + 1}")
+            parts.append(f"<h3>{escape(heading)}</h3>\n<p>{escape(passage_summary(result))}</p>\n{figure}")
+    return _section("Word by word", *parts) if parts else ""
+
+
 def _others(runs: Sequence[RunResults]) -> str:
     """Kinds and experiments this version does not know, plainly."""
     parts = []
     for run in runs:
         for result in run.results:
-            known = (
-                result.kind in ("training", "evaluation", "reproduction")
-                or result.figures.get("experiment") == "truncate"
-            )
+            known = result.kind in _SHOWN or result.figures.get("experiment") == "truncate"
             if not known:
                 table = to_html(tables.plain(result.figures)).replace("<table>", '<table class="plain">', 1)
                 heading = f"{run.name}: {result.label}"
@@ -182,8 +244,10 @@ def _others(runs: Sequence[RunResults]) -> str:
 
 
 def _settings(runs: Sequence[RunResults]) -> str:
-    parts = [_details(f"Settings of {run.name}", f"<pre>{escape(run.config)}</pre>") for run in runs if run.config]
-    return _section("Settings", *parts) if parts else ""
+    differ = _table(tables.differences(runs), "Settings that differ").replace("<table>", '<table class="settings">', 1)
+    parts = [differ]
+    parts += [_details(f"Settings of {run.name}", f"<pre>{escape(run.config)}</pre>") for run in runs if run.config]
+    return _section("Settings", *parts) if any(parts) else ""
 
 
 def _rerun(runs: Sequence[RunResults]) -> str:
@@ -192,6 +256,9 @@ def _rerun(runs: Sequence[RunResults]) -> str:
         commands = "\n".join(provenance.commands(run))
         parts.append(f"<h3>{escape(run.name)}</h3>" if len(runs) > 1 else "")
         parts.append(f"<pre>{escape(commands)}</pre>" if commands else "")
-        facts = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in provenance.facts(run))
-        parts.append(f"<dl>{facts}</dl>")
+        parts.append(_facts(provenance.facts(run)))
     return _section("Measure it again", *parts)
+
+
+def _facts(pairs: Sequence[tuple[str, str]]) -> str:
+    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in pairs) + "</dl>"

@@ -19,7 +19,7 @@ class Result:
     """One result file (docs/results.md describes every field)."""
 
     kind: str
-    """training, evaluation, examination, reproduction, or a kind of a later version."""
+    """training, evaluation, examination, reproduction, sample, explanation, or a kind of a later version."""
     name: str
     """Name of the run or model that was measured."""
     figures: Record
@@ -39,6 +39,8 @@ class Result:
             return f"examine {f['experiment']} on {f.get('split', 'unknown text')}"
         if self.kind == "reproduction":
             return f"reproduce {f['grid']} ({f['scale']})"
+        if self.kind == "explanation":
+            return f"explain {f['explanation']} of {f.get('text', 'unknown text')}"
         return "train" if self.kind == "training" else self.kind
 
     @property
@@ -113,7 +115,7 @@ def result_from(text: str, source: str) -> Result:
 
 
 _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")
-_KINDS = ("training", "evaluation", "examination", "reproduction")
+_KINDS = ("training", "evaluation", "examination", "reproduction", "sample", "explanation")
 
 
 def _order(result: Result) -> tuple[int, str]:

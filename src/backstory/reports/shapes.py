@@ -3,6 +3,7 @@
 from typing import Any
 
 from backstory.config import UserError
+from backstory.reports.passage import from_json
 
 SCHEMA = 1
 """The schema number this version reads and writes."""
@@ -93,6 +94,8 @@ CLAIM = {
     "verdict": _TEXT,
 }
 _BOOLEANS = (_BOOLEAN, _BOOLEAN_OR_NULL)
+SAMPLE = {"prompt": _TEXT, "text": _TEXT, "settings": _OBJECT}
+EXPLANATION = {"explanation": _TEXT, "passage": _OBJECT}
 _TYPES: dict[str, tuple[type, ...]] = {
     _NUMBER: (int, float),
     _NUMBER_OR_NULL: (int, float, type(None)),
@@ -118,6 +121,11 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(EVALUATION, figures, "figures", source)
         if figures.get("audit") is not None:
             _match({"passed": _BOOLEAN}, figures["audit"], "figures.audit", source)
+    if data["kind"] == "sample":
+        _match(SAMPLE, figures, "figures", source)
+    if data["kind"] == "explanation":
+        _match(EXPLANATION, figures, "figures", source)
+        from_json(figures["passage"], source)
     if data["kind"] == "examination":
         _match({"experiment": _TEXT}, figures, "figures", source)
         if figures["experiment"] == "truncate":

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+import yaml
+
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count, decimal, plural
 from backstory.reports.results import Record, Result, RunResults
@@ -81,6 +83,19 @@ def conditions(result: Result) -> Table:
     rows.append(("full", formats.perplexity(f["baseline"]["perplexity"]), MISSING, MISSING, MISSING, over))
     return Table(columns("Context", f"Perplexity per {f['unit']}#", "Increase (nats per token)#", "95% interval#",
                           "Increase of perplexity#", "Over#"), tuple(rows))  # fmt: skip
+
+
+def differences(runs: Sequence[RunResults]) -> Table:
+    """The settings on which the runs differ, a row each and a column per run; no rows where there are none to compare."""
+    found = [_settings(run) for run in runs]
+    if len(runs) < 2 or not all(found):
+        return Table((), ())
+    settings = [dict(_flat(one, "")) for one in found]
+    names = dict.fromkeys(name for one in settings for name in one)
+    rows = tuple((name, *(one.get(name, MISSING) for one in settings)) for name in names)
+    return Table(
+        (Column("Setting"), *(Column(run.name) for run in runs)), tuple(row for row in rows if len(set(row[1:])) > 1)
+    )
 
 
 def plain(values: Record) -> Table:
@@ -170,6 +185,15 @@ def _flat(value: object, path: str) -> list[tuple[str, str]]:
     if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
         return [pair for index, inner in enumerate(value) for pair in _flat(inner, f"{path}[{index}]")]
     return [(path or "figures", formats.plain(value) if value != {} else "none")]
+
+
+def _settings(run: RunResults) -> Record:
+    """A run's settings; empty where they cannot be read."""
+    try:
+        found = yaml.safe_load(run.config)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _escape_markdown(text: str) -> str:

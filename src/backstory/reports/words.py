@@ -148,6 +148,22 @@ def context_caption(examinations: Sequence[tuple[str, Result]]) -> str:
     return "; ".join(parts) + f".{tail}"
 
 
+def passage_summary(result: Result) -> str:
+    """One sentence on a passage that was read: how well, against what, after how much context; empty where unknown."""
+    f = result.figures
+    if not all(isinstance(f.get(key), int | float) for key in ("perplexity", "tokens", "context")):
+        return ""
+    unit = str(f.get("unit", "token"))
+    reader = "" if f.get("reader") == "static" else f" with the {f.get('reader')} reader"
+    other = f.get("against_nats_per_token")
+    against = f", against {formats.perplexity(math.exp(min(other, 700)))} with {f.get('against')}" if other else ""
+    before = f"{count(f['context'])} {plural(unit, f['context'])} before them were" if f["context"] else "nothing was"
+    return (
+        f"{result.name} reads these {count(f['tokens'])} {plural(unit, f['tokens'])}{reader} at perplexity "
+        f"{formats.perplexity(f['perplexity'])} per {unit}{against}; {before} read first."
+    )
+
+
 def _per_unit(run: RunResults) -> str:
     training = run.training
     if training is None:

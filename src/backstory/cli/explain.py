@@ -1,0 +1,111 @@
+"""`backstory explain NAME RUN`: what a model makes of a passage, word by word, in the terminal or as a page."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.cli.run_arguments import RunArguments
+from backstory.config.schema import between
+
+
+@dataclass(frozen=True)
+class Named:
+    """Which explanation; apart, so that it comes before the run."""
+
+    name: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="NAME", help="What is explained; `backstory ls explanations`."),
+    ]
+
+
+@dataclass(frozen=True)
+class Arguments(RunArguments, Named):
+    """Show a passage with what the model made of every word: surprisal, what it expected, what another reader gains."""
+
+    text: Path | None = None
+    """A text file of your own to read, in place of a split."""
+    split: str | None = None
+    """train, valid or test (else test)."""
+    at: int = between(0, 0)
+    """The token at which the passage begins; what comes before it is read too."""
+    words: int = between(200, 1)
+    """Words of the passage, 2000 at most."""
+    context: int | None = between(None, 0)
+    """The most tokens before the passage that are read (else all)."""
+    reader: str = "static"
+    """How it is read: `backstory ls readers`."""
+    against: str | None = None
+    """A reader, or another run's folder: show what is gained over it."""
+    top: int = between(5, 0, 100)
+    """The most candidates of a word."""
+    layer: str | None = None
+    """What colours the words at first: surprisal, entropy, ..."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Precision of matrix products."""
+    html: Path | None = None
+    """A page to write, in place of the text in the terminal."""
+    out: Path | None = None
+    """Where result.json goes (else RUN/explain-NAME)."""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print the result as JSON."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = parse(Arguments, arguments, "explain")
+
+    from backstory.cli.progress import progress_bar
+    from backstory.explanations import Place, explain_run
+    from backstory.reading.evaluation import as_json
+    from backstory.reports import check_page
+
+    if given.html is not None:
+        check_page(given.html)
+    with progress_bar(f"explaining {given.name}") as progress:
+        result = explain_run(
+            given.run,
+            given.name,
+            Place(given.split, given.at, given.words, given.context, given.text),
+            reader=given.reader,
+            against=given.against,
+            top=given.top,
+            layer=given.layer,
+            precision=given.precision,
+            device=given.device,
+            data_dir=given.data_dir,
+            out=given.out,
+            progress=progress,
+        )
+    if given.html is not None:
+        write_view(result, given.html)
+    if given.json:
+        print(as_json(result))
+    elif given.html is not None:
+        print(given.html)
+    else:
+        show(result)
+    return 0
+
+
+def write_view(result: dict[str, Any], page: Path) -> None:
+    """Write a result of `explain_run` as a page."""
+    from backstory.reports import render_passage, result_from, write_page
+
+    write_page(page, render_passage(result_from(json.dumps(result), "the result")))
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print a result of `explain_run` for a person."""
+    from rich.console import Console
+
+    from backstory.reports import passage_terminal, result_from
+    from backstory.reports.passage import from_json
+    from backstory.reports.words import passage_summary
+
+    console, read = Console(), result_from(json.dumps(result), "the result")
+    passage_terminal.show(from_json(read.figures["passage"], read.source), console)
+    print(f"\n{passage_summary(read)}")

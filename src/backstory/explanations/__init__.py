@@ -1,0 +1,6 @@
+"""What a model makes of a passage, word by word: explanations, each a few layers of the reports' text view."""
+
+from backstory.explanations.explain import EXPLANATIONS, Explanation, check_explanation
+from backstory.explanations.laboratory import Place, explain_run
+
+__all__ = ["EXPLANATIONS", "Explanation", "Place", "check_explanation", "explain_run"]

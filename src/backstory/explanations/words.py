@@ -1,0 +1,81 @@
+"""Tokens as words to show: which tokens make up a word, and the white space before it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from backstory.reports.passage import Word
+from backstory.text import Vocabulary
+from backstory.text.tokenizers import END
+
+MARK = "¶"
+"""How the token at the end of a line or paragraph is shown."""
+LONGEST = 32
+"""Characters after which a word made of smaller tokens ends in any case: not every script puts spaces between words."""
+_WINDOW = 8
+"""Tokens before a piece that may decide how it is spelled."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A word of the text: tokens from `start` up to `end` of the ids it was made from."""
+
+    word: Word
+    start: int
+    end: int
+
+
+def shown(token: str) -> str:
+    """A token as it is shown."""
+    return MARK if token == END else token
+
+
+def spans(vocabulary: Vocabulary, ids: np.ndarray, most: int) -> list[Span]:
+    """The first `most` words of the ids (N,): a token each, or, of smaller units, what stands between white space.
+
+    Every token belongs to a word, and the words follow each other without a gap.
+    """
+    made = _whole(vocabulary, ids[:most]) if vocabulary.tokenizer.unit == "word" else _folded(vocabulary, ids)
+    return list(islice(made, most))
+
+
+def _whole(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
+    tokens = vocabulary.tokens(ids)
+    text, place = vocabulary.tokenizer.join(tokens), 0
+    for i, token in enumerate(tokens):
+        if token == END:  # in the text only white space stands for it, which comes before the next word
+            yield Span(Word(MARK), i, i + 1)
+            continue
+        start = text.index(token, place)
+        yield Span(Word(token, text[place:start]), i, i + 1)
+        place = start + len(token)
+
+
+def _folded(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
+    text, start = "", 0
+    for i, piece in enumerate(_pieces(vocabulary, ids)):
+        apart = piece[:1].isspace() or text[-1:].isspace() or len(text) >= LONGEST
+        if text.strip() and piece and apart:
+            yield Span(_word(text), start, i)
+            text, start = "", i
+        text += piece
+    if len(ids):
+        yield Span(_word(text), start, len(ids))
+
+
+def _word(text: str) -> Word:
+    """A word without the white space around it; of white space alone, a mark."""
+    inside = text.strip()
+    return Word(inside or "␣", text[: len(text) - len(text.lstrip())])
+
+
+def _pieces(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[str]:
+    """The text that each token adds; one that ends inside a character adds it with the token that completes it."""
+    for i in range(len(ids)):
+        first = max(0, i - _WINDOW)
+        before = vocabulary.decode(ids[first:i]).rstrip("\N{REPLACEMENT CHARACTER}")
+        with_it = vocabulary.decode(ids[first : i + 1])
+        piece = with_it.removeprefix(before) if with_it.startswith(before) else vocabulary.words[ids[i]]
+        yield piece.rstrip("\N{REPLACEMENT CHARACTER}")

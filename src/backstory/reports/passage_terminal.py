@@ -1,0 +1,122 @@
+"""The text view in a terminal: words on shades, wrapped at its width; plain columns where there are no colours."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.color import Color
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from backstory.reports import shades
+from backstory.reports.formats import MISSING
+from backstory.reports.passage import Candidates, Numbers, Passage, Weights
+from backstory.reports.passage_html import scale_ends
+
+MOST_TOLD = 5
+"""Words told of below the text: those of the strongest colour."""
+PALE = 300
+"""Sum of red, green and blue from which a colour takes black letters."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known of a terminal's colours."""
+
+    dark: bool
+    many: bool
+    """Millions of colours, not 256."""
+
+
+def show(passage: Passage, console: Console) -> None:
+    """Print the passage, its words coloured by its first layer that can.
+
+    Without colours (no terminal, NO_COLOR, TERM=dumb): a line per word with all its figures.
+    """
+    if console.is_terminal and console.color_system and not console.no_color and passage.shades:
+        _coloured(passage, console, passage.shades[0])
+        return
+    for line in columns(passage):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[str]:
+    """The passage in plain columns, a line per word: its number, the word, its figures (all, or only some), its candidates."""
+    numbers = passage.numbers if of is None else of
+    candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
+    heads = [f"{n.name}, {n.unit}" if n.unit else n.name for n in numbers]
+    width = max(4, *(len(_printable(word.text)) for word in passage.words))
+    yield "  ".join([f"{'':>4}", f"{'word':<{width}}", *heads, *(c.name for c in candidates)]).rstrip()
+    for i, word in enumerate(passage.words):
+        values = [MISSING if (v := n.values[i]) is None else n.written(v).removesuffix(n.unit).strip() for n in numbers]
+        figures = [f"{value:>{len(head)}}" for value, head in zip(values, heads, strict=True)]
+        yield "  ".join(
+            [f"{i + 1:>4}", f"{_printable(word.text):<{width}}", *figures, *(_candidates(c, i) for c in candidates)]
+        ).rstrip()
+
+
+def _candidates(layer: Candidates, place: int) -> str:
+    parts = layer.lists[place]
+    told = {part: ", ".join(f"{_printable(token)} {p:.3f}" for token, p in tokens) for part, tokens in parts.items()}
+    return "; ".join(tokens if len(told) == 1 else f"{part}: {tokens}" for part, tokens in told.items())
+
+
+def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> None:
+    light = os.environ.get("COLORFGBG", "").endswith((";7", ";15"))  # some terminals say so; most are dark
+    look = Look(not light, console.color_system == "truecolor")
+    place, values = _values(layer)
+    text = Text()
+    for i, (word, value) in enumerate(zip(passage.words, values, strict=True)):
+        style = _style(layer, shades.step(layer, value), look)
+        text.append("".join(c for c in word.before if c in " \n") if i else "")
+        text.append(_printable(word.text), style + Style(bold=True, underline=True) if i == place else style)
+    console.print(Text(passage.title, "bold"))
+    console.print()
+    console.print(text)
+    console.print()
+    console.print(_legend(layer, look, passage, place))
+    if passage.note:
+        console.print(Text(passage.note, "dim"))
+    if isinstance(layer, Numbers):
+        strongest = sorted(range(len(passage.words)), key=lambda i: -abs(values[i] or 0.0))[:MOST_TOLD]
+        console.print()
+        lines = list(columns(passage, [layer]))
+        for line in [lines[0], *(lines[1 + i] for i in strongest)]:
+            console.print(Text(line, "dim" if line is lines[0] else ""), no_wrap=True, overflow="ellipsis")
+
+
+def _values(layer: Numbers | Weights) -> tuple[int | None, tuple[float | None, ...]]:
+    """The value of every word; of weights, those of the word that looks back the most, which is named first."""
+    if isinstance(layer, Numbers):
+        return None, layer.values
+    place = max(range(len(layer.links)), key=lambda i: sum(abs(w) for _, w in layer.links[i]))
+    found = dict(layer.links[place])
+    return place, tuple(found.get(i) for i in range(len(layer.links)))
+
+
+def _legend(layer: Numbers | Weights, look: Look, passage: Passage, place: int | None) -> Text:
+    low, high = ("0", f"{layer.high:.3g}") if isinstance(layer, Weights) else scale_ends(layer)
+    legend = Text(f"{layer.name}  {low} ")
+    for step in range(-shades.STEPS if layer.kind == "diverging" else 0, shades.STEPS + 1):
+        legend.append("  ", _style(layer, step, look))
+    legend.append(f" {high}")
+    about = f"of '{_printable(passage.words[place].text)}' on the words before it. " if place is not None else ""
+    return legend.append(f"  {about}{layer.note}", "dim")
+
+
+def _style(layer: Numbers | Weights, step: int, look: Look) -> Style:
+    if step == 0:
+        return Style()
+    hue, loss = shades.hue(layer, step), step < 0
+    if look.many:
+        ink, colour = shades.INK[look.dark], shades.ramp(hue, look.dark)[abs(step) - 1]
+        return Style(color=ink, bgcolor=colour, underline=loss)
+    number = shades.XTERM[hue, look.dark][abs(step) - 1]
+    pale = sum(Color.from_ansi(number).get_truecolor()) > PALE
+    return Style(color=Color.from_ansi(16 if pale else 231), bgcolor=Color.from_ansi(number), underline=loss)
+
+
+def _printable(text: str) -> str:
+    """Text without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,88 @@
+"""`backstory explain`: what it prints, what it writes, and that a report shows it."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Command
+
+from backstory.reports import result_from
+
+PROVENANCE = {"config", "seed", "commit", "versions", "device", "precision", "precision_reason", "corpus", "started",
+              "seconds", "command"}  # fmt: skip
+
+
+def test_columns_in_a_pipe(command: Command, run_copy: Path) -> None:
+    done = command("explain", "surprisal", "run", "--words", "7", "--top", "2")
+    assert (done.code, done.err) == (0, "")
+    head, *lines, blank, summary = done.out.splitlines()
+    assert head.split()[:2] == ["word", "surprisal,"] and blank == ""
+    written = json.loads((run_copy / "explain-surprisal-words7" / "result.json").read_text())
+    words = written["figures"]["passage"]["words"]
+    surprisal = written["figures"]["passage"]["layers"][0]["values"]
+    assert [line.split()[1:3] for line in lines] == [
+        [w["text"], f"{s:.2f}"] for w, s in zip(words, surprisal, strict=True)
+    ]
+    assert all(line.count(", ") == 1 for line in lines)  # two candidates
+    assert summary.startswith("run reads these 7 words at perplexity ") and summary.endswith("nothing was read first.")
+    assert written["kind"] == "explanation" and set(written["provenance"]) == PROVENANCE
+
+
+def in_a_terminal(*arguments: str, **environment: str) -> str:
+    """What a real process prints to a terminal of 50 columns."""
+    ours, theirs = pty.openpty()
+    settings = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "50", **environment}
+    command = [sys.executable, "-m", "backstory", *arguments]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=settings) as process:
+        os.close(theirs)
+        pieces = []
+        while True:
+            try:
+                piece = os.read(ours, 1 << 16)
+            except OSError:  # how Linux tells that the other end is closed
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+    os.close(ours)
+    assert process.returncode == 0
+    return b"".join(pieces).decode().replace("\r\n", "\n")
+
+
+def test_shades_in_a_real_terminal(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = in_a_terminal("explain", "surprisal", "run", "--words", "30")
+    assert text.count("\x1b[38;2;") > 20 and "surprisal  0.00 nats" in text
+    plain = in_a_terminal("explain", "surprisal", "run", "--words", "30", NO_COLOR="1")
+    assert "\x1b[38" not in plain and "\x1b[48" not in plain and "  30  " in plain
+
+
+def test_json_is_what_is_written(command: Command, run_copy: Path) -> None:
+    done = command("explain", "surprisal", "run", "--split", "valid", "--at", "3", "--words", "5", "--json")
+    assert (done.code, done.err) == (0, "")
+    path = run_copy / "explain-surprisal-valid-at3-words5" / "result.json"
+    assert json.loads(done.out) == json.loads(path.read_text())
+    assert result_from(done.out, "x").name == "run"
+
+
+def test_a_page_of_a_text_of_one_s_own_and_the_report(command: Command, run_copy: Path, desk: Path) -> None:
+    done = command("explain", "surprisal", "run", "--text", "good.txt", "--words", "9", "--html", "page.html")
+    assert (done.code, done.out, done.err) == (0, "page.html\n", "")
+    page = Path("page.html").read_text()
+    assert "run reads these 9 words at perplexity" in page and page.count('role="region"') == 1
+    assert (run_copy / "explain-surprisal-good.txt-words9" / "result.json").is_file()
+    assert command("report", "run", "--out", "report.html").code == 0
+    assert '<figure class="passage">' in Path("report.html").read_text()
+
+
+def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:
+    for flags in ((), ("--at", "3"), ("--words", "9"), ("--context", "2"), ("--precision", "bfloat16")):
+        assert command("explain", "surprisal", "run", *flags).code == 0
+    Path("test").write_text("ann saw bob\n")  # a text that is called like a split
+    assert command("explain", "surprisal", "run", "--text", "test").code == 0
+    assert len(list(run_copy.glob("explain-surprisal*/result.json"))) == 6
+    assert "is of kind training" in command("explain", "surprisal", "run", "--out", "run").mistake()

@@ -1,0 +1,265 @@
+"""The report in a real browser: it loads nothing, fits a phone, answers to mouse, finger and keyboard, and prints."""
+
+import dataclasses
+import io
+import json
+import re
+import shutil
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from passages import passage
+from rich.console import Console
+
+from backstory.config import RunConfig
+from backstory.context import examine_run
+from backstory.explanations import Place, explain_run
+from backstory.reading import evaluate
+from backstory.reports import shades, write
+from backstory.reports.passage import to_json
+from backstory.training import train
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'backstory[dev]'")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs the browser chromium on the path"),
+]
+SCHEMES, WIDTHS = ("light", "dark"), (375, 1280)
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_run: Path, tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs, read, examined and explained against each other."""
+    folder = tmp_path_factory.mktemp("runs")
+    one, two = Path(shutil.copytree(tiny_run, folder / "one")), folder / "two"
+    train(dataclasses.replace(tiny_config, seed=2), two, console=Console(file=io.StringIO()))
+    for run, other in ((one, two), (two, one)):
+        evaluate(run, "test")
+        examine_run(run, "truncate", targets=50, maximum_context=20)
+        explain_run(run, place=Place("train", 200, 150), against=str(other))
+    return [one, two]
+
+
+@pytest.fixture(scope="module")
+def report(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    page = tmp_path_factory.mktemp("page") / "report.html"
+    write(runs, page)
+    return page
+
+
+@pytest.fixture(scope="module")
+def layered(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of a passage with every kind of layer."""
+    run = tmp_path_factory.mktemp("layered") / "run"
+    result = json.loads(next(runs[0].glob("explain-*/result.json")).read_text())
+    result["figures"]["passage"] = to_json(passage())
+    (run / "explain").mkdir(parents=True)
+    (run / "explain" / "result.json").write_text(json.dumps(result))
+    write([run], run / "report.html")
+    return run / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM)
+        yield started
+        started.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Open]:
+    """Open a page as a person does; fails at the end where it complained, or asked for anything but itself."""
+    contexts, complaints, requests = [], [], []
+
+    def open_page(path: Path, width: int = 1280, **settings: Any) -> Any:
+        contexts.append(browser.new_context(viewport={"width": width, "height": 800}, **settings))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(5000)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert requests and {url.split(":")[0] for url in requests} == {"file"} and len(requests) == len(contexts)
+
+
+def words(page: Any) -> Any:
+    return page.locator("figure.passage").first.locator(".words > span")
+
+
+def panel(page: Any) -> str:
+    return page.locator(".panel").first.inner_text()
+
+
+def figures(run: Path) -> dict[str, Any]:
+    result = json.loads(next(run.glob("explain-*/result.json")).read_text())
+    layers = {layer["name"]: layer for layer in result["figures"]["passage"]["layers"]}
+    return {"words": result["figures"]["passage"]["words"], **layers}
+
+
+def check_panel(page: Any, run: Path, place: int) -> None:
+    """The panel tells what the result file says of the word."""
+    known, said = figures(run), panel(page)
+    assert said.splitlines()[0].startswith(known["words"][place]["text"]) and f"word {place + 1} of 150" in said
+    told = re.sub(r"\s+", " ", said)
+    assert f"surprisal {known['surprisal']['values'][place]:.2f} nats" in told
+    assert f"gain over two {known['gain over two']['values'][place]:+.2f} nats".replace("-0.00", "+0.00") in told
+    assert f"rank {known['rank']['values'][place]:.0f} " in told
+    for token, p in known["expected"]["lists"][place]["model"]:
+        assert f"{token} {100 * p:.1f}%" in told
+
+
+def test_words_are_in_the_file(report: Path, runs: list[Path], opened: Open) -> None:
+    assert words(opened(report)).all_inner_texts() == [w["text"] for w in figures(runs[0])["words"]]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_fits_and_is_readable_in_both_schemes(
+    width: int, scheme: str, report: Path, layered: Path, opened: Open
+) -> None:
+    for path in (report, layered):
+        page = opened(path, width, color_scheme=scheme)
+        words(page).nth(2).click()
+        page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        dark = scheme == "dark"
+        ink, paper = page.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.documentElement).backgroundColor]"
+        )
+        assert (ink, paper) == (rgb(shades.INK[dark]), rgb(shades.PAPER[dark]))
+        step = page.locator(".words [class^=warm]").first
+        number = int(re.sub(r"\D", "", step.get_attribute("class")))
+        assert step.evaluate("e => getComputedStyle(e).backgroundColor") == rgb(shades.ramp("warm", dark)[number - 1])
+
+
+def rgb(colour: str) -> str:
+    return f"rgb({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))})"
+
+
+def test_pointing_and_tapping_tell_of_a_word(report: Path, runs: list[Path], opened: Open) -> None:
+    page = opened(report)
+    assert "Point at a word" in panel(page)
+    words(page).nth(17).hover()
+    check_panel(page, runs[0], 17)
+    phone = opened(report, 375, has_touch=True, is_mobile=True)
+    words(phone).nth(40).tap()
+    check_panel(phone, runs[0], 40)
+    box, screen = phone.locator(".panel").first.bounding_box(), phone.viewport_size
+    assert box["y"] + 100 < screen["height"] and box["x"] + box["width"] <= 375  # in sight, beside what was tapped
+    assert words(phone).nth(40).bounding_box()["y"] >= 0
+
+
+def tab_to(page: Any, role: str, most: int = 60) -> None:
+    """Press Tab until something of that role has the focus."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.getAttribute('role') || document.activeElement.type") == role:
+            return
+    raise AssertionError(f"Tab does not reach a {role}")
+
+
+def seen(page: Any, element: str = "document.activeElement") -> bool:
+    """Whether the focus is drawn."""
+    outline = page.evaluate(f"(s => [s.outlineStyle, parseFloat(s.outlineWidth)])(getComputedStyle({element}))")
+    return outline[0] != "none" and outline[1] >= 2
+
+
+def test_the_keyboard_is_enough(report: Path, runs: list[Path], opened: Open) -> None:
+    page = opened(report)
+    tab_to(page, "radio")
+    assert seen(page, "document.activeElement.nextElementSibling")
+    before = words(page).evaluate_all("all => all.map(w => w.className)")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("input:checked").first.evaluate("e => e.parentElement.innerText") == "surprisal"
+    after = words(page).evaluate_all("all => all.map(w => w.className)")
+    assert after != before and not any("cool" in name for name in after) and any("cool" in name for name in before)
+    assert page.locator(".legend").nth(1).is_visible() and not page.locator(".legend").nth(0).is_visible()
+
+    tab_to(page, "option", most=1)
+    assert seen(page)
+    check_panel(page, runs[0], 0)
+    for key, place in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 149), ("ArrowRight", 149)):
+        page.keyboard.press(key)
+        check_panel(page, runs[0], place)
+        assert seen(page)
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")
+    tops = [words(page).nth(i).bounding_box()["y"] for i in (0, focused(page))]
+    assert 10 < tops[1] - tops[0] < 60  # one line further, in the same column
+    page.keyboard.press("ArrowUp")
+    check_panel(page, runs[0], 0)
+    page.keyboard.press("Escape")
+    assert "Point at a word" in panel(page)
+    page.keyboard.press("Tab")  # one stop for all the words, so that nobody is caught among them
+    assert page.evaluate("document.activeElement.getAttribute('role')") != "option"
+
+
+def focused(page: Any) -> int:
+    return words(page).evaluate_all("all => all.indexOf(document.activeElement)")
+
+
+def test_screen_readers_are_told(layered: Path, opened: Open) -> None:
+    page = opened(layered)
+    words_of = page.get_by_role("listbox", name="A <passage>")
+    assert words_of.get_by_role("option").count() == 6
+    said = "<b>, surprisal 8.00 nats; gain over b +0.00 nats; rank 1,234"
+    assert words_of.get_by_role("option", name=said, exact=True).count() == 1
+    choices = page.get_by_role("group", name="Colour by").get_by_role("radio")
+    assert choices.count() == 3 and page.get_by_role("radio", name="attention").count() == 1
+    assert page.get_by_role("region", name="The chosen word").count() == 1
+    assert page.get_by_role("img", name="Scale of surprisal: 0.00 nats to 8.00 nats").is_visible()
+
+
+def test_weights_shade_the_words_before(layered: Path, opened: Open) -> None:
+    page = opened(layered)
+    page.get_by_role("radio", name="attention").check(force=True)
+    assert set(words(page).evaluate_all("all => all.map(w => w.className)")) == {""}
+    words(page).nth(2).hover()
+    assert words(page).evaluate_all("all => all.map(w => w.className)") == ["cool2", "cool6", " on", "", "", ""]
+    told = re.sub(r"\s+", " ", panel(page))
+    assert "attention said 0.75 Kim 0.25" in told
+    assert "expected (buffer) Kim 90.0%" in told and "<b> <0.1%" in told
+    words(page).nth(5).hover()
+    assert words(page).evaluate_all("all => all.map(w => w.className)") == ["", "", "", "", "cool4", " on"]
+
+
+def test_without_javascript_shades_and_titles_are_there(layered: Path, opened: Open) -> None:
+    page = opened(layered, java_script_enabled=False)
+    assert words(page).nth(0).get_attribute("class") == "warm8"
+    assert words(page).nth(0).get_attribute("title") == "surprisal 9.00 nats; gain over b -1.00 nats; rank 1"
+    assert not page.locator(".panel").is_visible() and not page.locator("fieldset").is_visible()
+    assert page.locator(".legend").nth(0).is_visible() and not page.locator(".legend").nth(1).is_visible()
+
+
+def test_it_prints(report: Path, opened: Open) -> None:
+    page = opened(report, color_scheme="dark")
+    words(page).nth(3).click()
+    page.emulate_media(media="print", color_scheme="dark")
+    assert not page.locator(".panel").first.is_visible() and not page.locator("fieldset").first.is_visible()
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    assert ink == rgb(shades.INK[0])  # on paper a page is light
+    assert words(page).nth(3).evaluate("e => getComputedStyle(e).printColorAdjust") == "exact"
+    printed = page.pdf(format="A4", print_background=True)
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 9
+
+
+def test_it_is_small_and_opens_at_once(report: Path, opened: Open) -> None:
+    times = []
+    for _ in range(5):
+        times.append(opened(report).evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+    assert report.stat().st_size < 2_000_000
+    assert statistics.median(times) < 1000

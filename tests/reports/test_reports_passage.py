@@ -1,0 +1,237 @@
+"""A passage fits its layers, survives its JSON, and is shown in colours that everybody can read."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from passages import WORDS, passage
+from rich.color import Color
+
+from backstory.config import UserError
+from backstory.reports import Candidates, Numbers, Passage, Weights, Word, passage_html, passage_terminal, shades
+from backstory.reports.passage import MOST_WORDS, from_json, to_json
+
+finite = st.floats(-1e9, 1e9)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+
+
+@st.composite
+def passages(draw: Any) -> Passage:
+    n = draw(st.integers(1, 6))
+
+    def each(of: Any) -> Any:
+        return st.lists(of, min_size=n, max_size=n).map(tuple)
+
+    kinds = st.sampled_from(["sequential", "diverging", "plain"])
+    numbers = st.builds(Numbers, kinds, text, each(st.none() | finite), text, finite, finite, st.integers(0, 5), text)
+    links = st.tuples(
+        *(
+            st.lists(st.tuples(st.integers(0, i - 1), finite), max_size=3).map(tuple) if i else st.just(())
+            for i in range(n)
+        )
+    )
+    lists = each(st.dictionaries(text, st.lists(st.tuples(text, finite), max_size=2).map(tuple), max_size=2))
+    layer = numbers | st.builds(Weights, text, links, finite, text) | st.builds(Candidates, text, lists, text)
+    words = each(st.builds(Word, text, text))
+    return Passage(draw(words), tuple(draw(st.lists(layer, max_size=4))), draw(text), draw(text))
+
+
+@given(passages())
+def test_json_brings_the_same_passage_back(made: Passage) -> None:
+    assert from_json(json.loads(json.dumps(to_json(made), allow_nan=False)), "x") == made
+
+
+@given(passages())
+def test_every_passage_is_shown(made: Passage) -> None:
+    seen = Seen(passage_html.figure(made, "p"))
+    assert seen.texts == [word.text for word in made.words]
+    assert json.loads(seen.data)["words"][0]["text"] == made.words[0].text
+    assert len(list(passage_terminal.columns(made))) == 1 + len(made.words)
+
+
+def wrong(**changes: Any) -> dict[str, Any]:
+    layer = {"kind": "sequential", "name": "s", "values": [1.0, 2.0], "low": 0, "high": 2} | changes.pop("layer", {})
+    return {"title": "t", "words": [{"text": "a"}, {"text": "b"}], "layers": [layer]} | changes
+
+
+def test_what_may_be_left_out() -> None:
+    made = from_json(wrong(), "x")
+    assert made.words == (Word("a", " "), Word("b", " ")) and made.note == "" and made.numbers[0].unit == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (wrong(words=[]), "0 words"),
+        (wrong(words=[{"text": "a"}] * (MOST_WORDS + 1)), "2,001 words"),
+        (wrong(words=[{"text": 1}, {"text": "b"}]), "1 is not text"),
+        (wrong(words="ab"), ""),
+        (wrong(title=None), "None is not text"),
+        (wrong(layers=None), ""),
+        (wrong(layer={"kind": "rainbow"}), "no layer is of kind 'rainbow'"),
+        (wrong(layer={"kind": []}), "no layer is of kind"),
+        (wrong(layer={"values": [1.0]}), "layer 's' has 1 entries, not one per word"),
+        (wrong(layer={"values": [1.0, "2"]}), "'2' is not a number"),
+        (wrong(layer={"values": [1.0, True]}), "True is not a number"),
+        (wrong(layer={"values": [1.0, math.inf]}), "layer 's' holds a number that is not finite"),
+        (wrong(layer={"high": math.nan}), "layer 's' holds a number that is not finite"),
+        (wrong(layer={"digits": -1}), "-1 is not a whole number"),
+        (wrong(layer={"kind": "weights"}), "no 'links'"),
+        (wrong(layer={"kind": "weights", "links": [[], [[1, 0.5]]]}), "points at a word that does not come before"),
+        (wrong(layer={"kind": "weights", "links": [[], [[-1, 0.5]]]}), "-1 is not a whole number"),
+        (wrong(layer={"kind": "weights", "links": [[], [[0]]]}), ""),
+        (wrong(layer={"kind": "candidates", "lists": [{}, {"model": [["a", None]]}]}), "None is not a number"),
+        (wrong(layer={"kind": "candidates", "lists": [{}, []]}), ""),
+        ([], ""),
+    ],
+)
+def test_a_damaged_passage_is_one_line(data: Any, reason: str) -> None:
+    with pytest.raises(UserError, match=r"^r.json is damaged: its passage cannot be read \(") as error:
+        from_json(data, "r.json")
+    assert reason in str(error.value) and "\n" not in str(error.value)
+
+
+# --- colours ---
+
+
+def luminance(colour: tuple[int, int, int]) -> float:
+    """Relative luminance, by the definition of WCAG 2."""
+    parts = (c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+
+def contrast(a: Color, b: Color) -> float:
+    low, high = sorted(luminance(tuple(c.get_truecolor())) for c in (a, b))
+    return (high + 0.05) / (low + 0.05)
+
+
+# How red-green blind eyes (deuteranopia, protanopia) see a colour: Vienot, Brettel and Mollon 1999, on linear RGB.
+BLIND = {
+    "deutan": ((0.29275, 0.70725, 0.0), (0.29275, 0.70725, 0.0), (-0.02234, 0.02234, 1.0)),
+    "protan": ((0.11238, 0.88762, 0.0), (0.11238, 0.88762, 0.0), (0.00401, -0.00401, 1.0)),
+}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("hue", ["warm", "cool"])
+def test_text_is_readable_on_every_step_and_lightness_tells_the_steps_apart(hue: str, dark: bool) -> None:
+    colours = [Color.parse(c) for c in shades.ramp(hue, dark)]
+    assert len(colours) == shades.STEPS
+    assert min(contrast(Color.parse(shades.INK[dark]), c) for c in colours) >= 4.5
+    apart = [luminance(tuple(c.get_truecolor())) for c in (Color.parse(shades.PAPER[dark]), *colours)]
+    assert apart == sorted(apart, reverse=not dark) and len(set(apart)) == len(apart)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("eyes", BLIND)
+def test_a_gain_and_a_loss_differ_to_colour_blind_eyes(eyes: str, dark: bool) -> None:
+    def blueness(colour: str) -> float:
+        linear = [(c / 255) ** 2.2 for c in Color.parse(colour).get_truecolor()]
+        red, _, blue = (sum(w * c for w, c in zip(row, linear, strict=True)) for row in BLIND[eyes])
+        return blue - red
+
+    for step in range(2, shades.STEPS):
+        assert blueness(shades.ramp("cool", dark)[step]) - blueness(shades.ramp("warm", dark)[step]) > 0.05
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("kind", ["sequential", "diverging"])
+def test_text_is_readable_in_terminals_of_256_colours(kind: Any, dark: bool) -> None:
+    layer = Numbers(kind, "x", ())
+    for step in range(-shades.STEPS if kind == "diverging" else 1, shades.STEPS + 1):
+        style = passage_terminal._style(layer, step, passage_terminal.Look(dark, many=False))
+        if step:
+            assert style.color and style.bgcolor and contrast(style.color, style.bgcolor) >= 4.5
+
+
+@given(finite, finite, finite)
+def test_steps_stay_on_the_scale_and_rise(low: float, high: float, value: float) -> None:
+    sequential, diverging = (Numbers(kind, "x", (), low=low, high=high) for kind in ("sequential", "diverging"))
+    assert 0 <= shades.step(sequential, value) <= shades.STEPS
+    assert -shades.STEPS <= shades.step(diverging, value) <= shades.STEPS
+    assert shades.step(sequential, value) <= shades.step(sequential, value + abs(value))
+    assert shades.step(diverging, -value) == -shades.step(diverging, value)
+
+
+def test_the_ends_and_the_middle_of_scales() -> None:
+    sequential = Numbers("sequential", "x", (), low=2.0, high=4.0)
+    assert [shades.step(sequential, v) for v in (None, 2.0, 3.0, 4.0, 9.0, -9.0)] == [0, 0, 4, 8, 8, 0]
+    diverging = Numbers("diverging", "x", (), low=-2.0, high=2.0)
+    assert [shades.step(diverging, v) for v in (None, -9.0, -1.0, 0.0, 2.0)] == [0, -8, -4, 0, 8]
+    assert shades.css_class(diverging, -4) == "warm4 loss" and shades.css_class(diverging, 4) == "cool4"
+    assert shades.css_class(sequential, 4) == "warm4" and shades.css_class(Weights("a", ()), 4) == "cool4"
+
+
+# --- HTML ---
+
+
+class Seen(HTMLParser):
+    """The words of a figure, their attributes, and its data."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.attributes: list[dict[str, str | None]] = []
+        self.data, self.inside, self.open = "", "", 0
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if dict(attrs).get("class") == "words":
+            self.inside = "words"
+        elif tag == "script":
+            self.inside = "script"
+        elif tag == "span" and self.inside == "words":
+            self.texts.append("")
+            self.attributes.append(dict(attrs))
+            self.open = 1
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open = 0
+        if tag in ("div", "script"):
+            self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "script":
+            self.data += data
+        elif self.open:
+            self.texts[-1] += data
+
+
+def test_without_javascript_the_first_layer_is_seen_and_titles_tell_the_rest() -> None:
+    seen = Seen(passage_html.figure(passage(), "p"))
+    assert seen.texts == list(WORDS)
+    assert [a["class"] for a in seen.attributes] == ["warm8", "warm2", "warm8", "", "", "warm4"]
+    assert seen.attributes[0]["title"] == "surprisal 9.00 nats; gain over b -1.00 nats; rank 1"
+    assert seen.attributes[2]["title"] == "surprisal 8.00 nats; gain over b +0.00 nats; rank 1,234"
+    assert seen.attributes[4]["title"] == "gain over b -0.02 nats; rank 5"
+
+
+def test_what_the_script_is_given() -> None:
+    data = json.loads(Seen(passage_html.figure(passage(), "p")).data)
+    assert data["words"][2]["numbers"] == [["surprisal", "8.00 nats"], ["gain over b", "+0.00 nats"], ["rank", "1,234"]]
+    assert data["words"][2]["lists"] == [
+        ["expected (model)", [["the", 50.0, "50.0%", False], ["<b>", 0.0, "<0.1%", True]]],
+        ["expected (buffer)", [["Kim", 90.0, "90.0%", False]]],
+        ["attention", [["said", 75.0, "0.75", False], ["Kim", 25.0, "0.25", False]]],
+    ]
+    assert data["shades"][1] == {"looks": ["warm8 loss", "cool4", "", "cool8", "", ""]}
+    assert data["shades"][2]["links"][2] == [[0, "cool2"], [1, "cool6"]]
+
+
+def test_white_space_of_the_text_is_kept() -> None:
+    words = tuple(Word(str(i), before) for i, before in enumerate((" ", " ", "", "\n", "\n\n", "\n \n    ")))
+    html = passage_html.figure(Passage(words, (), "t"), "p")
+    inside = re.sub(r"</?span[^>]*>", "", html.split('aria-label="t">')[1].split("</div>")[0])
+    assert inside == '0 12\n3<i class="gap"></i>4<i class="gap"></i>    5'
+
+
+def test_the_script_ends_no_element_and_asks_the_network_for_nothing() -> None:
+    assert "</" not in passage_html.SCRIPT
+    for word in ("fetch", "XMLHttpRequest", "import", "innerHTML", "eval", "http", "insertAdjacentHTML"):
+        assert word not in passage_html.SCRIPT
