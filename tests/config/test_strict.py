@@ -139,7 +139,20 @@ def test_values_out_of_range_are_refused(text: str, message: str) -> None:
         "text: {a: &a 1, b: *a}",
         "a: &a {x: 1}\ntext: {<<: *a}",
     ],
-    ids=["open", "colons", "tab", "object", "alias", "documents", "nul", "date", "digits", "depth", "stamp", "no digits"]
+    ids=[
+        "open",
+        "colons",
+        "tab",
+        "object",
+        "alias",
+        "documents",
+        "nul",
+        "date",
+        "digits",
+        "depth",
+        "stamp",
+        "no digits",
+    ]
     + ["reference", "merge"],
 )
 def test_text_that_is_no_yaml_is_refused(text: str) -> None:

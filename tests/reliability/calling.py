@@ -28,12 +28,18 @@ class Ended:
     raised: str = ""
 
     def problem(self, codes: Sequence[int] = (0, 2)) -> str:
-        """Empty where the exit code is one of these and every one but 0 came with one line, after any warnings."""
+        """Empty where the exit code is one of these and any but 0 came with one line (3: at the end), warnings aside."""
         if self.code is None:
             return self.raised
         lines = [line for line in self.err.split("\n")[:-1] if not line.startswith(WARNING)]
         if self.code not in codes:
             return f"exit code {self.code}: {self.err[-200:]!r}"
+        if self.code == 3:  # a run that had begun, and had said so
+            return (
+                ""
+                if lines and lines[-1].startswith(("backstory: step", "backstory: epoch"))
+                else f"exit code 3: {self.err[-300:]!r}"
+            )
         if self.code and not (len(lines) == 1 and lines[0].startswith("backstory: ") and len(lines[0]) < 2000):
             return f"exit code {self.code} with {len(lines)} lines: {self.err[:300]!r}"
         return ""

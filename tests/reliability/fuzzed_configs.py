@@ -60,9 +60,7 @@ LAUGH = "".join(f"{'&b' + str(i)} [" for i in range(25)) + "x" + "".join("]" for
 MERGES = "a0: &a0 {x: 1}\n" + "".join(
     f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}], y{i}: 1}}\n" for i in range(1, 25)
 )
-NESTED = "training: &t0 [1]\n" + "".join(
-    f"k{i}: &t{i} [{', '.join([f'*t{i - 1}'] * 9)}]\n" for i in range(1, 24)
-)
+NESTED = "training: &t0 [1]\n" + "".join(f"k{i}: &t{i} [{', '.join([f'*t{i - 1}'] * 9)}]\n" for i in range(1, 24))
 BOMBS = [LAUGHS, MERGES, NESTED, f"{LAUGHS}training: *a24\n", f"{LAUGHS}seed: *a24\n", f"seed: {LAUGH}\n"]
 
 WORK = [
@@ -252,4 +250,6 @@ def _value(chosen: random.Random) -> str:
 def _word(chosen: random.Random) -> str:
     flag, value = chosen.choice(FLAGS), chosen.choice(NUMBERS + NAMES + PATHS + MARKS)
     junk = "".join(chosen.choices(JUNK.replace("\0", ""), k=chosen.randrange(12)))
-    return chosen.choice([flag, flag, flag[: chosen.randrange(3, len(flag) + 1)], value, value, junk, f"{flag}={value}"])
+    return chosen.choice(
+        [flag, flag, flag[: chosen.randrange(3, len(flag) + 1)], value, value, junk, f"{flag}={value}"]
+    )

@@ -15,7 +15,9 @@ from backstory.text import Dataset, Split, files, prepare, vocabulary
 from backstory.text.corpora import SPLITS, find
 from backstory.text.files import text_blocks
 
-WORDS = "ann bob saw took the jam and <unk> <eos> 1,000 it's é 漢字 😀 ﬁ İ ΑΣ ß word-with-dash = Title = \u202e \u00ad".split(" ")
+WORDS = "ann bob saw took the jam and <unk> <eos> 1,000 it's é 漢字 😀 ﬁ İ ΑΣ ß word-with-dash = Title = \u202e \u00ad".split(
+    " "
+)
 ENDS = ["\n", "\r\n", "\r", "\n\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\n \n", " "]
 SPACES = [" ", " ", "  ", "\t", "\u00a0", "\u3000", "\u200b"]
 
@@ -121,7 +123,9 @@ def _write(chosen: random.Random, path: Path) -> Path:
     if kind == "splits":
         names = chosen.choice([("train.txt", "valid.txt", "test.txt"), ("x.train.txt", "x.val.txt", "x.test.txt")])
     else:
-        names = [chosen.choice(["a", "b/c", "é", ".hidden", "d.txt", "z\udcff"]) + str(i) for i in range(chosen.randrange(5))]
+        names = [
+            chosen.choice(["a", "b/c", "é", ".hidden", "d.txt", "z\udcff"]) + str(i) for i in range(chosen.randrange(5))
+        ]
     for name in names:
         if chosen.random() < 0.03:
             continue
@@ -174,7 +178,9 @@ CONTENTS: dict[Callable[[random.Random], bytes], int] = {
     lambda chosen: chosen.randbytes(chosen.choice([0, 1, 2, 3, 20, 2000])): 2,
     lambda chosen: "".join(chr(chosen.randrange(0xD800)) for _ in range(200)).encode(): 1,
     lambda chosen: _text(chosen).encode(chosen.choice(["utf-16", "utf-32-le", "utf-8-sig"])): 1,
-    lambda chosen: chosen.choice([b"", b" ", b"\n", b"\r", b"\n" * 500, b" \n\t\r\n" * 50, b"a", b"a b", b"\xef\xbb\xbf"]): 2,
+    lambda chosen: chosen.choice(
+        [b"", b" ", b"\n", b"\r", b"\n" * 500, b" \n\t\r\n" * 50, b"a", b"a b", b"\xef\xbb\xbf"]
+    ): 2,
     lambda chosen: (chosen.choice("ab é") * chosen.choice([100, 20_000])).encode(): 1,
     _many_types: 1,
 }

@@ -338,7 +338,7 @@ def test_a_checkpoint_of_another_version_is_refused(
     saved = read_checkpoint(newest)
     change(saved.documents["progress"])
     write_checkpoint(newest.parent, newest.name, saved.tensors, saved.documents)
-    refused(quietly, config, folder, "last-35 was saved by another version of backstory; .*--overwrite")
+    refused(quietly, config, folder, "last-35 was saved by another version of backstory.*--overwrite")
 
 
 @pytest.mark.parametrize(
