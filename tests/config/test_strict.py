@@ -257,7 +257,7 @@ def values(kind: Any, bounds: tuple[float, float, bool] = (-math.inf, math.inf, 
     if origin is tuple:
         return st.lists(values(arguments[0]), max_size=3).map(tuple)
     if kind is int:
-        return st.integers(int(low) if low > -math.inf else None, int(high) if high < math.inf else None)
+        return st.integers(int(low) if low > -math.inf else None, int(min(high, 2**53)))
     if kind is float:
         finite = {"min_value": low, "allow_nan": False, "allow_infinity": False, "exclude_min": above}
         return st.floats(**finite, max_value=high if high < math.inf else None)

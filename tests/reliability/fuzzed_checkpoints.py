@@ -77,7 +77,9 @@ def _reading(copy: Path, original: Path, changed: Path, settings: Path, chosen: 
     for name, parameter in loaded.model.named_parameters():
         if name not in tensors or tensors[name].dtype != torch.float32 or not _same(tensors[name], parameter.detach()):
             return f"{name} is not what the file holds"
-    told = {"config": to_dict(loaded.config), "corpus": loaded.corpus, "places": loaded.places}
+    told = {"corpus": loaded.corpus, "places": loaded.places, "config": said["model"]["config"]}
+    if not _holds(to_dict(loaded.config), told["config"]):
+        return "the settings are not as they were written"
     if _exact(told) != _exact(said["model"]) or _exact(loaded.vocabulary.to_json()) != _exact(said["vocabulary"]):
         return "the documents are not as they were written"
     if problem := _unlike(_specification(changed), _specification(original), ""):
@@ -120,6 +122,15 @@ def _impossible(progress: dict[str, Any]) -> str:
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def _holds(settings: Any, said: Any) -> bool:
+    """Whether settings are what a document says; where it says nothing, they may be the defaults."""
+    if isinstance(settings, dict):
+        return isinstance(said, dict) and all(k in settings and _holds(settings[k], v) for k, v in said.items())
+    if isinstance(settings, float) and isinstance(said, int | float | str) and not isinstance(said, bool):
+        return settings == float(said)  # 1 and 1e-3 (which YAML takes for text) are numbers
+    return type(settings) is type(said) and settings == said
 
 
 def _exact(value: Any) -> str:
@@ -174,7 +185,15 @@ def _change(chosen: random.Random, checkpoint: Path) -> str:
     kind = chosen.choices([_document, _tensor_file, _file, _manifest], [8, 8, 2, 2])[0]
     try:
         told = kind(chosen, checkpoint)
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, safetensors.SafetensorError):
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+        safetensors.SafetensorError,
+    ):
         return "nothing more"  # it was broken too far by the change before
     return f"{kind.__name__} {told}"[:300]
 

@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 LARGEST = 1 << 20
 """Bytes of a settings file; more is refused unread."""
+LARGEST_NUMBER = 2**53
+"""A whole number above this is refused: no float holds it exactly."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -169,6 +171,7 @@ def validate(config: Any, source: str, path: str = "") -> None:
             validate(value, source, dotted)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             low, high, above = f.metadata.get("range", (-math.inf, math.inf, False))
+            high = min(high, LARGEST_NUMBER) if isinstance(value, int) else high
             if abs(value) == math.inf or not low <= value <= high or (above and value == low):
                 bounds = f"{'above' if above else 'at least'} {low:.10g}"
                 bounds += (

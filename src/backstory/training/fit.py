@@ -21,6 +21,7 @@ from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
 from backstory.training.lock import locked
 from backstory.training.loop import Trainer
+from backstory.training.memory import Text, check_memory
 from backstory.training.metrics import MetricsLog, check_log, read_events
 from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
 from backstory.training.stages import check_settings, last_epoch
@@ -66,9 +67,10 @@ def _build(config: RunConfig, out: Path, data_dir: Path | None) -> Trainer:
     """A run at its beginning; nothing is written."""
     keep_freed_memory()
     dataset, device = prepare(config.text, data_dir), choose_device(config.training.device)
+    precision = choose_precision(config.training.precision, device)
+    check_memory(config, Text(len(dataset.vocabulary), len(dataset.splits["train"].ids)), precision, device)
     torch.manual_seed(config.seed)
     model = build_model(config.model, len(dataset.vocabulary)).to(device)
-    precision = choose_precision(config.training.precision, device)
     return Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir)
 
 

@@ -58,8 +58,8 @@ class Trainer:
         self.parameters: list[nn.Parameter] = list(self.model.parameters())
         self.average: WeightAverage | None = None
         self.progress = Progress()
-        self.state = self.model.start(settings.batch_size)
         self.rows = rows(self.dataset.splits["train"].ids, settings.batch_size)
+        self.state = self.model.start(settings.batch_size)
         self.saved_at = time.monotonic()
         if settings.averaging == "always" and settings.optimizer == "sgd":
             self.average = WeightAverage(self.parameters)
