@@ -152,8 +152,9 @@ def test_values_out_of_range_are_refused(text: str, message: str) -> None:
         "depth",
         "stamp",
         "no digits",
-    ]
-    + ["reference", "merge"],
+        "reference",
+        "merge",
+    ],
 )
 def test_text_that_is_no_yaml_is_refused(text: str) -> None:
     assert "is not valid YAML" in refusal(text)

@@ -55,13 +55,16 @@ SCALARS = [
     *("x" * 100_000, "[" * 300 + "]" * 300, "[" * 5000, "{a: " * 200 + "1" + "}" * 200, "- 1", "@", "`", "%", "\t"),
 ]
 JUNK = "abcé\u2028\ufeff\x7f\x00\t\n\r:-[]{}&*!|>%@`\"'#,?0123456789 "
-LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 25))
-LAUGH = "".join(f"{'&b' + str(i)} [" for i in range(25)) + "x" + "".join("]" for _ in range(25))
-MERGES = "a0: &a0 {x: 1}\n" + "".join(
-    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}], y{i}: 1}}\n" for i in range(1, 25)
-)
-NESTED = "training: &t0 [1]\n" + "".join(f"k{i}: &t{i} [{', '.join([f'*t{i - 1}'] * 9)}]\n" for i in range(1, 24))
-BOMBS = [LAUGHS, MERGES, NESTED, f"{LAUGHS}training: *a24\n", f"{LAUGHS}seed: *a24\n", f"seed: {LAUGH}\n"]
+
+
+def _unfolding(first: str, further: str) -> str:
+    """Lines of references to nine of the line before each, which unfold into 9^24 values."""
+    lines = (further.format(i, ", ".join([f"*a{i - 1}"] * 9)) for i in range(1, 25))
+    return "\n".join([f"a0: &a0 {first}", *lines, ""])
+
+
+LAUGHS, MERGES = _unfolding("[x, x]", "a{0}: &a{0} [{1}]"), _unfolding("{x: 1}", "a{0}: &a{0} {{<<: [{1}], y{0}: 1}}")
+BOMBS = [LAUGHS, MERGES, f"{LAUGHS}training: *a24\n", f"{LAUGHS}seed: *a24\n", f"{MERGES}training: *a24\n"]
 
 WORK = [
     "backstory.reading.evaluate",

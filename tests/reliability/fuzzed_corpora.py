@@ -15,9 +15,8 @@ from backstory.text import Dataset, Split, files, prepare, vocabulary
 from backstory.text.corpora import SPLITS, find
 from backstory.text.files import text_blocks
 
-WORDS = "ann bob saw took the jam and <unk> <eos> 1,000 it's é 漢字 😀 ﬁ İ ΑΣ ß word-with-dash = Title = \u202e \u00ad".split(
-    " "
-)
+WORDS = ["ann", "bob", "saw", "the", "jam", "and", "<unk>", "<eos>", "1,000", "it's", "é", "漢字", "😀", "ﬁ", "İ"]
+WORDS += ["ΑΣ", "ß", "word-with-dash", "=", "Title", "\u202e", "\u00ad"]
 ENDS = ["\n", "\r\n", "\r", "\n\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\n \n", " "]
 SPACES = [" ", " ", "  ", "\t", "\u00a0", "\u3000", "\u200b"]
 

@@ -29,7 +29,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
-            raise yaml.composer.ComposerError(None, None, f"*{event.anchor} is a reference", event.start_mark)
+            raise yaml.MarkedYAMLError(None, None, f"*{event.anchor} is a reference", event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
@@ -171,10 +171,11 @@ def validate(config: Any, source: str, path: str = "") -> None:
             validate(value, source, dotted)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             low, high, above = f.metadata.get("range", (-math.inf, math.inf, False))
-            high = min(high, LARGEST_NUMBER) if isinstance(value, int) else high
+            if isinstance(value, int) and value > LARGEST_NUMBER:
+                high = min(high, LARGEST_NUMBER)
             if abs(value) == math.inf or not low <= value <= high or (above and value == low):
                 bounds = f"{'above' if above else 'at least'} {low:.10g}"
                 bounds += (
-                    f" and at most {high:.10g}" if high < math.inf else " and finite" if abs(value) == math.inf else ""
+                    f" and at most {high:.16g}" if high < math.inf else " and finite" if abs(value) == math.inf else ""
                 )
                 raise UserError(f"{source}: {dotted} must be {bounds}, not {shown(value)}")

@@ -6,7 +6,6 @@ import types
 import typing
 from typing import Any
 
-
 MOST = 2_000_000
 """Lists and mappings in a document; of more, a few bytes each make a hundred times as much memory."""
 

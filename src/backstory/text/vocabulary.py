@@ -85,7 +85,7 @@ class Vocabulary:
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Vocabulary":
         """The vocabulary that `to_json` described. Raises UserError for anything else."""
-        named = data.get("tokenizer")
+        named: Any = data.get("tokenizer")
         told = {k: v for k, v in data.items() if k != "tokenizer"}
         if told.keys() != _STORED.keys() or not all(conforms(told[name], hint) for name, hint in _STORED.items()):
             raise UserError(_DAMAGED)

@@ -17,6 +17,8 @@ from backstory.models.linear_log_prob import CHUNK
 LIBRARIES = 64 << 20
 """Bytes that kernels load at the first step and that the allocator holds in reserve."""
 
+MARGIN = 1.15
+"""The share of what is free that an estimate must exceed for a refusal: what fits is never refused."""
 USUAL_TYPES = 50_000
 """A vocabulary larger than this is one to cut before other settings."""
 
@@ -33,11 +35,11 @@ class Text:
 def check_memory(config: RunConfig, text: Text, precision: Precision, device: torch.device) -> None:
     """Raise UserError, which names the setting to lower, when a training step cannot fit; nothing is allocated.
 
-    The estimate is 0.7 to 1.05 of what is measured, on the low side so that what fits is not refused.
+    The estimate is 0.7 to 1.1 times what is measured, so a run is refused from 1.15 times what is free on.
     """
     free = available(device)
     needed = estimate(config, text, precision)
-    if free is None or (total := sum(needed.values())) <= free:
+    if free is None or (total := sum(needed.values())) <= MARGIN * free:
         return
     largest = max(needed, key=needed.__getitem__)
     name, value = _to_lower(config, text, precision)
@@ -59,6 +61,7 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     parameters, width = count_parameters(model), model.head.weight.shape[1]
     # Whatever a core or a head computes of a token, most of it is outputs of its matrices and functions of these.
     core, head = (sum(p.shape[0] for p in part.parameters() if p.dim() == 2) for part in (model.core, model.head))
+    core *= 0.5 + precision.dtype.itemsize / 4  # kept partly in the precision of products
     own = head - sum(p.shape[0] for p in model.head.parameters() if p is model.head.weight)
     tokens = settings.batch_size * _longest(settings, text.tokens)
     logits = min(tokens * getattr(config.model.head, "experts", 1) * text.types, max(CHUNK, text.types))
@@ -68,7 +71,7 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
         "weights": parameters * (4.0 + precision.dtype.itemsize),  # and a copy, cast or laid out for the kernels
         "gradients": parameters * 4.0,
         "the optimizer": parameters * 4.0 * (moments + averages),
-        "activations": 4.0 * tokens * (core + 6 * own + 5 * config.model.embedding.size + 10 * model.core.output_size),
+        "activations": 4.0 * tokens * (core + 6 * own + 8 * config.model.embedding.size + 14 * model.core.output_size),
         "the output layer": 12.0 * logits + 8.0 * text.types * width,
         "libraries": LIBRARIES,
     }
