@@ -88,7 +88,7 @@ def _longest(settings: TrainingConfig, tokens: int) -> int:
 def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str, int]:
     """Of the settings that save a fifth or more when they are halved, the one furthest above its default."""
     total, found = sum(estimate(config, text, precision).values()), []
-    for name, value, usual, halved in _halved(config):
+    for name, value, usual, halved in _halved(config, text):
         try:
             needed = sum(estimate(halved, text, precision).values())
         except UserError:  # parts that would not fit together
@@ -100,7 +100,7 @@ def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str,
     return name, value
 
 
-def _halved(config: RunConfig) -> Iterator[tuple[str, int, int, RunConfig]]:
+def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, int, int, RunConfig]]:
     """Every size of the model and of a step, its default, and the settings in which it is half as large."""
     for part in ("embedding", "core", "head"):
         settings = getattr(config.model, part)
@@ -110,9 +110,10 @@ def _halved(config: RunConfig) -> Iterator[tuple[str, int, int, RunConfig]]:
                 model: ModelConfig = dataclasses.replace(config.model, **changed)
                 usual = getattr(type(settings)(), name) or value
                 yield f"model.{part}.{name}", value, usual, dataclasses.replace(config, model=model)
-    for name in ("batch_size", "segment"):
+    for name, most in (("batch_size", text.tokens), ("segment", text.tokens // config.training.batch_size)):
         value, usual = getattr(config.training, name), getattr(TrainingConfig(), name)
-        training = dataclasses.replace(config.training, **{name: max(1, value // 2)})
+        # A segment longer than a row of the text takes what the row takes.
+        training = dataclasses.replace(config.training, **{name: max(1, min(value, most) // 2)})
         yield f"training.{name}", value, usual, dataclasses.replace(config, training=training)
 
 
