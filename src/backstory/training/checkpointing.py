@@ -63,10 +63,9 @@ class Progress:
 
     def _check(self) -> None:
         """Raise ValueError for numbers that cannot be those of one run."""
-        counts = {name: value for name, value in vars(self).items() if type(value) is int}
+        wrong = [name for name, value in vars(self).items() if type(value) is int and not 0 <= value < 2**53]
         validated = self.epoch - 1  # epochs, of which fine-tuning remembers only its own
         possible = {
-            **{name: 0 <= value < 2**53 for name, value in counts.items()},
             "epoch": self.epoch >= 1,
             "segment": self.segment <= self.step,
             "rate_factor": 0 <= self.rate_factor <= 1,
@@ -76,11 +75,11 @@ class Progress:
             "history": len(self.history) < validated if self.finetuning else len(self.history) == validated,
             "averaged": self.averaged is not None or not self.finetuning,
             "epoch_tokens": not self.segment or (self.epoch_tokens > 0 and self.epoch_seconds > 0),
-            "window_tokens": 0 <= self.window_tokens <= self.epoch_tokens,
+            "window_tokens": self.window_tokens <= self.epoch_tokens,
             "window_sums": self.window_sums.keys() <= self.epoch_sums.keys(),
             "seconds": min(self.seconds, self.epoch_seconds, self.window_seconds) >= 0,
         }
-        if wrong := [name for name, holds in possible.items() if not holds]:
+        if wrong := wrong + [name for name, holds in possible.items() if not holds]:
             raise ValueError(f"the saved {wrong[0]} is {shown(getattr(self, wrong[0]))}")
 
     def take(self, figures: dict[str, float], tokens: int, seconds: float) -> None:
