@@ -12,7 +12,7 @@ from commands import Command
 
 from backstory.reports import result_from
 
-PROVENANCE = {"config", "seed", "commit", "versions", "device", "precision", "precision_reason", "corpus", "started",
+PROVENANCE = {"config", "seed", "commit", "versions", "device", "precision", "ranks", "precision_reason", "corpus", "started",
               "seconds", "command"}  # fmt: skip
 
 

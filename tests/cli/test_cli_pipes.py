@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,16 +106,24 @@ def test_a_loss_that_breaks_down_is_exit_code_three(command: Command) -> None:
 
 
 def test_a_warning_is_one_line(command: Command, run_copy: Path) -> None:
-    """A damaged checkpoint is skipped with a warning, here the only one there is."""
-    for weights in run_copy.glob("checkpoints/best-*/weights.safetensors"):
-        weights.write_bytes(b"damaged")
+    """A damaged checkpoint is skipped with a warning, and the one before it read."""
+    (whole,) = run_copy.glob("checkpoints/best-*")
+    damaged = shutil.copytree(whole, whole.with_name("best-99"))
+    (damaged / "weights.safetensors").write_bytes(b"damaged")
     with warnings.catch_warnings():
         warnings.simplefilter("always")  # as outside of tests, where a warning is no error
         evaluated = command("evaluate", "run")
-    first, second = evaluated.err.splitlines()
-    assert evaluated.code == 2
-    assert first.startswith("backstory: warning: skipping a damaged checkpoint: ")
-    assert second.startswith("backstory: run has no checkpoint to read with; ")
+    assert evaluated.code == 0
+    assert evaluated.err.startswith("backstory: warning: skipping a damaged checkpoint: ")
+    assert evaluated.err.count("\n") == 1
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_in_one_line(command: Command, run_copy: Path) -> None:
+    for weights in run_copy.glob("checkpoints/best-*/weights.safetensors"):
+        weights.write_bytes(b"damaged")
+    evaluated = command("evaluate", "run")
+    assert evaluated.code == 2 and evaluated.err.count("\n") == 1
+    assert "run has no other checkpoint to read with" in evaluated.err
 
 
 def test_the_program_that_is_installed_is_this_one(command: Command) -> None:

@@ -135,8 +135,27 @@ def test_values_out_of_range_are_refused(text: str, message: str) -> None:
         "seed: 2024-13-45",
         "seed: " + "9" * 5000,
         "[" * 5000,
+        "seed: !!timestamp x",
+        "seed: !!int ''",
+        "text: {a: &a 1, b: *a}",
+        "a: &a {x: 1}\ntext: {<<: *a}",
     ],
-    ids=["open", "colons", "tab", "object", "alias", "documents", "nul", "date", "digits", "depth"],
+    ids=[
+        "open",
+        "colons",
+        "tab",
+        "object",
+        "alias",
+        "documents",
+        "nul",
+        "date",
+        "digits",
+        "depth",
+        "stamp",
+        "no digits",
+        "reference",
+        "merge",
+    ],
 )
 def test_text_that_is_no_yaml_is_refused(text: str) -> None:
     assert "is not valid YAML" in refusal(text)
@@ -152,6 +171,17 @@ def test_numbers_too_large_for_a_float_are_refused() -> None:
     huge = "1" + "0" * 400
     assert refusal(f"training: {{clip: {huge}}}").startswith("recipe.yaml: training.clip must be")
     assert refusal(f"seed: {huge}").startswith("recipe.yaml: seed must be at least 0 and at most")
+    assert refusal(f"seed: 0x{'f' * 5000}").endswith("not a number of thousands of digits")
+
+
+def test_long_values_are_cut_short_in_a_message() -> None:
+    assert len(refusal(f"seed: {'x' * 100_000}")) < 300
+    assert len(refusal(f"seed: [{'1, ' * 10_000}]")) < 300
+
+
+def test_references_do_not_unfold() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)), "seed: *a29"]
+    assert refusal("\n".join(lines)).endswith("at line 2 (*a0 is a reference); correct it and run again")
 
 
 @given(st.text(max_size=40) | st.binary(max_size=40).map(lambda b: b.decode("latin-1")))
@@ -229,7 +259,7 @@ def values(kind: Any, bounds: tuple[float, float, bool] = (-math.inf, math.inf, 
     if origin is tuple:
         return st.lists(values(arguments[0]), max_size=3).map(tuple)
     if kind is int:
-        return st.integers(int(low) if low > -math.inf else None, int(high) if high < math.inf else None)
+        return st.integers(int(low) if low > -math.inf else None, int(min(high, 2**53)))
     if kind is float:
         finite = {"min_value": low, "allow_nan": False, "allow_infinity": False, "exclude_min": above}
         return st.floats(**finite, max_value=high if high < math.inf else None)
@@ -287,6 +317,11 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         from_file(RunConfig, tmp_path / "absent.yaml")
     with pytest.raises(UserError, match="Is a directory"):
         from_file(RunConfig, tmp_path)
+    with pytest.raises(UserError, match="no regular file"):
+        from_file(RunConfig, Path("/dev/zero"))
+    (tmp_path / "large.yaml").write_bytes(b"#" * 2_000_000)
+    with pytest.raises(UserError, match=r"large\.yaml: it is larger than 1,048,576 bytes"):
+        from_file(RunConfig, tmp_path / "large.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"binary\.yaml: it is not UTF-8 text"):
         from_file(RunConfig, tmp_path / "binary.yaml")

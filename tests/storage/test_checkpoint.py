@@ -215,7 +215,7 @@ def test_a_damaged_document_is_refused_unparsed(saved: Path, monkeypatch: pytest
     (saved / "progress.json").write_bytes((saved / "progress.json").read_bytes().replace(b"7", b"8"))
     seen: list[bytes] = []
     loads = json.loads
-    monkeypatch.setattr(json, "loads", lambda data: (seen.append(data), loads(data))[1])
+    monkeypatch.setattr(json, "loads", lambda data, **how: (seen.append(data.encode()), loads(data, **how))[1])
     with pytest.raises(DamagedCheckpoint, match=r"progress\.json has not the SHA-256"):
         read_checkpoint(saved)
     assert seen == [(saved / "manifest.json").read_bytes()]
@@ -274,7 +274,11 @@ def test_an_entry_without_size_or_hash_is_refused(saved: Path, entry: object) ->
         ("progress.json", b"\xff\xfe"),
         ("progress.json", b"[" * 100_000),
         ("weights.safetensors", b""),
-        ("weights.safetensors", b"\xff" * 8 + b"{}"),
+        ("weights.safetensors", (9).to_bytes(8, "little") + b"{}"),
+        ("progress.json", b'{"step": NaN}'),
+        ("progress.json", b'{"step": 1e999}'),
+        ("progress.json", b'{"step": 1, "step": 2}'),
+        ("progress.json", '{"step": 1}'.encode("utf-16")),
         (
             "weights.safetensors",
             (60).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[99],"data_offsets":[0,9999]}}  ',
@@ -293,7 +297,8 @@ def test_json_that_is_too_large_is_refused(saved: Path, monkeypatch: pytest.Monk
     (saved / "progress.json").write_text(json.dumps(["x" * 5000]))
     rewrite_manifest(saved, lambda m: m["files"].update({"progress.json": listed(saved / "progress.json")}))
     read_checkpoint(saved)
-    monkeypatch.setattr(module, "LARGEST_JSON", {"manifest.json": 100, "progress.json": 2000}[name])
+    limit = {"manifest.json": "LARGEST_MANIFEST", "progress.json": "LARGEST_JSON"}[name]
+    monkeypatch.setattr(module, limit, 100)
     with pytest.raises(DamagedCheckpoint, match=f"{name} is too large"):
         read_checkpoint(saved)
 
@@ -328,11 +333,40 @@ def test_a_damaged_newest_is_passed_over_with_one_warning(three: Path) -> None:
     assert len(warned) == 1 and "\n" not in str(warned[0].message)
 
 
-@pytest.mark.filterwarnings("ignore:skipping a damaged checkpoint")
-def test_nothing_is_found_where_all_are_damaged(three: Path) -> None:
+def test_where_all_are_damaged_the_newest_is_told_of(three: Path) -> None:
     for step in (5, 40, 200):
         lose(three / f"last-{step}" / "manifest.json")
-    assert newest_checkpoint(three, "last") is None
+    with pytest.raises(DamagedCheckpoint, match=r"last-200/manifest\.json is missing"):
+        newest_checkpoint(three, "last")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors"])
+def test_a_pipe_is_not_waited_for(saved: Path, name: str) -> None:
+    rewrite_manifest(saved, lambda m: m["files"]["weights.safetensors"].update(bytes=0))
+    (saved / name).unlink()
+    os.mkfifo(saved / name)
+    with pytest.raises(DamagedCheckpoint, match=f"{name} is no regular file"):
+        read_checkpoint(saved)
+
+
+@pytest.mark.parametrize("size", [1 << 21, 1 << 60, 2**64 - 1])
+def test_a_header_that_is_too_large_is_refused(saved: Path, parsed: list[Path], size: int) -> None:
+    (saved / "weights.safetensors").write_bytes(size.to_bytes(8, "little") + b"{}")
+    rewrite_manifest(saved, lambda m: m["files"].update({"weights.safetensors": listed(saved / "weights.safetensors")}))
+    with pytest.raises(DamagedCheckpoint, match=r"weights\.safetensors is too large"):
+        read_checkpoint(saved)
+    assert saved / "weights.safetensors" not in parsed
+
+
+def test_a_checkpoint_that_is_a_link_is_neither_read_nor_removed(three: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(three / "last-5", elsewhere)
+    (three / "last-5").symlink_to(elsewhere)
+    with pytest.raises(DamagedCheckpoint, match="last-5 is a link"):
+        read_checkpoint(three / "last-5")
+    rotate_checkpoints(three, "last", keep=1)
+    assert read_checkpoint(elsewhere).documents == DOCUMENTS
 
 
 def test_rotation_keeps_the_newest_and_other_kinds(three: Path) -> None:

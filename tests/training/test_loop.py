@@ -221,7 +221,9 @@ def in_groups(parameters: Iterable[nn.Parameter], settings: TrainingConfig) -> t
 
 
 class Telling(Likelihood):
-    """A likelihood with a figure of its own."""
+    """A likelihood with figures of its own."""
+
+    figures = ("nats", "first", "length")
 
     def __call__(self, prediction: Prediction, targets: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         loss, figures = super().__call__(prediction, targets)

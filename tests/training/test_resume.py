@@ -338,7 +338,71 @@ def test_a_checkpoint_of_another_version_is_refused(
     saved = read_checkpoint(newest)
     change(saved.documents["progress"])
     write_checkpoint(newest.parent, newest.name, saved.tensors, saved.documents)
-    refused(quietly, config, folder, "last-35 was saved by another version of backstory; .*--overwrite")
+    refused(quietly, config, folder, "last-35 was saved by another version of backstory.*--overwrite")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epoch", 0),
+        ("epoch", 10**15),
+        ("epoch", 2.0),
+        ("epoch", "2"),
+        ("segment", -1),
+        ("segment", 10**6),
+        ("step", True),
+        ("rate_factor", 1.5),
+        ("best_nats", None),
+        ("best_epoch", 7),
+        ("history", []),
+        ("history", ["1.0"]),
+        ("epoch_sums", {"nats": "1"}),
+        ("epoch_sums", {}),
+        ("epoch_tokens", 0),
+        ("window_tokens", -1),
+        ("finetuning", True),
+        ("averaged", 0.5),
+        ("log_bytes", -1),
+        ("log_bytes", 7),
+        ("finished", 0),
+    ],
+)
+def test_progress_that_no_run_can_have_made_is_refused(
+    stopped: tuple[RunConfig, Path], quietly: Train, name: str, value: object
+) -> None:
+    config, folder = stopped
+    newest = checkpoints(folder, "last")[0]
+    saved = read_checkpoint(newest)
+    saved.documents["progress"]["progress"][name] = value
+    write_checkpoint(newest.parent, newest.name, saved.tensors, saved.documents)
+    refused(quietly, config, folder, r"damaged \(the saved \w+ is|metrics.jsonl does not tell|it sums")
+
+
+@pytest.mark.parametrize("file", ["weights", "optimizer", "average", "random", "state"])
+def test_tensors_of_another_kind_are_refused(
+    tiny_config: RunConfig, quietly: Train, stop_after: StopAfter, tmp_path: Path, file: str
+) -> None:
+    changes = {"optimizer": "adam", "learning_rate": 0.01} if file == "optimizer" else {"averaging": "always"}
+    config = with_training(tiny_config, epochs=2, **changes)
+    stop_after(35)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "run")
+    newest = checkpoints(tmp_path / "run", "last")[0]
+    saved = read_checkpoint(newest)
+    name, tensor = next(iter(saved.tensors[file].items()))
+    for other in ({}, {name: tensor.double()}, {name: tensor[None]}, {"x": tensor}):
+        kept = {k: v for k, v in saved.tensors[file].items() if k != name}
+        write_checkpoint(newest.parent, newest.name, saved.tensors | {file: kept | other}, saved.documents)
+        refused(quietly, config, tmp_path / "run", "does not fit")
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(
+    stopped: tuple[RunConfig, Path], quietly: Train
+) -> None:
+    config, folder = stopped
+    for path in checkpoints(folder, "last"):
+        flip(path / "weights.safetensors")
+    refused(quietly, config, folder, "last-35/weights.safetensors has not the SHA-256.*--overwrite")
 
 
 @pytest.mark.parametrize(

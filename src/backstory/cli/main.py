@@ -88,13 +88,19 @@ def overview() -> str:
 
 def _fail(message: str, code: int) -> int:
     if first_here():
-        print(f"backstory: {' '.join(message.split())}", file=sys.stderr)
+        print(f"backstory: {_line(message)}", file=sys.stderr)
     return code
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
     if first_here():
-        print(f"backstory: warning: {' '.join(str(message).split())}", file=sys.stderr)
+        print(f"backstory: warning: {_line(str(message))}", file=sys.stderr)
+
+
+def _line(message: str) -> str:
+    """A message in one line, without the middle where somebody typed or wrote thousands of characters."""
+    line = " ".join(message.split())
+    return line if len(line) <= 1200 else f"{line[:800]} ... {line[-350:]}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The errors a user can cause; the command line turns each into one line and an exit code."""
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -16,3 +17,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """` (did you mean 'x'?)` for the known name closest to `name`, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, cut short where it is long."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"

@@ -46,7 +46,7 @@ class LSTMConfig:
 
     kind: Literal["lstm"] = "lstm"
     """The kind of core."""
-    layers: int = between(3, 1)
+    layers: int = between(3, 1, 1000)
     """Number of layers."""
     hidden: int = between(1150, 1)
     """Units of every layer but the last."""

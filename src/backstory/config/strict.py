@@ -9,13 +9,28 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
-from backstory.config.errors import UserError, nearest
+from backstory.config.errors import UserError, nearest, shown
 
 T = TypeVar("T")
 
 
+LARGEST = 1 << 20
+"""Bytes of a settings file; more is refused unread."""
+LARGEST_NUMBER = 2**53
+"""A whole number above this is refused: no float holds it exactly."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, where YAML would take the last."""
+    """Refuses a key that stands twice in one mapping, where YAML would take the last, and references to other values.
+
+    Settings repeat nothing, and a few lines of references to references unfold into more than any memory holds.
+    """
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(None, None, f"*{event.anchor} is a reference", event.start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()
@@ -50,20 +65,26 @@ def from_yaml(kind: type[T], text: str, source: str) -> T:
     """
     try:
         data = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: impossible dates, numbers, depths
+    except Exception as error:  # impossible dates, numbers and depths come as errors of many kinds
         where = (
             f" at line {error.problem_mark.line + 1}"
             if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark
             else ""
         )
-        twice = f" ({problem})" if "stands twice" in (problem := getattr(error, "problem", None) or "") else ""
-        raise UserError(f"{source} is not valid YAML{where}{twice}; correct it and run again") from None
+        problem = getattr(error, "problem", None) or ""
+        why = f" ({problem})" if problem.endswith(("stands twice", "is a reference")) else ""
+        raise UserError(f"{source} is not valid YAML{where}{why}; correct it and run again") from None
     return from_dict(kind, {} if data is None else data, source)
 
 
 def from_file(kind: type[T], path: Path) -> T:
     """Read a config from a YAML file. Raises UserError also when the file cannot be read."""
     try:
+        # Asked before it is opened: a pipe would be waited for, and a device has no end.
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise UserError(f"cannot read {path}: it is no regular file")
+        if path.is_file() and path.stat().st_size > LARGEST:
+            raise UserError(f"cannot read {path}: it is larger than {LARGEST:,} bytes, so it holds no settings")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -80,7 +101,7 @@ def from_dict(kind: type[T], data: Any, source: str) -> T:
 
 def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
     def wrong(expected: str) -> UserError:
-        return UserError(f"{source}: {path or 'the file'} must be {expected}, not {value!r}")
+        return UserError(f"{source}: {path or 'the file'} must be {expected}, not {shown(value)}")
 
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
@@ -118,12 +139,13 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
 
 def _convert_dataclass(kind: type, value: Any, path: str, source: str) -> Any:
     if not isinstance(value, dict):
-        raise UserError(f"{source}: {path or 'the file'} must be a mapping of settings, not {value!r}")
+        raise UserError(f"{source}: {path or 'the file'} must be a mapping of settings, not {shown(value)}")
     hints = typing.get_type_hints(kind)
     for key in value:
         if key not in hints:
-            dotted = f"{path}.{key}" if path else str(key)
-            raise UserError(f"{source}: unknown key '{dotted}'{nearest(str(key), hints)}")
+            name = key if isinstance(key, str) else shown(key)
+            dotted = f"{path}.{name}" if path else name
+            raise UserError(f"{source}: unknown key '{dotted}'{nearest(name, hints)}")
     for f in dataclasses.fields(kind):
         if f.default is f.default_factory is dataclasses.MISSING and f.name not in value:
             raise UserError(f"{source}: {f'{path}.{f.name}' if path else f.name} is missing; it must be given")
@@ -139,12 +161,11 @@ def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -
         return _convert(rest[0], value, path, source)
     names = {k.__dataclass_fields__["kind"].default: k for k in rest}
     if not isinstance(value, dict):
-        raise UserError(f"{source}: {path} must be a mapping of settings, not {value!r}")
+        raise UserError(f"{source}: {path} must be a mapping of settings, not {shown(value)}")
     name = value.get("kind", next(iter(names)))
     if name not in list(names):  # a list, as the name may be anything, also what cannot be a key
-        raise UserError(
-            f"{source}: {path}.kind must be one of {', '.join(names)}, not {name!r}{nearest(str(name), names)}"
-        )
+        hint = nearest(name, names) if isinstance(name, str) else ""
+        raise UserError(f"{source}: {path}.kind must be one of {', '.join(names)}, not {shown(name)}{hint}")
     return _convert_dataclass(names[name], value, path, source)
 
 
@@ -160,9 +181,11 @@ def validate(config: Any, source: str, path: str = "") -> None:
                     validate(inner, source, f"{dotted}[{i}]")
         elif isinstance(value, int | float) and not isinstance(value, bool):
             low, high, above = f.metadata.get("range", (-math.inf, math.inf, False))
+            if isinstance(value, int) and value > LARGEST_NUMBER:
+                high = min(high, LARGEST_NUMBER)
             if abs(value) == math.inf or not low <= value <= high or (above and value == low):
                 bounds = f"{'above' if above else 'at least'} {low:.10g}"
                 bounds += (
-                    f" and at most {high:.10g}" if high < math.inf else " and finite" if abs(value) == math.inf else ""
+                    f" and at most {high:.16g}" if high < math.inf else " and finite" if abs(value) == math.inf else ""
                 )
-                raise UserError(f"{source}: {dotted} must be {bounds}, not {value}")
+                raise UserError(f"{source}: {dotted} must be {bounds}, not {shown(value)}")

@@ -1,5 +1,6 @@
 """A trained model from its run folder: the best weights, with the settings and vocabulary saved and hashed beside them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,17 @@ from torch import Tensor, nn
 
 from backstory.config import RunConfig, TextConfig, UserError, from_dict
 from backstory.models.composed import ComposedModel, build_model
-from backstory.storage.checkpoint import newest_checkpoint
+from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
+from backstory.storage.documents import conforms
 from backstory.text.vocabulary import Vocabulary
 
 CONFIG = "config.yaml"
 """File of a run that holds its settings, and that makes a folder a run."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run that holds `last-STEP` (to resume from) and `best-EPOCH` (to read with)."""
+DESCRIBED = {"config": dict[str, Any], "corpus": dict[str, str | int], "places": dict[str, str]}
+CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
+"""What is saved of a model beside its weights and vocabulary, and what of the corpus."""
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -23,17 +28,25 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
+    """Raise ValueError unless names, shapes and dtypes are the expected ones; nothing is cast or broadcast to fit."""
+    if tensors.keys() != expected.keys():
+        lost, more = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+        told = [f"{word} {', '.join(names[:3])}" for word, names in (("without", lost), ("with", more)) if names]
+        raise ValueError(f"the saved {what} are not those of this model: {' and '.join(told)}")
+    for name, tensor in expected.items():
+        found = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in (tensors[name], tensor)]
+        if found[0] != found[1]:
+            (shape, dtype), (wanted, kind) = found
+            raise ValueError(f"among the saved {what} {name} has shape {shape} of {dtype}, not {wanted} of {kind}")
+
+
 @torch.no_grad()
-def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Copy saved parameters into the model. Raises ValueError when names or shapes differ."""
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy saved parameters into the model. Raises ValueError when names, shapes or dtypes differ."""
     parameters = dict(model.named_parameters())
-    if parameters.keys() != tensors.keys():
-        raise ValueError("the saved weights are not those of this model")
+    check_tensors(tensors, parameters, "weights")
     for name, parameter in parameters.items():
-        if parameter.shape != tensors[name].shape:
-            raise ValueError(
-                f"saved weight {name} has shape {tuple(tensors[name].shape)}, not {tuple(parameter.shape)}"
-            )
         parameter.copy_(tensors[name])
 
 
@@ -75,19 +88,41 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
         raise UserError(f"there is no run folder {folder}; train one with `backstory train RECIPE --out {folder}`")
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is no run folder; train one with `backstory train RECIPE --out FOLDER`")
-    checkpoint = newest_checkpoint(folder / CHECKPOINTS, "best")
+    try:
+        checkpoint = newest_checkpoint(folder / CHECKPOINTS, "best")
+    except DamagedCheckpoint as error:
+        raise UserError(f"{error}; {folder} has no other checkpoint to read with: train it again") from None
     if checkpoint is None:
         raise UserError(
             f"{folder} has no checkpoint to read with; train it on with the command that began it and --resume"
         )
-    described = checkpoint.documents["model"]
-    config = from_dict(RunConfig, described["config"], str(checkpoint.path))
-    vocabulary = Vocabulary.from_json(checkpoint.documents["vocabulary"])
-    model = build_model(config.model, len(vocabulary))
+    config, vocabulary, described = _described(checkpoint)
     try:
+        with torch.device("meta"):  # takes no memory: what the settings ask for may be more than there is
+            check_tensors(checkpoint.tensors["weights"], weights(build_model(config.model, len(vocabulary))), "weights")
+        model = build_model(config.model, len(vocabulary))
         load_weights(model, checkpoint.tensors["weights"])
-    except ValueError as error:
+    except (ValueError, RuntimeError, TypeError) as error:  # the last two: sizes that no tensor can have
         raise UserError(f"{checkpoint.path} does not fit its own settings: {error}") from None
     return LoadedRun(
-        folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"], described.get("places", {})
+        folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"], described["places"]
     )
+
+
+def _described(checkpoint: Checkpoint) -> tuple[RunConfig, Vocabulary, dict[str, Any]]:
+    """Settings, vocabulary and the rest of what a checkpoint says of its model. Raises UserError."""
+    files, path = [*checkpoint.tensors, *sorted(checkpoint.documents)], checkpoint.path
+    model, vocabulary = (checkpoint.documents.get(name) for name in ("model", "vocabulary"))
+    if files != ["weights", "model", "vocabulary"] or not isinstance(model, dict) or model.keys() != DESCRIBED.keys():
+        raise UserError(f"{path} was saved by another version of backstory; read it with that one, or train it again")
+    wrong = [name for name, hint in DESCRIBED.items() if not conforms(model[name], hint)]
+    if not wrong and model["corpus"].keys() == CORPUS.keys():
+        wrong = [f"corpus.{name}" for name, hint in CORPUS.items() if not conforms(model["corpus"][name], hint)]
+    elif not wrong:
+        wrong = ["corpus"]
+    if wrong or not isinstance(vocabulary, dict):
+        raise UserError(f"{path} is damaged: its {wrong[0] if wrong else 'vocabulary'} is none; train it again")
+    try:
+        return from_dict(RunConfig, model["config"], str(path)), Vocabulary.from_json(vocabulary), model
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}") from None

@@ -4,22 +4,23 @@ import json
 import os
 import re
 import shutil
+import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sha256
+from backstory.storage.documents import parse
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-LARGEST_JSON = 64 << 20
-"""Bytes; a manifest or document above this is refused unread."""
+LARGEST_MANIFEST, LARGEST_JSON, LARGEST_HEADER, LARGEST_TENSORS = 1 << 20, 64 << 20, 1 << 20, 1 << 36
+"""Bytes; a manifest, a document, the header of a tensor file, or a tensor file above this is refused unread."""
 NAME = re.compile(r"[A-Za-z0-9_-]+\.(safetensors|json)")
 
 
@@ -86,6 +87,8 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
 
     `only` names the files (without ending) that are wanted. Raises DamagedCheckpoint.
     """
+    if folder.is_symlink():
+        raise DamagedCheckpoint(f"{folder} is a link")
     files = _manifest(folder)
     missing = (only or frozenset()) - {name.rsplit(".", 1)[0] for name in files}
     if missing:
@@ -100,8 +103,8 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
             if name.endswith(".safetensors"):
                 tensors[stem] = load_file(path)
             else:
-                documents[stem] = json.loads(path.read_bytes())
-        except (SafetensorError, ValueError, RecursionError) as error:
+                documents[stem] = parse(path.read_bytes())
+        except Exception as error:  # the parser of tensors has errors of many kinds
             raise DamagedCheckpoint(f"{path} cannot be parsed ({error})") from None
     return Checkpoint(folder, tensors, documents)
 
@@ -109,10 +112,10 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
 def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
     try:
-        if path.is_symlink() or path.stat().st_size > LARGEST_JSON:
-            raise DamagedCheckpoint(f"{path} is too large for a manifest, or a link")
-        manifest = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        if _size(path) > LARGEST_MANIFEST:
+            raise DamagedCheckpoint(f"{path} is too large for a manifest")
+        manifest = parse(path.read_bytes())
+    except (OSError, ValueError):
         raise DamagedCheckpoint(f"{path} is missing or not JSON") from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise DamagedCheckpoint(f"{path} has a schema this version does not read (it reads {SCHEMA})")
@@ -123,10 +126,12 @@ def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _verify(path: Path, entry: Mapping[str, Any]) -> None:
+    tensors = path.suffix == ".safetensors"
     try:
-        if path.is_symlink() or path.stat().st_size != entry.get("bytes"):
+        size = _size(path)
+        if size != entry.get("bytes"):
             raise DamagedCheckpoint(f"{path} has not the size its manifest says")
-        if path.suffix == ".json" and path.stat().st_size > LARGEST_JSON:
+        if size > (LARGEST_TENSORS if tensors else LARGEST_JSON) or (tensors and _header(path) > LARGEST_HEADER):
             raise DamagedCheckpoint(f"{path} is too large")
         if sha256(path) != entry.get("sha256"):
             raise DamagedCheckpoint(f"{path} has not the SHA-256 its manifest says")
@@ -134,20 +139,44 @@ def _verify(path: Path, entry: Mapping[str, Any]) -> None:
         raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from None
 
 
+def _size(path: Path) -> int:
+    """Bytes of a regular file; a pipe would be waited for, a device has no end, and a link leads anywhere."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise DamagedCheckpoint(f"{path} is no regular file")
+    return found.st_size
+
+
+def _header(path: Path) -> int:
+    """Bytes of the header of a tensor file, as its first eight say."""
+    with open(path, "rb") as file:
+        return int.from_bytes(file.read(8), "little")
+
+
 def _numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
-    """Checkpoint folders `prefix-NUMBER`, newest first."""
+    """Checkpoint folders `prefix-NUMBER`, newest first; nothing else is called so by us."""
     found = [(int(m[1]), p) for p in parent.glob(f"{prefix}-*") if (m := re.fullmatch(rf"{prefix}-(\d+)", p.name))]
     return sorted(found, reverse=True)
 
 
 def newest_checkpoint(parent: Path, prefix: str, only: frozenset[str] | None = None) -> Checkpoint | None:
-    """The newest `prefix-NUMBER` that verifies, with a one-line warning for each newer one that does not; else None."""
+    """The newest `prefix-NUMBER` that verifies, with a one-line warning for each newer one that does not.
+
+    None where there is no checkpoint at all. Raises DamagedCheckpoint, which tells of the newest, where none verifies.
+    """
+    problems: list[DamagedCheckpoint] = []
+    found: Checkpoint | None = None
     for _, path in _numbered(parent, prefix):
         try:
-            return read_checkpoint(path, only)
+            found = read_checkpoint(path, only)
+            break
         except DamagedCheckpoint as error:
-            warnings.warn(f"skipping a damaged checkpoint: {error}", stacklevel=2)
-    return None
+            problems.append(error)
+    if problems and found is None:
+        raise problems[0]
+    for error in problems:
+        warnings.warn(f"skipping a damaged checkpoint: {error}", stacklevel=2)
+    return found
 
 
 def rotate_checkpoints(parent: Path, prefix: str, keep: int) -> None:
@@ -166,6 +195,8 @@ def rotate_checkpoints(parent: Path, prefix: str, keep: int) -> None:
         warnings.warn(f"the newest checkpoint is damaged, so older ones are kept: {error}", stacklevel=2)
         return
     for _, path in numbered[keep:]:
+        if path.is_symlink():  # not ours, and what it leads to is not either
+            continue
         # The manifest goes first: what is left of an interrupted removal is not taken for a checkpoint.
         (path / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)

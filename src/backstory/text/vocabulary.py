@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from backstory.config.errors import UserError
+from backstory.storage.documents import conforms
 from backstory.text.pieces import Pieces
 from backstory.text.tokenizers import BUILT_IN, END, UNKNOWN, Tokenizer
 
 LARGEST = 2_000_000
 """More types than this are refused: an embedding of them fits no machine, and the corpus is most likely not text."""
+_STORED = {"words": list[str], "counts": list[int], "lowercase": bool, "unknown": int | None, "start": int}
 _DAMAGED = "the stored vocabulary is damaged; make it again from the corpus"
 
 
@@ -81,23 +83,28 @@ class Vocabulary:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Vocabulary":
+    def from_json(data: dict[str, Any]) -> "Vocabulary":
         """The vocabulary that `to_json` described. Raises UserError for anything else."""
-        try:
-            named = data["tokenizer"]
-            vocabulary = Vocabulary(
-                words=[str(word) for word in data["words"]],
-                counts=np.array(data["counts"], np.int64),
-                tokenizer=Pieces(named["name"], named["json"]) if "json" in named else BUILT_IN[named["name"]],
-                lowercase=bool(data["lowercase"]),
-                unknown=None if data["unknown"] is None else int(data["unknown"]),
-                start=int(data["start"]),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise UserError(_DAMAGED) from None
-        size, ids = len(vocabulary), {vocabulary.start, vocabulary.unknown} - {None}
-        if vocabulary.counts.shape != (size,) or len(vocabulary.index) != size or not ids <= set(range(size)):
+        named: Any = data.get("tokenizer")
+        told = {k: v for k, v in data.items() if k != "tokenizer"}
+        if told.keys() != _STORED.keys() or not all(conforms(told[name], hint) for name, hint in _STORED.items()):
             raise UserError(_DAMAGED)
+        if not conforms(named, dict[str, str]) or not {"name"} <= named.keys() <= {"name", "json"}:
+            raise UserError(_DAMAGED)
+        if "json" not in named and named["name"] not in BUILT_IN:
+            raise UserError(_DAMAGED)
+        tokenizer = Pieces(named["name"], named["json"]) if "json" in named else BUILT_IN[named["name"]]
+        counts, size = told.pop("counts"), len(told["words"])
+        ids = {told["start"], told["unknown"]} - {None}
+        if len(counts) != size or len(set(told["words"])) != size or not ids <= set(range(size)):
+            raise UserError(_DAMAGED)
+        if not all(0 <= count < 2**63 for count in counts):
+            raise UserError(_DAMAGED)
+        vocabulary = Vocabulary(counts=np.array(counts, np.int64), tokenizer=tokenizer, **told)
+        if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":  # those whose ids are given
+            fixed = _fixed({}, tokenizer, vocabulary.lowercase)
+            if (fixed.words, fixed.unknown, fixed.start) != (told["words"], told["unknown"], told["start"]):
+                raise UserError(_DAMAGED)
         return vocabulary
 
 

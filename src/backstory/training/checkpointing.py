@@ -1,15 +1,17 @@
 """The whole of a training run as tensors and JSON, and back: everything that makes resuming bit-exact."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
+from backstory.config.errors import shown
 from backstory.models import State, flatten
-from backstory.models.loading import weights
-from backstory.training.optimizers import WeightAverage
+from backstory.models.loading import check_tensors, weights
+from backstory.storage.documents import conforms
+from backstory.training.optimizers import WeightAverage, saved_state
 
 
 @dataclass
@@ -48,10 +50,37 @@ class Progress:
 
     @classmethod
     def read(cls, document: Any) -> "Progress":
-        """Progress as it was saved. Raises ValueError when its fields are not those of this version."""
-        if not isinstance(document, dict) or document.keys() != {f.name for f in fields(cls)}:
+        """Progress as it was saved. Raises ValueError for anything that no run of this version can have saved."""
+        hints = get_type_hints(cls)
+        if not isinstance(document, dict) or document.keys() != hints.keys():
             raise ValueError("the saved progress is not of this version")
-        return cls(**document)
+        for name, hint in hints.items():
+            if not conforms(document[name], hint):
+                raise ValueError(f"the saved {name} is {shown(document[name])}")
+        read = cls(**document)
+        read._check()
+        return read
+
+    def _check(self) -> None:
+        """Raise ValueError for numbers that cannot be those of one run."""
+        wrong = [name for name, value in vars(self).items() if type(value) is int and not 0 <= value < 2**53]
+        validated = self.epoch - 1  # epochs, of which fine-tuning remembers only its own
+        possible = {
+            "epoch": self.epoch >= 1,
+            "segment": self.segment <= self.step,
+            "rate_factor": 0 <= self.rate_factor <= 1,
+            "best_nats": (self.best_nats is None) == (validated == 0),
+            "best_epoch": (self.best_epoch >= 1) == (validated > 0) and self.best_epoch <= validated,
+            "waited": self.waited <= validated,
+            "history": len(self.history) < validated if self.finetuning else len(self.history) == validated,
+            "averaged": self.averaged is not None or not self.finetuning,
+            "epoch_tokens": not self.segment or (self.epoch_tokens > 0 and self.epoch_seconds > 0),
+            "window_tokens": self.window_tokens <= self.epoch_tokens,
+            "window_sums": self.window_sums.keys() <= self.epoch_sums.keys(),
+            "seconds": min(self.seconds, self.epoch_seconds, self.window_seconds) >= 0,
+        }
+        if wrong := wrong + [name for name, holds in possible.items() if not holds]:
+            raise ValueError(f"the saved {wrong[0]} is {shown(getattr(self, wrong[0]))}")
 
     def take(self, figures: dict[str, float], tokens: int, seconds: float) -> None:
         """Count a step: its figures (means per token), its tokens and the time it took."""
@@ -97,11 +126,13 @@ def pack(
 
 def pack_rank(state: State, device: torch.device) -> dict[str, Tensor]:
     """What each rank has of its own: `state/...` and its random-number generators, `random/...`."""
-    packed = {f"state/{name}": tensor for name, tensor in flatten(state).items()}
-    packed["random/cpu"] = torch.get_rng_state()
-    if device.type == "cuda":
-        packed["random/cuda"] = torch.cuda.get_rng_state(device)
-    return packed
+    return {f"state/{name}": tensor for name, tensor in flatten(state).items()} | random_states(device)
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """`random/cpu`, and `random/cuda` for a run on a GPU."""
+    states = {"random/cpu": torch.get_rng_state()}
+    return states if device.type != "cuda" else states | {"random/cuda": torch.cuda.get_rng_state(device)}
 
 
 def rank_suffix(rank: int) -> str:
@@ -115,24 +146,56 @@ def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
     return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
 
 
-def unpack_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+def check_files(tensors: Mapping[str, Any], averaged: bool, ranks: int) -> None:
+    """Raise ValueError unless the tensors are in the files that `pack` makes."""
+    of_ranks = {f"{file}{rank_suffix(rank)}" for rank in range(ranks) for file in ("state", "random")}
+    expected = {"weights", "optimizer"} | of_ranks | ({"average"} if averaged else set())
+    if tensors.keys() != expected:
+        raise ValueError(f"it holds tensors of {', '.join(sorted(tensors))}, not of {', '.join(sorted(expected))}")
+
+
+def unpack_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor], settings_kept: bool
+) -> None:
     """Put saved tensors back into an optimizer over the model's parameters.
 
-    Raises ValueError when they are those of another kind of optimizer, which this one cannot go on from.
+    Where other settings were accepted, an optimizer may find nothing of its own, and leaves what it does not need. Raises
+    ValueError for anything else that is not the state of this optimizer.
     """
+    parameters = dict(model.named_parameters())
+    expected = {
+        f"{name}/{entry}": value for name, p in parameters.items() for entry, value in saved_state(optimizer, p).items()
+    }
+    if not settings_kept:
+        if lost := {key.rpartition("/")[2] for key in expected} - {key.rpartition("/")[2] for key in tensors}:
+            if tensors:
+                raise ValueError(f"the saved state of the optimizer has no {', '.join(sorted(lost))}")
+            return
+        tensors = {key: tensor for key, tensor in tensors.items() if key in expected}
+    check_tensors(tensors, expected, "tensors of the optimizer")
     index = {name: i for i, name in enumerate(_names(optimizer, model))}
     state: dict[int, dict[str, Any]] = {}
     for key, tensor in tensors.items():
-        name, entry = key.rsplit("/", 1)
+        name, _, entry = key.rpartition("/")
         state.setdefault(index[name], {})[entry] = tensor
-    try:
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    except KeyError as error:
-        raise ValueError(f"the saved state of the optimizer has no {error.args[0]}") from None
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def unpack_average(average: WeightAverage, model: nn.Module, tensors: dict[str, Tensor], count: int) -> None:
+    """Put a saved average back. Raises ValueError when it is not of this model's weights."""
+    parameters = dict(model.named_parameters())
+    check_tensors(tensors, parameters, "averages")
+    average.count = count
+    average.means = [tensors[name].to(parameter.device) for name, parameter in parameters.items()]
 
 
 def unpack_random(tensors: dict[str, Tensor], device: torch.device) -> None:
-    """Put the random-number generators back where they were."""
-    torch.set_rng_state(tensors["cpu"])
-    if device.type == "cuda" and "cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["cuda"], device)
+    """Put the random-number generators back where they were. Raises ValueError for what is no state of theirs."""
+    expected = {name.removeprefix("random/"): state for name, state in random_states(device).items()}
+    check_tensors(tensors, expected, "random numbers")
+    try:
+        torch.set_rng_state(tensors["cpu"])
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["cuda"], device)
+    except (RuntimeError, TypeError):
+        raise ValueError("the states of the random-number generators are damaged") from None

@@ -14,7 +14,8 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.storage.atomic import write_atomically
-from backstory.storage.checkpoint import Checkpoint, newest_checkpoint
+from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
+from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, provenance, write_result
 from backstory.text import prepare
@@ -24,6 +25,7 @@ from backstory.training.display import Display, say
 from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, check_trackers
 from backstory.training.loop import Trainer
+from backstory.training.memory import Text, check_memory
 from backstory.training.metrics import MetricsLog, check_log, read_events
 from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
 from backstory.training.stages import check_settings, last_epoch
@@ -86,9 +88,12 @@ def _build(config: RunConfig, out: Path, data_dir: Path | None, ranks: Ranks) ->
     """A run at its beginning; nothing is written."""
     keep_freed_memory()
     dataset, device = prepare(config.text, data_dir), choose_device(config.training.device)
+    precision = choose_precision(config.training.precision, device)
+    check_memory(
+        config, Text(len(dataset.vocabulary), len(dataset.splits["train"].ids)), precision, device, ranks.world
+    )
     torch.manual_seed(config.seed)
     model = build_model(config.model, len(dataset.vocabulary)).to(device)
-    precision = choose_precision(config.training.precision, device)
     if not ranks.first:  # the weights are alike, the masks are not
         torch.manual_seed(int(np.random.SeedSequence([config.seed, ranks.rank]).generate_state(1)[0]))
     return Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks)
@@ -98,9 +103,8 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, track: Sequence[
     """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text."""
     dataset, precision, device = trainer.dataset, trainer.precision, trainer.device
     _say_what_starts(console, trainer, folder)
-    if trainer.progress.finished and not changed and (folder.path / RESULT).is_file():
-        # It tells of the training that was done; this command did nothing.
-        return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
+    if trainer.progress.finished and not changed and (result := _written(folder)):
+        return result  # it tells of the training that was done; this command did nothing
     origin = provenance(
         to_dict(trainer.config), device_name(device), precision.name, precision.reason, dataset.describe()
     )
@@ -128,6 +132,15 @@ def _train(trainer: Trainer, log: Events, display: Display, changed: bool) -> No
         raise Stopped(trainer.folder.path, stop.signal)
 
 
+def _written(folder: RunFolder) -> dict[str, Any] | None:
+    """The result of a finished run; None where it is missing or damaged, and is to be written again."""
+    try:
+        result = parse((folder.path / RESULT).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return result if conforms(result, dict[str, Any]) and conforms(result.get("figures"), dict[str, Any]) else None
+
+
 def _begun(folder: RunFolder) -> dict[str, Any]:
     """The command and the time that the run was begun with: a resumed one is made again by that command."""
     try:
@@ -142,7 +155,11 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
 
     Returns whether the checkpoint is of other settings or other text, which were accepted.
     """
-    path, checkpoint = trainer.folder.path, newest_checkpoint(trainer.folder.checkpoints, "last")
+    path = trainer.folder.path
+    try:
+        checkpoint = newest_checkpoint(trainer.folder.checkpoints, "last")
+    except DamagedCheckpoint as error:
+        raise UserError(f"{error}; no other can be gone on from: start again with --overwrite") from None
     if checkpoint is None:
         return False
     progress, config, corpus, ranks = _known(checkpoint)
@@ -164,23 +181,31 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
             f"{trainer.folder.config} is not what {checkpoint.path.name} was trained with; "
             "put it back as it was, or --accept config to go on with these settings"
         )
-    check_log(trainer.folder.metrics, progress.log_bytes)
+    check_log(trainer.folder.metrics, progress.log_bytes, progress.epoch - 1)
     try:
-        trainer.restore(progress, checkpoint.tensors)
-    except ValueError as error:  # only settings or a corpus that were accepted can differ so much
+        trainer.restore(progress, checkpoint.tensors, config == config_hash(trainer.config))
+    except ValueError as error:  # settings or a corpus that were accepted, or a checkpoint that lies
         raise UserError(f"{path} does not fit these settings and this corpus ({error}); start another run") from None
     return (config, corpus) != (config_hash(trainer.config), trainer.dataset.fingerprint)
 
 
 def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str, int]:
     """What a checkpoint says of its run: progress, hash of the settings, fingerprint of the corpus, ranks. Raises UserError."""
+    saved, again = checkpoint.documents.get("progress"), "start again with --overwrite"
+    if (
+        checkpoint.documents.keys() != {"progress"}
+        or not isinstance(saved, dict)
+        or saved.keys() != {"progress", "config", "corpus", "ranks"}
+    ):
+        raise UserError(f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {again}")
+    if not conforms([saved["config"], saved["corpus"]], list[str]) or not conforms(saved["ranks"], int):
+        raise UserError(f"{checkpoint.path} is damaged: it does not say what it was trained on and with; {again}")
     try:
-        saved = checkpoint.documents["progress"]
         return Progress.read(saved["progress"]), saved["config"], saved["corpus"], saved["ranks"]
-    except (KeyError, TypeError, ValueError):
+    except ValueError as error:
         raise UserError(
-            f"{checkpoint.path} was saved by another version of backstory; go on with that one, "
-            "or start again with --overwrite"
+            f"{checkpoint.path} was saved by another version of backstory, or is damaged ({error}); "
+            f"go on with that version, or {again}"
         ) from None
 
 

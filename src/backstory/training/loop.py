@@ -11,15 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from backstory.config import NonFiniteError, RunConfig, to_dict
+from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
 from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
-from backstory.storage.checkpoint import newest_checkpoint, rotate_checkpoints, write_checkpoint
+from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint, rotate_checkpoints, write_checkpoint
 from backstory.text import Dataset
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.training import stages
-from backstory.training.checkpointing import Progress, pack, pack_rank, rank_suffix, unpack_optimizer, unpack_random
+from backstory.training.checkpointing import (
+    Progress,
+    check_files,
+    pack,
+    pack_rank,
+    rank_suffix,
+    unpack_average,
+    unpack_optimizer,
+    unpack_random,
+)
 from backstory.training.display import Display
 from backstory.training.distributed import Ranks
 from backstory.training.events import Events
@@ -56,28 +65,29 @@ class Trainer:
         self.average: WeightAverage | None = None
         self.progress = Progress()
         self.share = self.ranks.share(settings.batch_size)
-        self.state = self._start()
         self.rows = rows(self.dataset.splits["train"].ids, settings.batch_size)
+        self.state = self._start()
         self.saved_at = time.monotonic()
         if settings.averaging == "always" and settings.optimizer == "sgd":
             self.average = WeightAverage(self.parameters)
 
     # Where it stands, and back to it.
 
-    def restore(self, progress: Progress, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def restore(self, progress: Progress, tensors: dict[str, dict[str, Tensor]], settings_kept: bool = True) -> None:
         """Go back to a checkpoint, and on to fine-tuning or the end if the settings (accepted ones) now say so.
 
-        Raises ValueError when it is not one of this model.
+        `settings_kept` says that it was made with these settings. Raises ValueError when it is not one of this model.
         """
+        check_files(tensors, progress.averaged is not None, self.ranks.world)
+        if progress.segment and progress.epoch_sums.keys() != set(self.objective.figures):
+            raise ValueError(f"it sums {', '.join(sorted(progress.epoch_sums))}")
         self.progress = progress
         load_weights(self.model, tensors["weights"])
-        unpack_optimizer(self.optimizer, self.model, tensors["optimizer"])
+        unpack_optimizer(self.optimizer, self.model, tensors["optimizer"], settings_kept)
         self.average = None
-        if self.progress.averaged is not None:
+        if progress.averaged is not None:
             self.average = WeightAverage(self.parameters)
-            self.average.count = self.progress.averaged
-            names = [name for name, _ in self.model.named_parameters()]
-            self.average.means = [tensors["average"][name].to(self.device) for name in names]
+            unpack_average(self.average, self.model, tensors["average"], progress.averaged)
         suffix = rank_suffix(self.ranks.rank)
         self.state = to(clone(unflatten(self._start(), tensors[f"state{suffix}"])), self.device)
         unpack_random(tensors[f"random{suffix}"], self.device)
@@ -279,9 +289,14 @@ class Trainer:
     def _begin_finetuning(self) -> None:
         """Averaged SGD from the best weights, from its first step on (Merity et al. 2018, section 4)."""
         self.ranks.wait()  # until the first has written them
-        best = newest_checkpoint(self.folder.checkpoints, "best", frozenset({"weights"}))
-        if best is not None:
-            load_weights(self.model, best.tensors["weights"])
+        try:
+            best = newest_checkpoint(self.folder.checkpoints, "best", frozenset({"weights"}))
+            if best is not None:
+                load_weights(self.model, best.tensors["weights"])
+        except (DamagedCheckpoint, ValueError) as error:
+            raise UserError(
+                f"{error}; fine-tuning has no weights to begin from: start again with --overwrite"
+            ) from None
         self.optimizer = build_optimizer(self.parameters, self.config.training)
         self.average = WeightAverage(self.parameters)
         stages.begin_finetuning(self.progress)

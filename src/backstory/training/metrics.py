@@ -6,17 +6,38 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
+from backstory.storage.documents import conforms, parse
 
 
-def check_log(path: Path, keep: int) -> None:
-    """Raise UserError when the log is absent or shorter than the `keep` bytes that a checkpoint knew."""
+def check_log(path: Path, keep: int, epochs: int) -> None:
+    """Raise UserError unless the first `keep` bytes of the log, which a checkpoint knew, tell of so many epochs."""
     there = path.stat().st_size if path.is_file() else 0
+    if path.is_symlink():
+        raise UserError(f"{path} is a link, and what it leads to is not written to; put the file itself there")
     if there < keep:
         what = "is shorter than" if path.is_file() else "is missing, and was not when"
         verb = "knew it" if path.is_file() else "was written"
         raise UserError(
             f"{path} {what} the checkpoint {verb}; restore the file to go on, or start again with --overwrite"
         )
+    if keep and _epochs(path, keep) != epochs:
+        raise UserError(
+            f"{path} does not tell of the {epochs} epochs that the checkpoint knew; "
+            "restore the file to go on, or start again with --overwrite"
+        )
+
+
+def _epochs(path: Path, keep: int) -> int | None:
+    """Epochs that the first `keep` bytes of a log tell of; None where they are no whole lines of events."""
+    with open(path, "rb") as file:
+        lines = file.read(keep).split(b"\n")
+    try:
+        events = [parse(line) for line in lines[:-1]]
+    except ValueError:
+        return None
+    whole = not lines[-1] and all(conforms(e, dict[str, Any]) and conforms(e.get("event"), str) for e in events)
+    epochs = [e for e in events if e["event"] == "epoch"] if whole else []
+    return len(epochs) if whole and all(conforms(e.get("tokens_per_second"), float) for e in epochs) else None
 
 
 class MetricsLog:

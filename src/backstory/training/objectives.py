@@ -10,6 +10,9 @@ from backstory.models import Prediction
 class Objective(Protocol):
     """A loss to differentiate and figures to look at, from a prediction and its targets (B, T)."""
 
+    figures: tuple[str, ...]
+    """Names of the figures."""
+
     def __call__(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """`nats`, the mean negative log-likelihood per token, is always among the figures (detached scalars).
 
@@ -20,6 +23,8 @@ class Objective(Protocol):
 
 class Likelihood:
     """-mean log p(target) + alpha mean(dropped^2) + beta mean((raw_t - raw_{t-1})^2), of the last layer."""
+
+    figures: tuple[str, ...] = ("nats",)
 
     def __init__(self, activation_l2: float = 0.0, temporal_l2: float = 0.0) -> None:
         self.activation_l2 = activation_l2

@@ -19,6 +19,14 @@ def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainingConfig) 
     return torch.optim.NAdam(parameters, lr=rate, weight_decay=decay, foreach=True)
 
 
+def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """What the optimizer keeps of a parameter once it has taken a step, by name; of the values only shape and dtype count."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return {}
+    counts = {"step"} | ({"mu_product"} if isinstance(optimizer, torch.optim.NAdam) else set())
+    return dict.fromkeys(sorted(counts), torch.zeros(())) | dict.fromkeys(("exp_avg", "exp_avg_sq"), parameter)
+
+
 class WeightAverage:
     """The running mean of the parameters since it was made: mean_n = mean_{n-1} + (theta_n - mean_{n-1}) / n."""
 

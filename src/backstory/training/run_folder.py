@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
+from backstory.config import RunConfig, UserError, to_dict, to_yaml
+from backstory.config.strict import from_file
 from backstory.models.loading import CHECKPOINTS, CONFIG
 from backstory.storage.atomic import TEMPORARY, check_writable, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
@@ -82,7 +83,7 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
 
 
 def _same_settings(folder: RunFolder, config: RunConfig) -> None:
-    saved = to_dict(from_yaml(RunConfig, folder.config.read_text(encoding="utf-8"), str(folder.config)))
+    saved = to_dict(from_file(RunConfig, folder.config))
     different = _differences(saved, to_dict(config))
     if different:
         raise UserError(

@@ -1,0 +1,58 @@
+"""JSON documents read as strictly as they are written, and their values checked against type hints."""
+
+import json
+import math
+import types
+import typing
+from typing import Any
+
+MOST = 2_000_000
+"""Lists and mappings in a document; of more, a few bytes each make a hundred times as much memory."""
+
+
+def parse(data: bytes) -> Any:
+    """The value of a JSON document in UTF-8.
+
+    Raises ValueError for anything else: also for a key that stands twice, numbers that are not finite, and lists that are
+    too deep or too many.
+    """
+    if data.count(b"[") + data.count(b"{") > MOST:
+        raise ValueError("it holds too many lists")
+    try:
+        return json.loads(data.decode(), object_pairs_hook=_mapping, parse_constant=_number, parse_float=_number)
+    except RecursionError:
+        raise ValueError("its lists are too deep") from None
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def conforms(value: Any, hint: Any) -> bool:
+    """Whether a parsed value is of a type: bool, int, float, str, None, unions, lists and dictionaries of these, Any.
+
+    A whole number is no float and True is no number, as what wrote the document kept them apart; text can be written as
+    UTF-8.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(conforms(value, h) for h in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(conforms(v, arguments[0]) for v in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            conforms(v, h) for item in value.items() for v, h in zip(item, arguments, strict=True)
+        )
+    if hint is str and isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
+    return hint is Any or type(value) is (type(None) if hint is None else hint)

@@ -1,0 +1,175 @@
+"""What a training run needs in memory and what there is, asked before anything is allocated."""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from backstory.config import ModelConfig, RunConfig, TrainingConfig, UserError, to_dict
+from backstory.models import Precision, build_model, count_parameters
+from backstory.models.linear_log_prob import CHUNK
+
+LIBRARIES = 64 << 20
+"""Bytes that kernels load at the first step and that the allocator holds in reserve."""
+
+MARGIN = 1.15
+"""The share of what is free that an estimate must exceed for a refusal: what fits is never refused."""
+USUAL_TYPES = 50_000
+"""A vocabulary larger than this is one to cut before other settings."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """What the memory of a run depends on in its text."""
+
+    types: int
+    tokens: int
+    """Of the training split."""
+
+
+def check_memory(config: RunConfig, text: Text, precision: Precision, device: torch.device, ranks: int = 1) -> None:
+    """Raise UserError, which names the setting to lower, when a training step cannot fit; nothing is allocated.
+
+    Each of several ranks has its share of the batch, and memory of its own.
+
+    The estimate is 0.7 to 1.1 times what is measured, so a run is refused from 1.15 times what is free on.
+    """
+    free = available(device)
+    share = dataclasses.replace(config.training, batch_size=max(1, config.training.batch_size // ranks))
+    needed = estimate(dataclasses.replace(config, training=share), text, precision)
+    if free is None or (total := sum(needed.values())) <= MARGIN * free:
+        return
+    largest = max(needed, key=needed.__getitem__)
+    name, value = _to_lower(config, text, precision)
+    most = f"about {_shown(total)}, most of it for {largest}" if total < math.inf else "more memory than can be counted"
+    raise UserError(f"this run needs {most}, and {_shown(free)} are free; lower {name} ({value})")
+
+
+def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, float]:
+    """Bytes that a training step takes, by what takes them; infinite where no tensor can be so large.
+
+    Raises UserError when the parts of the model do not fit together.
+    """
+    settings = config.training
+    try:
+        with torch.device("meta"):  # parameters without memory
+            model = build_model(config.model, text.types)
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        return {"weights": math.inf}
+    parameters, width = count_parameters(model), model.head.weight.shape[1]
+    # Whatever a core or a head computes of a token, most of it is outputs of its matrices and functions of these.
+    core, head = (sum(p.shape[0] for p in part.parameters() if p.dim() == 2) for part in (model.core, model.head))
+    core *= 0.5 + precision.dtype.itemsize / 4  # kept partly in the precision of products
+    own = head - sum(p.shape[0] for p in model.head.parameters() if p is model.head.weight)
+    tokens = settings.batch_size * _longest(settings, text.tokens)
+    logits = min(tokens * getattr(config.model.head, "experts", 1) * text.types, max(CHUNK, text.types))
+    moments = {"sgd": 0, "adam": 2, "nadam": 2}[settings.optimizer]
+    averages = settings.averaging != "none" or settings.finetune_epochs > 0
+    return {
+        "weights": parameters * (4.0 + precision.dtype.itemsize),  # and a copy, cast or laid out for the kernels
+        "gradients": parameters * 4.0,
+        "the optimizer": parameters * 4.0 * (moments + averages),
+        "activations": 4.0 * tokens * (core + 6 * own + 8 * config.model.embedding.size + 14 * model.core.output_size),
+        "the output layer": 12.0 * logits + 8.0 * text.types * width,
+        "libraries": LIBRARIES,
+    }
+
+
+def _longest(settings: TrainingConfig, tokens: int) -> int:
+    """Tokens of a segment of three standard deviations above the mean, or of a whole row if that is shorter."""
+    row = max(1, tokens // settings.batch_size - 1)
+    if settings.segment_deviation >= row:
+        return row
+    return min(row, max(settings.minimum_segment, settings.segment + int(3 * settings.segment_deviation)))
+
+
+def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str, int]:
+    """Of the settings that save a fifth or more when they are halved, the one furthest above its default."""
+    total, found = sum(estimate(config, text, precision).values()), []
+    for name, value, usual, halved in _halved(config, text):
+        try:
+            needed = sum(estimate(halved, text, precision).values())
+        except UserError:  # parts that would not fit together
+            continue
+        found.append((needed <= 0.8 * total, value / usual, name, value))
+    small = dataclasses.replace(text, types=max(1, text.types // 2))
+    saves = sum(estimate(config, small, precision).values()) <= 0.8 * total
+    _, _, name, value = max([*found, (saves, text.types / USUAL_TYPES, "text.maximum_size", text.types)])
+    return name, value
+
+
+def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, int, int, RunConfig]]:
+    """Every size of the model and of a step, its default, and the settings in which it is half as large."""
+    for part in ("embedding", "core", "head"):
+        settings = getattr(config.model, part)
+        for name, value in to_dict(settings).items():
+            if type(value) is int and value > 1:
+                changed: dict[str, Any] = {part: dataclasses.replace(settings, **{name: value // 2})}
+                model: ModelConfig = dataclasses.replace(config.model, **changed)
+                usual = getattr(type(settings)(), name) or value
+                yield f"model.{part}.{name}", value, usual, dataclasses.replace(config, model=model)
+    for name, most in (("batch_size", text.tokens), ("segment", text.tokens // config.training.batch_size)):
+        value, usual = getattr(config.training, name), getattr(TrainingConfig(), name)
+        # A segment longer than a row of the text takes what the row takes.
+        training = dataclasses.replace(config.training, **{name: max(1, min(value, most) // 2)})
+        yield f"training.{name}", value, usual, dataclasses.replace(config, training=training)
+
+
+def _shown(size: float) -> str:
+    power = min(max(0, int(math.log2(max(size, 1)) // 10)), 6)
+    return f"{size / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[power]}"
+
+
+# --- what there is ---
+
+
+def available(device: torch.device, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes that can still be allocated on the device; None where the system does not say (on the CPU, only Linux does)."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if not sys.platform.startswith("linux"):
+        return None
+    left = [1024 * kibibytes for kibibytes in _fields(proc / "meminfo", "MemAvailable:")]
+    return min([*left, *_left_in_groups(proc, groups)], default=None)
+
+
+def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
+    """What every control group that this process is in leaves of its limit; caches it can drop count as free."""
+    for line in _lines(proc / "self" / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = groups / "memory" if controllers else groups
+        first = root / path.strip("/")
+        limit, usage, cache = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            if controllers
+            else ("memory.max", "memory.current", "inactive_file")
+        )
+        for folder in (first, *first.parents):
+            bounds, used = _numbers(folder / limit), _numbers(folder / usage)
+            if bounds and used:
+                yield max(0, bounds[0] - used[0] + sum(_fields(folder / "memory.stat", cache)))
+            if folder == root:
+                break
+
+
+def _fields(path: Path, name: str) -> list[int]:
+    """The number after a name in a file of names and numbers."""
+    return [int(parts[1]) for line in _lines(path) if (parts := line.split())[:1] == [name]]
+
+
+def _numbers(path: Path) -> list[int]:
+    return [int(line) for line in _lines(path) if line.isdecimal()]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,179 @@
+"""What a run needs in memory: estimated from its settings, close to what is measured, and refused before it is taken."""
+
+import dataclasses
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from runs import with_model, with_training
+
+from backstory.cli.main import main
+from backstory.config import LSTMConfig, MixtureConfig, RunConfig, UserError, recipes
+from backstory.models import Precision
+from backstory.training import memory
+from backstory.training.memory import Text, available, check_memory, estimate
+
+CPU = torch.device("cpu")
+FLOAT32, BFLOAT16 = (Precision(dtype, "the test says so") for dtype in (torch.float32, torch.bfloat16))
+TEXT = Text(types=10_000, tokens=929_589)
+
+MEASURE = """
+import resource, sys
+import torch
+from backstory.config import recipes
+from backstory.models import Precision, build_model, detach
+from backstory.training import Likelihood
+from backstory.training.allocator import keep_freed_memory
+from backstory.training.optimizers import build_optimizer
+
+def now():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+torch.set_num_threads(1)
+keep_freed_memory()
+torch.randn(8, 8) @ torch.randn(8, 8)
+name, dtype, types, batch, segment = sys.argv[1], getattr(torch, sys.argv[2]), *map(int, sys.argv[3:])
+config, before = recipes.load(name), now()
+model = build_model(config.model, types).train()
+optimizer, precision = build_optimizer(model.parameters(), config.training), Precision(dtype, "")
+text, state = torch.randint(types, (batch, segment + 1)), model.start(batch)
+objective = Likelihood(config.training.activation_l2, config.training.temporal_l2)
+for _ in range(2):
+    optimizer.zero_grad(set_to_none=True)
+    with precision.context(torch.device("cpu")):
+        prediction, state = model(text[:, :-1], detach(state))
+        loss, _ = objective(prediction, text[:, 1:])
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25, foreach=True)
+    optimizer.step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures as Linux does")
+@pytest.mark.parametrize("precision", [FLOAT32, BFLOAT16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("recipe", "batch", "segment"),
+    [("ptb-small", 20, 35), ("ptb-small", 20, 1000), ("ptb-awd-lstm", 20, 70), ("ptb-mos", 12, 70)],
+)
+def test_the_estimate_is_near_what_a_step_takes(recipe: str, batch: int, segment: int, precision: Precision) -> None:
+    sizes = [recipe, precision.name, *map(str, (TEXT.types, batch, segment))]
+    out = subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout
+    changes = {
+        "batch_size": batch,
+        "segment": segment,
+        "segment_deviation": 0.0,
+        "averaging": "none",
+        "finetune_epochs": 0,
+    }
+    config = with_training(recipes.load(recipe), **changes)
+    ratio = sum(estimate(config, TEXT, precision).values()) / int(out)
+    assert 0.65 < ratio < memory.MARGIN, f"{int(out) >> 20} MiB, {ratio:.2f} estimated"
+
+
+@pytest.mark.parametrize(
+    ("flags", "setting"),
+    [
+        (["--model.core.hidden", "100000000"], "model.core.hidden (100000000)"),
+        (["--model.core.hidden", "9000000000000000"], "model.core.hidden (9000000000000000)"),
+        (["--model.core.layers", "1000", "--model.core.hidden", "20000"], "model.core.layers (1000)"),
+        (["--model.embedding.size", "100000000"], "model.embedding.size (100000000)"),
+        (["--model.head.kind", "mixture", "--model.head.experts", "100000000"], "model.head.experts (100000000)"),
+        (["--training.batch-size", "1000000000"], "training.batch_size (1000000000)"),
+    ],
+)
+def test_a_run_that_cannot_fit_is_refused_by_the_setting_to_lower(
+    flags: list[str], setting: str, tiny_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    line = ["train", "demo", "--corpus", str(tiny_corpus), "--out", str(tmp_path / "run"), *flags]
+    assert main(line) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("backstory: this run needs ") and told.count("\n") == 1, told
+    assert told.endswith(f"free; lower {setting}\n")
+    assert not (tmp_path / "run").exists()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+def test_a_segment_as_long_as_the_text_counts_as_long_as_its_rows() -> None:
+    long = with_training(recipes.load("ptb-awd-lstm"), segment=100_000_000)
+    assert estimate(long, TEXT, FLOAT32) == estimate(with_training(long, segment=929_589), TEXT, FLOAT32)
+    assert memory._to_lower(long, TEXT, FLOAT32) == ("training.segment", 100_000_000)
+    needed = estimate(long, TEXT, FLOAT32)
+    assert max(needed, key=lambda k: needed[k]) == "activations" and needed["activations"] > 50 << 30
+
+
+def test_a_vocabulary_that_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda device: 1 << 30)
+    with pytest.raises(UserError, match=r"1 GiB are free; lower text\.maximum_size \(2000000\)"):
+        check_memory(recipes.load("ptb-small"), dataclasses.replace(TEXT, types=2_000_000), FLOAT32, CPU)
+
+
+def test_what_fits_is_taken_and_one_byte_less_is_not(tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = sum(estimate(tiny_config, TEXT, FLOAT32).values()) / memory.MARGIN
+    for free, fits in ((needed + 1, True), (needed - 1, False), (None, True)):
+        monkeypatch.setattr(memory, "available", lambda device, free=free: free)
+        if fits:
+            check_memory(tiny_config, TEXT, FLOAT32, CPU)
+        else:
+            with pytest.raises(UserError, match="this run needs about"):
+                check_memory(tiny_config, TEXT, FLOAT32, CPU)
+
+
+def test_more_of_anything_needs_more(tiny_config: RunConfig) -> None:
+    base = sum(estimate(tiny_config, TEXT, FLOAT32).values())
+    core = LSTMConfig(layers=3, hidden=tiny_config.model.core.hidden)
+    for config in (
+        with_training(tiny_config, batch_size=4),
+        with_training(tiny_config, segment=20),
+        with_training(tiny_config, optimizer="adam"),
+        with_model(tiny_config, core=core),
+        with_model(tiny_config, head=MixtureConfig(experts=2)),
+    ):
+        assert sum(estimate(config, TEXT, FLOAT32).values()) > base
+    assert sum(estimate(tiny_config, TEXT, BFLOAT16).values()) < base
+
+
+def test_an_estimate_draws_no_random_numbers(tiny_config: RunConfig) -> None:
+    state = torch.get_rng_state()
+    estimate(tiny_config, TEXT, FLOAT32)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def write(folder: Path, **files: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(str(text))
+    return folder
+
+
+def test_what_is_free_is_the_least_of_machine_and_groups(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    assert available(CPU, proc, groups) is None
+    write(proc, meminfo="MemTotal: 900 kB\nMemFree: 1 kB\nMemAvailable:      500 kB\n")
+    assert available(CPU, proc, groups) == 500 * 1024
+    write(proc / "self", cgroup="0::/a/b\n")
+    write(groups / "a" / "b", memory__max="max\n", memory__current="5\n")
+    assert available(CPU, proc, groups) == 500 * 1024
+    write(groups / "a", memory__max="1000\n", memory__current="700\n", memory__stat="anon 3\ninactive_file 50\n")
+    assert available(CPU, proc, groups) == 350
+    write(groups / "a" / "b", memory__max="10\n", memory__current="20\n")
+    assert available(CPU, proc, groups) == 0
+
+
+def test_older_groups_are_read_too(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    write(proc, meminfo="MemAvailable: 500 kB\n")
+    write(proc / "self", cgroup="4:cpu,cpuacct:/x\n3:memory:/job\n")
+    write(groups / "memory" / "job", memory__limit_in_bytes="4096\n", memory__usage_in_bytes="96\n")
+    assert available(CPU, proc, groups) == 4000
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone says")
+def test_this_machine_has_some_memory() -> None:
+    free = available(CPU)
+    assert free is not None and 1 << 20 < free < 1 << 50
