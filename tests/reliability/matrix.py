@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kill import kill
+
 
 @dataclass(frozen=True)
 class Case:
@@ -24,5 +26,13 @@ class Case:
     run: Callable[[range, Path], Iterator[str]]
 
 
-MATRIX: dict[str, Case] = {}
+MATRIX: dict[str, Case] = {
+    "kill": Case(
+        "SIGKILL at random times, then resume, over 3 recipes",
+        "weights, optimizer, average, state, random numbers, log and result as of an undisturbed run",
+        200,
+        18,
+        kill,
+    ),
+}
 """Every case by its name."""

@@ -9,10 +9,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from matrix import MATRIX
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what tests of several rooms share
 
-from backstory.storage.atomic import write_atomically
-from backstory.storage.provenance import commit, now, processor, versions
+from matrix import MATRIX  # noqa: E402
+
+from backstory.storage.atomic import write_atomically  # noqa: E402
+from backstory.storage.provenance import commit, now, processor, versions  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "reliability.json"
 
