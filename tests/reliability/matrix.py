@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from filesystem import filesystem, size_limit
 from kill import kill
 
 
@@ -33,6 +34,20 @@ MATRIX: dict[str, Case] = {
         200,
         18,
         kill,
+    ),
+    "filesystem": Case(
+        "every call to the file system while a run begins, saves, rotates and ends x {kill, ENOSPC, EIO, short write}",
+        "the old checkpoint or the new one stands, one line and exit code 2, resumed bit for bit, nothing left behind",
+        1000,
+        25,
+        filesystem,
+    ),
+    "size-limit": Case(
+        "writes that the system itself cuts off at a random size",
+        "the same",
+        40,
+        4,
+        size_limit,
     ),
 }
 """Every case by its name."""

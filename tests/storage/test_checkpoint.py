@@ -130,7 +130,7 @@ def test_a_failure_at_any_call_leaves_the_checkpoint_before(
         monkeypatch.undo()
     found = newest_checkpoint(saved.parent, "last")
     assert found is not None and found.documents == DOCUMENTS
-    assert {p.name for p in saved.parent.iterdir()} <= {"last-7", "last-8"}
+    assert {p.name for p in saved.parent.iterdir()} <= {"last-7", "last-7-replaced", "last-8"}
 
 
 def test_the_manifest_is_written_last_and_the_name_given_after_it(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,11 +337,11 @@ def test_nothing_is_found_where_all_are_damaged(three: Path) -> None:
 
 def test_rotation_keeps_the_newest_and_other_kinds(three: Path) -> None:
     (three / "last-x").mkdir()
-    rotate_checkpoints(three, "last", keep=2)
+    rotate_checkpoints(three / "last-200", keep=2)
     assert names(three) == ["best-1000", "last-200", "last-40", "last-x"]
-    rotate_checkpoints(three, "last", keep=2)
+    rotate_checkpoints(three / "last-200", keep=2)
     assert names(three) == ["best-1000", "last-200", "last-40", "last-x"]
-    rotate_checkpoints(three, "last", keep=1)
+    rotate_checkpoints(three / "last-200", keep=1)
     assert names(three) == ["best-1000", "last-200", "last-x"]
 
 
@@ -349,8 +349,8 @@ def test_rotation_keeps_the_newest_and_other_kinds(three: Path) -> None:
 def test_rotation_removes_nothing_when_the_newest_is_damaged(three: Path, name: str) -> None:
     append(three / "last-200" / name)
     before = names(three)
-    with pytest.warns(UserWarning, match="older ones are kept"):
-        rotate_checkpoints(three, "last", keep=1)
+    with pytest.warns(UserWarning, match="others are kept"):
+        rotate_checkpoints(three / "last-200", keep=1)
     assert names(three) == before
 
 
@@ -360,6 +360,6 @@ def test_an_interrupted_removal_leaves_nothing_that_looks_whole(three: Path, mon
 
     monkeypatch.setattr(shutil, "rmtree", interrupt)
     with pytest.raises(Crash):
-        rotate_checkpoints(three, "last", keep=2)
+        rotate_checkpoints(three / "last-200", keep=2)
     with pytest.raises(DamagedCheckpoint, match=r"manifest\.json is missing"):
         read_checkpoint(three / "last-5")

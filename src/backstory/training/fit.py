@@ -58,7 +58,17 @@ def train(
         check_folder(out, config, mode, accept)
         trainer = _build(config, out, data_dir)
         changed = mode == "resume" and _restore(trainer, accept)
-        return _run(trainer, open_folder(out, config, mode), console, changed)
+        _say_what_starts(console, trainer, mode)
+        folder = open_folder(out, config, mode)
+        try:
+            return _run(trainer, folder, console, changed)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UserError(
+                f"cannot write to {out}: {error.strerror or error}; what was saved before is whole: see to the disk, "
+                "and go on with the same command and --resume"
+            ) from None
 
 
 def _build(config: RunConfig, out: Path, data_dir: Path | None) -> Trainer:
@@ -74,7 +84,6 @@ def _build(config: RunConfig, out: Path, data_dir: Path | None) -> Trainer:
 def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -> dict[str, Any]:
     """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text."""
     dataset, precision, device = trainer.dataset, trainer.precision, trainer.device
-    _say_what_starts(console, trainer, folder)
     if trainer.progress.finished and not changed and (folder.path / RESULT).is_file():
         # It tells of the training that was done; this command did nothing.
         return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
@@ -86,8 +95,10 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, changed: bool) -
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
     display = Display(console, *_expected_tokens(trainer))
-    stop = StopRequest()
+    stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
     try:
+        if trainer.progress.step:
+            trainer.drop_other_best()
         with stop.listening(), display.shown():
             if changed:
                 trainer.save(log)  # what was accepted once need not be accepted again
@@ -147,8 +158,8 @@ def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str]:
         ) from None
 
 
-def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> None:
-    progress, split = trainer.progress, trainer.dataset.splits["train"]
+def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
+    progress, split, path = trainer.progress, trainer.dataset.splits["train"], trainer.folder.path
     say(
         console,
         f"{count_parameters(trainer.model):,} parameters, {len(split.ids):,} tokens of {trainer.dataset.corpus}, "
@@ -156,12 +167,12 @@ def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> N
         f"{trainer.precision.name}: {trainer.precision.reason}",
     )
     if progress.finished:
-        say(console, f"{folder.path} is finished already, after step {progress.step:,}; there is nothing left to train")
+        say(console, f"{path} is finished already, after step {progress.step:,}; there is nothing left to train")
     elif progress.step:
-        say(
-            console,
-            f"resuming {folder.path} after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}",
-        )
+        where = f"after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}"
+        say(console, f"resuming {path} {where}")
+    elif mode == "resume":
+        say(console, f"resuming {path} at its beginning, as it holds no whole checkpoint")
 
 
 def _expected_tokens(trainer: Trainer) -> tuple[int, int]:

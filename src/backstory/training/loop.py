@@ -15,7 +15,7 @@ from backstory.config import NonFiniteError, RunConfig, to_dict
 from backstory.models import ComposedModel, Precision, clone, detach, to, unflatten
 from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
-from backstory.storage.checkpoint import newest_checkpoint, rotate_checkpoints, write_checkpoint
+from backstory.storage.checkpoint import drop_checkpoint, newest_checkpoint, rotate_checkpoints, write_checkpoint
 from backstory.text import Dataset
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.training import stages
@@ -80,7 +80,12 @@ class Trainer:
         self._enter_stage()
 
     def save(self, log: MetricsLog) -> None:
-        """Write the checkpoint of this step and drop all but the last two."""
+        """Write the checkpoint of this step; then drop all but the last two, and all but the best weights that it knows of.
+
+        Raises NonFiniteError rather than save weights that no rate of learning could go on from.
+        """
+        if not torch.stack([p.isfinite().all() for p in self.parameters]).all():
+            raise self._broken_down(f"step {self.progress.step}: the update left weights that are not finite")
         self.progress.log_bytes = log.position()
         self.progress.averaged = None if self.average is None else self.average.count
         documents = {
@@ -91,8 +96,9 @@ class Trainer:
             }
         }
         tensors = pack(self.model, self.optimizer, self.average, self.state)
-        write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
-        rotate_checkpoints(self.folder.checkpoints, "last", keep=2)
+        saved = write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
+        rotate_checkpoints(saved, keep=2)
+        self.drop_other_best()
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
@@ -100,10 +106,15 @@ class Trainer:
         places = corpus_places(self.config.text, self.data_dir)
         described = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "places": places}
         documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
+        # The best one before stays until a checkpoint knows of this one: a run that is resumed from before may miss it.
         write_checkpoint(
             self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents
         )
-        rotate_checkpoints(self.folder.checkpoints, "best", keep=1)
+
+    def drop_other_best(self) -> None:
+        """Keep only the best weights that the saved progress names."""
+        if self.progress.best_epoch:
+            rotate_checkpoints(self.folder.checkpoints / f"best-{self.progress.best_epoch}", keep=1)
 
     # The epochs.
 
@@ -168,7 +179,7 @@ class Trainer:
         if not all(map(math.isfinite, values)):
             named = zip(("loss", "norm of the gradient", *figures), values, strict=True)
             told = ", ".join(f"{name} {value}" for name, value in named)
-            raise NonFiniteError(f"step {self.progress.step + 1}: {told}; stopped before the update. {self._remedy()}")
+            raise self._broken_down(f"step {self.progress.step + 1}: {told}; stopped before the update")
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)  # a part of the model may have a rate of its own
         self.optimizer.step()
@@ -176,12 +187,18 @@ class Trainer:
             self.average.update()
         return dict(zip(figures, values[2:], strict=True))
 
-    def _remedy(self) -> str:
-        if any(self.folder.checkpoints.glob("last-*")):
-            return (
-                "The last checkpoint is whole: go on with --resume, --accept config, a smaller --training.learning-rate"
+    def _broken_down(self, problem: str) -> NonFiniteError:
+        """The error that tells of it and of what to do.
+
+        A checkpoint of these very weights goes, if there is a whole one before it: it would break down at once, again.
+        """
+        remedy = "Start again with --overwrite and a smaller --training.learning-rate"
+        if drop_checkpoint(self.folder.checkpoints / f"last-{self.progress.step}"):
+            remedy = (
+                "The last good checkpoint is whole: go on with --resume, --accept config, "
+                "a smaller --training.learning-rate"
             )
-        return "Start again with --overwrite and a smaller --training.learning-rate"
+        return NonFiniteError(f"{problem}. {remedy}")
 
     def _end_of_window(self, rate: float, log: MetricsLog, display: Display) -> None:
         progress = self.progress
@@ -230,8 +247,7 @@ class Trainer:
             try:
                 nats = read(reader, ids, words.start, rows=self.config.training.validation_rows).nats
             except NonFiniteError:  # told with the epoch and what to do
-                problem = f"epoch {progress.epoch}: the validation loss is nan. {self._remedy()}"
-                raise NonFiniteError(problem) from None
+                raise self._broken_down(f"epoch {progress.epoch}: the validation loss is nan") from None
             best = progress.best_nats is None or nats < progress.best_nats
             if best:
                 progress.best_nats, progress.best_epoch = nats, progress.epoch

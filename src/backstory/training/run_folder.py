@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from backstory.config import RunConfig, UserError, from_yaml, to_dict, to_yaml
 from backstory.models.loading import CHECKPOINTS, CONFIG
-from backstory.storage.atomic import check_writable, sweep_temporaries, write_atomically
+from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
 from backstory.storage.provenance import RESULT
 from backstory.training.lock import LOCK
 
 Mode = Literal["new", "resume", "overwrite"]
-OURS = (CONFIG, "run.json", "metrics.jsonl", RESULT, CHECKPOINTS)
+OURS = (RESULT, "run.json", CHECKPOINTS, "metrics.jsonl")
+"""What goes when a run is overwritten, in this order: interrupted anywhere, what is left can be resumed or overwritten. The
+settings, by which a folder is known for a run, are replaced after it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; choose another folder with --out")
-    occupied = path.is_dir() and any(p.name != LOCK for p in path.iterdir())
+    # A start that was killed before its settings stood leaves nothing but these.
+    occupied = path.is_dir() and any(p.name != LOCK and not p.name.startswith(TEMPORARY) for p in path.iterdir())
     if mode == "new" and occupied:
         raise UserError(f"{path} is not empty; use --resume to go on, --overwrite to start again, or another --out")
     if mode == "resume" and not folder.config.is_file():
@@ -71,10 +74,11 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
         found = [p.parent for kind in ("evaluate", "examine") for p in path.glob(f"{kind}-*/{RESULT}")]
         for target in [*(path / name for name in OURS), *found]:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-    folder.checkpoints.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
-    sweep_temporaries(folder.checkpoints)
     write_atomically(folder.config, to_yaml(config))
+    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    fsync_folder(path)
+    sweep_temporaries(folder.checkpoints)
     return folder
 
 

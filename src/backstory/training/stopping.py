@@ -2,16 +2,17 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 class StopRequest:
-    """Whether a stop was asked for, and by which signal."""
+    """Whether a stop was asked for, and by which signal, the first of them; `heard` is called once when it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
+        self._heard = heard
 
     @property
     def requested(self) -> bool:
@@ -31,4 +32,7 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
+        if self.signal is None:
+            self.signal = number
+            # In a thread of its own, as what was interrupted may be writing to the same terminal just now.
+            threading.Thread(target=self._heard, daemon=True).start()
