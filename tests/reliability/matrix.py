@@ -4,8 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from corruption import corruption
 from filesystem import filesystem, size_limit
 from kill import kill
+from nonfinite import nonfinite
+from signals import signals
+from torture import torture
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,34 @@ MATRIX: dict[str, Case] = {
         40,
         4,
         size_limit,
+    ),
+    "torture": Case(
+        "SIGKILL of a loop of saving and rotating, TMPDIR on the same and on another file system",
+        "a whole checkpoint loads, none older than the last that was finished",
+        300,
+        40,
+        torture,
+    ),
+    "corruption": Case(
+        "bit flips, zeroed pages, truncations and appended bytes in every file of a checkpoint",
+        "noticed, and passed over for the one before with one line of warning",
+        1000,
+        300,
+        corruption,
+    ),
+    "signals": Case(
+        "SIGTERM and SIGINT at random points, start-up included, a second one while saving",
+        "exit code 128 + n and one line, a whole checkpoint, resumed bit for bit",
+        60,
+        6,
+        signals,
+    ),
+    "nonfinite": Case(
+        "NaN and Inf in loss, gradient, weights and validation, and absurd rates of learning",
+        "exit code 3 before the update, only finite weights saved, trained on at a smaller rate",
+        12,
+        12,
+        nonfinite,
     ),
 }
 """Every case by its name."""

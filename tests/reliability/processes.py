@@ -53,7 +53,8 @@ class Zygote:
 
     def __init__(self, folder: Path) -> None:
         script = Path(__file__).with_name("zygote.py")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        paths = [str(script.parents[1]), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         # Buffered nowhere on this side, so that `select` sees every answer that was not read.
         self._process = subprocess.Popen(
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
