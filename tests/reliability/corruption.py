@@ -1,4 +1,4 @@
-"""A checkpoint in which bits flip, pages are lost, files end early or go on: noticed every time, and passed over in one line."""
+"""A checkpoint in which bits flip, pages are lost, files end early or go on: noticed, and passed over in one line."""
 
 import random
 import shutil

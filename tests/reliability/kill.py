@@ -17,6 +17,7 @@ from small_runs import corpus, recipes, write_recipe
 
 from backstory.config import RunConfig
 
+
 def kill(trials: range, folder: Path) -> Iterator[str]:
     """A trial is one kill. Also yields a line if many kills left an activity out that a process spends its time on."""
     landed: Counter[str] = Counter()
@@ -89,7 +90,9 @@ class Chain:
         problems = [f"{what} differs" for what in different(outcome(self.out), self.expected)]
         problems += [f"{path.name} was left behind" for path in self.out.rglob(".*")]
         problems += [line for line in said.splitlines() if "warning" in line]
-        told = re.findall(rf"^(?:resuming {re.escape(str(self.out))} |{re.escape(str(self.out))} is finished).*", said, re.M)
+        told = re.findall(
+            rf"^(?:resuming {re.escape(str(self.out))} |{re.escape(str(self.out))} is finished).*", said, re.M
+        )
         if len(told) != self.resumed:
             problems.append(f"it did not say in one line where it goes on: {said[:300]}")
         return problems

@@ -1,4 +1,4 @@
-"""Numbers that are not finite, in the loss, the gradient, the weights and the validation, and from a rate of learning too high."""
+"""Numbers that are not finite in loss, gradient, weights and validation, and from a rate of learning that is too high."""
 
 import math
 import random
@@ -45,7 +45,11 @@ def nonfinite(trials: range, folder: Path) -> Iterator[str]:
                 running = started.start(*arguments, before=[hook])
             yield from (f"{told}: {problem}" for problem in stopped_well(running.wait(), running.said(), out))
 
-            flags = [*RATE, "--resume"] if "--resume" in running.said() else ["--training.learning-rate", "0.001", "--overwrite"]
+            flags = (
+                [*RATE, "--resume"]
+                if "--resume" in running.said()
+                else ["--training.learning-rate", "0.001", "--overwrite"]
+            )
             running = started.start(*arguments, *flags)
             if running.wait() != 0 or not all(math.isfinite(e["valid_nats"]) for e in events(out, "epoch")):
                 yield f"{told}: going on ended with {running.code}: {running.said()[-400:]}"

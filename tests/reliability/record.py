@@ -11,10 +11,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what tests of several rooms share
 
-from matrix import MATRIX  # noqa: E402
+from matrix import MATRIX
 
-from backstory.storage.atomic import write_atomically  # noqa: E402
-from backstory.storage.provenance import commit, now, processor, versions  # noqa: E402
+from backstory.storage.atomic import write_atomically
+from backstory.storage.provenance import commit, now, processor, versions
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "reliability.json"
 

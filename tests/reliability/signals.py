@@ -74,10 +74,10 @@ class Trial:
                 running.ended(0.05 * where)
             running.send(first)
             if kind == "again while saving":
-                while self.phase.now() not in ("save", "rotation") and not running.ended(0.0):
+                while (now := self.phase.now()) not in ("save", "rotation") and not running.ended(0.0):
                     pass
                 running.send(second)
-                self.landed[f"second signal during {self.phase.now()}"] += 1
+                self.landed[f"second signal during {now}"] += 1
             code, said = running.wait(), running.said()
         yield from self.stopped(code, said, first)
         yield from self.gone_on()

@@ -14,7 +14,14 @@ import sys
 from backstory.cli.main import main
 
 # What a training would import; nothing is computed here, so that no thread has begun when it forks.
-for name in ("backstory.cli.train", "rich.progress", "torch._dynamo", "torch.profiler", "typeguard", "tyro.constructors"):
+for name in (
+    "backstory.cli.train",
+    "rich.progress",
+    "torch._dynamo",
+    "torch.profiler",
+    "typeguard",
+    "tyro.constructors",
+):
     importlib.import_module(name)
 
 

@@ -92,6 +92,7 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
     """Write a safetensors file. Raises OSError, where the library tells of the system's errors in words alone."""
     try:
         save_file(tensors, path)
+        path.chmod(path.parent.stat().st_mode & 0o666)  # as other files here: the library's are for their owner alone
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:

@@ -46,8 +46,8 @@ def train(
     """Train a model into the folder `out` and return the content of its result.json.
 
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`).
-    Raises UserError before anything is written (also when another training holds the folder), NonFiniteError when the
-    loss breaks down, Stopped after a signal.
+    Raises UserError before anything is written (also when another training holds the folder) and when the disk fails later,
+    NonFiniteError when the loss breaks down, Stopped after a signal.
     """
     validate(config, "settings")
     check_settings(config.training)

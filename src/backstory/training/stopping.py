@@ -12,7 +12,8 @@ class StopRequest:
 
     def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
-        self._heard = heard
+        # Called in a thread of its own, as what was interrupted may be writing to the same terminal just now.
+        self._telling = threading.Thread(target=heard, daemon=True)
 
     @property
     def requested(self) -> bool:
@@ -30,9 +31,10 @@ class StopRequest:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            if self._telling.ident is not None:
+                self._telling.join()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:
             self.signal = number
-            # In a thread of its own, as what was interrupted may be writing to the same terminal just now.
-            threading.Thread(target=self._heard, daemon=True).start()
+            self._telling.start()
