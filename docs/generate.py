@@ -72,8 +72,19 @@ def speed() -> Table:
     return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
 
 
+def reliability() -> Table:
+    """What was done to the program, what must hold, how often it was tried, and how often it did not hold."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "reliability.json").read_text(encoding="utf-8"))
+    rows = tuple(
+        (case, row["what"], row["promise"], f"{row['trials']:,}", f"{row['failures']:,}") for case, row in found.items()
+    )
+    heads = ("case", "what", "must hold", "trials", "failures")
+    return Table(tuple(Column(head, numeric=i > 2) for i, head in enumerate(heads)), rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "README.md": {"ptb-small": learning, "recipes": reading, "speed": speed},
+    "docs/reliability.md": {"reliability": reliability},
 }
 
 

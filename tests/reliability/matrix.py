@@ -42,7 +42,7 @@ MATRIX: dict[str, Case] = {
     "filesystem": Case(
         "every call to the file system while a run begins, saves, rotates and ends x {kill, ENOSPC, EIO, short write}",
         "the old checkpoint or the new one stands, one line and exit code 2, resumed bit for bit, nothing left behind",
-        1000,
+        1100,
         25,
         filesystem,
     ),
