@@ -145,15 +145,19 @@ def test_the_manifest_is_written_last_and_the_name_given_after_it(saved: Path, m
     assert events == [*files, "manifest.json", "rename"]
 
 
-def test_a_disk_that_fails_under_tensors_is_told_as_any_other(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("told", "number"), [("I/O error: No space left on device (os error 28)", 28), ("something else", 5)]
+)
+def test_a_disk_that_fails_under_tensors_is_told_as_any_other(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, told: str, number: int
+) -> None:
     def full(tensors: object, path: Path) -> None:
         raise SafetensorError(told)
 
     monkeypatch.setattr(module, "save_file", full)
-    for told, number in (("I/O error: No space left on device (os error 28)", 28), ("something else", 5)):
-        with pytest.raises(OSError) as error:
-            write(saved.parent, "last-8")
-        assert error.value.errno == number and str(error.value.filename).endswith(".safetensors")
+    with pytest.raises(OSError) as error:
+        write(saved.parent, "last-8")
+    assert error.value.errno == number and str(error.value.filename).endswith(".safetensors")
     assert names(saved.parent) == ["last-7"]
 
 
