@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -63,7 +62,7 @@ def kills(trials: range, parent: Path, temporary: Path) -> Iterator[str]:
 
 def standing(parent: Path) -> list[str]:
     """What is wrong with the newest checkpoint, once any was announced."""
-    announced = struct.unpack("<q", (parent / "announced").read_bytes())[0] if (parent / "announced").exists() else 0
+    announced = int((parent / "announced").read_bytes() or b"0") if (parent / "announced").exists() else 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -88,7 +87,7 @@ def save_forever(parent: Path) -> None:
         step += 1
         groups = {name: {f"t{i}": torch.full((40, 100), float(step % 1000)) for i in range(4)} for name in GROUPS}
         saved = write_checkpoint(parent, f"last-{step}", groups, {"progress": {"step": step}})
-        os.pwrite(announced, struct.pack("<q", step), 0)
+        os.pwrite(announced, b"%9d" % step, 0)
         rotate_checkpoints(saved, KEEP)
         read_checkpoint(saved)
 

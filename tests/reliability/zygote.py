@@ -12,17 +12,14 @@ import signal
 import sys
 
 from backstory.cli.main import main
+from backstory.cli.parse import parse
+from backstory.cli.train import Arguments
 
-# What a training would import; nothing is computed here, so that no thread has begun when it forks.
-for name in (
-    "backstory.cli.train",
-    "rich.progress",
-    "torch._dynamo",
-    "torch.profiler",
-    "typeguard",
-    "tyro.constructors",
-):
+# What a training imports, and what the command line makes once; no tensor is made here, so that no thread has begun when it
+# forks.
+for name in ("backstory.training", "torch._dynamo", "torch.profiler", "rich.progress"):
     importlib.import_module(name)
+parse(Arguments, [], "train")
 
 
 def run(request: dict) -> int:
