@@ -36,7 +36,7 @@ MATRIX: dict[str, Case] = {
         "SIGKILL at random times, then resume, over 3 recipes",
         "weights, optimizer, average, state, random numbers, log and result as of an undisturbed run",
         200,
-        18,
+        12,
         kill,
     ),
     "filesystem": Case(
@@ -57,7 +57,7 @@ MATRIX: dict[str, Case] = {
         "SIGKILL of a loop of saving and rotating, TMPDIR on the same and on another file system",
         "a whole checkpoint loads, none older than the last that was finished",
         300,
-        40,
+        24,
         torture,
     ),
     "corruption": Case(
@@ -78,7 +78,7 @@ MATRIX: dict[str, Case] = {
         "NaN and Inf in loss, gradient, weights and validation, and absurd rates of learning",
         "exit code 3 before the update, only finite weights saved, trained on at a smaller rate",
         12,
-        12,
+        6,
         nonfinite,
     ),
 }
