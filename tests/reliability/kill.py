@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phases import Phase
-from processes import Running, Zygote, zygote
+from processes import Running, Zygote, newest_step, zygote
 from runs import outcome
 from small_runs import corpus, recipes, write_recipe
 
@@ -46,7 +46,6 @@ class Chain:
         self.start_up = time.monotonic() - began
         if running.wait() != 0:
             raise RuntimeError(f"the run that nothing happens to ended with {running.code}: {running.said()}")
-        self.seconds = time.monotonic() - began - self.start_up
         self.expected = outcome(self.out)
 
     def start(self) -> Running:
@@ -65,9 +64,9 @@ class Chain:
         self.begin_again()
         for number in trials:
             chosen = random.Random(number)
-            early, where = chosen.random() < 0.2, chosen.random()
-            delay = self.start_up * where if early else self.start_up + 0.25 * self.seconds * where
-            while (running := self.killed_after(delay)) is not None:
+            steps = 0 if chosen.random() < 0.2 else chosen.randint(1, 12)
+            delay = chosen.random() * (0.1 if steps else self.start_up)
+            while (running := self.killed_after(steps, delay)) is not None:
                 yield from (f"kill {number}: {problem}" for problem in self.finished(running))
                 self.begin_again()
             self.landed[self.phase.now()] += 1
@@ -75,9 +74,12 @@ class Chain:
         running.wait()
         yield from (f"after kill {trials[-1]}: {problem}" for problem in self.finished(running))
 
-    def killed_after(self, seconds: float) -> Running | None:
-        """Start, kill after so many seconds; what was started, if it ended by itself before."""
-        running = self.start()
+    def killed_after(self, steps: int, seconds: float) -> Running | None:
+        """Start, kill so many seconds after so many steps were saved; what was started, if it ended by itself before."""
+        checkpoints = self.out / "checkpoints"
+        begun_at, running = newest_step(checkpoints), self.start()
+        if steps:
+            running.reach(checkpoints, begun_at + steps)
         if running.ended(seconds):
             return running
         running.send(signal.SIGKILL)

@@ -15,6 +15,11 @@ Call = tuple[str, str, dict[str, Any]]
 """What a process calls before its command: module (of this folder), function, options."""
 
 
+def newest_step(checkpoints: Path) -> int:
+    """The largest step that has a folder, whole or not; 0 if there is none."""
+    return max((int(path.name.split("-")[1]) for path in checkpoints.glob("last-*")), default=0)
+
+
 class Running:
     """A command that was started; it has ended once `code` is a number."""
 
@@ -37,6 +42,11 @@ class Running:
             raise TimeoutError(f"a command did not end within {seconds} s: {self.said()}")
         assert self.code is not None
         return self.code
+
+    def reach(self, checkpoints: Path, step: int) -> None:
+        """Wait until it has saved that step, or a later one, or has ended."""
+        while newest_step(checkpoints) < step and not self.ended(0.001):
+            pass
 
     def send(self, number: signal.Signals) -> None:
         """A signal, unless it is known to have ended."""

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -70,7 +71,7 @@ class Trial:
             if kind == "start-up":
                 running.ended(self.start_up * where)
             else:
-                self.reach(running, chosen.randrange(self.steps - 15))
+                running.reach(self.out / "checkpoints", chosen.randrange(self.steps - 15))
                 running.ended(0.05 * where)
             running.send(first)
             if kind == "again while saving":
@@ -79,14 +80,8 @@ class Trial:
                 running.send(second)
                 self.landed[f"second signal during {now}"] += 1
             code, said = running.wait(), running.said()
-        yield from self.stopped(code, said, first)
+        yield from self.stopped(code, said, {first, second} if kind == "again while saving" else {first})
         yield from self.gone_on()
-
-    def reach(self, running: Running, step: int) -> None:
-        """Wait until a checkpoint of that step, or a later one, stands."""
-        saved = (self.out / "checkpoints").glob
-        while all(int(path.name.split("-")[1]) < step for path in saved("last-*")) and not running.ended(0.001):
-            pass
 
     def from_its_first_line(self, number: signal.Signals, where: float) -> tuple[int, str]:
         """A process of its own, from the start of the interpreter: its exit code, as a shell has it, and what it said."""
@@ -105,22 +100,22 @@ class Trial:
         _, said = process.communicate(timeout=120)
         return process.returncode, said
 
-    def stopped(self, code: int, said: str, first: signal.Signals) -> Iterator[str]:
-        """What is wrong with how it stopped."""
+    def stopped(self, code: int, said: str, sent: set[signal.Signals]) -> Iterator[str]:
+        """What is wrong with how it stopped; of two signals that wait to be handled, either may be the first."""
         told = [line for line in said.splitlines() if line.startswith("backstory: ")]
         if code == 0 and (self.out / "result.json").exists():
             self.landed["finished before"] += 1
-        elif code == 128 + first and len(told) == 1 and "Traceback" not in said:
+        elif code - 128 in sent and len(told) == 1 and "Traceback" not in said:
             saved = "is stopped and saved" in told[0]
             self.landed["stopped and saved" if saved else "interrupted before it trained"] += 1
             if saved != ("stopping after this step" in said):
                 yield f"it did not say that it heard: {said[-300:]}"
             if saved and newest_checkpoint(self.out / "checkpoints", "last") is None:
                 yield "it said that it saved, and there is no checkpoint"
-        elif code == -first and not said:
-            self.landed["ended by the system before our first line"] += 1
+        elif -code in sent and not told and not re.search(r'cli/main.py", line \d+, in (?!<module>)', said):
+            self.landed["ended while Python was loading"] += 1
         else:
-            yield f"ended with {code} after {first.name}: {said[-600:]}"
+            yield f"ended with {code} after {sent}: {said[-600:]}"
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
