@@ -98,7 +98,9 @@ class Trial:
         time.sleep(0.15 + 6.0 * where)
         process.send_signal(number)
         _, said = process.communicate(timeout=120)
-        return process.returncode, said
+        # A shell has the same number for a process that a signal ended. Python ends itself so where it met the interrupt inside
+        # another module's first lines, though it was caught.
+        return (128 - process.returncode if process.returncode < 0 else process.returncode), said
 
     def stopped(self, code: int, said: str, sent: set[signal.Signals]) -> Iterator[str]:
         """What is wrong with how it stopped; of two signals that wait to be handled, either may be the first."""
@@ -112,7 +114,7 @@ class Trial:
                 yield f"it did not say that it heard: {said[-300:]}"
             if saved and newest_checkpoint(self.out / "checkpoints", "last") is None:
                 yield "it said that it saved, and there is no checkpoint"
-        elif -code in sent and not told and not re.search(r'cli/main.py", line \d+, in (?!<module>)', said):
+        elif code - 128 in sent and not told and not re.search(r'cli/main.py", line \d+, in (?!<module>)', said):
             self.landed["ended while Python was loading"] += 1
         else:
             yield f"ended with {code} after {sent}: {said[-600:]}"
