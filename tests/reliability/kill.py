@@ -69,6 +69,7 @@ class Chain:
             while (running := self.killed_after(steps, delay)) is not None:
                 yield from (f"kill {number}: {problem}" for problem in self.finished(running))
                 self.begin_again()
+                steps, delay = steps // 2, delay / 2  # the machine may be faster now than when it was measured
             self.landed[self.phase.now()] += 1
         running = self.start()
         running.wait()
