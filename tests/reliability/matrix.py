@@ -48,7 +48,7 @@ MATRIX: dict[str, Case] = {
     ),
     "size-limit": Case(
         "writes that the system itself cuts off at a random size",
-        "the same",
+        "as for filesystem",
         40,
         4,
         size_limit,

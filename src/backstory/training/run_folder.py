@@ -70,9 +70,9 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
     """Make or take the folder of a run, after `check_folder`."""
     folder = RunFolder(path)
     if mode == "overwrite":
-        # What was read and examined with the old weights goes with them.
+        # What was read and examined with the old weights goes with them, and first: with no run it would be for new ones.
         found = [p.parent for kind in ("evaluate", "examine") for p in path.glob(f"{kind}-*/{RESULT}")]
-        for target in [*(path / name for name in OURS), *found]:
+        for target in [*found, *(path / name for name in OURS)]:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     sweep_temporaries(path)
     write_atomically(folder.config, to_yaml(config))
