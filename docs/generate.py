@@ -90,8 +90,19 @@ def reproduced() -> dict[str, Callable[[], Table]]:
     return tables | {f"{name}-claims": partial(claims, name) for name in names}
 
 
+def reliability() -> Table:
+    """What was done to the program, what must hold, how often it was tried, and how often it did not hold."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "reliability.json").read_text(encoding="utf-8"))
+    rows = tuple(
+        (case, row["what"], row["promise"], f"{row['trials']:,}", f"{row['failures']:,}") for case, row in found.items()
+    )
+    heads = ("case", "what", "must hold", "trials", "failures")
+    return Table(tuple(Column(head, numeric=i > 2) for i, head in enumerate(heads)), rows)
+
+
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "README.md": {"ptb-small": learning, "recipes": reading, "speed": speed},
+    "docs/reliability.md": {"reliability": reliability},
     "docs/reproduce.md": reproduced(),
 }
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import hypothesis
 import pytest
 import torch
 from rich.console import Console
+from runs import sentences
 
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, TextConfig, TrainingConfig
 from backstory.text import Dataset, prepare
@@ -50,18 +50,6 @@ def data_dir() -> Path:
     if not named or not Path(named).is_dir():
         pytest.skip("needs the real corpora: set BACKSTORY_DATA to the folder that holds them")
     return Path(named)
-
-
-def sentences(count: int, seed: int) -> str:
-    """Lines of a small grammar, so that there is something to learn."""
-    chosen = random.Random(seed)
-    people, things = ("ann", "bob", "carl", "dora"), ("tea", "jam", "oil", "ink")
-    verbs = ("saw", "took", "found", "sold")
-    lines = []
-    for _ in range(count):
-        who, what = chosen.choice(people), chosen.choice(things)
-        lines.append(f"{who} {chosen.choice(verbs)} the {what} and {who} {chosen.choice(verbs)} more {what}\n")
-    return "".join(lines)
 
 
 @pytest.fixture(scope="session")

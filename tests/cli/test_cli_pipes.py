@@ -72,13 +72,14 @@ def test_an_interrupt_is_one_line(command: Command, monkeypatch: pytest.MonkeyPa
     assert command("ls") == Outcome(130, "", "backstory: interrupted\n")
 
 
-def test_an_interrupt_of_a_real_process(desk: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_of_a_real_process(desk: Path, number: signal.Signals) -> None:
     code = (
         "import os, signal; from backstory.cli import ls, main; "
-        "ls.KINDS['models'] = lambda: os.kill(os.getpid(), signal.SIGINT); raise SystemExit(main.main(['ls', 'models']))"
+        f"ls.KINDS['models'] = lambda: os.kill(os.getpid(), {number}); raise SystemExit(main.main(['ls', 'models']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "backstory: interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "backstory: interrupted\n")
 
 
 def test_a_stop_while_training_saves_and_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,14 @@ import fuzzed_corpora
 import hostile_checkpoints
 import hostile_downloads
 import refused_resumes
+from corruption import corruption
+from filesystem import filesystem, size_limit
 from hostile_checkpoints import HOSTILE
+from kill import kill
+from nonfinite import nonfinite
 from refused_resumes import REFUSALS
+from signals import signals
+from torture import torture
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,55 @@ class Case:
 
 ENDS = "taken, or one line and exit code 2 with nothing written; no traceback, no hang"
 MATRIX: dict[str, Case] = {
+    "kill": Case(
+        "SIGKILL at random times, then resume, over 3 recipes",
+        "weights, optimizer, average, state, random numbers, log and result as of an undisturbed run",
+        200,
+        12,
+        kill,
+    ),
+    "filesystem": Case(
+        "every call to the file system while a run begins, saves, rotates and ends x {kill, ENOSPC, EIO, short write}",
+        "the old checkpoint or the new one stands, one line and exit code 2, resumed bit for bit, nothing left behind",
+        1100,
+        25,
+        filesystem,
+    ),
+    "size-limit": Case(
+        "writes that the system itself cuts off at a random size",
+        "as for filesystem",
+        40,
+        4,
+        size_limit,
+    ),
+    "torture": Case(
+        "SIGKILL of a loop of saving and rotating, TMPDIR on the same and on another file system",
+        "a whole checkpoint loads, none older than the last that was finished",
+        300,
+        24,
+        torture,
+    ),
+    "corruption": Case(
+        "bit flips, zeroed pages, truncations and appended bytes in every file of a checkpoint",
+        "noticed, and passed over for the one before with one line of warning",
+        1000,
+        300,
+        corruption,
+    ),
+    "signals": Case(
+        "SIGTERM and SIGINT at random points, start-up included, a second one while saving",
+        "exit code 128 + n and one line, a whole checkpoint, resumed bit for bit",
+        60,
+        6,
+        signals,
+    ),
+    "nonfinite": Case(
+        "NaN and Inf in loss, gradient, weights and validation, and absurd rates of learning",
+        "exit code 3 before the update, only finite weights saved, trained on at a smaller rate",
+        12,
+        6,
+        nonfinite,
+    ),
     "configs": Case(
         "fuzzed settings and command lines",
         f"{ENDS}; what is taken comes back from its YAML",

@@ -9,6 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # what tests of several rooms share
+
 from matrix import MATRIX
 
 from backstory.storage.atomic import write_atomically

@@ -11,10 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from backstory.storage import checkpoint as module
 from backstory.storage.checkpoint import (
     DamagedCheckpoint,
+    drop_checkpoint,
     newest_checkpoint,
     read_checkpoint,
     rotate_checkpoints,
@@ -130,7 +132,7 @@ def test_a_failure_at_any_call_leaves_the_checkpoint_before(
         monkeypatch.undo()
     found = newest_checkpoint(saved.parent, "last")
     assert found is not None and found.documents == DOCUMENTS
-    assert {p.name for p in saved.parent.iterdir()} <= {"last-7", "last-8"}
+    assert {p.name for p in saved.parent.iterdir()} <= {"last-7", "last-7-replaced", "last-8"}
 
 
 def test_the_manifest_is_written_last_and_the_name_given_after_it(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +143,27 @@ def test_the_manifest_is_written_last_and_the_name_given_after_it(saved: Path, m
     write(saved.parent, "last-8")
     files = sorted(p.name for p in saved.iterdir() if p.name != "manifest.json")
     assert events == [*files, "manifest.json", "rename"]
+
+
+@pytest.mark.parametrize(
+    ("told", "number"), [("I/O error: No space left on device (os error 28)", 28), ("something else", 5)]
+)
+def test_a_disk_that_fails_under_tensors_is_told_as_any_other(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, told: str, number: int
+) -> None:
+    def full(tensors: object, path: Path) -> None:
+        raise SafetensorError(told)
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(OSError) as error:
+        write(saved.parent, "last-8")
+    assert error.value.errno == number and str(error.value.filename).endswith(".safetensors")
+    assert names(saved.parent) == ["last-7"]
+
+
+def test_all_files_are_as_readable_as_the_system_makes_files(saved: Path) -> None:
+    (saved.parent / "plain").touch()
+    assert {p.stat().st_mode for p in saved.iterdir()} == {(saved.parent / "plain").stat().st_mode}
 
 
 # --- damage ---
@@ -365,17 +388,17 @@ def test_a_checkpoint_that_is_a_link_is_neither_read_nor_removed(three: Path, tm
     (three / "last-5").symlink_to(elsewhere)
     with pytest.raises(DamagedCheckpoint, match="last-5 is a link"):
         read_checkpoint(three / "last-5")
-    rotate_checkpoints(three, "last", keep=1)
+    rotate_checkpoints(three / "last-200", keep=1)
     assert read_checkpoint(elsewhere).documents == DOCUMENTS
 
 
 def test_rotation_keeps_the_newest_and_other_kinds(three: Path) -> None:
     (three / "last-x").mkdir()
-    rotate_checkpoints(three, "last", keep=2)
+    rotate_checkpoints(three / "last-200", keep=2)
     assert names(three) == ["best-1000", "last-200", "last-40", "last-x"]
-    rotate_checkpoints(three, "last", keep=2)
+    rotate_checkpoints(three / "last-200", keep=2)
     assert names(three) == ["best-1000", "last-200", "last-40", "last-x"]
-    rotate_checkpoints(three, "last", keep=1)
+    rotate_checkpoints(three / "last-200", keep=1)
     assert names(three) == ["best-1000", "last-200", "last-x"]
 
 
@@ -383,9 +406,33 @@ def test_rotation_keeps_the_newest_and_other_kinds(three: Path) -> None:
 def test_rotation_removes_nothing_when_the_newest_is_damaged(three: Path, name: str) -> None:
     append(three / "last-200" / name)
     before = names(three)
-    with pytest.warns(UserWarning, match="older ones are kept"):
-        rotate_checkpoints(three, "last", keep=1)
+    with pytest.warns(UserWarning, match="others are kept"):
+        rotate_checkpoints(three / "last-200", keep=1)
     assert names(three) == before
+
+
+def test_rotation_removes_what_the_run_went_back_behind(three: Path) -> None:
+    truncate(three / "last-200" / "weights.safetensors")
+    rotate_checkpoints(three / "last-40", keep=2)
+    assert names(three) == ["best-1000", "last-40", "last-5"]
+
+
+def test_a_checkpoint_that_is_being_replaced_is_found_until_the_new_one_stands(three: Path) -> None:
+    os.rename(three / "last-200", three / "last-200-replaced")
+    found = newest_checkpoint(three, "last")
+    assert found is not None and found.path.name == "last-200-replaced"
+    write(three, "last-200")
+    assert names(three) == ["best-1000", "last-200", "last-40", "last-5"]
+
+
+def test_a_checkpoint_is_dropped_only_if_another_is_whole(three: Path) -> None:
+    assert drop_checkpoint(three / "last-200")
+    assert names(three) == ["best-1000", "last-40", "last-5"]
+    assert drop_checkpoint(three / "last-7")
+    assert names(three) == ["best-1000", "last-40", "last-5"]
+    append(three / "last-5" / "manifest.json")
+    assert not drop_checkpoint(three / "last-40")
+    assert names(three) == ["best-1000", "last-40", "last-5"]
 
 
 def test_an_interrupted_removal_leaves_nothing_that_looks_whole(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,6 +441,6 @@ def test_an_interrupted_removal_leaves_nothing_that_looks_whole(three: Path, mon
 
     monkeypatch.setattr(shutil, "rmtree", interrupt)
     with pytest.raises(Crash):
-        rotate_checkpoints(three, "last", keep=2)
+        rotate_checkpoints(three / "last-200", keep=2)
     with pytest.raises(DamagedCheckpoint, match=r"manifest\.json is missing"):
         read_checkpoint(three / "last-5")

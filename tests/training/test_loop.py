@@ -329,6 +329,36 @@ def test_a_number_that_is_none_stops_before_the_update(
     assert not (folder / "result.json").exists()
 
 
+def test_weights_that_are_none_are_not_saved_and_the_checkpoint_before_is_gone_on_from(
+    tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path
+) -> None:
+    config, folder = with_training(tiny_config, save_minutes=1e-9), tmp_path / "run"
+    at_step(8, poison)
+    with pytest.raises(NonFiniteError, match=r"step 8: the update left weights that are not finite.*--resume"):
+        quietly(config, folder)
+    assert [p.name for p in checkpoints(folder, "last")] == ["last-7", "last-6"]
+    quietly(config, folder, mode="resume")
+    quietly(config, tmp_path / "straight")
+    assert outcome(folder) == outcome(tmp_path / "straight")
+
+
+def test_a_checkpoint_that_would_break_down_at_once_goes_if_there_is_one_before(
+    tiny_config: RunConfig, quietly: Train, at_step: Callable, tmp_path: Path
+) -> None:
+    config, folder = with_training(tiny_config, save_minutes=1e-9), tmp_path / "run"
+
+    def spoil(optimizer: torch.optim.Optimizer) -> None:
+        with torch.no_grad():
+            optimizer.param_groups[0]["params"][0].fill_(1e38)  # finite, and saved; the loss of the next step is not
+
+    at_step(8, spoil)
+    with pytest.raises(NonFiniteError, match=r"step 9: .*The last good checkpoint is whole: go on with --resume"):
+        quietly(config, folder)
+    assert [p.name for p in checkpoints(folder, "last")] == ["last-7"]
+    quietly(with_training(config, learning_rate=0.1), folder, mode="resume", accept=frozenset({"config"}))
+    assert all(math.isfinite(e["valid_nats"]) for e in events(folder, "epoch"))
+
+
 def test_a_validation_that_is_no_number_saves_nothing(
     tiny_config: RunConfig, quietly: Train, at_step: Callable, tiny_run: Path, tmp_path: Path
 ) -> None:

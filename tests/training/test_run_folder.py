@@ -1,5 +1,6 @@
 """A run's folder: begun once, and only overwritten or resumed when asked; nothing is written before a refusal."""
 
+import io
 import json
 import shutil
 import signal
@@ -7,9 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import contents, events, with_training
+from rich.console import Console
+from runs import checkpoints, contents, events, with_training
 
 from backstory.config import RunConfig, UserError, from_yaml
+from backstory.storage.lock import LOCK
+from backstory.training import run_folder, train
 from backstory.training.metrics import MetricsLog, read_events
 from backstory.training.stopping import StopRequest
 
@@ -57,6 +61,30 @@ def test_an_empty_folder_is_taken(tiny_config: RunConfig, quietly: Train, tmp_pa
     (tmp_path / "out").mkdir()
     quietly(tiny_config, tmp_path / "out")
     assert (tmp_path / "out" / "result.json").exists()
+
+
+def test_what_a_killed_start_left_is_nothing(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for name in (LOCK, ".tmp-1-config.yaml"):
+        (tmp_path / "out" / name).write_text("part")
+    quietly(tiny_config, tmp_path / "out")
+    assert (tmp_path / "out" / "result.json").exists() and not list((tmp_path / "out").glob(".*"))
+
+
+def test_overwriting_that_was_interrupted_can_be_done_again(
+    tiny_config: RunConfig, finished: Path, quietly: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_atomically", interrupt)  # all is removed, the settings are not yet written
+        with pytest.raises(KeyboardInterrupt):
+            quietly(tiny_config, finished, mode="overwrite")
+    assert [p.name for p in finished.iterdir()] == ["config.yaml"]
+    quietly(tiny_config, finished, mode="overwrite")
+    assert (finished / "result.json").exists()
+
+
+def interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_nothing_to_resume(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
@@ -150,11 +178,14 @@ def test_the_log_refuses_numbers_that_json_cannot_hold(tmp_path: Path) -> None:
 
 def test_signals_are_noted_and_then_handled_as_before() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    stop = StopRequest()
+    heard: list[str] = []
+    stop = StopRequest(lambda: heard.append("once"))
     with stop.listening():
         assert not stop.requested
         signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
         assert stop.requested and stop.signal == signal.SIGINT
+    assert heard == ["once"]
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
@@ -166,3 +197,27 @@ def test_a_start_killed_before_its_settings_is_begun_again(
     quietly(tiny_config, tmp_path / "out")
     assert not list((tmp_path / "out").glob(".tmp-*"))
     assert (tmp_path / "out" / "result.json").exists()
+
+
+def test_a_disk_that_fails_later_is_told_with_what_to_do(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **values: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MetricsLog, "write", full)
+    with pytest.raises(UserError, match=r"cannot write to .*out: No space left on device; .* go on with .*--resume"):
+        quietly(tiny_config, tmp_path / "out")
+
+
+def test_resuming_says_where_it_goes_on(tiny_config: RunConfig, finished: Path) -> None:
+    def said() -> list[str]:
+        console = Console(file=io.StringIO())
+        train(tiny_config, finished, mode="resume", console=console)
+        return [line for line in console.file.getvalue().splitlines() if str(finished) in line]
+
+    (last,) = checkpoints(finished, "last")
+    step = last.name.removeprefix("last-")
+    assert said() == [f"{finished} is finished already, after step {step}; there is nothing left to train"]
+    last.rename(last.with_name("elsewhere"))
+    assert said() == [f"resuming {finished} at its beginning, as it holds no whole checkpoint"]

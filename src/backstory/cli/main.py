@@ -2,9 +2,12 @@
 
 import importlib
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from backstory.cli.ranks import first_here
 from backstory.config.errors import NonFiniteError, UserError, nearest
@@ -25,12 +28,34 @@ VERBS = {
 }
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: what holds for Ctrl-C holds for it, but the exit code."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated in the block, so that what is unfinished is cleared away (only in the main thread)."""
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code: 0, 2 for what the user can put right, 3 for a loss that broke down."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
-            code = _run(arguments)
+            with terminable():
+                code = _run(arguments)
         except SystemExit as stop:  # after --help
             code = int(stop.code or 0)
         sys.stdout.flush()  # what is still buffered must not fail later, out of reach of the handlers below
@@ -46,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A full disk, a folder without permission: nothing that a traceback would explain.
         return _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), 2)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+    except KeyboardInterrupt as stop:
+        return _fail("interrupted", 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT))
 
 
 def _run(arguments: list[str]) -> int:

@@ -1,5 +1,6 @@
 """Checkpoints: a folder of safetensors and JSON files under a manifest with the SHA-256 of each, written last; no pickle."""
 
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -21,6 +23,8 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST, LARGEST_JSON, LARGEST_HEADER, LARGEST_TENSORS = 1 << 20, 64 << 20, 1 << 20, 1 << 36
 """Bytes; a manifest, a document, the header of a tensor file, or a tensor file above this is refused unread."""
+REPLACED = "-replaced"
+"""Ends the name of a checkpoint that a new one of its name is taking the place of."""
 NAME = re.compile(r"[A-Za-z0-9_-]+\.(safetensors|json)")
 
 
@@ -48,7 +52,7 @@ def write_checkpoint(
     try:
         temporary.mkdir(parents=True)
         for file, group in tensors.items():
-            save_file({k: t.detach().cpu().contiguous() for k, t in group.items()}, temporary / f"{file}.safetensors")
+            _save({k: t.detach().cpu().contiguous() for k, t in group.items()}, temporary / f"{file}.safetensors")
         for file, document in documents.items():
             (temporary / f"{file}.json").write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
         files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(temporary.iterdir())}
@@ -68,18 +72,34 @@ def write_checkpoint(
 
 
 def _take_name(temporary: Path, final: Path) -> None:
-    """Rename a finished folder; one of that name (a step saved before a crash, and now again) goes once it is replaced."""
-    if not final.exists():
-        os.rename(temporary, final)
-        return
-    replaced = temporary.with_name(f"{temporary.name}-replaced")
-    os.rename(final, replaced)
+    """Rename a finished folder; one of that name (a step that is saved again) goes once it is replaced.
+
+    Until then it has a name under which it is found as well, so that no moment is without a checkpoint.
+    """
+    replaced = final.with_name(final.name + REPLACED)
+    if final.exists():
+        _remove(replaced)
+        os.rename(final, replaced)
+    os.rename(temporary, final)
+    _remove(replaced)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a checkpoint, its manifest first: what is left of an interrupted removal is not taken for one."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file. Raises OSError, where the library tells of the system's errors in words alone."""
     try:
-        os.rename(temporary, final)
-    except BaseException:
-        os.rename(replaced, final)
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
+        save_file(tensors, path)
+        path.chmod(path.parent.stat().st_mode & 0o666)  # as other files here: the library's are for their owner alone
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise OSError(errno.EIO, str(error), str(path)) from None
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpoint:
@@ -153,10 +173,11 @@ def _header(path: Path) -> int:
         return int.from_bytes(file.read(8), "little")
 
 
-def _numbered(parent: Path, prefix: str) -> list[tuple[int, Path]]:
-    """Checkpoint folders `prefix-NUMBER`, newest first; nothing else is called so by us."""
-    found = [(int(m[1]), p) for p in parent.glob(f"{prefix}-*") if (m := re.fullmatch(rf"{prefix}-(\d+)", p.name))]
-    return sorted(found, reverse=True)
+def _numbered(parent: Path, prefix: str) -> list[Path]:
+    """Checkpoint folders `prefix-NUMBER`, newest first; one that was being replaced follows its replacement."""
+    pattern = re.compile(rf"{prefix}-(\d+)({REPLACED})?")
+    found = [(int(m[1]), not m[2], p) for p in parent.glob(f"{prefix}-*") if (m := pattern.fullmatch(p.name))]
+    return [path for *_, path in sorted(found, reverse=True)]
 
 
 def newest_checkpoint(parent: Path, prefix: str, only: frozenset[str] | None = None) -> Checkpoint | None:
@@ -166,7 +187,7 @@ def newest_checkpoint(parent: Path, prefix: str, only: frozenset[str] | None = N
     """
     problems: list[DamagedCheckpoint] = []
     found: Checkpoint | None = None
-    for _, path in _numbered(parent, prefix):
+    for path in _numbered(parent, prefix):
         try:
             found = read_checkpoint(path, only)
             break
@@ -179,24 +200,44 @@ def newest_checkpoint(parent: Path, prefix: str, only: frozenset[str] | None = N
     return found
 
 
-def rotate_checkpoints(parent: Path, prefix: str, keep: int) -> None:
-    """Remove all but the newest `keep` folders `prefix-NUMBER`, once the newest of them verifies.
+def verify_checkpoint(folder: Path) -> None:
+    """Compare size and hash of every file with the manifest, parsing none of them. Raises DamagedCheckpoint."""
+    for name, entry in _manifest(folder).items():
+        _verify(folder / name, entry)
 
-    If it does not, nothing is removed and a warning says so: an older one may be the last that is whole.
+
+def rotate_checkpoints(newest: Path, keep: int) -> None:
+    """Of the folders `prefix-NUMBER` keep only `newest` and the `keep - 1` before it, once `newest` verifies.
+
+    Those of larger numbers go too: the run went back behind them, as they were damaged or never came to count. If `newest`
+    does not verify, nothing is removed and a warning says so: another one may be the last that is whole.
     """
-    numbered = _numbered(parent, prefix)
-    if len(numbered) <= keep:
+    found = _numbered(newest.parent, newest.name.rsplit("-", 1)[0])
+    older = found[found.index(newest) :] if newest in found else []
+    # A link is not ours, and what it leads to is not either.
+    removed = [path for path in found if path not in older[:keep] and not path.is_symlink()]
+    if not removed:
         return
-    newest = numbered[0][1]
     try:
-        for name, entry in _manifest(newest).items():
-            _verify(newest / name, entry)
+        verify_checkpoint(newest)
     except DamagedCheckpoint as error:
-        warnings.warn(f"the newest checkpoint is damaged, so older ones are kept: {error}", stacklevel=2)
+        warnings.warn(f"the newest checkpoint is damaged, so others are kept: {error}", stacklevel=2)
         return
-    for _, path in numbered[keep:]:
-        if path.is_symlink():  # not ours, and what it leads to is not either
+    for path in removed:
+        _remove(path)
+
+
+def drop_checkpoint(path: Path) -> bool:
+    """Remove `prefix-NUMBER` if it stands and another before it is whole; whether a whole one is left."""
+    found = _numbered(path.parent, path.name.rsplit("-", 1)[0])
+    for other in found:
+        if other == path:
             continue
-        # The manifest goes first: what is left of an interrupted removal is not taken for a checkpoint.
-        (path / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            verify_checkpoint(other)
+        except DamagedCheckpoint:
+            continue
+        if path in found:
+            _remove(path)
+        return True
+    return False

@@ -55,7 +55,7 @@ def train(
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`);
     `track` names trackers beside metrics.jsonl. Under `torchrun` every rank calls this; all but the first write nothing
     and return an empty dictionary. Raises UserError before anything is written (also when another training holds the
-    folder), NonFiniteError when the loss breaks down, Stopped after a signal.
+    folder) and when the disk fails later, NonFiniteError when the loss breaks down, Stopped after a signal.
     """
     validate(config, "settings")
     check_settings(config.training)
@@ -71,7 +71,17 @@ def train(
             check_folder(out, config, mode, accept)
             trainer = _build(config, out, data_dir, ranks)
             changed = mode == "resume" and _restore(trainer, accept)
-            return _run(trainer, open_folder(out, config, mode), console, track, changed)
+            _say_what_starts(console, trainer, mode)
+            folder = open_folder(out, config, mode)
+            try:
+                return _run(trainer, folder, console, track, changed)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise UserError(
+                    f"cannot write to {out}: {error.strerror or error}; what was saved before is whole: see to the disk, "
+                    "and go on with the same command and --resume"
+                ) from None
 
 
 def _train_along(
@@ -102,7 +112,6 @@ def _build(config: RunConfig, out: Path, data_dir: Path | None, ranks: Ranks) ->
 def _run(trainer: Trainer, folder: RunFolder, console: Console, track: Sequence[str], changed: bool) -> dict[str, Any]:
     """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text."""
     dataset, precision, device = trainer.dataset, trainer.precision, trainer.device
-    _say_what_starts(console, trainer, folder)
     if trainer.progress.finished and not changed and (result := _written(folder)):
         return result  # it tells of the training that was done; this command did nothing
     origin = provenance(
@@ -112,6 +121,8 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, track: Sequence[
         origin |= _begun(folder)
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
+    if trainer.progress.step:
+        trainer.drop_other_best()
     trackers = [TRACKERS[name](folder.path, trainer.progress.step) for name in track]
     _train(trainer, Events(log, trackers), Display(console, *_expected_tokens(trainer)), changed)
     origin["seconds"] = round(trainer.progress.seconds, 1)
@@ -120,7 +131,7 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, track: Sequence[
 
 def _train(trainer: Trainer, log: Events, display: Display, changed: bool) -> None:
     """Train to the end. Raises Stopped."""
-    stop = StopRequest()
+    stop = StopRequest(lambda: say(display.console, "stopping after this step, to save it ..."))
     try:
         with stop.listening(), display.shown():
             if changed:
@@ -209,8 +220,8 @@ def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str, int]:
         ) from None
 
 
-def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> None:
-    progress, split = trainer.progress, trainer.dataset.splits["train"]
+def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
+    progress, split, path = trainer.progress, trainer.dataset.splits["train"], trainer.folder.path
     say(
         console,
         f"{count_parameters(trainer.model):,} parameters, {len(split.ids):,} tokens of {trainer.dataset.corpus}, "
@@ -218,12 +229,12 @@ def _say_what_starts(console: Console, trainer: Trainer, folder: RunFolder) -> N
         f"{trainer.precision.name}: {trainer.precision.reason}",
     )
     if progress.finished:
-        say(console, f"{folder.path} is finished already, after step {progress.step:,}; there is nothing left to train")
+        say(console, f"{path} is finished already, after step {progress.step:,}; there is nothing left to train")
     elif progress.step:
-        say(
-            console,
-            f"resuming {folder.path} after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}",
-        )
+        where = f"after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}"
+        say(console, f"resuming {path} {where}")
+    elif mode == "resume":
+        say(console, f"resuming {path} at its beginning, as it holds no whole checkpoint")
 
 
 def _expected_tokens(trainer: Trainer) -> tuple[int, int]:

@@ -15,7 +15,13 @@ from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
 from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
-from backstory.storage.checkpoint import DamagedCheckpoint, newest_checkpoint, rotate_checkpoints, write_checkpoint
+from backstory.storage.checkpoint import (
+    DamagedCheckpoint,
+    drop_checkpoint,
+    newest_checkpoint,
+    rotate_checkpoints,
+    write_checkpoint,
+)
 from backstory.text import Dataset
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.training import stages
@@ -94,7 +100,13 @@ class Trainer:
         self._enter_stage()
 
     def save(self, log: Events) -> None:
-        """Write the checkpoint of this step and drop all but the last two. Every rank takes part, the first writes."""
+        """Write the checkpoint of this step; then drop all but the last two, and all but the best weights that it knows of.
+
+        Every rank takes part, the first writes. Raises NonFiniteError rather than save weights that no rate of learning
+        could go on from.
+        """
+        if not torch.stack([p.isfinite().all() for p in self.parameters]).all():
+            raise self._broken_down(f"step {self.progress.step}: the update left weights that are not finite")
         self.saved_at = time.monotonic()
         of_ranks = self.ranks.gather(pack_rank(self.state, self.device))
         if not self.ranks.first:
@@ -110,8 +122,9 @@ class Trainer:
             }
         }
         tensors = pack(self.model, self.optimizer, self.average, of_ranks)
-        write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
-        rotate_checkpoints(self.folder.checkpoints, "last", keep=2)
+        saved = write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
+        rotate_checkpoints(saved, keep=2)
+        self.drop_other_best()
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
@@ -119,10 +132,15 @@ class Trainer:
         places = corpus_places(self.config.text, self.data_dir)
         described = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "places": places}
         documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
+        # The best one before stays until a checkpoint knows of this one: a run that is resumed from before may miss it.
         write_checkpoint(
             self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents
         )
-        rotate_checkpoints(self.folder.checkpoints, "best", keep=1)
+
+    def drop_other_best(self) -> None:
+        """Keep only the best weights that the saved progress names."""
+        if self.progress.best_epoch:
+            rotate_checkpoints(self.folder.checkpoints / f"best-{self.progress.best_epoch}", keep=1)
 
     # The epochs.
 
@@ -204,7 +222,7 @@ class Trainer:
         values = self.ranks.mean(torch.stack(list(figures.values()))).tolist()
         if not all(map(math.isfinite, values)):
             told = ", ".join(f"{name} {value}" for name, value in zip(figures, values, strict=True))
-            raise NonFiniteError(f"step {self.progress.step + 1}: {told}; stopped before the update. {self._remedy()}")
+            raise self._broken_down(f"step {self.progress.step + 1}: {told}; stopped before the update")
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)  # a part of the model may have a rate of its own
         self.optimizer.step()
@@ -212,12 +230,18 @@ class Trainer:
             self.average.update()
         return {name: value for name, value in zip(figures, values, strict=True) if name not in (LOSS, NORM)}
 
-    def _remedy(self) -> str:
-        if any(self.folder.checkpoints.glob("last-*")):
-            return (
-                "The last checkpoint is whole: go on with --resume, --accept config, a smaller --training.learning-rate"
+    def _broken_down(self, problem: str) -> NonFiniteError:
+        """The error that tells of it and of what to do.
+
+        A checkpoint of these very weights goes, if there is a whole one before it: it would break down at once, again.
+        """
+        remedy = "Start again with --overwrite and a smaller --training.learning-rate"
+        if self.ranks.first and drop_checkpoint(self.folder.checkpoints / f"last-{self.progress.step}"):
+            remedy = (
+                "The last good checkpoint is whole: go on with --resume, --accept config, "
+                "a smaller --training.learning-rate"
             )
-        return "Start again with --overwrite and a smaller --training.learning-rate"
+        return NonFiniteError(f"{problem}. {remedy}")
 
     def _end_of_window(self, rate: float, log: Events, display: Display) -> None:
         progress = self.progress
@@ -263,7 +287,7 @@ class Trainer:
         with self.average.applied() if self.average is not None else nullcontext():
             nats = self.ranks.of_first(self._read_valid() if self.ranks.first else math.nan)
             if math.isnan(nats):
-                raise NonFiniteError(f"epoch {progress.epoch}: the validation loss is nan. {self._remedy()}")
+                raise self._broken_down(f"epoch {progress.epoch}: the validation loss is nan")
             best = progress.best_nats is None or nats < progress.best_nats
             if best:
                 progress.best_nats, progress.best_epoch = nats, progress.epoch

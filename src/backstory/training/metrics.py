@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
+from backstory.storage.atomic import fsync_folder
 from backstory.storage.documents import conforms, parse
 
 
@@ -46,6 +47,7 @@ class MetricsLog:
     def __init__(self, path: Path, keep: int) -> None:
         """Open the log and cut it to its first `keep` bytes, so that no step stands in it twice."""
         path.touch()
+        fsync_folder(path.parent)
         self._file = open(path, "r+b")  # noqa: SIM115 (closed by `close`)
         self._file.truncate(keep)
         self._file.seek(0, os.SEEK_END)

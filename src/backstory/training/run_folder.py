@@ -10,13 +10,15 @@ from typing import Any, Literal
 from backstory.config import RunConfig, UserError, to_dict, to_yaml
 from backstory.config.strict import from_file
 from backstory.models.loading import CHECKPOINTS, CONFIG
-from backstory.storage.atomic import TEMPORARY, check_writable, sweep_temporaries, write_atomically
+from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT
 from backstory.training.events import TENSORBOARD
 
 Mode = Literal["new", "resume", "overwrite"]
-OURS = (CONFIG, "run.json", "metrics.jsonl", RESULT, CHECKPOINTS, TENSORBOARD)
+OURS = (RESULT, "run.json", CHECKPOINTS, "metrics.jsonl", TENSORBOARD)
+"""What goes when a run is overwritten, in this order: interrupted anywhere, what is left can be resumed or overwritten. The
+settings, by which a folder is known for a run, are replaced after it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; choose another folder with --out")
-    # A start that was killed before it wrote its settings leaves no run, and is in nobody's way.
+    # A start that was killed before its settings stood leaves nothing but these.
     occupied = path.is_dir() and any(p.name != LOCK and not p.name.startswith(TEMPORARY) for p in path.iterdir())
     if mode == "new" and occupied:
         raise UserError(f"{path} is not empty; use --resume to go on, --overwrite to start again, or another --out")
@@ -70,14 +72,15 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
     """Make or take the folder of a run, after `check_folder`."""
     folder = RunFolder(path)
     if mode == "overwrite":
-        # What was read and examined with the old weights goes with them.
+        # What was read and examined with the old weights goes with them, and first: with no run it would be for new ones.
         found = [p.parent for kind in ("evaluate", "examine") for p in path.glob(f"{kind}-*/{RESULT}")]
-        for target in [*(path / name for name in OURS), *found]:
+        for target in [*found, *(path / name for name in OURS)]:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     path.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
     write_atomically(folder.config, to_yaml(config))
     folder.checkpoints.mkdir(exist_ok=True)
+    fsync_folder(path)
     sweep_temporaries(folder.checkpoints)
     return folder
 

@@ -2,16 +2,18 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 class StopRequest:
-    """Whether a stop was asked for, and by which signal."""
+    """Whether a stop was asked for, and by which signal, the first of them; `heard` is called once when it comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
+        # Called in a thread of its own, as what was interrupted may be writing to the same terminal just now.
+        self._telling = threading.Thread(target=heard, daemon=True)
 
     @property
     def requested(self) -> bool:
@@ -29,6 +31,10 @@ class StopRequest:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            if self._telling.ident is not None:
+                self._telling.join()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
+        if self.signal is None:
+            self.signal = number
+            self._telling.start()

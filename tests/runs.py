@@ -1,8 +1,9 @@
-"""Changes to a tiny run's settings, and what a run left in its folder."""
+"""A tiny grammar to train on, changes to a tiny run's settings, and what a run left in its folder."""
 
 import dataclasses
 import hashlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,18 @@ from backstory.config import ModelConfig, RunConfig
 from backstory.storage.checkpoint import read_checkpoint
 
 TIMINGS = ("seconds", "tokens_per_second")
+
+
+def sentences(count: int, seed: int) -> str:
+    """Lines of a small grammar, so that there is something to learn."""
+    chosen = random.Random(seed)
+    people, things = ("ann", "bob", "carl", "dora"), ("tea", "jam", "oil", "ink")
+    verbs = ("saw", "took", "found", "sold")
+    lines = []
+    for _ in range(count):
+        who, what = chosen.choice(people), chosen.choice(things)
+        lines.append(f"{who} {chosen.choice(verbs)} the {what} and {who} {chosen.choice(verbs)} more {what}\n")
+    return "".join(lines)
 
 
 def with_training(config: RunConfig, **changes: Any) -> RunConfig:
