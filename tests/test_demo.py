@@ -19,5 +19,7 @@ def test_demo_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert read["audit"]["passed"] and read["perplexity"] < 100
     examined = json.loads((run / "examine-truncate-valid" / "result.json").read_text())["figures"]
     assert examined["conditions"][0]["low"] > 0  # five tokens of context are too few, beyond doubt
-    assert "<svg" in (run / "report.html").read_text()
+    sample = json.loads((run / "sample" / "result.json").read_text())["figures"]
+    assert sample["prompt"] + sample["text"] in done.stdout
+    assert all(part in (run / "report.html").read_text() for part in ("<svg", "Sample text", "Word by word"))
     print(f"demo: {time.monotonic() - began:.0f} s")

@@ -1,5 +1,6 @@
 """Going on with a text: what the reader is fed, prompts, stops, seeds; whatever kind of run or prediction."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -17,6 +18,7 @@ from backstory.config import MixtureConfig, UserError
 from backstory.models import Blend, ComposedModel, Prediction
 from backstory.reading import Sampling, StaticReader, generate, generate_ids
 from backstory.reading.generation import encode_prompt, until
+from backstory.reports import result_from
 from backstory.text import Vocabulary, build, tokenizer
 
 GREEDY = Sampling(0.0)
@@ -235,3 +237,18 @@ def test_no_gradients_are_kept(small_lstm: ComposedModel) -> None:
     take(generate_ids(reader, [0], Sampling()), 3)
     assert not any(t.requires_grad for t in reader.snapshot()[0])
     assert torch.is_grad_enabled()
+
+
+def test_a_saved_text_is_the_one_that_was_told(tiny_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    told = "".join(generate(run, "ann saw", tokens=12, temperature=0.8, seed=4, echo=True, save=True))
+    result = result_from((run / "sample" / "result.json").read_text(), "sample")
+    assert result.kind == "sample" and result.figures["prompt"] + result.figures["text"] == told
+    assert result.figures["settings"]["seed"] == 4
+    assert "".join(generate(run, "ann saw", tokens=12, temperature=0.8, seed=4)) == result.figures["text"]
+
+
+def test_a_text_that_is_not_read_to_its_end_is_not_saved(tiny_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    next(generate(run, "ann saw", tokens=12, save=True))
+    assert not (run / "sample").exists()

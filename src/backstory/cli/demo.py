@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.train import run_training
     from backstory.context import examine_run
     from backstory.explanations import explain_run
-    from backstory.reading import evaluate
+    from backstory.reading import evaluate, generate
     from backstory.reports import write
 
     console, out = Console(), given.out
@@ -51,7 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     with progress_bar("examining truncate") as progress:
         examination = examine_run(out, "truncate", targets=TARGETS, progress=progress)
     print(examining.describe(examination))
-    console.rule("[bold]4. report[/]", align="left")
+    console.rule("[bold]4. write[/]: how the model goes on with a sentence", align="left")
+    for text in generate(out, PROMPT, tokens=40, temperature=0.7, echo=True, save=True):
+        print(text, end="", flush=True)
+    print()
+    console.rule("[bold]5. report[/]", align="left")
     explain_run(out)
     page = out / "report.html"
     write([out], page)
@@ -65,9 +69,11 @@ def main(arguments: Sequence[str]) -> int:
 NEXT = (
     ("backstory evaluate {out} --split valid --json", "the figures as JSON"),
     ("backstory explain surprisal {out} --at 5000", "how surprising each word of a passage is"),
+    ("backstory generate {out} --prompt 'This module'", "how the model goes on with your words"),
     ("backstory ls", "models, recipes, corpora, experiments"),
     ("backstory train demo --corpus my.txt --out runs/my", "the same on a text of your own"),
     ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model, every setting in a file"),
 )
+PROMPT = "Return a list of"
 TARGETS = 1000
 """Enough for an interval of the effective context that means something, in some twenty seconds."""

@@ -33,6 +33,8 @@ class Arguments(ModelArguments):
     """End before this text comes up; may be given more than once."""
     allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
     """Let <unk> be drawn too."""
+    save: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Keep the text in RUN/sample, where `backstory report` finds it."""
     reader: str = "static"
     """How the text is read while it is made: `backstory ls readers`."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
@@ -58,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         stop=given.stop,
         echo=True,
         allow_unknown=given.allow_unknown,
+        save=given.save,
         reader=given.reader,
         precision=given.precision,
         device=given.device,

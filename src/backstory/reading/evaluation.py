@@ -50,9 +50,13 @@ class Opened:
 
     def provenance(self) -> dict[str, Any]:
         """What a result of this reading says of how it came about, taken before the reading."""
-        precision, device = self.reader.precision, next(self.run.model.parameters()).device
-        config, corpus = to_dict(self.run.config), self.dataset.describe()
-        return provenance(config, device_name(device), precision.name, precision.reason, corpus)
+        return origin_of(self.run, self.reader, self.dataset.describe())
+
+
+def origin_of(run: LoadedRun, reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
+    """What a result of a reader over a run, with a text that is described so, says of how it came about."""
+    precision, device = reader.precision, next(run.model.parameters()).device
+    return provenance(to_dict(run.config), device_name(device), precision.name, precision.reason, corpus)
 
 
 def open_reader(

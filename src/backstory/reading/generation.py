@@ -1,16 +1,22 @@
 """Go on with a text: draw a token, let the reader take it as read, and again; the text comes piece by piece."""
 
+import time
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from backstory.config import UserError
-from backstory.reading.evaluation import open_reader
+from backstory.reading.evaluation import open_reader, origin_of
 from backstory.reading.reader import Reader
 from backstory.reading.sampling import Sampling, draw
+from backstory.storage.provenance import check_place, write_result
 from backstory.text import Vocabulary, decode_stream, encode_split
+
+SAMPLE = "sample"
+"""Folder of a run that holds the text it wrote."""
 
 
 def generate(
@@ -25,6 +31,7 @@ def generate(
     stop: Sequence[str] = (),
     echo: bool = False,
     allow_unknown: bool = False,
+    save: bool = False,
     reader: str = "static",
     precision: str = "float32",
     device: str = "auto",
@@ -33,7 +40,8 @@ def generate(
 
     At most so many `tokens`, fewer where a text of `stop` comes up, which is left out. They are drawn as `Sampling` says; the
     same seed gives the same text. `echo` begins with the prompt, as the vocabulary has it. `<unk>` is not drawn unless
-    allowed. What is drawn is observed, so a reader that adapts learns from its own text.
+    allowed. What is drawn is observed, so a reader that adapts learns from its own text. `save` keeps the whole text, once it
+    is there, in RUN/sample/result.json, where reports find it.
     """
     if tokens < 1:
         raise UserError(f"the number of tokens must be at least 1, not {tokens}")
@@ -47,7 +55,25 @@ def generate(
     drawn = generate_ids(made, [vocabulary.start, *context], sampling, seed, banned)
     texts = decode_stream(vocabulary, chain(context, islice(drawn, tokens)))
     known = "".join(islice(texts, len(context)))
-    return chain([known] if echo and known else [], until(texts, stop))
+    new = until(texts, stop)
+    if save:
+        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "reader": reader}
+        check_place(Path(run) / SAMPLE, "sample")
+        new = _kept(new, Path(run), known, settings, origin_of(loaded, made, loaded.corpus))
+    return chain([known] if echo and known else [], new)
+
+
+def _kept(
+    texts: Iterator[str], run: Path, prompt: str, settings: dict[str, Any], origin: dict[str, Any]
+) -> Iterator[str]:
+    """The same texts; when they have ended, the result of them is written."""
+    began, pieces = time.perf_counter(), []
+    for text in texts:
+        pieces.append(text)
+        yield text
+    origin["seconds"] = round(time.perf_counter() - began, 1)
+    figures = {"prompt": prompt, "text": "".join(pieces), "settings": settings}
+    write_result(run / SAMPLE, "sample", run.name, figures, origin)
 
 
 def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:

@@ -73,7 +73,8 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
     folder = RunFolder(path)
     if mode == "overwrite":
         # What was read and examined with the old weights goes with them, and first: with no run it would be for new ones.
-        found = [p.parent for kind in ("evaluate", "examine") for p in path.glob(f"{kind}-*/{RESULT}")]
+        kinds = ("evaluate-*", "examine-*", "explain-*", "sample")
+        found = [p.parent for kind in kinds for p in path.glob(f"{kind}/{RESULT}")]
         for target in [*found, *(path / name for name in OURS)]:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     path.mkdir(parents=True, exist_ok=True)
