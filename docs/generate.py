@@ -55,9 +55,31 @@ def reading() -> Table:
     return Table(tuple(Column(head, numeric=i in (2, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
 
 
-def speed() -> Table:
+def full_size() -> Table:
+    """A published size that was trained for a while on a GPU, read and examined."""
+    rows = []
+    for name in ("ptb-awd-lstm",):
+        valid, test = result(f"read-valid-{name}"), result(f"read-{name}")
+        context, settings = result(f"examine-{name}").figures, test.provenance["config"]["training"]
+        audit = f"passed at {test.figures['audit']['places']} places" if test.figures["audit"]["passed"] else "failed"
+        rows.append(
+            (
+                name,
+                test.provenance["device"],
+                f"{settings['epochs']} + {settings['finetune_epochs']}",
+                f"{valid.figures['perplexity']:.2f}",
+                f"{test.figures['perplexity']:.2f}",
+                audit,
+                effective_context(context),
+            )
+        )
+    heads = ("recipe", "device", "epochs asked for", "validation", "test", "audit", "effective context")
+    return Table(tuple(Column(head, numeric=i in (3, 4)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def speed(name: str) -> Table:
     """Tokens per second and peak memory of a training step against the plain one."""
-    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-training.json").read_text())["rows"]
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
     rows = tuple(
         (
             size,
@@ -101,7 +123,16 @@ def reliability() -> Table:
 
 
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {
-    "README.md": {"ptb-small": learning, "recipes": reading, "speed": speed},
+    "README.md": {
+        "ptb-small": learning,
+        "recipes": reading,
+        "full-size": full_size,
+        "base": partial(reproduction, "base"),
+        "base-claims": partial(claims, "base"),
+        "reliability": reliability,
+        "speed": partial(speed, "benchmark-training"),
+        "speed-gpu": partial(speed, "benchmark-training-cuda"),
+    },
     "docs/reliability.md": {"reliability": reliability},
     "docs/reproduce.md": reproduced(),
 }
