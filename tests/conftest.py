@@ -7,11 +7,11 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import runs
 import torch
 from rich.console import Console
-from runs import sentences
 
-from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, TextConfig, TrainingConfig
+from backstory.config import RunConfig
 from backstory.text import Dataset, prepare
 from backstory.training import train
 
@@ -55,28 +55,13 @@ def data_dir() -> Path:
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with about 600 words to train on and 150 in each other split."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for seed, (split, count) in enumerate({"train": 60, "valid": 15, "test": 15}.items()):
-        (folder / f"{split}.txt").write_text(sentences(count, seed))
-    return folder
+    return runs.tiny_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="session")
 def tiny_config(tiny_corpus: Path) -> RunConfig:
-    """Settings of a run that takes half a second; sizes are odd on purpose, as no kernel likes them."""
-    core = LSTMConfig(layers=2, hidden=9, input_dropout=0.1, layer_dropout=0.1, output_dropout=0.1, weight_drop=0.2)
-    training = TrainingConfig(
-        epochs=1,
-        batch_size=3,
-        segment=10,
-        segment_deviation=2.0,
-        learning_rate=2.0,
-        clip=1.0,
-        precision="float32",
-        device="cpu",
-    )
-    model = ModelConfig(embedding=EmbeddingConfig(size=7, dropout=0.1), core=core)
-    return RunConfig(text=TextConfig(corpus=str(tiny_corpus)), model=model, training=training)
+    """Settings of a run that takes half a second."""
+    return runs.tiny_config(tiny_corpus)
 
 
 @pytest.fixture(scope="session")

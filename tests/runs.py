@@ -1,4 +1,4 @@
-"""A tiny grammar to train on, changes to a tiny run's settings, and what a run left in its folder."""
+"""A tiny corpus and model to train, changes to a tiny run's settings, and what a run left in its folder."""
 
 import dataclasses
 import hashlib
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from backstory.config import ModelConfig, RunConfig
+from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, TextConfig, TrainingConfig
 from backstory.storage.checkpoint import read_checkpoint
 
 TIMINGS = ("seconds", "tokens_per_second")
@@ -25,6 +25,31 @@ def sentences(count: int, seed: int) -> str:
         who, what = chosen.choice(people), chosen.choice(things)
         lines.append(f"{who} {chosen.choice(verbs)} the {what} and {who} {chosen.choice(verbs)} more {what}\n")
     return "".join(lines)
+
+
+def tiny_corpus(folder: Path, lines: int = 60) -> Path:
+    """A folder, made if need be, with about 10 words to train on for each line, and a quarter in each other split."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, (split, count) in enumerate({"train": lines, "valid": lines // 4, "test": lines // 4}.items()):
+        (folder / f"{split}.txt").write_text(sentences(count, seed), encoding="utf-8")
+    return folder
+
+
+def tiny_config(corpus: Path) -> RunConfig:
+    """Settings of a run that takes half a second; sizes are odd on purpose, as no kernel likes them."""
+    core = LSTMConfig(layers=2, hidden=9, input_dropout=0.1, layer_dropout=0.1, output_dropout=0.1, weight_drop=0.2)
+    training = TrainingConfig(
+        epochs=1,
+        batch_size=3,
+        segment=10,
+        segment_deviation=2.0,
+        learning_rate=2.0,
+        clip=1.0,
+        precision="float32",
+        device="cpu",
+    )
+    model = ModelConfig(embedding=EmbeddingConfig(size=7, dropout=0.1), core=core)
+    return RunConfig(text=TextConfig(corpus=str(corpus)), model=model, training=training)
 
 
 def with_training(config: RunConfig, **changes: Any) -> RunConfig:

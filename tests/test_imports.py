@@ -2,9 +2,9 @@
 
 import ast
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -118,9 +118,14 @@ def test_what_needs_no_torch_does_not_load_it(code: str) -> None:
 
 
 def test_help_is_there_at_once() -> None:
+    # Processor time: the clock's would be that of whatever else the machine does.
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     times = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = spent()
         subprocess.run([sys.executable, "-m", "backstory", "--help"], capture_output=True, check=True)
-        times.append(time.perf_counter() - began)
+        times.append(spent() - began)
     assert min(times) < 0.3

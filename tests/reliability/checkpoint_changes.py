@@ -8,7 +8,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from small_run import sign
+from stopped_runs import sign
 
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, 2, 7, -1, 0.5, -0.5, 1.0, 1e308, 1e-320, 2**31, 2**63, -(2**63), 10**30, 10**400),

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from processes import zygote
-from small_runs import corpus, recipes, write_recipe
+from runs import tiny_corpus
+from small_runs import recipes, write_recipe
 
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint, read_checkpoint
 
@@ -18,7 +19,7 @@ PAGE = 4096
 
 def corruption(trials: range, folder: Path) -> Iterator[str]:
     """A trial damages one file of the newest of two checkpoints of a real run."""
-    recipe = write_recipe(recipes(corpus(folder / "corpus"))["averaged and fine-tuned"], folder / "recipe.yaml")
+    recipe = write_recipe(recipes(tiny_corpus(folder / "corpus"))["averaged and fine-tuned"], folder / "recipe.yaml")
     with zygote(folder) as started:
         ended = started.start("train", recipe, "--out", folder / "run")
         if ended.wait() != 0:

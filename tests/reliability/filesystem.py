@@ -12,8 +12,8 @@ from typing import Any
 from faults import KINDS
 from kill import different
 from processes import Call, Running, Zygote, zygote
-from runs import outcome, with_training
-from small_runs import corpus, recipes, write_recipe
+from runs import outcome, tiny_corpus, with_training
+from small_runs import recipes, write_recipe
 
 from backstory.storage.checkpoint import newest_checkpoint
 
@@ -60,7 +60,7 @@ class Bench:
 
     def __init__(self, started: Zygote, folder: Path) -> None:
         self.zygote, self.out = started, folder / "run"
-        config = recipes(corpus(folder / "corpus"))["mixture, Adam"]
+        config = recipes(tiny_corpus(folder / "corpus"))["mixture, Adam"]
         config = with_training(config, epochs=2, batch_size=12, save_minutes=10.0)
         self.recipe, self.cache = write_recipe(config, folder / "recipe.yaml"), str(folder / "cache")
         finished, stopped = folder / "finished", folder / "stopped"

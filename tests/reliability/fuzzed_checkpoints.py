@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from calling import Hung, call, listing, within
 from checkpoint_changes import change
-from small_run import KINDS, newest, stopped_run
+from stopped_runs import KINDS, newest, stopped_run
 
 from backstory.config import UserError, to_dict
 from backstory.models.loading import load_run

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from calling import call
-from small_run import newest, sign, stopped_run
+from stopped_runs import newest, sign, stopped_run
 
 FORK = multiprocessing.get_context("fork")
 SECONDS, GIBIBYTES = 60, 1.0

@@ -12,8 +12,8 @@ from typing import Any
 
 from phases import Phase
 from processes import Running, Zygote, newest_step, zygote
-from runs import outcome
-from small_runs import corpus, recipes, write_recipe
+from runs import outcome, tiny_corpus
+from small_runs import recipes, write_recipe
 
 from backstory.config import RunConfig
 
@@ -22,7 +22,7 @@ def kill(trials: range, folder: Path) -> Iterator[str]:
     """A trial is one kill. Also yields a line if many of them left an activity out that a process spends its time on."""
     landed: Counter[str] = Counter()
     with zygote(folder) as started:
-        for index, (name, config) in enumerate(recipes(corpus(folder / "corpus")).items()):
+        for index, (name, config) in enumerate(recipes(tiny_corpus(folder / "corpus")).items()):
             mine = trials[index::3]
             if mine:
                 chain = Chain(started, config, folder / str(index), landed)

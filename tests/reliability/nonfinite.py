@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from processes import zygote
-from runs import events
-from small_runs import SAVE_OFTEN, corpus, recipes, write_recipe
+from runs import events, tiny_corpus
+from small_runs import SAVE_OFTEN, recipes, write_recipe
 
 from backstory.storage.checkpoint import newest_checkpoint
 
@@ -20,7 +20,7 @@ RATE = ("--training.learning-rate", "0.001", "--accept", "config")
 
 def nonfinite(trials: range, folder: Path) -> Iterator[str]:
     """A trial is a place and a value, at a random step of a run that saves after every step or after every epoch."""
-    base = recipes(corpus(folder / "corpus"))["mixture, Adam"]
+    base = recipes(tiny_corpus(folder / "corpus"))["mixture, Adam"]
     recipe = write_recipe(base, folder / "recipe.yaml")
     with zygote(folder) as started:
         for number in trials:
@@ -79,8 +79,8 @@ def break_down(place: str, value: str, step: int) -> None:
         if updates[0] == step and place == "gradient":
             trainer.parameters[-1].register_hook(lambda gradient: gradient * number)
         if updates[0] == step and place == "loss":
-            inner = trainer.objective
-            trainer.objective = lambda *given: ((found := inner(*given))[0] * number, found[1])
+            inner = trainer.gradient.objective
+            trainer.gradient.objective = lambda *given: ((found := inner(*given))[0] * number, found[1])
         result = original(trainer, *arguments)
         if updates[0] >= step and place in ("gradient", "loss"):
             raise AssertionError("the update was made")

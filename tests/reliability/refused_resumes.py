@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from calling import call, listing
-from small_run import newest, sign, stopped_run
+from stopped_runs import newest, sign, stopped_run
 
 from backstory.config import UserError
 from backstory.storage.lock import locked

@@ -16,8 +16,8 @@ from pathlib import Path
 from kill import different
 from phases import Phase
 from processes import Running, Zygote, zygote
-from runs import outcome, with_training
-from small_runs import corpus, recipes, write_recipe
+from runs import outcome, tiny_corpus, with_training
+from small_runs import recipes, write_recipe
 
 from backstory.storage.checkpoint import newest_checkpoint
 
@@ -28,7 +28,7 @@ KINDS = ("training", "again while saving", "start-up", "training", "again while 
 
 def signals(trials: range, folder: Path) -> Iterator[str]:
     """A trial is one stop, of one signal or of two, and the resumed run."""
-    config = recipes(corpus(folder / "corpus"))["averaged and fine-tuned"]
+    config = recipes(tiny_corpus(folder / "corpus"))["averaged and fine-tuned"]
     # Saved at every fourth step or so, so that there is a save to wait for and a step to be interrupted.
     recipe = write_recipe(with_training(config, save_minutes=5e-4), folder / "recipe.yaml")
     with zygote(folder) as started:

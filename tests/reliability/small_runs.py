@@ -3,51 +3,27 @@
 import dataclasses
 from pathlib import Path
 
-from runs import sentences, with_model, with_training
+from runs import tiny_config, with_model, with_training
 
-from backstory.config import (
-    EmbeddingConfig,
-    LSTMConfig,
-    MixtureConfig,
-    ModelConfig,
-    RunConfig,
-    TextConfig,
-    TrainingConfig,
-    to_yaml,
-)
+from backstory.config import MixtureConfig, RunConfig, to_yaml
 
 SAVE_OFTEN = 1e-9
 """Minutes between checkpoints: one after every step."""
 
 
-def corpus(folder: Path) -> Path:
-    """A folder with about 600 words to train on and 150 in each other split."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for seed, (split, count) in enumerate({"train": 60, "valid": 15, "test": 15}.items()):
-        (folder / f"{split}.txt").write_text(sentences(count, seed), encoding="utf-8")
-    return folder
-
-
 def recipes(corpus: Path) -> dict[str, RunConfig]:
     """Settings by name: SGD that comes to average and to fine-tune, Adam on a mixture, and characters."""
-    core = LSTMConfig(layers=2, hidden=9, input_dropout=0.1, layer_dropout=0.1, output_dropout=0.1, weight_drop=0.2)
-    training = TrainingConfig(
+    plain = with_training(
+        tiny_config(corpus),
         epochs=4,
         batch_size=6,
-        segment=10,
-        segment_deviation=2.0,
         # Too high for the last epochs to be better, so that averaging is triggered.
         learning_rate=40.0,
-        clip=1.0,
         trigger=1,
         finetune_epochs=2,
         finetune_learning_rate=1.0,
         save_minutes=SAVE_OFTEN,
-        precision="float32",
-        device="cpu",
     )
-    model = ModelConfig(embedding=EmbeddingConfig(size=7, dropout=0.1), core=core)
-    plain = RunConfig(text=TextConfig(corpus=str(corpus)), model=model, training=training)
     other = with_training(plain, epochs=3, finetune_epochs=0, averaging="none", schedule="plateau", decay_factor=0.5)
     adam = with_training(other, optimizer="adam", learning_rate=0.05, partial_shuffle=True)
     nadam = with_training(other, epochs=2, optimizer="nadam", learning_rate=0.02, batch_size=12, segment=20)
