@@ -34,6 +34,12 @@ def trained(ranks: int, config: RunConfig, out: Path, *flags: str) -> tuple[int,
     return process.returncode, said
 
 
+def children(process: subprocess.Popen) -> list[int]:
+    """The ranks' processes, in the order of their ranks."""
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return sorted(map(int, listed))
+
+
 def own_lines(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.startswith("backstory: ")]
 
@@ -69,7 +75,7 @@ def test_two_ranks_make_the_updates_of_one(tiny_config: RunConfig, tmp_path: Pat
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_stopped_run_resumes_bit_for_bit(ranks: int, tiny_config: RunConfig, tmp_path: Path) -> None:
-    # Fine-tuning and averaging included. Long enough to be caught in the middle.
+    # Fine-tuning and averaging included. Long enough to be caught in the middle. The signal is one rank's alone.
     config = with_training(tiny_config, batch_size=6, segment=2, segment_deviation=0.0, epochs=8, finetune_epochs=2)
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     code, said = trained(ranks, config, straight)
@@ -78,7 +84,7 @@ def test_a_stopped_run_resumes_bit_for_bit(ranks: int, tiny_config: RunConfig, t
     while not (broken / "metrics.jsonl").exists() or len(events(broken, "epoch")) < 2:
         assert process.poll() is None
         time.sleep(0.002)
-    process.send_signal(signal.SIGTERM)
+    os.kill(children(process)[-1], signal.SIGTERM)
     _, said = process.communicate(timeout=120)
     assert not (broken / "result.json").exists(), "it was not stopped in the middle"
     assert any("go on with the same command and --resume" in line for line in own_lines(said))
@@ -93,6 +99,8 @@ def test_another_number_of_ranks_is_refused(tiny_config: RunConfig, tmp_path: Pa
     code, said = trained(2, config, tmp_path / "run")
     assert code == 0, said
     before = outcome(tmp_path / "run")
+    code, said = trained(2, config, tmp_path / "run", "--resume")
+    assert code == 0 and "finished already" in said, said
     code, said = trained(1, config, tmp_path / "run", "--resume")
     assert code == 2
     assert own_lines(said) == [

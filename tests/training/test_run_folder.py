@@ -220,4 +220,42 @@ def test_resuming_says_where_it_goes_on(tiny_config: RunConfig, finished: Path) 
     step = last.name.removeprefix("last-")
     assert said() == [f"{finished} is finished already, after step {step}; there is nothing left to train"]
     last.rename(last.with_name("elsewhere"))
+    (finished / "result.json").unlink()  # as if it had been killed in its first epoch
     assert said() == [f"resuming {finished} at its beginning, as it holds no whole checkpoint"]
+
+
+def test_a_run_that_lost_its_checkpoints_is_not_begun_again(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path
+) -> None:
+    out, config = tmp_path / "out", with_training(tiny_config, epochs=2)
+    quietly(config, out)
+    for lost in checkpoints(out, "last"):
+        shutil.rmtree(lost)
+    for unfinished in (False, True):
+        if unfinished:
+            (out / "result.json").unlink()
+        before = contents(out)
+        with pytest.raises(UserError, match=r"was trained, but .*checkpoints has nothing left .* --overwrite"):
+            quietly(config, out, mode="resume")
+        assert contents(out) == before
+
+
+def test_overwriting_leaves_no_result_of_the_old_weights(
+    finished: Path, tiny_config: RunConfig, quietly: Train
+) -> None:
+    for name in ("explain-surprisal", "sample", "of-my-own"):
+        (finished / name).mkdir()
+        (finished / name / "result.json").write_text("{}")
+        (finished / name / "notes.txt").write_text("notes")
+    quietly(tiny_config, finished, mode="overwrite")
+    assert [p.parent.name for p in finished.glob("*/notes.txt")] == ["of-my-own"]
+    assert not list(finished.glob("*/result.json"))
+
+
+def test_a_link_is_not_removed_on_overwriting(finished: Path, tiny_config: RunConfig, quietly: Train) -> None:
+    elsewhere = (finished / "checkpoints").rename(finished.with_name("elsewhere"))
+    (finished / "checkpoints").symlink_to(elsewhere)
+    before = contents(finished)
+    with pytest.raises(UserError, match="checkpoints is a link, and what it leads to is not removed"):
+        quietly(tiny_config, finished, mode="overwrite")
+    assert contents(finished) == before

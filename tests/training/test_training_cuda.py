@@ -45,9 +45,11 @@ def test_a_stopped_run_resumes_bit_for_bit(
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
 
 
+@pytest.mark.parametrize("most", [256, 1, 2])
 def test_recorded_steps_are_the_eager_ones(
-    config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    most: int, config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(Recorded, "MOST", most)  # with few, lengths that are recorded and others take turns
     quietly(config, tmp_path / "recorded")
     monkeypatch.setattr(Recorded, "MOST", 0)
     quietly(config, tmp_path / "eager")

@@ -180,14 +180,19 @@ def _numbered(parent: Path, prefix: str) -> list[Path]:
     return [path for *_, path in sorted(found, reverse=True)]
 
 
-def newest_checkpoint(parent: Path, prefix: str, only: frozenset[str] | None = None) -> Checkpoint | None:
+def newest_checkpoint(
+    parent: Path, prefix: str, only: frozenset[str] | None = None, name: str | None = None
+) -> Checkpoint | None:
     """The newest `prefix-NUMBER` that verifies, with a one-line warning for each newer one that does not.
 
-    None where there is no checkpoint at all. Raises DamagedCheckpoint, which tells of the newest, where none verifies.
+    `name` asks for one of them, or what it was about to replace. None where there is no checkpoint at all. Raises
+    DamagedCheckpoint, which tells of the newest, where none verifies.
     """
     problems: list[DamagedCheckpoint] = []
     found: Checkpoint | None = None
     for path in _numbered(parent, prefix):
+        if name is not None and path.name.removesuffix(REPLACED) != name:
+            continue
         try:
             found = read_checkpoint(path, only)
             break

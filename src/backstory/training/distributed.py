@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,8 @@ class Ranks:
 
     rank: int = 0
     world: int = 1
+    here: int = 1
+    """How many of them are on this machine."""
 
     @property
     def first(self) -> bool:
@@ -73,7 +76,7 @@ class Ranks:
 
     def parallel(self, model: nn.Module) -> nn.Module:
         """The model with gradients that are means over all ranks."""
-        return DistributedDataParallel(model, broadcast_buffers=False) if self.world > 1 else model
+        return DistributedDataParallel(model) if self.world > 1 else model
 
 
 @contextmanager
@@ -92,9 +95,11 @@ def joined() -> Iterator[Ranks]:
                 f"there are {torch.cuda.device_count()} GPUs here, fewer than ranks; lower torchrun's --nproc-per-node"
             )
         torch.cuda.set_device(local)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    # The others wait while the first reads the validation text, however long that takes.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(days=7))
     try:
-        yield Ranks(dist.get_rank(), world)
+        yield Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     except (dist.DistError, RuntimeError) as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
             raise UserError("another rank has ended, and this one with it") from error

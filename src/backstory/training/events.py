@@ -1,6 +1,7 @@
 """Where the events of a training go: always to metrics.jsonl, and to TensorBoard or trackio where that is asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +87,6 @@ class Events:
         return 0 if self._log is None else self._log.position()
 
     def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
-        for tracker in self._trackers:
-            tracker.close()
+        with ExitStack() as closing:  # all of them, whichever fails
+            for one in (*self._trackers, *filter(None, [self._log])):
+                closing.callback(one.close)

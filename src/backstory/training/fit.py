@@ -99,9 +99,7 @@ def _build(config: RunConfig, out: Path, data_dir: Path | None, ranks: Ranks) ->
     keep_freed_memory()
     dataset, device = prepare(config.text, data_dir), choose_device(config.training.device)
     precision = choose_precision(config.training.precision, device)
-    check_memory(
-        config, Text(len(dataset.vocabulary), len(dataset.splits["train"].ids)), precision, device, ranks.world
-    )
+    check_memory(config, Text(len(dataset.vocabulary), len(dataset.splits["train"].ids)), precision, device, ranks)
     torch.manual_seed(config.seed)
     model = build_model(config.model, len(dataset.vocabulary)).to(device)
     if not ranks.first:  # the weights are alike, the masks are not
@@ -120,10 +118,10 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, track: Sequence[
     if trainer.progress.step and not changed:
         origin |= _begun(folder)
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
-    log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
     if trainer.progress.step:
         trainer.drop_other_best()
     trackers = [TRACKERS[name](folder.path, trainer.progress.step) for name in track]
+    log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
     _train(trainer, Events(log, trackers), Display(console, *_expected_tokens(trainer)), changed)
     origin["seconds"] = round(trainer.progress.seconds, 1)
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
@@ -172,6 +170,7 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; no other can be gone on from: start again with --overwrite") from None
     if checkpoint is None:
+        _check_beginning(trainer.folder)
         return False
     progress, config, corpus, ranks = _known(checkpoint)
     if ranks != trainer.ranks.world:
@@ -198,6 +197,16 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
     except ValueError as error:  # settings or a corpus that were accepted, or a checkpoint that lies
         raise UserError(f"{path} does not fit these settings and this corpus ({error}); start another run") from None
     return (config, corpus) != (config_hash(trainer.config), trainer.dataset.fingerprint)
+
+
+def _check_beginning(folder: RunFolder) -> None:
+    """Raise UserError where a run without a checkpoint had got further than its first epoch: it has lost some."""
+    epochs = read_events(folder.metrics, "epoch") if folder.metrics.is_file() else []
+    if len(epochs) > 1 or (folder.path / RESULT).is_file():
+        raise UserError(
+            f"{folder.path} was trained, but {folder.checkpoints} has nothing left to go on from; "
+            "put it back, or start again with --overwrite"
+        )
 
 
 def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str, int]:

@@ -77,7 +77,9 @@ class Recorded:
 
     def __call__(self, text: Tensor, state: State) -> tuple[Figures, State]:
         if text.shape not in self._recordings and len(self._recordings) >= self.MOST:
-            return self._eager(text, state)
+            # The gradients stay where the graphs write them.
+            torch._foreach_zero_([p.grad for p in self._eager.parameters if p.grad is not None])
+            return self._eager.accumulate(text, state)
         if self._state is None:
             self._state = clone(state)
         if text.shape not in self._recordings:

@@ -146,21 +146,28 @@ class Trainer:
 
     def train(self, log: Events, display: Display, stop: StopRequest) -> None:
         """Train to the end, or until `stop` is requested; a checkpoint stands when it returns. Raises NonFiniteError."""
+        if self.progress.finished:
+            return
         self.gradient = self._prepare()
-        while not self.progress.finished and not stop.requested:
+        while not self.progress.finished and not self._agreed(stop)[0]:
             starts, bounds = self._plan()
             for first, last in bounds[self.progress.segment :]:
                 self._segment(starts, first, last, len(bounds), log, display)
                 due = time.monotonic() - self.saved_at > 60 * self.config.training.save_minutes
-                signal, due = self.ranks.largest(stop.signal or 0, due)
-                if signal:
-                    stop.signal = int(signal)
+                stopping, due = self._agreed(stop, due)
+                if stopping:
                     break
                 if due:
                     self.save(log)
             if self.progress.segment >= len(bounds):  # beyond, where an accepted corpus is shorter than the one before
                 self._end_of_epoch(log, display)
             self.save(log)
+
+    def _agreed(self, stop: StopRequest, due: bool = False) -> tuple[bool, bool]:
+        """Whether any rank was asked to stop, and whether any finds a checkpoint due: all of them do the same."""
+        signal, due_anywhere = self.ranks.largest(stop.signal or 0, due)
+        stop.signal = int(signal) or None
+        return stop.requested, bool(due_anywhere)
 
     def _start(self) -> State:
         """The state before the first token of this rank's rows."""
@@ -314,9 +321,11 @@ class Trainer:
         """Averaged SGD from the best weights, from its first step on (Merity et al. 2018, section 4)."""
         self.ranks.wait()  # until the first has written them
         try:
-            best = newest_checkpoint(self.folder.checkpoints, "best", frozenset({"weights"}))
-            if best is not None:
-                load_weights(self.model, best.tensors["weights"])
+            name = f"best-{self.progress.best_epoch}"  # a later one would be of a run that went back behind it
+            best = newest_checkpoint(self.folder.checkpoints, "best", frozenset({"weights"}), name)
+            if best is None:
+                raise DamagedCheckpoint(f"{self.folder.checkpoints / name} is missing")
+            load_weights(self.model, best.tensors["weights"])
         except (DamagedCheckpoint, ValueError) as error:
             raise UserError(
                 f"{error}; fine-tuning has no weights to begin from: start again with --overwrite"

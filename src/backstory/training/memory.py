@@ -13,6 +13,7 @@ import torch
 from backstory.config import ModelConfig, RunConfig, TrainingConfig, UserError, to_dict
 from backstory.models import Precision, build_model, count_parameters
 from backstory.models.linear_log_prob import CHUNK
+from backstory.training.distributed import Ranks
 
 LIBRARIES = 64 << 20
 """Bytes that kernels load at the first step and that the allocator holds in reserve."""
@@ -32,15 +33,19 @@ class Text:
     """Of the training split."""
 
 
-def check_memory(config: RunConfig, text: Text, precision: Precision, device: torch.device, ranks: int = 1) -> None:
+def check_memory(
+    config: RunConfig, text: Text, precision: Precision, device: torch.device, ranks: Ranks | None = None
+) -> None:
     """Raise UserError, which names the setting to lower, when a training step cannot fit; nothing is allocated.
 
-    Each of several ranks has its share of the batch, and memory of its own.
+    Each of several ranks has its share of the batch. On a CPU, those of one machine share its memory.
 
     The estimate is 0.7 to 1.1 times what is measured, so a run is refused from 1.15 times what is free on.
     """
-    free = available(device)
-    share = dataclasses.replace(config.training, batch_size=max(1, config.training.batch_size // ranks))
+    free, ranks = available(device), ranks or Ranks()
+    if free is not None and device.type == "cpu":
+        free //= ranks.here
+    share = dataclasses.replace(config.training, batch_size=max(1, config.training.batch_size // ranks.world))
     needed = estimate(dataclasses.replace(config, training=share), text, precision)
     if free is None or (total := sum(needed.values())) <= MARGIN * free:
         return

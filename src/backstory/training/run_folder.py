@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
         raise UserError(f"{path} holds no run to resume; leave --resume out to start one")
     if mode == "resume" and "config" not in accept:
         _same_settings(folder, config)
+    if mode == "overwrite" and (link := next((p for p in (path / n for n in OURS) if p.is_symlink()), None)):
+        raise UserError(f"{link} is a link, and what it leads to is not removed; remove it, or choose another --out")
     if mode == "overwrite" and occupied and not folder.config.is_file():
         raise UserError(
             f"{path} holds something other than a run; it is not overwritten: choose another folder with --out"
@@ -73,9 +76,7 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
     folder = RunFolder(path)
     if mode == "overwrite":
         # What was read and examined with the old weights goes with them, and first: with no run it would be for new ones.
-        kinds = ("evaluate-*", "examine-*", "explain-*", "sample")
-        found = [p.parent for kind in kinds for p in path.glob(f"{kind}/{RESULT}")]
-        for target in [*found, *(path / name for name in OURS)]:
+        for target in [*_readings(path), *(path / name for name in OURS)]:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     path.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
@@ -84,6 +85,12 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
     fsync_folder(path)
     sweep_temporaries(folder.checkpoints)
     return folder
+
+
+def _readings(path: Path) -> list[Path]:
+    """What was made of a run's weights: folders of our names, and results in folders of the user's names."""
+    ours = re.compile(r"(evaluate|examine|explain)-.*|sample")
+    return [p.parent if ours.fullmatch(p.parent.name) else p for p in sorted(path.glob(f"*/{RESULT}"))]
 
 
 def _same_settings(folder: RunFolder, config: RunConfig) -> None:
