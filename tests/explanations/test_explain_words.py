@@ -99,6 +99,11 @@ def test_a_script_without_spaces_is_cut() -> None:
     assert [len(s.word.text) for s in spans(words, words.encode(text), 1000)] == [LONGEST, LONGEST, LONGEST, 4]
 
 
+def test_white_space_does_not_cut_the_word_after_it() -> None:
+    words = vocabulary("characters", "ab ")
+    assert [s.word.text for s in spans(words, words.encode("a" + " " * 2 * LONGEST + "ab"), 1000)] == ["a", "ab"]
+
+
 def test_bytes_that_are_no_text_are_kept() -> None:
     words = build({}, BUILT_IN["bytes"])
     found = spans(words, np.array([0xFF, 0x61, 0x20, 0xC3, 0xA9, 0xC3]), 10)
