@@ -1,5 +1,6 @@
 """Tokens become words without a gap, whatever the tokenizer, and together they are the text."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from hypothesis import given
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from backstory.explanations.words import LONGEST, MARK, spans
-from backstory.text import Vocabulary, build, tokenizer
-from backstory.text.tokenizers import BUILT_IN
+from backstory.text import Vocabulary, build, encode_split, tokenizer, word_numbers
+from backstory.text.tokenizers import BUILT_IN, END
 
 TEXT = "Ann saw (two) jars,  and\nBob — naïve as ever — took 3.5 more.\n\nThe end of it\n"
 
@@ -98,8 +99,44 @@ def test_a_script_without_spaces_is_cut() -> None:
     assert [len(s.word.text) for s in spans(words, words.encode(text), 1000)] == [LONGEST, LONGEST, LONGEST, 4]
 
 
+def test_white_space_does_not_cut_the_word_after_it() -> None:
+    words = vocabulary("characters", "ab ")
+    assert [s.word.text for s in spans(words, words.encode("a" + " " * 2 * LONGEST + "ab"), 1000)] == ["a", "ab"]
+
+
 def test_bytes_that_are_no_text_are_kept() -> None:
     words = build({}, BUILT_IN["bytes"])
     found = spans(words, np.array([0xFF, 0x61, 0x20, 0xC3, 0xA9, 0xC3]), 10)
     assert [(s.start, s.end) for s in found] == [(0, 2), (2, 6)]
-    assert found[1].word.text == "é"
+    assert [s.word.text for s in found] == ["\ufffda", "é\ufffd"]
+
+
+@pytest.mark.parametrize("name", ["characters", "bytes", "pieces"])
+@given(text=st.text(st.sampled_from("ab é\n€,s "), min_size=1, max_size=60))
+def test_words_are_those_that_figures_of_tokens_are_summed_by(name: str, pieces: str, text: str) -> None:
+    """But that here a line end is the white space before the next word."""
+    words = vocabulary(pieces if name == "pieces" else name, "ab é\n€,s ")
+    split = encode_split(words, text)
+    numbers, spelled = list(word_numbers(words, split)), BUILT_IN["words"].split(text)
+    of_token = [j for j, span in enumerate(spans(words, split.ids, 1000)) for _ in range(span.start, span.end)]
+    spans_of = {n: {j for j, m in zip(of_token, numbers, strict=True) if m == n} for n in set(numbers)}
+    if max(map(len, spelled)) < LONGEST:
+        assert all(len(found) == 1 for found in spans_of.values())
+    line_ends = {n for n, word in enumerate(spelled) if word == END}
+    of_words = [j for n, found in spans_of.items() if n not in line_ends for j in found]
+    assert len(of_words) == len(set(of_words))
+
+
+def test_each_token_is_decoded_once() -> None:
+    words, decoded = vocabulary("bytes", ""), []
+
+    class Counted(list):
+        def __getitem__(self, i):
+            decoded.append(i)
+            return super().__getitem__(i)
+
+    words = replace(words, words=Counted(words.words))
+    ids = words.encode(TEXT)
+    decoded.clear()
+    spans(words, ids, 1000)
+    assert decoded == ids.tolist()

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from localhost import GOOD, TEXTS, Answer, Server, prepare, sends, serving
+from localhost import GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
 from backstory.text.published import Download, File, Published
 
@@ -25,6 +25,27 @@ from localhost import Server, prepare
 code, out, errors = prepare(Server(int(sys.argv[1]), {}).corpus("slow"), Path(sys.argv[2]))
 sys.exit(code if code != 2 else errors)
 """
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from localhost import Server, prepare
+replace, left = os.replace, [int(sys.argv[3])]
+def dies(source, target):
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    replace(source, target)
+os.replace = dies
+prepare(Server(int(sys.argv[1]), {}).corpus("good"), Path(sys.argv[2]))
+"""
+
+
+def started(program: str, *arguments: object) -> subprocess.Popen:
+    """The program in a process of its own that finds the modules beside this one."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -106,9 +127,7 @@ def half_way(server: Server, tmp_path: Path) -> Iterator[tuple[subprocess.Popen,
     """Another process that is half way through a download, and the event that lets it go on."""
     asked, go = Event(), Event()
     server.answers["slow"] = held(asked, go)
-    command = [sys.executable, "-c", PROCESS, str(server.port), str(tmp_path)]
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE, text=True)
+    process = started(PROCESS, server.port, tmp_path)
     assert asked.wait(20)
     yield process, go
     go.set()
@@ -144,6 +163,46 @@ def test_what_a_killed_one_leaves_is_swept_by_the_next(server: Server, half_way:
     process.wait(20)
     folder = tmp_path / "data" / "wikitext-2"
     assert [path.name[:5] for path in sorted(folder.iterdir())] == [".lock", ".tmp-"]
+    assert prepare(server.corpus("good"), tmp_path)[0] == 0
+    assert files(folder) == TEXTS
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_one_that_is_killed_between_renames_is_taken_up_again(renames: int, server: Server, tmp_path: Path) -> None:
+    process = started(KILLED, server.port, tmp_path, renames)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    folder = tmp_path / "data" / "wikitext-2"
+    assert len(set(os.listdir(folder)) & {*TEXTS, "download.json"}) == renames
+    if renames:  # what it began to bring is known, so nothing else takes its place
+        server.answers["bad"] = sends(zipped({f"wikitext-2/{n}": t.replace(b"cat", b"cow") for n, t in TEXTS.items()}))
+        code, _, errors = prepare(server.corpus("bad"), tmp_path)
+        assert code == 2 and "is not what the first download brought" in errors
+    code, out, errors = prepare(server.corpus("good"), tmp_path)
+    assert (code, errors) == (0, "") and "SHA-256 unchanged since the download" in out
+    assert files(folder) == TEXTS
+
+
+def test_a_repair_that_fails_keeps_what_is_sound(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(server.corpus("good"), tmp_path)
+    folder, (first, second, sound) = tmp_path / "data" / "wikitext-2", TEXTS
+    (folder / first).write_bytes(b"damaged\n")
+    (folder / second).write_bytes(b"damaged\n")
+    replace = os.replace
+
+    def fails(source: Path, target: Path) -> None:
+        if target.name == second:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", fails)
+        code, _, errors = prepare(server.corpus("good"), tmp_path)
+    assert (code, errors) == (2, "backstory: Input/output error\n")
+    assert files(folder) == {second: b"damaged\n", sound: TEXTS[sound]}
+    assert (folder / "download.json").exists()
     assert prepare(server.corpus("good"), tmp_path)[0] == 0
     assert files(folder) == TEXTS
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.text import Vocabulary, build, decode_stream, encode_split, word_numbers
+from backstory.text import Vocabulary, build, decode_stream, encode_split, word_numbers, word_parts
 from backstory.text.dataset import _Meter
 from backstory.text.pieces import Pieces
 from backstory.text.tokenizers import BUILT_IN
@@ -138,7 +138,7 @@ def test_words_are_counted_as_the_tokenizer_words_counts_them(text: str, cuts: l
     assert meter.words == len(BUILT_IN["words"].split(text))
 
 
-@pytest.mark.parametrize("name", ["characters", "bytes", "byte_level"])
+@pytest.mark.parametrize("name", ["characters", "bytes", "byte_level", "byte_fallback"])
 @given(text=st.text(st.sampled_from('abT .,"\n ö日'), min_size=1, max_size=30))
 def test_tokens_fall_into_words(name: str, text: str) -> None:
     words = vocabulary(name)
@@ -156,6 +156,28 @@ def test_tokens_fall_into_words(name: str, text: str) -> None:
         for number, ids in folded.items():
             spelled = "".join(decode_stream(words, ids)).lstrip(" ")
             assert spelled == ("\n" if expected[number] == "<eos>" and spelled else expected[number] if spelled else "")
+
+
+def test_bytes_among_pieces_are_of_their_own_word() -> None:
+    words = vocabulary("byte_fallback")
+    for text, expected in (
+        ("a é hat a", [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]),
+        ("éa\n\né b", [0, 0, 0, 0, 1, 2, 3, 3, 4, 4]),  # a line end is a byte
+        ("b日", [0, 0, 0, 0, 0]),
+    ):
+        split = encode_split(words, text)
+        assert list(word_numbers(words, split)) == expected, words.tokens(split.ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+def test_parts_are_the_text_of_all_ids(name: str, data: st.DataObject) -> None:
+    words = vocabulary(name)
+    ids = data.draw(st.lists(st.integers(0, len(words) - 1), max_size=40))
+    parts = list(word_parts(words, ids))
+    assert "".join(text for text, _, _ in parts) == words.decode(ids)
+    assert sum(count for _, count, _ in parts) == len(ids) and all(count for _, count, _ in parts)
+    assert [n for _, _, n in parts] == sorted(n for _, _, n in parts)
 
 
 def test_words_go_on_where_a_document_ends() -> None:

@@ -7,15 +7,13 @@ from itertools import islice
 import numpy as np
 
 from backstory.reports.passage import Word
-from backstory.text import Vocabulary
+from backstory.text import Vocabulary, word_parts
 from backstory.text.tokenizers import END
 
 MARK = "¶"
 """How the token at the end of a line or paragraph is shown."""
 LONGEST = 32
 """Characters after which a word made of smaller tokens ends in any case: not every script puts spaces between words."""
-_WINDOW = 8
-"""Tokens before a piece that may decide how it is spelled."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ def shown(token: str) -> str:
 
 
 def spans(vocabulary: Vocabulary, ids: np.ndarray, most: int) -> list[Span]:
-    """The first `most` words of the ids (N,): a token each, or, of smaller units, what stands between white space.
+    """The first `most` words of the ids (N,): a token each, or, of smaller units, a word as `word_parts` numbers them.
 
     Every token belongs to a word, and the words follow each other without a gap.
     """
@@ -54,28 +52,19 @@ def _whole(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
 
 
 def _folded(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
-    text, start = "", 0
-    for i, piece in enumerate(_pieces(vocabulary, ids)):
-        apart = piece[:1].isspace() or text[-1:].isspace() or len(text) >= LONGEST
-        if text.strip() and piece and apart:
-            yield Span(_word(text), start, i)
-            text, start = "", i
-        text += piece
-    if len(ids):
-        yield Span(_word(text), start, len(ids))
+    text, start, end, last = "", 0, 0, None
+    for piece, tokens, number in word_parts(vocabulary, ids.tolist()):
+        # A line end is a word there, and here the white space before the next.
+        word = len(text.strip())
+        if word and (number != last or word >= LONGEST):
+            yield Span(_word(text), start, end)
+            text, start = "", end
+        text, end, last = text + piece, end + tokens, number
+    if end:
+        yield Span(_word(text), start, end)
 
 
 def _word(text: str) -> Word:
     """A word without the white space around it; of white space alone, a mark."""
     inside = text.strip()
     return Word(inside or "␣", text[: len(text) - len(text.lstrip())])
-
-
-def _pieces(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[str]:
-    """The text that each token adds; one that ends inside a character adds it with the token that completes it."""
-    for i in range(len(ids)):
-        first = max(0, i - _WINDOW)
-        before = vocabulary.decode(ids[first:i]).rstrip("\N{REPLACEMENT CHARACTER}")
-        with_it = vocabulary.decode(ids[first : i + 1])
-        piece = with_it.removeprefix(before) if with_it.startswith(before) else vocabulary.words[ids[i]]
-        yield piece.rstrip("\N{REPLACEMENT CHARACTER}")

@@ -3,7 +3,7 @@
 from backstory.text.corpora import CORPORA, Corpus, find
 from backstory.text.data_folder import fetch
 from backstory.text.dataset import Dataset, Split, encode_bytes, encode_split, lossless, prepare, unknown_tokens
-from backstory.text.decoding import decode_stream, word_numbers
+from backstory.text.decoding import decode_stream, word_numbers, word_parts
 from backstory.text.published import PUBLISHED
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.text.tokenizers import Tokenizer, tokenizer
@@ -32,4 +32,5 @@ __all__ = [
     "tokenizer",
     "unknown_tokens",
     "word_numbers",
+    "word_parts",
 ]

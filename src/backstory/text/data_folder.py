@@ -16,7 +16,10 @@ from backstory.text.files import Source
 from backstory.text.published import PUBLISHED, Download, File, Published
 
 RECORD = "download.json"
-"""Beside downloaded files: their sizes and hashes and where they came from. Written last, so nothing is whole without."""
+"""Beside downloaded files: their sizes and hashes and where they came from.
+
+Written before the first of them is in its place, so what a killed process leaves is known to be a download, and of what.
+"""
 
 PATIENCE = Patience()
 """How long the public homes are waited for."""
@@ -65,7 +68,7 @@ def fetch(name: str, data_dir: Path | None, told: Told) -> Path | None:
         with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as staging:
             urls = [_one(d, published, Path(staging), told) for d in published.downloads]
             hashes = _compare(name, Path(staging), published, (record or {}).get("files", {}))
-            _place(Path(staging), folder, hashes, urls)
+            _place(Path(staging), folder, hashes, urls, first=record is None)
     return folder
 
 
@@ -87,7 +90,7 @@ def _missing(folder: Path, published: Published) -> list[str]:
 
 
 def _record(folder: Path) -> dict | None:
-    """What was written when the files were downloaded; None for files that were not, an empty one if it is damaged."""
+    """What was written of the files that are downloaded; None for files that are not, an empty one if it is damaged."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
         return {"files": {str(n): str(f["sha256"]) for n, f in record["files"].items()}}
@@ -155,17 +158,28 @@ def _compare(name: str, staging: Path, published: Published, before: Hashes) -> 
     return hashes
 
 
-def _place(staging: Path, folder: Path, hashes: Hashes, urls: list[str]) -> None:
-    """Move the files where they belong, all or none, and write their record last."""
+def _place(staging: Path, folder: Path, hashes: Hashes, urls: list[str], first: bool) -> None:
+    """Move the files where they belong, all or none; `first`: the folder holds nothing of this corpus yet.
+
+    Their record is written before, and a file that is there already, as it should be, stays.
+    """
     listed = {name: {"bytes": files.size(staging / name), "sha256": sha} for name, sha in hashes.items()}
-    for name in hashes:
+    moved = [name for name, sha in hashes.items() if not _holds(folder / name, sha)]
+    for name in moved:
         fsync_file(staging / name)
     try:
-        for name in hashes:
+        write_atomically(folder / RECORD, json.dumps({"from": urls, "files": listed}, indent=1) + "\n")
+        for name in moved:
             os.replace(staging / name, folder / name)
         fsync_folder(folder)
-        write_atomically(folder / RECORD, json.dumps({"from": urls, "files": listed}, indent=1) + "\n")
     except BaseException:
-        for name in hashes:
-            (folder / name).unlink(missing_ok=True)
+        for name in moved:
+            if not (staging / name).exists():
+                (folder / name).unlink(missing_ok=True)
+        if first:
+            (folder / RECORD).unlink(missing_ok=True)
         raise
+
+
+def _holds(path: Path, sha: str) -> bool:
+    return path.is_file() and files.digest(Source(path)) == sha
