@@ -37,7 +37,7 @@ class Ended:
         if self.code == 3:  # a run that had begun, and had said so
             return (
                 ""
-                if lines and lines[-1].startswith(("backstory: step", "backstory: epoch"))
+                if lines and lines[-1].startswith(("backstory: step", "backstory: epoch", "backstory: the score"))
                 else f"exit code 3: {self.err[-300:]!r}"
             )
         if self.code and not (len(lines) == 1 and lines[0].startswith("backstory: ") and len(lines[0]) < 2000):

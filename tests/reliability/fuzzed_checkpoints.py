@@ -130,7 +130,10 @@ def _documents(checkpoint: Path) -> dict[str, Any]:
 def _specification(checkpoint: Path) -> dict[str, Any]:
     """Names, shapes and dtypes of a checkpoint's tensors, and its documents."""
     files = sorted(p.stem for p in checkpoint.glob("*.safetensors") if p.name in _listed(checkpoint))
-    tensors = {f: {n: (tuple(t.shape), str(t.dtype)) for n, t in _tensors(checkpoint, f).items()} for f in files}
+    tensors = {
+        f: {n: (tuple(t.shape), str(t.dtype)) for n, t in _tensors(checkpoint, f).items() if n != "cuda0"}
+        for f in files
+    }
     return {"tensors": tensors, "documents": _documents(checkpoint)}
 
 

@@ -63,7 +63,8 @@ class Progress:
 
     def _check(self) -> None:
         """Raise ValueError for numbers that cannot be those of one run."""
-        wrong = [name for name, value in vars(self).items() if type(value) is int and not 0 <= value < 2**53]
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
+        wrong = [n for n, value in numbers.items() if not (0 if type(value) is int else -(2**53)) <= value < 2**53]
         validated = self.epoch - 1  # epochs, of which fine-tuning remembers only its own
         possible = {
             "epoch": self.epoch >= 1,
