@@ -248,3 +248,18 @@ def test_a_recipe_is_copied_checked_and_trained(command: Command) -> None:
 @pytest.mark.parametrize("name", recipes.names())
 def test_packaged_recipes_are_good(name: str, command: Command) -> None:
     assert command("recipe", "check", name).out == f"{name}: good\n"
+
+
+def test_a_run_goes_on_by_its_folder_alone(command: Command) -> None:
+    train(command)
+    before = tree(Path("new"))
+    done = command("train", "new", "--resume")
+    assert done.code == 0 and "new is finished already" in done.err
+    assert tree(Path("new")) == before
+    assert "is not empty" in command("train", "new").mistake()
+
+
+def test_an_empty_recipe_is_not_taken_for_the_defaults(command: Command) -> None:
+    Path("empty.yaml").write_text("# nothing\n")
+    for line in (("recipe", "check", "empty.yaml"), ("train", "empty.yaml")):
+        assert command(*line).mistake() == "empty.yaml is empty; give it some settings"

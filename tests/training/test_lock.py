@@ -116,6 +116,13 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system in which no folder can be made")
+def test_a_folder_that_cannot_be_made_is_told() -> None:
+    told = pytest.raises(UserError, match="cannot write to /proc/x: No such file or directory; choose another")
+    with told, locked(Path("/proc/x"), "training", "--out"):
+        pass
+
+
 def test_whether_a_folder_is_held_is_seen_from_other_processes(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     assert not held(folder)

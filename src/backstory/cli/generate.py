@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "generate")
 
     from backstory.reading import generate
+    from backstory.reading.generation import SAMPLE
 
     prompt = given.prompt
     if prompt == "-":
@@ -73,4 +74,6 @@ def main(arguments: Sequence[str]) -> int:
         last = text or last
     if not last.endswith("\n"):
         print()
+    if given.save:
+        print(f"saved in {given.run / SAMPLE}, for `backstory report`", file=sys.stderr)
     return 0

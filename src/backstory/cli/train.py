@@ -19,6 +19,8 @@ from backstory.config import RunConfig, UserError, from_dict, recipes, to_dict
 class Arguments:
     """Train a model by a recipe, the name of one (`backstory ls recipes`) or a YAML file; flags change its settings.
 
+    `backstory train RUN --resume` goes on with a run, by the settings in its folder.
+
     `--model.head.kind mixture` puts in another kind of part (`backstory ls models`), which has flags of its own: add
     --help to see them.
     """
@@ -28,7 +30,7 @@ class Arguments:
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     out: Path | None = None
-    """The run's folder (else runs/RECIPE)."""
+    """The run's folder (else runs/RECIPE, or the one it goes on with)."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Go on with the run in that folder."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.corpus is not None:
         config = dataclasses.replace(config, text=dataclasses.replace(config.text, corpus=given.corpus))
 
-    out = given.out or Path("runs") / Path(recipe).stem
+    out = given.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
     mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
     code = run_training(config, out, mode, given.data_dir, frozenset(given.accept), given.track)
     if code == 0 and first_here():

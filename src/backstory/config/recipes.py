@@ -7,6 +7,9 @@ from backstory.config.errors import UserError, nearest
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file, from_yaml
 
+CONFIG = "config.yaml"
+"""File of a run that holds its settings, and that makes a folder a run."""
+
 
 def names() -> list[str]:
     """The packaged recipes."""
@@ -27,7 +30,9 @@ def summary(name: str) -> str:
 
 
 def load(name_or_path: str) -> RunConfig:
-    """The settings of a recipe by its name, or of a YAML file by its path. Raises UserError."""
+    """The settings of a recipe by its name, of a YAML file by its path, or of a run by its folder. Raises UserError."""
+    if Path(name_or_path, CONFIG).is_file():
+        return from_file(RunConfig, Path(name_or_path, CONFIG))
     if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
         return from_file(RunConfig, Path(name_or_path))
     return from_yaml(RunConfig, text(name_or_path), f"recipe {name_or_path}")

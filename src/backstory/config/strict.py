@@ -78,7 +78,7 @@ def from_yaml(kind: type[T], text: str, source: str) -> T:
 
 
 def from_file(kind: type[T], path: Path) -> T:
-    """Read a config from a YAML file. Raises UserError also when the file cannot be read."""
+    """Read a config from a YAML file. Raises UserError also when the file cannot be read, or holds nothing."""
     try:
         # Asked before it is opened: a pipe would be waited for, and a device has no end.
         if path.exists() and not path.is_dir() and not path.is_file():
@@ -89,6 +89,8 @@ def from_file(kind: type[T], path: Path) -> T:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read {path}: {reason}") from None
+    if not any(line.split("#")[0].strip() for line in text.splitlines()):
+        raise UserError(f"{path} is empty; give it some settings")
     return from_yaml(kind, text, str(path))
 
 

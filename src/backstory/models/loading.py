@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import RunConfig, TextConfig, UserError, from_dict
+from backstory.config.recipes import CONFIG
 from backstory.models.composed import ComposedModel, build_model
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms
 from backstory.text.vocabulary import Vocabulary
 
-CONFIG = "config.yaml"
-"""File of a run that holds its settings, and that makes a folder a run."""
 CHECKPOINTS = "checkpoints"
 """Folder of a run that holds `last-STEP` (to resume from) and `best-EPOCH` (to read with)."""
 DESCRIBED = {"config": dict[str, Any], "corpus": dict[str, str | int], "places": dict[str, str]}

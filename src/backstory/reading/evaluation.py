@@ -150,6 +150,8 @@ def evaluate(
     if text is None:
         usual = {reader: "static", opened.reader.precision.name: "float32", f"rows{rows}": "rows1"}
         out = out or Path(folder, "-".join(["evaluate", split, *(k for k, v in usual.items() if k != v)]))
+    if rows > len(opened.split.ids):
+        raise UserError(f"the text has {len(opened.split.ids):,} tokens, fewer than {rows:,} rows; use fewer --rows")
     destination = Path(out) if out else None
     if destination is not None:
         check_place(destination, "evaluation")

@@ -54,13 +54,16 @@ def held(folder: Path) -> bool:
 
 def _acquire(folder: Path, work: str, option: str) -> int:
     """The descriptor of the folder's lock, held."""
+    tries = 0
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except FileNotFoundError:  # another start was refused, and just removed the folder it had made
-            continue
         except OSError as error:
+            tries += 1
+            # Another start may have been refused, and just have removed the folder it had made; not a hundred times.
+            if isinstance(error, FileNotFoundError) and tries < 100:
+                continue
             raise UserError(
                 f"cannot write to {folder}: {error.strerror}; choose another folder with {option}"
             ) from None

@@ -43,7 +43,7 @@ def download(urls: tuple[str, ...], known: File, target: Path, told: Told, patie
 
     Raises UserError, with the reason of every address, where none works; nothing is left at `target` then.
     """
-    reasons = []
+    reasons: list[str] = []
     for url in urls:
         try:
             with target.open("xb") as file, _opened(url, patience) as response:
@@ -52,7 +52,7 @@ def download(urls: tuple[str, ...], known: File, target: Path, told: Told, patie
         except Failed as reason:
             reasons.append(f"{url} {reason}")
             target.unlink()
-    raise UserError(f"cannot download {'; '.join(reasons)}; try again later, or put the files into a data folder")
+    raise UserError(f"no download: {'; '.join(reasons)}. Try again later, or put the files into a data folder")
 
 
 def _receive(

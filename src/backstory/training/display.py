@@ -36,7 +36,7 @@ class Display:
 
     def step(self, description: str, tokens: int, nats: float, speed: float) -> None:
         """Advance by a window of steps: tokens read, mean nats, tokens per second."""
-        figures = f"perplexity {math.exp(min(nats, 50)):8.2f}  {speed:,.0f} tokens/s"
+        figures = f"perplexity {_perplexity(nats)}  {speed:,.0f} tokens/s"
         self._bar.update(self._task, description=description, advance=tokens, figures=figures)
 
     def epoch(self, values: dict[str, Any]) -> None:
@@ -45,7 +45,13 @@ class Display:
         averaging = "  averaged" if values["averaging"] else ""
         say(
             self.console,
-            f"epoch {values['epoch']:3d}  train perplexity {math.exp(min(values['train_nats'], 50)):8.2f}"
-            f"  valid {values['valid_perplexity']:8.2f}  {values['tokens_per_second']:,.0f} tokens/s"
+            f"epoch {values['epoch']:3d}  train perplexity {_perplexity(values['train_nats'])}"
+            f"  valid {_perplexity(values['valid_nats'])}  {values['tokens_per_second']:,.0f} tokens/s"
             f"  {values['seconds']:,.0f} s in all{averaging}{mark}",
         )
+
+
+def _perplexity(nats: float) -> str:
+    """exp(nats) in eight places, whatever its size."""
+    value = math.exp(min(nats, 700))
+    return f"{value:8.2f}" if value < 1e5 else f"{value:8.1e}"

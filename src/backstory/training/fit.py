@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -237,6 +238,11 @@ def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
         f"{len(trainer.dataset.vocabulary):,} types; {device_name(trainer.device)}; "
         f"{trainer.precision.name}: {trainer.precision.reason}",
     )
+    if trainer.device.type == "cpu" and torch.get_num_threads() > 1 and _busy():
+        say(
+            console,
+            "other programs keep this machine busy; with OMP_NUM_THREADS=1 training may be several times faster",
+        )
     if progress.finished:
         say(console, f"{path} is finished already, after step {progress.step:,}; there is nothing left to train")
     elif progress.step:
@@ -244,6 +250,12 @@ def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
         say(console, f"resuming {path} {where}")
     elif mode == "resume":
         say(console, f"resuming {path} at its beginning, as it holds no whole checkpoint")
+
+
+def _busy() -> bool:
+    """Whether others leave less than half of the processors, where the system says so."""
+    cores = os.cpu_count() or 1
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > cores / 2
 
 
 def _expected_tokens(trainer: Trainer) -> tuple[int, int]:
