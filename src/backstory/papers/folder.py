@@ -11,7 +11,7 @@ from backstory.models.loading import CONFIG
 from backstory.papers.grid import Grid
 from backstory.papers.plan import Run
 from backstory.reports import Result, result_from
-from backstory.storage.atomic import sweep_temporaries, write_atomically
+from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT, check_place
 
@@ -96,7 +96,8 @@ class Folder:
     def check(self, runs: Sequence[Run]) -> None:
         """Raise UserError unless the runs can begin or go on here; nothing is written."""
         check_place(self.path, "reproduction")
-        if any(p.name != LOCK for p in self.path.glob("*")) and not (self.path / GRID).is_file():
+        others = [p for p in self.path.glob("*") if p.name != LOCK and not p.name.startswith(TEMPORARY)]
+        if others and not (self.path / GRID).is_file():
             raise UserError(f"{self.path} holds something other than a reproduction; choose another folder with --out")
         for run in runs:
             saved = self.run(run) / CONFIG
@@ -108,10 +109,12 @@ class Folder:
 
     def open(self, grid: Grid, runs: Sequence[Run]) -> None:
         """Make the folder, or take it, after `check`."""
-        for place in (self.path, self.path / "runs", self.path / "recipes", self.path / "logs"):
-            place.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        sweep_temporaries(self.path)
+        write_atomically(self.path / GRID, to_yaml(grid))  # first, as without it the rest is no reproduction's
+        for place in (self.path / "runs", self.path / "recipes", self.path / "logs"):
+            place.mkdir(exist_ok=True)
             sweep_temporaries(place)
-        write_atomically(self.path / GRID, to_yaml(grid))
         for run in {
             run.row: run for run in reversed(runs)
         }.values():  # the seed is its first; each run is given its own
