@@ -199,6 +199,80 @@ def test_a_damaged_reading_is_read_again(reproduced: Reproduced, desk: Path) -> 
     assert figures(folder)["rows"] == values
 
 
+def test_what_else_lies_in_a_run_is_no_part_of_the_reproduction(reproduced: Reproduced, desk: Path) -> None:
+    folder = copied(reproduced, desk)
+    write(grid())
+    assert main(["reproduce", "grid.yaml"]) == 0
+    before = result(folder)
+    place = folder / "runs" / "grid-small" / "runs" / "plain-seed1"
+    assert main(["evaluate", str(place), "--rows", "10", "--out", str(place / "more")]) == 0
+    for kind in ("evaluate-test", "examine-truncate-valid"):  # as slow as can be told from the others
+        stray = json.loads((place / kind / "result.json").read_text())
+        stray["provenance"]["seconds"] = 1e6
+        (place / f"{kind}-too").mkdir()
+        (place / f"{kind}-too" / "result.json").write_text(json.dumps(stray))
+    assert main(["reproduce", "grid.yaml"]) == 0
+    after = result(folder)
+    assert after["figures"] == before["figures"]
+    assert after["provenance"]["seconds"] == before["provenance"]["seconds"]
+
+
+def to_go(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The runs that the same command would take up."""
+    assert main(["reproduce", "grid.yaml", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    return [line.split()[0] for line in lines if line.split()[1] == "waiting"]
+
+
+def test_a_reading_made_otherwise_is_made_again(
+    reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copied(reproduced, desk)
+    write(grid())
+    assert to_go(capsys) == []
+    place = folder / "runs" / "grid-small" / "runs" / "wide-seed1"
+    assert main(["evaluate", str(place), "--rows", "10", "--out", str(place / "evaluate-test")]) == 0
+    capsys.readouterr()
+    assert to_go(capsys) == ["wide-seed1"]
+
+
+@pytest.mark.parametrize("change", [{"targets": 10}, {"maximum_context": 29}])
+def test_an_examination_with_other_settings_is_to_be_made_again(
+    change: dict[str, int], reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied(reproduced, desk)
+    changed = grid()
+    write(changed)
+    assert to_go(capsys) == []
+    changed["rows"][0]["small"]["examinations"][0] |= change
+    write(changed)
+    assert to_go(capsys) == ["plain-seed1"]
+
+
+@pytest.mark.full
+def test_what_is_to_be_made_again_is_made_once(
+    reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where fewer targets are possible than were asked for, and the result says how many there were."""
+    folder = copied(reproduced, desk)
+    rows = figures(folder)["rows"][:2]
+    changed = grid()
+    changed["rows"][0]["small"]["examinations"][0] |= {"targets": 10**6, "maximum_context": 29}
+    write(changed)
+    place = folder / "runs" / "grid-small" / "runs" / "wide-seed1"
+    assert main(["evaluate", str(place), "--rows", "10", "--out", str(place / "evaluate-test")]) == 0
+    before = written(folder)
+    code, _, err = finish(start("grid.yaml"))
+    assert code == 0, err
+    remade = {Path(name).parent.name for name, when in written(folder).items() if when != before[name]}
+    assert remade == {"evaluate-test", "examine-truncate-valid"}
+    assert figures(folder)["rows"] == rows
+    [examined] = result(folder)["figures"]["runs"][0]["examinations"]
+    assert 20 < examined["targets"] < 10**6 and examined["maximum_context"] == 29
+    capsys.readouterr()
+    assert to_go(capsys) == []
+
+
 def test_a_reading_that_failed_its_audit_decides_nothing(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
     write(grid())
@@ -350,5 +424,5 @@ def test_two_reproductions_in_one_folder_do_not_mix(desk: Path) -> None:
     wait_until_some_run_has(desk, 1, running)
     code, out, err = finish(start("grid.yaml"))
     assert (code, out) == (2, "")
-    assert re.fullmatch(r"backstory: another training is running in runs/grid-small; .*\n", err)
+    assert re.fullmatch(r"backstory: another reproduction is running in runs/grid-small; .*\n", err)
     assert finish(running)[0] == 0

@@ -41,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code 0, 1 when a run failed, 128 + the signal's number after a stop."""
     given = parse(Arguments, arguments, "reproduce")
 
-    from backstory.papers.reproduce import Reproduction, Stopped, failures
+    from backstory.papers.reproduce import Reproduction, failures
+    from backstory.training.stopping import Stopped
 
     planned = Reproduction.plan(given.grid, given.scale, given.out, given.only)
     if given.dry_run:
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         result = planned.run(given.processes, given.data_dir)
     except Stopped as stopped:
         print(f"backstory: {stopped}", file=sys.stderr)
-        return 128 + stopped.signal
+        return stopped.exit_code
 
     from backstory.reports import result_from, to_text
     from backstory.reports.reproductions import claims, systems

@@ -1,6 +1,6 @@
 """The folder of a reproduction: where each run lies, the commands that make it, and what of it is done already."""
 
-import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,8 @@ from backstory.config.strict import from_file
 from backstory.models.loading import CONFIG
 from backstory.papers.grid import Grid
 from backstory.papers.plan import Run
-from backstory.storage.atomic import sweep_temporaries, write_atomically
+from backstory.reports import Result, result_from
+from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT, check_place
 
@@ -29,13 +30,23 @@ class Command:
     """Of its result."""
     out: Path
     """Folder of its result."""
+    settings: tuple[str, ...] = ()
+    """The flags its result depends on; a training's are in its settings file, which `Folder.check` compares."""
+
+    def result(self) -> Result | None:
+        """What it wrote; None where that is missing, damaged, or of a command with other settings."""
+        path = self.out / RESULT
+        try:
+            found = result_from(path.read_text(encoding="utf-8"), str(path))
+            # The command as recorded, from after `backstory VERB RUN` up to `--out FOLDER`.
+            made = shlex.split(str(found.provenance.get("command")))[3:-2]
+        except (OSError, ValueError, UserError):
+            return None
+        return found if found.kind == self.kind and (not self.settings or made == [*self.settings]) else None
 
     def done(self) -> bool:
         """Whether its result is there."""
-        try:
-            return json.loads((self.out / RESULT).read_bytes())["kind"] == self.kind
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
+        return self.result() is not None
 
 
 @dataclass(frozen=True)
@@ -63,14 +74,20 @@ class Folder:
         for reading in run.readings:
             reader = [] if reading.reader == "static" else [reading.reader]
             out = place / "-".join(["evaluate", reading.split, *reader])
-            flags = ["--split", reading.split, "--reader", reading.reader, "--out", str(out)]
-            commands.append(Command("reading", ("evaluate", str(place), *flags), "evaluation", out))
+            flags = ("--split", reading.split, "--reader", reading.reader)
+            arguments = ("evaluate", str(place), *flags, "--out", str(out))
+            commands.append(Command("reading", arguments, "evaluation", out, flags))
         for e in run.examinations:
             out = place / f"examine-{e.experiment}-{e.split}"
-            flags = ["--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets)]
-            flags += ["--maximum-context", str(e.maximum_context), "--out", str(out)]
-            commands.append(Command("examining", ("examine", str(place), *flags), "examination", out))
+            flags = ("--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets))
+            flags += ("--maximum-context", str(e.maximum_context))
+            arguments = ("examine", str(place), *flags, "--out", str(out))
+            commands.append(Command("examining", arguments, "examination", out, flags))
         return commands
+
+    def results(self, run: Run) -> list[Result]:
+        """What its commands wrote so far: training first. Whatever else lies in its folder is no part of it."""
+        return [result for command in self.commands(run) if (result := command.result())]
 
     def finished(self, run: Run) -> bool:
         """Whether all its results are there."""
@@ -79,7 +96,8 @@ class Folder:
     def check(self, runs: Sequence[Run]) -> None:
         """Raise UserError unless the runs can begin or go on here; nothing is written."""
         check_place(self.path, "reproduction")
-        if any(p.name != LOCK for p in self.path.glob("*")) and not (self.path / GRID).is_file():
+        others = [p for p in self.path.glob("*") if p.name != LOCK and not p.name.startswith(TEMPORARY)]
+        if others and not (self.path / GRID).is_file():
             raise UserError(f"{self.path} holds something other than a reproduction; choose another folder with --out")
         for run in runs:
             saved = self.run(run) / CONFIG
@@ -91,10 +109,12 @@ class Folder:
 
     def open(self, grid: Grid, runs: Sequence[Run]) -> None:
         """Make the folder, or take it, after `check`."""
-        for place in (self.path, self.path / "runs", self.path / "recipes", self.path / "logs"):
-            place.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        sweep_temporaries(self.path)
+        write_atomically(self.path / GRID, to_yaml(grid))  # first, as without it the rest is no reproduction's
+        for place in (self.path / "runs", self.path / "recipes", self.path / "logs"):
+            place.mkdir(exist_ok=True)
             sweep_temporaries(place)
-        write_atomically(self.path / GRID, to_yaml(grid))
         for run in {
             run.row: run for run in reversed(runs)
         }.values():  # the seed is its first; each run is given its own

@@ -11,14 +11,14 @@ from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
 from backstory.papers.plan import Run, published_figure, reads
 from backstory.papers.progress import DONE, FAILED, Standing
 from backstory.papers.published import paper
-from backstory.reports import Result, read
+from backstory.reports import Result
 from backstory.storage.provenance import commit, versions
 
 Record = dict[str, Any]
 
 
 def figures(grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence[Standing], threads: int) -> Record:
-    """What docs/results.md describes as the figures of a reproduction. Raises UserError for a damaged result."""
+    """What docs/results.md describes as the figures of a reproduction."""
     each = [_run(standing, folder, grid) for standing in found]
     planned = {row.name: [r for r in each if r["row"] == row.name] for row in grid.rows if row.at(scale)}
     return {
@@ -51,7 +51,7 @@ def figures(grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence
 
 def provenance(grid: Grid, runs: Sequence[Run], folder: Folder, command: str, started: str) -> Record:
     """What the result says of how it came about: settings of the grid, and what the finished runs agree or differ on."""
-    origins = [r.provenance for run in runs if folder.finished(run) for r in read(folder.run(run)).of_kind("training")]
+    origins = [r.provenance for run in runs if folder.finished(run) for r in folder.results(run)[:1]]
 
     def told(key: str) -> str | None:
         return "; ".join(dict.fromkeys(str(o[key]) for o in origins)) or None
@@ -73,8 +73,7 @@ def provenance(grid: Grid, runs: Sequence[Run], folder: Folder, command: str, st
 
 def _run(standing: Standing, folder: Folder, grid: Grid) -> Record:
     """A run by its figures; those it has not come to are null or absent."""
-    run, place = standing.run, folder.run(standing.run)
-    results = read(place).results if any(command.done() for command in folder.commands(run)) else ()
+    run, results = standing.run, folder.results(standing.run)
     trained = next((r for r in results if r.kind == "training"), None)
     made = trained.provenance if trained else {}
     record: Record = {"run": run.name, "row": run.row, "seed": run.seed, "state": standing.state}

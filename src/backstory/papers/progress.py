@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from backstory.config import UserError
 from backstory.papers.folder import Folder
 from backstory.papers.plan import Run
-from backstory.reports import read
 from backstory.reports.results import read_log
 
 WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
@@ -37,10 +37,15 @@ class Standing:
         return self.minutes * (1 - min(1.0, self.epoch / self.epochs))
 
     def look(self, folder: Folder) -> None:
-        """Read the run's training log."""
-        epochs = [e for e in read_log(folder.run(self.run) / "metrics.jsonl") if e.get("event") == "epoch"]
+        """Read the run's training log. A damaged one is no news: the run's own commands tell of it."""
         settings = self.run.config.training
         self.epochs = settings.epochs + settings.finetune_epochs
+        try:
+            log = read_log(folder.run(self.run) / "metrics.jsonl")
+        except UserError:
+            return
+        keys = ("valid_perplexity", "seconds")
+        epochs = [e for e in log if e.get("event") == "epoch" and all(isinstance(e.get(k), int | float) for k in keys)]
         self.epoch = len(epochs)
         self.valid = min((e["valid_perplexity"] for e in epochs), default=None)
         if epochs and self.state == "running":
@@ -60,7 +65,7 @@ def standings(folder: Folder, runs: Sequence[Run]) -> list[Standing]:
 
 def minutes_taken(folder: Folder, run: Run) -> float:
     """The time that a finished run's commands took, in minutes."""
-    seconds = (result.provenance.get("seconds") for result in read(folder.run(run)).results)
+    seconds = (result.provenance.get("seconds") for result in folder.results(run))
     return sum(s for s in seconds if isinstance(s, int | float)) / 60
 
 

@@ -20,18 +20,10 @@ from backstory.storage.lock import locked
 from backstory.storage.provenance import now, write_result
 from backstory.text import prepare
 from backstory.training.display import say
-from backstory.training.stopping import StopRequest
+from backstory.training.stopping import Stopped, StopRequest
 
 HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
 """What a grid states its costs in."""
-
-
-class Stopped(Exception):
-    """The reproduction was asked to stop by a signal, and its runs are saved; `signal` is its number."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(f"{folder} is stopped and its runs are saved; the same command goes on with it")
-        self.signal = number
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,10 @@ class Reproduction:
             with stop.listening(), display.shown():
                 run_all(self.folder, self._asked(found), processes, data_dir, stop, display.show)
             if stop.signal is not None:
-                raise Stopped(self.folder.path, stop.signal)
+                raise Stopped(
+                    f"{self.folder.path} is stopped and its runs are saved; the same command goes on with it",
+                    stop.signal,
+                )
             return self._write(found, started)
 
     def _asked(self, found: list[Standing]) -> list[Standing]:

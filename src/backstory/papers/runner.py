@@ -15,6 +15,7 @@ from backstory.papers import child
 from backstory.papers.folder import Command, Folder
 from backstory.papers.progress import DONE, FAILED, STOPPED, WAITING, Standing, minutes_taken
 from backstory.storage.lock import held
+from backstory.storage.provenance import RESULT
 from backstory.training.stopping import StopRequest
 
 PAUSE = 0.1
@@ -58,7 +59,10 @@ def run_all(
     looked = 0.0
     try:
         while not stop.requested:
-            working = [next_work for work in working if (next_work := _advance(work, folder, data_dir))]
+            for work in [w for w in working if w.process.poll() is not None]:
+                # Out and in one by one: what is at work is always listed, whatever is raised, and is ended below.
+                working.remove(work)
+                working += _advance(work, folder, data_dir)
             # The longest first, so that no process is left alone with it in the end.
             for standing in sorted(standings, key=lambda s: -s.minutes):
                 if len(working) < processes and standing.state == WAITING and not held(folder.run(standing.run)):
@@ -106,16 +110,14 @@ def _environment(data_dir: Path | None) -> dict[str, str]:
     return found if data_dir is None else {**found, "BACKSTORY_DATA": str(data_dir.resolve())}
 
 
-def _advance(work: Work, folder: Folder, data_dir: Path | None) -> Work | None:
-    """The work itself while it goes on, else the run's next command; None when the run has ended."""
-    if work.process.poll() is None:
-        return work
+def _advance(work: Work, folder: Folder, data_dir: Path | None) -> list[Work]:
+    """The run's next command, started, after one whose process has ended; none when the run has ended."""
     work.log.close()
     if work.process.returncode == 0 and work.command.done():
-        return next(iter(_start(work.standing, folder, data_dir)), None)
+        return _start(work.standing, folder, data_dir)
     work.standing.look(folder)
     work.standing.state, work.standing.problem = FAILED, _problem(work, folder)
-    return None
+    return []
 
 
 def _problem(work: Work, folder: Folder) -> str:
@@ -124,6 +126,8 @@ def _problem(work: Work, folder: Folder) -> str:
     if code < 0:
         likely = ", probably for lack of memory" if -code == signal.SIGKILL else ""
         return f"{verb} was ended by {signal.Signals(-code).name}{likely}"
+    if code == 0:
+        return f"{verb} ended well, but {work.command.out / RESULT} is damaged; remove that file"
     with open(folder.log(work.standing.run), "rb") as log:
         log.seek(work.begins)
         lines = log.read().decode(errors="replace").split("\n")

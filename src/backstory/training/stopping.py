@@ -7,6 +7,19 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Stopped(Exception):
+    """Work was stopped by a signal, and saved; the message says where, and how to go on. `signal` is its number."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.signal = number
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell calls an end by that signal."""
+        return 128 + self.signal
+
+
 class StopRequest:
     """Whether a stop was asked for, and by which signal, the first of them; `heard` is called once when it comes."""
 

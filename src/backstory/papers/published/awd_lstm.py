@@ -5,7 +5,6 @@ from backstory.papers.published.paper import Figure, Paper
 PAPER = Paper(
     title="Regularizing and Optimizing LSTM Language Models",
     cited="Merity et al. 2018",
-    grids=("base",),
     # After fine-tuning; 24 M (Penn Treebank) and 33 M (WikiText-2) parameters.
     figures={
         "ptb-valid": Figure(60.00, "valid", "table 1"),

@@ -5,7 +5,6 @@ from backstory.papers.published.paper import Figure, Paper
 PAPER = Paper(
     title="Breaking the Softmax Bottleneck: A High-Rank RNN Language Model",
     cited="Yang et al. 2018",
-    grids=("base",),
     # After fine-tuning; 22 M (Penn Treebank) and 35 M (WikiText-2) parameters.
     figures={
         "ptb-valid": Figure(56.54, "valid", "table 1"),

@@ -26,7 +26,5 @@ class Paper:
     title: str
     cited: str
     """Authors and year: `Merity et al. 2018`."""
-    grids: tuple[str, ...]
-    """The packaged grids that run its claims."""
     figures: Mapping[str, Figure]
     """By a name that says system, corpus and split: `ptb-test`."""

@@ -1,0 +1,174 @@
+"""Crashes and damage: a folder is never blocked, no process is left behind, and a run's trouble is that run's alone."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from grids import Reproduced, grid, write
+
+from backstory.cli.main import main
+from backstory.config import RunConfig, UserError, from_yaml
+from backstory.papers import folder as folders
+from backstory.papers import reproduce, runner
+from backstory.papers.folder import Command, Folder
+from backstory.papers.grid import Grid
+from backstory.papers.plan import Run, runs_of
+from backstory.papers.progress import Standing
+from backstory.storage.atomic import TEMPORARY
+from backstory.training.stopping import Stopped, StopRequest
+
+
+class Crash(BaseException):
+    """As if the process were gone."""
+
+
+def crashing(call: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
+    """The call, until it was made as often as is left."""
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        if not left[0]:
+            raise Crash
+        left[0] -= 1
+        return call(*arguments, **options)
+
+    return counted
+
+
+def test_a_crash_at_the_start_does_not_block_the_folder(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = from_yaml(Grid, yaml.safe_dump(grid()), "mine")
+    runs, folder, steps = runs_of(mine, "small", "mine"), Folder(desk / "out"), 0
+    while True:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        left = [steps]
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "mkdir", crashing(Path.mkdir, left))
+            patch.setattr(folders, "write_atomically", crashing(folders.write_atomically, left))
+            try:
+                folder.open(mine, runs)
+                break
+            except Crash:
+                steps += 1
+        folder.check(runs)
+        folder.open(mine, runs)
+        assert folder.recipe(runs[-1]).is_file()
+    assert steps >= 7, "a step that crashes for each folder and file"
+
+
+def test_what_a_killed_start_left_unfinished_is_swept(desk: Path) -> None:
+    mine = from_yaml(Grid, yaml.safe_dump(grid()), "mine")
+    runs, folder = runs_of(mine, "small", "mine"), Folder(desk / "out")
+    folder.path.mkdir()
+    unfinished = folder.path / f"{TEMPORARY}77-grid.yaml"
+    unfinished.touch()
+    folder.check(runs)
+    folder.open(mine, runs)
+    assert not unfinished.exists()
+    (desk / "other").mkdir()
+    (desk / "other" / "mine.txt").touch()
+    with pytest.raises(UserError, match="holds something other than a reproduction"):
+        Folder(desk / "other").check(runs)
+
+
+# --- a run's trouble ---
+
+
+def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs' first commands have ended: the next of one is started, then that of the other raises."""
+    (tmp_path / "sleeper.py").write_text("import sys, time; time.sleep(float(sys.argv[2]))")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(runner, "child", SimpleNamespace(__name__="sleeper"))
+    started: list[subprocess.Popen] = []
+
+    class Step(Command):
+        """Done once its process has ended."""
+
+        def done(self) -> bool:
+            return self.arguments == ("0",) and len(started) >= 2 and all(p.poll() == 0 for p in started[:2])
+
+    class Script(Folder):
+        def commands(self, run: Run) -> list[Command]:
+            steps = [Step("running", (seconds,), "training", self.path) for seconds in ("0", "60")]
+            if run.row == "bad" and steps[0].done():
+                raise OSError("the disk fails")
+            return steps
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def until_both_ended(_: float) -> None:
+        assert [p.wait(60) for p in started] == [0, 0]
+
+    monkeypatch.setattr(runner.subprocess, "Popen", Recorded)
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=until_both_ended))
+    (tmp_path / "logs").mkdir()
+    runs = [Run(row, 1, RunConfig(), minutes, (), ()) for row, minutes in (("good", 2.0), ("bad", 1.0))]
+    try:
+        with pytest.raises(OSError, match="the disk fails"):
+            runner.run_all(Script(tmp_path), [Standing(run) for run in runs], 2, None, StopRequest(), lambda _: None)
+        assert [p.poll() for p in started] == [0, 0, -signal.SIGTERM]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["not JSON", "[]", '{"event": "epoch"}', '{"event": "epoch", "valid_perplexity": "low", "seconds": 3.0}'],
+)
+def test_a_damaged_log_is_no_news(line: str, tmp_path: Path) -> None:
+    folder, standing = Folder(tmp_path), Standing(Run("a", 1, RunConfig(), 10.0, (), ()), "running")
+    log = folder.run(standing.run) / "metrics.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text('{"event": "epoch", "valid_perplexity": 9.0, "seconds": 60.0}\n')
+    standing.look(folder)
+    known = vars(standing).copy()
+    assert (standing.epoch, standing.valid, standing.minutes) == (1, 9.0, standing.epochs)
+    with open(log, "a") as file:
+        file.write(f"{line}\n")
+    standing.look(folder)
+    assert vars(standing) == known
+
+
+def test_a_damaged_log_of_a_finished_run_stops_nothing(reproduced: Reproduced, desk: Path) -> None:
+    shutil.copytree(reproduced.folder / "runs", desk / "runs")
+    write(grid())
+    place = desk / "runs" / "grid-small" / "runs"
+    with open(place / "plain-seed1" / "metrics.jsonl", "a") as file:
+        file.write("not JSON\n")
+    assert main(["reproduce", "grid.yaml"]) == 0
+
+
+@pytest.mark.full
+def test_a_damaged_result_of_a_training_fails_that_run_alone(
+    reproduced: Reproduced, desk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(reproduced.folder / "runs", desk / "runs")
+    write(grid())
+    path = desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "result.json"
+    path.write_text(path.read_text().replace('"parameters"', '"paramters"'))
+    assert main(["reproduce", "grid.yaml"]) == 1
+    said = capfd.readouterr().err.splitlines()[-1]
+    place = path.relative_to(desk)
+    assert said == f"backstory: failed: plain-seed1: train ended well, but {place} is damaged; remove that file"
+    path.unlink()
+    assert main(["reproduce", "grid.yaml"]) == 0
+
+
+def test_a_stop_is_told_as_that_of_a_training(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(grid())
+    monkeypatch.setattr(reproduce, "run_all", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped, match=r"^runs/grid-small is stopped and its runs are saved; ") as stopped:
+        reproduce.Reproduction.plan("grid.yaml", "small").run(1)
+    assert (stopped.value.signal, stopped.value.exit_code) == (signal.SIGTERM, 143)
+    assert main(["reproduce", "grid.yaml"]) == 143
