@@ -75,8 +75,20 @@ def test_a_page_of_a_text_of_one_s_own_and_the_report(command: Command, run_copy
     page = Path("page.html").read_text()
     assert "run reads these 9 words at perplexity" in page and page.count('role="region"') == 1
     assert (run_copy / "explain-surprisal-good.txt-words9" / "result.json").is_file()
+    assert command("explain", "surprisal", "run", "--html", "page.html").code == 0  # a page of ours is replaced
+    assert command("report", "run", "--out", "page.html").code == 0
     assert command("report", "run", "--out", "report.html").code == 0
     assert '<figure class="passage">' in Path("report.html").read_text()
+
+
+@pytest.mark.parametrize("verb", [("explain", "surprisal", "run", "--html"), ("report", "run", "--out")])
+def test_a_file_of_one_s_own_is_replaced_where_that_is_asked_for(
+    verb: tuple[str, ...], command: Command, run_copy: Path
+) -> None:
+    assert command(*verb, "other/notes.txt").code == 2
+    assert Path("other/notes.txt").read_text() == "somebody's notes\n"
+    assert command(*verb, "other/notes.txt", "--overwrite").code == 0
+    assert Path("other/notes.txt").read_text().startswith("<!doctype html>")
 
 
 def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:

@@ -232,8 +232,16 @@ MISTAKES = [
     (f"{EXPLAIN} --out file", r"cannot write to file; choose another folder with --out"),
     (f"{EXPLAIN} --html other", r"cannot write other: it is a folder; choose another place for the page"),
     (f"{EXPLAIN} --html nowhere/p.html", r"nowhere is no folder that can be written to; choose another place"),
-    ("report run --out file/page.html", r"cannot write file/page.html: Not a directory; choose another place"),
-    ("report run --out other", r"cannot write other: Is a directory; choose another place"),
+    (
+        "report run --out file/page.html",
+        r"cannot write file/page.html: file is no folder that can be written to; choose another",
+    ),
+    ("report run --out other", r"cannot write other: it is a folder; choose another place"),
+    (
+        "report run --out there.tsv",
+        r"there.tsv exists and is no page of Backstory; choose another place .* or --overwrite$",
+    ),
+    (f"{EXPLAIN} --html there.tsv", r"there.tsv exists and is no page of Backstory; choose another .* or --overwrite$"),
 ]
 
 

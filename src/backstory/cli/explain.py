@@ -48,7 +48,9 @@ class Arguments(RunArguments, Named):
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
     html: Path | None = None
-    """A page to write, in place of the text in the terminal."""
+    """A page to write, in place of the text in the terminal; one of Backstory that is there is replaced."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let --html take the place of any file."""
     out: Path | None = None
     """Where result.json goes (else RUN/explain-NAME)."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.reports import check_page
 
     if given.html is not None:
-        check_page(given.html)
+        check_page(given.html, given.overwrite)
     with progress_bar(f"explaining {given.name}") as progress:
         result = explain_run(
             given.run,
