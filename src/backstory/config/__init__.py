@@ -1,6 +1,6 @@
 """Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
 
-from backstory.config.errors import NonFiniteError, UserError, nearest
+from backstory.config.errors import NonFiniteError, UserError, check_name, nearest
 from backstory.config.schema import (
     EmbeddingConfig,
     LSTMConfig,
@@ -24,6 +24,7 @@ __all__ = [
     "TextConfig",
     "TrainingConfig",
     "UserError",
+    "check_name",
     "from_dict",
     "from_yaml",
     "nearest",
