@@ -27,8 +27,8 @@ class Named:
 class Arguments(RunArguments, Named):
     """Show a passage with what the model made of every word: surprisal, what it expected, what another reader gains."""
 
-    text: Path | None = None
-    """A text file of your own to read, in place of a split."""
+    text: str | None = None
+    """A text file of your own to read, or - for standard input, in place of a split."""
     split: str | None = None
     """train, valid or test (else test)."""
     at: int = between(0, 0)
@@ -60,6 +60,7 @@ class Arguments(RunArguments, Named):
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "explain")
 
+    from backstory.cli.evaluate import source
     from backstory.cli.progress import progress_bar
     from backstory.explanations import Place, explain_run
     from backstory.reading.evaluation import as_json
@@ -67,11 +68,12 @@ def main(arguments: Sequence[str]) -> int:
 
     if given.html is not None:
         check_page(given.html, given.overwrite)
+    text = None if given.text is None else source(given.text)
     with progress_bar(f"explaining {given.name}") as progress:
         result = explain_run(
             given.run,
             given.name,
-            Place(given.split, given.at, given.words, given.context, given.text),
+            Place(given.split, given.at, given.words, given.context, text),
             reader=given.reader,
             against=given.against,
             top=given.top,
