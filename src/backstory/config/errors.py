@@ -32,6 +32,11 @@ def check_name(name: str, known: Iterable[str], what: str, listing: str = "") ->
         raise UserError(f"there is no {what} '{name}'{nearest(name, names)}; {there}")
 
 
+def plural(unit: str, number: float | None = None) -> str:
+    """A unit in the plural, unless there is exactly one: `words`."""
+    return unit if number == 1 else f"{unit}s"
+
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
 
