@@ -164,7 +164,9 @@ def passage_summary(result: Result) -> str:
     unit = str(f.get("unit", "token"))
     reader = "" if f.get("reader") == "static" else f" with the {f.get('reader')} reader"
     other = f.get("against_nats_per_token")
-    against = f", against {formats.perplexity(math.exp(min(other, 700)))} with {f.get('against')}" if other else ""
+    against = ""
+    if isinstance(other, int | float):
+        against = f", against {formats.perplexity(math.exp(min(other, 700)))} with {f.get('against')}"
     before = f"{count(f['context'])} {plural(unit, f['context'])} before them were" if f["context"] else "nothing was"
     return (
         f"{result.name} reads these {count(f['tokens'])} {plural(unit, f['tokens'])}{reader} at perplexity "
