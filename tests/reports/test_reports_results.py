@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from conftest import evaluation, explanation, result, sample, training, truncation
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backstory.config import UserError
@@ -141,12 +140,12 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(inner, (*path, key))
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])  # it has no state
 @given(data=st.data())
-def test_a_report_on_a_changed_result_is_made_or_refused(data: st.DataObject) -> None:
-    build = data.draw(st.sampled_from([training, evaluation, truncation, explanation, sample]))
-    kind = {"truncation": "examination"}.get(build.__name__, build.__name__)
-    content = result(kind, build())
+def test_a_report_on_a_changed_result_is_made_or_refused(made: Any, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["training", "evaluation", "truncation", "explanation", "sample"]))
+    kind = "examination" if name == "truncation" else name
+    content = made.result(kind, getattr(made, name)())
     *way, last = data.draw(st.sampled_from(list(places(content))))
     place: Any = content
     for key in way:
