@@ -8,7 +8,7 @@ from typing import Any
 
 from backstory.reports import Column, Result, Table, fill, reproductions, result_from
 from backstory.reports.formats import duration
-from backstory.reports.words import effective_context
+from backstory.reports.words import effective_context, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -38,7 +38,6 @@ def reading() -> Table:
     for name in ("demo", "ptb-small"):
         trained, read = result(f"recipe-{name}"), result(f"read-{name}").figures
         context = result(f"examine-{name}").figures
-        audit = f"passed at {read['audit']['places']} places" if read["audit"]["passed"] else "failed"
         rows.append(
             (
                 name,
@@ -46,7 +45,7 @@ def reading() -> Table:
                 f"{trained.figures['valid_perplexity']:.2f}",
                 f"{read['perplexity']:.2f}",
                 f"{read['tokens']:,}",
-                audit,
+                verdict(read["audit"]),
                 effective_context(context),
                 duration(trained.provenance["seconds"]),
             )
@@ -61,7 +60,6 @@ def full_size() -> Table:
     for name in ("ptb-awd-lstm",):
         valid, test = result(f"read-valid-{name}"), result(f"read-{name}")
         context, settings = result(f"examine-{name}").figures, test.provenance["config"]["training"]
-        audit = f"passed at {test.figures['audit']['places']} places" if test.figures["audit"]["passed"] else "failed"
         rows.append(
             (
                 name,
@@ -69,7 +67,7 @@ def full_size() -> Table:
                 f"{settings['epochs']} + {settings['finetune_epochs']}",
                 f"{valid.figures['perplexity']:.2f}",
                 f"{test.figures['perplexity']:.2f}",
-                audit,
+                verdict(test.figures["audit"]),
                 effective_context(context),
             )
         )

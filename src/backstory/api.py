@@ -21,6 +21,9 @@ def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
     return loaded.model, loaded.vocabulary
 
 
-def report(runs: Sequence[Path | str], out: Path | str) -> None:
-    """Write one self-contained page of the results in run folders. Raises UserError."""
-    write([Path(run) for run in runs], Path(out))
+def report(runs: Sequence[Path | str], out: Path | str, overwrite: bool = False) -> None:
+    """Write one self-contained page of the results in run folders.
+
+    A page of ours that is there is replaced, another file only with `overwrite`. Raises UserError.
+    """
+    write([Path(run) for run in runs], Path(out), overwrite)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ def test_columns_in_a_pipe(command: Command, run_copy: Path) -> None:
     assert (done.code, done.err) == (0, "")
     head, *lines, blank, summary = done.out.splitlines()
     assert head.split()[:2] == ["word", "surprisal,"] and blank == ""
-    written = json.loads((run_copy / "explain-surprisal-words7" / "result.json").read_text())
+    written = json.loads((run_copy / "explain-surprisal-words7-top2" / "result.json").read_text())
     words = written["figures"]["passage"]["words"]
     surprisal = written["figures"]["passage"]["layers"][0]["values"]
     assert [line.split()[1:3] for line in lines] == [
@@ -74,15 +75,72 @@ def test_a_page_of_a_text_of_one_s_own_and_the_report(command: Command, run_copy
     assert (done.code, done.out, done.err) == (0, "page.html\n", "")
     page = Path("page.html").read_text()
     assert "run reads these 9 words at perplexity" in page and page.count('role="region"') == 1
-    assert (run_copy / "explain-surprisal-good.txt-words9" / "result.json").is_file()
+    (written,) = run_copy.glob("explain-surprisal-good.txt-*-words9/result.json")
+    evaluated = json.loads(command("evaluate", "run", "good.txt", "--json").out)["provenance"]["corpus"]
+    assert json.loads(written.read_text())["provenance"]["corpus"] == evaluated  # so that the results may be compared
+    assert command("explain", "surprisal", "run", "--html", "page.html").code == 0  # a page of ours is replaced
+    assert command("report", "run", "--out", "page.html").code == 0
     assert command("report", "run", "--out", "report.html").code == 0
     assert '<figure class="passage">' in Path("report.html").read_text()
 
 
+@pytest.mark.parametrize("verb", [("explain", "surprisal", "run", "--html"), ("report", "run", "--out")])
+def test_a_file_of_one_s_own_is_replaced_where_that_is_asked_for(
+    verb: tuple[str, ...], command: Command, run_copy: Path
+) -> None:
+    assert command(*verb, "other/notes.txt").code == 2
+    assert Path("other/notes.txt").read_text() == "somebody's notes\n"
+    assert command(*verb, "other/notes.txt", "--overwrite").code == 0
+    assert Path("other/notes.txt").read_text().startswith("<!doctype html>")
+
+
 def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:
-    for flags in ((), ("--at", "3"), ("--words", "9"), ("--context", "2"), ("--precision", "bfloat16")):
+    for name, text in {"test": "ann", "valid": "ann", "a/x.txt": "ann saw bob", "b/x.txt": "bob saw ann"}.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(f"{text}\n")
+    for name in ("a/wide", "b/wide"):
+        shutil.copytree(run_copy, name)
+    told = (
+        *((), ("--at", "3"), ("--words", "9"), ("--context", "2"), ("--precision", "bfloat16"), ("--split", "valid")),
+        *(("--top", "3"), ("--layer", "entropy"), ("--against", "a/wide"), ("--against", "b/wide")),
+        *(("--text", name) for name in ("test", "valid", "a/x.txt", "b/x.txt")),
+    )
+    for flags in told:
         assert command("explain", "surprisal", "run", *flags).code == 0
-    Path("test").write_text("ann saw bob\n")  # a text that is called like a split
-    assert command("explain", "surprisal", "run", "--text", "test").code == 0
-    assert len(list(run_copy.glob("explain-surprisal*/result.json"))) == 6
+    assert len(list(run_copy.glob("explain-surprisal*/result.json"))) == len(told)
+    assert command("explain", "surprisal", "run", *told[-1]).code == 0  # the same again takes its own place
+    assert len(list(run_copy.glob("explain-surprisal*/result.json"))) == len(told)
     assert "is of kind training" in command("explain", "surprisal", "run", "--out", "run").mistake()
+
+
+def test_standard_input_is_read_once(command: Command, run_copy: Path) -> None:
+    """Also where two readers, or two runs, score it."""
+    shutil.copytree(run_copy, "twin")
+    text = "ann saw the zebra and\nbob took more jam\n"
+    Path("text.txt").write_text(text)
+    of_file = json.loads(command("explain", "surprisal", "run", "--text", "text.txt", "--json").out)["figures"]
+    for against in (("--against", "static"), ("--against", "twin")):
+        program = [sys.executable, "-m", "backstory", "explain", "surprisal", "run", "--text", "-", "--json", *against]
+        done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=120)
+        assert (done.returncode, done.stderr) == (0, "")
+        figures = json.loads(done.stdout)["figures"]
+        assert figures["text"] == "standard input" and figures["tokens"] == of_file["tokens"] == 11
+        assert figures["nats_per_token"] == of_file["nats_per_token"]
+        assert figures.get("against_nats_per_token", figures["nats_per_token"]) == figures["nats_per_token"]
+    assert len(list(run_copy.glob("explain-surprisal-standard_input-*"))) == 2
+    empty = subprocess.run(
+        [sys.executable, "-m", "backstory", "explain", "surprisal", "run", "--text", "-"],
+        input="", capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (empty.returncode, empty.stderr) == (2, "backstory: standard input is empty; give some words\n")
+
+
+def test_a_pipe_is_read_once(command: Command, run_copy: Path) -> None:
+    os.mkfifo("pipe")
+    with subprocess.Popen(["sh", "-c", "echo ann saw bob > pipe"]) as writing:
+        done = command("explain", "surprisal", "run", "--text", "pipe", "--against", "static", "--json")
+        writing.wait(60)
+    assert done.code == 0
+    Path("same").write_text("ann saw bob\n")
+    evaluated = json.loads(command("evaluate", "run", "same", "--json").out)["provenance"]["corpus"]
+    assert json.loads(done.out)["provenance"]["corpus"]["fingerprint"] == evaluated["fingerprint"]

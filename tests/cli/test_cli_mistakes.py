@@ -144,7 +144,10 @@ MISTAKES = [
     ),
     (f"{EXPLAIN} --reader statik", r"no reader 'statik' \(did you mean 'static'\?\); `backstory ls readers`"),
     (f"{EXPLAIN} --text good.txt --reader statik", r"no reader 'statik' \(did you mean 'static'\?\)"),
-    ("explain surprise run", r"no explanation 'surprise' \(did you mean 'surprisal'\?\); there is surprisal"),
+    (
+        "explain surprise run",
+        r"no explanation 'surprise' \(did you mean 'surprisal'\?\); `backstory ls explanations` lists",
+    ),
     ("explain surprisal nowhere", r"there is no run folder nowhere; train one"),
     (f"{EXPLAIN} --split tset", r"no split 'tset' \(did you mean 'test'\?\); there are train, valid, test"),
     (f"{EXPLAIN} --against statik", r"'statik' is neither a reader \(did you mean 'static'\?\) nor a run folder"),
@@ -183,7 +186,7 @@ MISTAKES = [
     (f"{TRAIN} --corpus binary.bin", r"binary.bin is not UTF-8 text \(byte 128\); convert it"),
     (f"{TRAIN} --corpus nul.txt", r"nul.txt is binary \(a NUL at byte [\d,]+\); give a text file"),
     (f"{TRAIN} --corpus latin.txt", r"latin.txt is not UTF-8 text \(byte 7\); convert it"),
-    (f"{EXPLAIN} --text empty.txt", r"the empty.txt is empty; give some words"),
+    (f"{EXPLAIN} --text empty.txt", r"^empty.txt is empty; give some words"),
     (f"{EXPLAIN} --text missing.txt", r"cannot read missing.txt: No such file"),
     (f"{EXPLAIN} --text hollow", r"cannot read hollow: Is a directory"),
     (f"{EXPLAIN} --text latin.txt", r"latin.txt is not UTF-8 text \(byte 7\)"),
@@ -232,8 +235,16 @@ MISTAKES = [
     (f"{EXPLAIN} --out file", r"cannot write to file; choose another folder with --out"),
     (f"{EXPLAIN} --html other", r"cannot write other: it is a folder; choose another place for the page"),
     (f"{EXPLAIN} --html nowhere/p.html", r"nowhere is no folder that can be written to; choose another place"),
-    ("report run --out file/page.html", r"cannot write file/page.html: Not a directory; choose another place"),
-    ("report run --out other", r"cannot write other: Is a directory; choose another place"),
+    (
+        "report run --out file/page.html",
+        r"cannot write file/page.html: file is no folder that can be written to; choose",
+    ),
+    ("report run --out other", r"cannot write other: it is a folder; choose another place"),
+    (
+        "report run --out there.tsv",
+        r"there.tsv exists and is no page of Backstory; choose another place .* or --overwrite$",
+    ),
+    (f"{EXPLAIN} --html there.tsv", r"there.tsv exists and is no page of Backstory; choose another .* or --overwrite$"),
 ]
 
 

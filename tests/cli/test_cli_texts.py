@@ -39,6 +39,16 @@ def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatc
     assert tree(Path()) == before
 
 
+def test_a_file_s_name_is_no_markup(command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the progress bar tells it; there `[/b]` would end what never began."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    Path("d[").mkdir()
+    Path("d[", "b].txt").write_text(TEXT)
+    done = command("evaluate", "run", "d[/b].txt")
+    assert done.code == 0 and done.out.startswith("run, b].txt: perplexity")
+    assert "reading d[/b].txt" in done.err
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

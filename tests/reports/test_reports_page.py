@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -340,7 +341,7 @@ def test_runs_of_one_name_are_told_apart_and_one_run_is_shown_once(run: Any) -> 
 def test_write_replaces_whole_and_leaves_nothing_else(run: Any, tmp_path: Path) -> None:
     folder, out = run(), tmp_path / "out" / "report.html"
     out.parent.mkdir()
-    out.write_text("old")
+    write([run("other")], out)
     write([folder], out)
     assert out.read_text(encoding="utf-8") == render([folder])
     assert [p.name for p in out.parent.iterdir()] == ["report.html"]
@@ -351,10 +352,30 @@ def test_a_destination_that_cannot_be_written(run: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     (tmp_path / "taken").mkdir()
     for out in (tmp_path / "file" / "x.html", tmp_path / "gone" / "x.html", tmp_path / "taken"):
-        with pytest.raises(UserError, match=r"cannot write .*; choose another place for the report"):
+        with pytest.raises(UserError, match=r"cannot write .*; choose another place for the page"):
             write([folder], out)
     assert (tmp_path / "file").read_text() == "kept"
     assert not list(tmp_path.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("content", ["", "notes\n", "<!doctype html>\n<html><head></head></html>\n"])
+def test_a_file_that_is_no_page_of_ours_is_kept(run: Any, tmp_path: Path, content: str) -> None:
+    folder, out = run(), tmp_path / "notes.html"
+    out.write_text(content)
+    with pytest.raises(UserError, match=r"notes.html exists and is no page of Backstory; .* or --overwrite"):
+        write([folder], out)
+    assert out.read_text() == content
+    write([folder], out, overwrite=True)
+    assert out.read_text(encoding="utf-8") == render([folder])
+
+
+def test_a_pipe_is_no_place_for_a_page(run: Any, tmp_path: Path) -> None:
+    """It is not waited for either."""
+    folder, out = run(), tmp_path / "pipe"
+    os.mkfifo(out)
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="it is not a regular file; choose another place"):
+            write([folder], out, overwrite)
 
 
 def test_no_run_at_all() -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -97,10 +98,10 @@ def test_a_context_beyond_the_longest_has_no_mark(run: Any, made: Any) -> None:
 
 
 def test_conditions_that_cannot_be_drawn_are_left_out(run: Any, made: Any) -> None:
-    conditions = made.truncation()["conditions"]
-    conditions[0] |= {"context": 0}
-    conditions[1] |= {"effect": math.inf, "high": math.inf}
-    plot = context_curves([("demo", examination(run, made, conditions=conditions))])
+    found = examination(run, made)
+    found.figures["conditions"][0] |= {"context": 0}
+    found.figures["conditions"][1] |= {"effect": math.inf, "high": math.inf}
+    plot = context_curves([("demo", found)])
     assert plot and "nan" not in plot.svg and "inf" not in plot.svg
 
 
@@ -113,9 +114,9 @@ def test_a_single_epoch_and_infinite_perplexities_are_drawn(run: Any, made: Any)
     results = made.everything()
     results[""]["figures"]["curve"] = results[""]["figures"]["curve"][:1]
     assert learning_curves([read(run("a", results=results, metrics=""))])
-    infinite = made.everything()
-    infinite[""]["figures"]["curve"][0] |= {"valid_perplexity": math.inf, "train_nats": math.nan}
-    plot = learning_curves([read(run("b", results=infinite, metrics=""))])
+    first, *rest = (found := read(run("b", metrics=""))).epochs
+    infinite = {**first, "valid_perplexity": math.inf, "train_nats": math.nan}
+    plot = learning_curves([replace(found, epochs=(infinite, *rest))])
     assert plot and "validation 130.1" in texts(plot.svg)
 
 

@@ -1,13 +1,18 @@
 """Run folders are read whole, and what is absent or damaged is one line of advice."""
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from backstory.config import UserError
-from backstory.reports import read
+from backstory.reports import read, write
 
 
 def test_a_run_is_read_with_training_first(run: Any) -> None:
@@ -45,8 +50,9 @@ def test_an_unfinished_last_line_of_the_log_is_left_out(run: Any, made: Any) -> 
     assert len(read(run(metrics=lines + '{"event":"steps","st')).steps) == 3
 
 
-def test_a_damaged_line_of_the_log_is_named(run: Any, made: Any) -> None:
-    folder = run(metrics=json.dumps(made.log()[0]) + "\nnonsense\n")
+@pytest.mark.parametrize("line", ["nonsense", '{"nats": NaN}', f'{{"event": "steps", "step": 1, "nats": {10**400}}}'])
+def test_a_damaged_line_of_the_log_is_named(run: Any, made: Any, line: str) -> None:
+    folder = run(metrics=json.dumps(made.log()[0]) + f"\n{line}\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl is damaged at line 2 .*; remove that line"):
         read(folder)
 
@@ -66,6 +72,10 @@ def test_absent_folders_files_and_empty_folders(tmp_path: Path) -> None:
     [
         (b'{"schema": 1,', r"result\.json is damaged \(not valid JSON\)"),
         (b"[" * 100_000, r"result\.json is damaged \(not valid JSON\)"),
+        (b'{"schema": 1, "schema": 1}', r"result\.json is damaged \(not valid JSON\)"),
+        (b'{"schema": 1, "figures": {"a": NaN}}', r"result\.json is damaged \(not valid JSON\)"),
+        (b'{"schema": 1, "figures": {"a": 1' + b"0" * 400 + b"}}", r"result\.json is damaged \(not valid JSON\)"),
+        (b'{"schema": 1, "figures": {"a": "\\ud800"}}', r"result\.json is damaged \(not valid JSON\)"),
         (b"[]", "is not a result file"),
         (b'{"schema": 7, "kind": "evaluation"}', "has schema 7 and this version reads schema 1"),
         (b'{"kind": "evaluation"}', "has schema None and"),
@@ -117,3 +127,31 @@ def test_other_kinds_and_experiments_are_let_through(run: Any, made: Any) -> Non
         ("examination", "examine shuffle on unknown text"),
         ("dream", "dream"),
     ]
+
+
+HOSTILE = st.sampled_from([None, True, -1, 0, 10**400, 1e300, -1e300, "", "\ud800", "x", [], [1], {}, {"passed": True}])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value inside one."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in inside:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])  # it has no state
+@given(data=st.data())
+def test_a_report_on_a_changed_result_is_made_or_refused(made: Any, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["training", "evaluation", "truncation", "explanation", "sample"]))
+    kind = "examination" if name == "truncation" else name
+    content = made.result(kind, getattr(made, name)())
+    *way, last = data.draw(st.sampled_from(list(places(content))))
+    place: Any = content
+    for key in way:
+        place = place[key]
+    place[last] = data.draw(HOSTILE)
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "result.json").write_text(json.dumps(content))
+        with suppress(UserError):
+            write([Path(folder)], Path(folder) / "page.html")

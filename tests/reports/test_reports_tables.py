@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from backstory.config import UserError
+from backstory.config import UserError, plural
 from backstory.reports import Column, Table, fill, formats, read, tables, to_html, to_markdown, to_text
+from backstory.reports.words import verdict
 
 SMALL = Table((Column("Run"), Column("Perplexity", numeric=True)), (("a", "98.1"), ("b", "1,204")))
 
@@ -147,9 +148,21 @@ def test_fill_without_a_place(text: str) -> None:
         (formats.duration(59.6), "60 s"),
         (formats.duration(65.1), "1 min 5 s"),
         (formats.duration(7384), "2 h 3 min"),
-        (formats.plural("word", 1), "word"),
-        (formats.plural("byte", 0), "bytes"),
+        (plural("word", 1), "word"),
+        (plural("byte", 0), "bytes"),
     ],
 )
 def test_numbers_read_well(said: str, expected: str) -> None:
     assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("audit", "told"),
+    [
+        ({"passed": True, "places": 8, "failures": []}, "passed at 8 places"),
+        ({"passed": True, "places": 1, "failures": []}, "passed at 1 place"),
+        ({"passed": False, "places": 8, "failures": ["it looks ahead", "so"]}, "FAILED: it looks ahead; so"),
+    ],
+)
+def test_how_an_audit_ended(audit: dict[str, Any], told: str) -> None:
+    assert verdict(audit) == told

@@ -21,6 +21,7 @@ from backstory.storage.documents import conforms, parse
         b"\xff",
         b"\xef\xbb\xbf1",
         b"9" * 5000,
+        b"9" * 301,
         b"[" * 100_000,
         '{"a": 1}'.encode("utf-16"),
     ],

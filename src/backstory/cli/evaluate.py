@@ -10,7 +10,7 @@ import tyro
 
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
-from backstory.config import UserError
+from backstory.config import UserError, plural
 from backstory.config.schema import between
 
 
@@ -90,11 +90,13 @@ def _tokens(figures: dict[str, Any]) -> str:
     """`82,430 words, 4,794 of them <unk>`."""
     unknown = figures["unknown_tokens"]
     known = f", {unknown:,} of them <unk>" if unknown else ""
-    return f"{figures['tokens']:,} {figures['unit']}{'s' if figures['tokens'] > 1 else ''}{known}"
+    return f"{figures['tokens']:,} {plural(figures['unit'], figures['tokens'])}{known}"
 
 
 def describe(result: dict[str, Any]) -> str:
     """A result of `evaluate` in lines for a person."""
+    from backstory.reports.words import verdict
+
     figures = result["figures"]
     bits = [
         f"{figures[key]:.4f} bits per {unit}"
@@ -107,14 +109,12 @@ def describe(result: dict[str, Any]) -> str:
     ]
     if figures["unit"] != "word" and figures["words"] is not None:
         bits.append(f"{figures['perplexity_per_word']:.2f} per word")
-    audit = figures["audit"]
-    places = f"{audit['places']} place{'s' if audit['places'] > 1 else ''}"
-    verdict = f"passed at {places}" if audit["passed"] else "FAILED: " + "; ".join(audit["failures"])
+    rows = f"{figures['rows']} {plural('row', figures['rows'])}"
     return "\n".join(
         [
             f"{result['name']}, {figures['split']} split, {figures['reader']} reader",
             f"  perplexity  {figures['perplexity']:.2f} per {figures['unit']}  ({', '.join(bits)})",
-            f"  tokens      {_tokens(figures)}, all scored, in {figures['rows']} row{'s' if figures['rows'] > 1 else ''}",
-            f"  audit       {verdict}",
+            f"  tokens      {_tokens(figures)}, all scored, in {rows}",
+            f"  audit       {verdict(figures['audit'])}",
         ]
     )

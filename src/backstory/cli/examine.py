@@ -64,6 +64,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def describe(result: dict[str, Any]) -> str:
     """A result of `truncate` in lines for a person."""
+    from backstory.reports.words import effective_context
+
     figures = result["figures"]
     unit = figures["unit"]
     lines = [
@@ -76,13 +78,5 @@ def describe(result: dict[str, Any]) -> str:
         lines.append(
             f"  {condition['context']:>8,}  {condition['perplexity']:>10.2f}  {condition['effect']:>+12.4f}  {interval}"
         )
-    return "\n".join([*lines, f"  {effective(figures)}"])
-
-
-def effective(figures: dict[str, Any]) -> str:
-    """The effective context in words."""
-    found, most = figures["effective_context"], figures["maximum_context"]
-    value, low, high = (
-        f"{found[k]:,}" if found[k] is not None else f"more than {most:,}" for k in ("context", "low", "high")
-    )
-    return f"effective context: {value} tokens (95%: {low} to {high}), within {found['threshold_percent']:g}% of perplexity"
+    threshold = f"within {figures['effective_context']['threshold_percent']:g}% of perplexity"
+    return "\n".join([*lines, f"  effective context: {effective_context(figures)}, {threshold}"])

@@ -27,8 +27,8 @@ class Named:
 class Arguments(RunArguments, Named):
     """Show a passage with what the model made of every word: surprisal, what it expected, what another reader gains."""
 
-    text: Path | None = None
-    """A text file of your own to read, in place of a split."""
+    text: str | None = None
+    """A text file of your own to read, or - for standard input, in place of a split."""
     split: str | None = None
     """train, valid or test (else test)."""
     at: int = between(0, 0)
@@ -48,7 +48,9 @@ class Arguments(RunArguments, Named):
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
     html: Path | None = None
-    """A page to write, in place of the text in the terminal."""
+    """A page to write, in place of the text in the terminal; one of Backstory that is there is replaced."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let --html take the place of any file."""
     out: Path | None = None
     """Where result.json goes (else RUN/explain-NAME)."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -58,18 +60,20 @@ class Arguments(RunArguments, Named):
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "explain")
 
+    from backstory.cli.evaluate import source
     from backstory.cli.progress import progress_bar
     from backstory.explanations import Place, explain_run
     from backstory.reading.evaluation import as_json
     from backstory.reports import check_page
 
     if given.html is not None:
-        check_page(given.html)
+        check_page(given.html, given.overwrite)
+    text = None if given.text is None else source(given.text)
     with progress_bar(f"explaining {given.name}") as progress:
         result = explain_run(
             given.run,
             given.name,
-            Place(given.split, given.at, given.words, given.context, given.text),
+            Place(given.split, given.at, given.words, given.context, text),
             reader=given.reader,
             against=given.against,
             top=given.top,

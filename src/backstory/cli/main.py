@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from backstory.cli.ranks import first_here
-from backstory.config.errors import NonFiniteError, UserError, nearest
+from backstory.config.errors import NonFiniteError, UserError, check_name
 
 VERBS = {
     "demo": "train, read, examine and report a small model on your own Python's documentation (5 minutes)",
@@ -85,8 +85,7 @@ def _run(arguments: list[str]) -> int:
 
         print(f"backstory {version('backstory')}")
         return 0
-    if verb not in VERBS:
-        raise UserError(f"there is no command '{verb}'{nearest(verb, VERBS)}; `backstory --help` lists them")
+    check_name(verb, VERBS, "command", "backstory --help")
     warnings.showwarning = _show_warning
     # Threads that wait for each other by spinning bring training to a crawl where something else runs on the same cores.
     # Read by OpenMP when torch is loaded; a short spin costs nothing on idle cores.

@@ -14,8 +14,9 @@ def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Itera
     Nothing is shown where there is no terminal.
     """
     console = Console(stderr=True)
-    counts = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit)
-    columns = (TextColumn("{task.description}"), BarColumn(None), counts, TimeRemainingColumn())
+    # Not as markup: a description may hold a path, and that square brackets.
+    counts = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit, markup=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(None), counts, TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(description, total=1)
         yield lambda done, total: bar.update(task, completed=done / size, total=total / size)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
 from backstory.cli.verbs import dispatch
+from backstory.config import plural
 from backstory.config.schema import between
 
 
@@ -37,9 +38,8 @@ def audit(arguments: Sequence[str]) -> int:
     opened = open_run(given.run, given.split, reader=given.reader, device=given.device, data_dir=given.data_dir)
     with progress_bar(f"auditing on {given.split}") as progress:
         _, report = read_audited(opened, given.rows, given.places, progress)
-    print(
-        f"{given.run}, {given.reader} reader, {given.split} split, {report.places} place{'s' if report.places > 1 else ''}"
-    )
+    places = f"{report.places} {plural('place', report.places)}"
+    print(f"{given.run}, {given.reader} reader, {given.split} split, {places}")
     for check, passed in report.checks.items():
         print(f"  {check.replace('_', ' '):<22} {'passed' if passed else 'FAILED'}")
     for failure in report.failures:

@@ -16,7 +16,9 @@ class Arguments:
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders.")]
     out: Path = Path("report.html")
-    """The page to write."""
+    """The page to write; one of Backstory that is there is replaced."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let --out take the place of any file."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,6 +29,6 @@ def main(arguments: Sequence[str]) -> int:
 
     if not given.runs:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
-    write(given.runs, given.out)
+    write(given.runs, given.out, given.overwrite)
     print(given.out)
     return 0

@@ -1,6 +1,6 @@
 """Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
 
-from backstory.config.errors import NonFiniteError, UserError, nearest
+from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
     EmbeddingConfig,
     LSTMConfig,
@@ -24,9 +24,11 @@ __all__ = [
     "TextConfig",
     "TrainingConfig",
     "UserError",
+    "check_name",
     "from_dict",
     "from_yaml",
     "nearest",
+    "plural",
     "to_dict",
     "to_yaml",
     "validate",

@@ -19,6 +19,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
+def check_name(name: str, known: Iterable[str], what: str, listing: str = "") -> None:
+    """Raise UserError, which says so, unless `name` is one of the known names of `what`.
+
+    `listing` is the command that lists them; without one the message does.
+    """
+    names = list(known)
+    if name not in names:
+        there = (
+            f"`{listing}` lists them" if listing else f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
+        )
+        raise UserError(f"there is no {what} '{name}'{nearest(name, names)}; {there}")
+
+
+def plural(unit: str, number: float | None = None) -> str:
+    """A unit in the plural, unless there is exactly one: `words`."""
+    return unit if number == 1 else f"{unit}s"
+
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
 

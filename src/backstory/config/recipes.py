@@ -3,7 +3,7 @@
 from importlib import resources
 from pathlib import Path
 
-from backstory.config.errors import UserError, nearest
+from backstory.config.errors import check_name
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file, from_yaml
 
@@ -19,8 +19,7 @@ def names() -> list[str]:
 
 def text(name: str) -> str:
     """The YAML of a packaged recipe, its header included. Raises UserError for an unknown name."""
-    if name not in names():
-        raise UserError(f"there is no recipe '{name}'{nearest(name, names())}; `backstory ls recipes` lists them")
+    check_name(name, names(), "recipe", "backstory ls recipes")
     return (resources.files("backstory") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
 
 

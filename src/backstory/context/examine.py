@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config import NonFiniteError, UserError, nearest
+from backstory.config import NonFiniteError, UserError, check_name
 from backstory.context.perturbations import Perturbation, Truncate
 from backstory.context.scorer import Scorer
 from backstory.context.statistics import effective_context, paired_interval
@@ -72,10 +72,7 @@ def examine(experiment: str, on: Examination, progress: Progress | None = None) 
 
 def check_experiment(name: str) -> None:
     """Raise UserError unless there is an experiment of that name."""
-    if name not in EXPERIMENTS:
-        raise UserError(
-            f"there is no experiment '{name}'{nearest(name, EXPERIMENTS)}; `backstory ls experiments` lists them"
-        )
+    check_name(name, EXPERIMENTS, "experiment", "backstory ls experiments")
 
 
 def _truncate(on: Examination, progress: Progress) -> dict[str, Any]:

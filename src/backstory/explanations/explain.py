@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from backstory.config import UserError, nearest
+from backstory.config import check_name
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.surprisal import surprisal
 
@@ -18,10 +18,7 @@ class Explanation:
 
 def check_explanation(name: str) -> None:
     """Raise UserError unless there is an explanation of that name."""
-    if name not in EXPLANATIONS:
-        raise UserError(
-            f"there is no explanation '{name}'{nearest(name, EXPLANATIONS)}; there is {', '.join(EXPLANATIONS)}"
-        )
+    check_name(name, EXPLANATIONS, "explanation", "backstory ls explanations")
 
 
 EXPLANATIONS = {

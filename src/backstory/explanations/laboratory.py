@@ -1,26 +1,29 @@
 """Explain a passage with a trained run: find it, read it with what comes before it, and write result.json."""
 
+import hashlib
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from backstory.config import UserError, nearest
+from backstory.config import UserError, check_name, nearest
 from backstory.explanations.explain import EXPLANATIONS, check_explanation
 from backstory.explanations.subject import Subject
 from backstory.explanations.words import LONGEST, spans
-from backstory.models import choose_device, choose_precision
-from backstory.models.loading import load_run
 from backstory.reading import Reader
-from backstory.reading.evaluation import READERS, Opened, open_run
+from backstory.reading.evaluation import READERS, Opened, open_reader, open_run, open_text
 from backstory.reports.passage import MOST_WORDS, Layer, Passage, to_json
 from backstory.storage.provenance import check_place, write_result
-from backstory.text import Dataset, encode_split
-from backstory.text.files import Source, digest, text_blocks
+
+FEW = 8
+"""Digits (hex) that tell texts and runs of one name apart in a folder's name."""
+SHORT = 40
+"""Characters of their names in it."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,8 @@ class Place:
     """Words of the passage, fewer where the text ends."""
     context: int | None = None
     """Tokens before it that are read; None: all there are."""
-    text: Path | None = None
-    """A text file of one's own in place of a split."""
-
-    @property
-    def source(self) -> str:
-        """The text as results name it."""
-        return self.text.name if self.text else self.split or "test"
+    text: Path | BinaryIO | None = None
+    """A text of one's own in place of a split: a file by its path, or one open for bytes, which is read to its end."""
 
 
 def explain_run(
@@ -68,23 +66,25 @@ def explain_run(
     check_explanation(name)
     path, place = Path(folder), place or Place()
     _check(place)
-    settings = {"precision": precision, "device": device, "data_dir": data_dir}
-    opened = _open(path, place, reader, **settings)
+    how = {"reader": reader, "precision": precision, "device": device}
+    if place.text is None:
+        opened = open_run(path, place.split or "test", **how, data_dir=data_dir)
+    else:
+        opened = open_text(path, place.text, **how)
+    source = _source(place, opened)
     if place.at >= len(opened.split.ids):
-        raise UserError(
-            f"--at {place.at} is beyond the {place.source} text, which has {len(opened.split.ids):,} tokens"
-        )
-    other = None if against is None else _open_other(against, path, place, reader, opened, **settings)
+        raise UserError(f"--at {place.at} is beyond the {source} text, which has {len(opened.split.ids):,} tokens")
+    other = None if against is None else _open_other(against, path, place, opened, data_dir, how)
     compared = None if against is None else against if against in READERS else Path(against).resolve().name
-    destination = Path(out or path / _folder(name, place, opened, compared))
+    destination = Path(out or path / _folder(name, place, opened, against, top, layer))
     check_place(destination, "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
-    subject = _subject(opened, place, top, other and other.reader, compared or "")
+    subject = _subject(opened, place, top, other, compared or "")
     explained = EXPLANATIONS[name].run(subject, progress or (lambda done, total: None))
     words, layers = tuple(span.word for span in subject.spans), _led_by(layer, explained.layers)
     figures = {
         "explanation": name,
-        "text": place.source,
+        "text": source,
         "at": place.at,
         "context": subject.start,
         "tokens": len(subject.ids) - subject.start,
@@ -107,43 +107,40 @@ def _check(place: Place) -> None:
         raise UserError(f"a passage has 1 to {MOST_WORDS:,} words, not {place.words:,}; choose fewer with --words")
 
 
-def _open(path: Path, place: Place, reader: str, **settings: Any) -> Opened:
-    """The run with the split, or with a text of one's own in the place of a corpus."""
-    if place.text is None:
-        return open_run(path, place.split or "test", reader=reader, **settings)
-    if reader not in READERS:
-        raise UserError(f"there is no reader '{reader}'{nearest(reader, READERS)}; `backstory ls readers` lists them")
-    device = choose_device(settings["device"])
-    run, source = load_run(path, device), Source(place.text)
-    text = "".join(text_blocks(source, as_is=run.vocabulary.tokenizer.unit == "byte"))
-    split = encode_split(run.vocabulary, text, str(place.text))
-    dataset = Dataset(place.text.name, run.vocabulary, {split.name: split}, digest(source), f"the file {place.text}")
-    return Opened(run, dataset, split, READERS[reader].make(run, choose_precision(settings["precision"], device)))
+def _source(place: Place, opened: Opened) -> str:
+    """The text as results name it."""
+    return opened.split.name if place.text is None else opened.dataset.corpus
 
 
-def _open_other(against: str, path: Path, place: Place, reader: str, opened: Opened, **settings: Any) -> Opened:
-    """The other reader of the same run, or the same reader of another run. Raises UserError unless they can be compared."""
+def _open_other(
+    against: str, path: Path, place: Place, opened: Opened, data_dir: Path | None, how: dict[str, str]
+) -> Reader:
+    """The other reader of the same run, or the same reader of another run. Raises UserError unless they can be compared.
+
+    A text of one's own is not read again: it may be a pipe, and its ids are those of the vocabulary that both runs have.
+    """
     if against in READERS:
-        return _open(path, place, against, **settings)
+        return open_reader(path, **{**how, "reader": against})[1]
     folder = Path(against)
     if not folder.is_dir():
         raise UserError(
             f"'{against}' is neither a reader{nearest(against, READERS)} nor a run folder; "
             f"`backstory ls readers` lists the readers"
         )
-    other = _open(folder, place, reader, **settings)
-    if other.dataset.vocabulary.words != opened.dataset.vocabulary.words:
+    theirs = open_run(folder, opened.split.name, **how, data_dir=data_dir) if place.text is None else None
+    run, other = (theirs.run, theirs.reader) if theirs else open_reader(folder, **how)
+    if run.vocabulary.words != opened.dataset.vocabulary.words:
         raise UserError(f"{folder} has another vocabulary than {path}, so their surprisals do not compare")
-    if not np.array_equal(other.split.ids, opened.split.ids):
-        raise UserError(f"{folder} reads another text as its {place.source} split than {path}; give --text")
+    if theirs and not np.array_equal(theirs.split.ids, opened.split.ids):
+        raise UserError(f"{folder} reads another text as its {opened.split.name} split than {path}; give --text")
     return other
 
 
 def _led_by(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
     """The layers with the one of that name first. Raises UserError unless it is there and can colour words."""
     named = {layer.name: layer for layer in layers if layer.kind in ("sequential", "diverging", "weights")}
-    if name is not None and name not in named:
-        raise UserError(f"there is no layer '{name}'{nearest(name, named)}; there are {', '.join(named)}")
+    if name is not None:
+        check_name(name, named, "layer")
     return tuple(sorted(layers, key=lambda layer: layer.name != name))
 
 
@@ -157,20 +154,28 @@ def _subject(opened: Opened, place: Place, top: int, against: Reader | None, nam
 
 
 def _title(place: Place, opened: Opened) -> str:
-    text = f"{opened.dataset.corpus} ({place.source})" if place.text is None else place.source
+    source = _source(place, opened)
+    text = f"{opened.dataset.corpus} ({source})" if place.text is None else source
     return f"{text}, from {opened.dataset.vocabulary.tokenizer.unit} {place.at:,}" if place.at else text
 
 
-def _folder(name: str, place: Place, opened: Opened, against: str | None) -> str:
+def _folder(name: str, place: Place, opened: Opened, against: str | None, top: int, layer: str | None) -> str:
     """The result's folder in the run: whatever is not usual is in its name, so that no passage takes another's place."""
+    other = against
+    if against is not None and against not in READERS:
+        folder = Path(against).resolve()
+        other = f"{folder.name[:SHORT]}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:FEW]}"
+    text = f"{opened.dataset.corpus[:SHORT]}-{opened.dataset.fingerprint[:FEW]}"
     parts = (
-        (place.source, "test" if place.text is None else ""),
+        (opened.split.name if place.text is None else text, "test"),
         (f"at{place.at}", "at0"),
         (f"words{place.words}", "words200"),
         (f"context{place.context}", "contextNone"),
         (opened.reader.name, "static"),
         (opened.reader.precision.name, "float32"),
-        (f"against-{against}", "against-None"),
+        (f"against-{other}", "against-None"),
+        (f"top{top}", "top5"),
+        (f"layer-{layer}", "layer-None"),
     )
     told = "-".join(["explain", name, *(part for part, usual in parts if part != usual)])
     return re.sub(r"[^\w.-]+", "_", told)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
+from backstory.config import UserError, plural
 from backstory.storage.provenance import processor
 
 
@@ -71,4 +71,5 @@ def device_name(device: torch.device) -> str:
     """The device with its make: `cpu (AMD EPYC, 2 threads)`."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
-    return f"cpu ({processor()}, {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''})"
+    threads = torch.get_num_threads()
+    return f"cpu ({processor()}, {threads} {plural('thread', threads)})"

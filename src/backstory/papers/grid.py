@@ -5,7 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from backstory.config import UserError, from_yaml, nearest
+from backstory.config import check_name, from_yaml
 from backstory.config.schema import between
 from backstory.config.strict import from_file
 from backstory.papers.published import Metric
@@ -120,9 +120,6 @@ def load(name_or_path: str) -> Grid:
     """A packaged grid by its name, or one's own by the path of its YAML file. Raises UserError; `plan` checks the rest."""
     if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
         return from_file(Grid, Path(name_or_path))
-    if name_or_path not in names():
-        raise UserError(
-            f"there is no grid '{name_or_path}'{nearest(name_or_path, names())}; `backstory ls grids` lists them"
-        )
+    check_name(name_or_path, names(), "grid", "backstory ls grids")
     text = (resources.files("backstory.papers") / "grids" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
     return from_yaml(Grid, text, f"grid {name_or_path}")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
+from backstory.config import RunConfig, UserError, check_name, from_dict, recipes, to_dict
 from backstory.context.examine import check_experiment
 from backstory.papers.grid import Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.papers.published import figure, paper
@@ -63,9 +63,9 @@ def chosen(runs: Sequence[Run], only: Iterable[str], grid: Grid) -> list[Run]:
     """The runs of the named rows; all where none is named. Raises UserError for a name that no run has."""
     wanted, known = list(only), list(dict.fromkeys(run.row for run in runs))
     for name in wanted:
-        if name not in known:
-            elsewhere = " at this scale" if name in [row.name for row in grid.rows] else nearest(name, known)
-            raise UserError(f"there is no row '{name}'{elsewhere}; there are {', '.join(known)}")
+        if name not in known and name in [row.name for row in grid.rows]:
+            raise UserError(f"there is no row '{name}' at this scale; there are {', '.join(known)}")
+        check_name(name, known, "row")
     return [run for run in runs if not wanted or run.row in wanted]
 
 
@@ -91,8 +91,8 @@ def _check_row(row: Row, grid: Grid, where: str) -> None:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
     _unique([f"{r.split} with {r.reader}" for r in row.readings], f"{where}: two readings of", "leave one out")
     for reading in row.readings:
-        _known(reading.split, SPLITS, "split", where)
-        _known(reading.reader, READERS, "reader", where)
+        _told(where, check_name, reading.split, SPLITS, "split")
+        _told(where, check_name, reading.reader, READERS, "reader")
         if reading.published is not None:
             _check_published(reading.published, reading, grid, where)
     if not (row.small or row.full):
@@ -113,7 +113,7 @@ def _check_setup(setup: Setup, where: str) -> None:
     _unique(places, f"{where}: two examinations", "leave one out")
     for examination in setup.examinations:
         _told(where, check_experiment, examination.experiment)
-        _known(examination.split, SPLITS, "split", where)
+        _told(where, check_name, examination.split, SPLITS, "split")
     check = from_dict(RunConfig, _settings(setup, where), where)
     _told(where, check_settings, check.training)
 
@@ -159,7 +159,7 @@ def _check_published(published: Published, reading: Reading, grid: Grid, where: 
 def _check_claim(claim: Claim, grid: Grid, where: str) -> None:
     rows = {row.name: row for row in grid.rows}
     for side in (claim.better, claim.than):
-        _known(side.row, rows, "row", where)
+        _told(where, check_name, side.row, rows, "row")
         if not any(reads(reading, side) for reading in rows[side.row].readings):
             raise UserError(f"{where}: row {side.row} does not read {side.split} with the {side.reader} reader")
     if claim.better == claim.than:
@@ -173,20 +173,15 @@ def reads(reading: Reading, side: Side) -> bool:
     return (reading.split, reading.reader) == (side.split, side.reader)
 
 
-def _known(name: str, known: Iterable[str], what: str, where: str) -> None:
-    if name not in known:
-        raise UserError(f"{where}: there is no {what} '{name}'{nearest(name, known)}; there are {', '.join(known)}")
-
-
 def _unique(values: Sequence[object], problem: str, remedy: str) -> None:
     twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
     if twice is not None:
         raise UserError(f"{problem} {twice}; {remedy}")
 
 
-def _told(where: str, call: Any, argument: Any) -> Any:
+def _told(where: str, call: Any, *arguments: Any) -> Any:
     """What the call gives; a UserError of it is told with where it came about."""
     try:
-        return call(argument)
+        return call(*arguments)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from backstory.config import plural
 from backstory.models import choose_device
 from backstory.papers import outcome
 from backstory.papers.display import Display
@@ -15,7 +16,7 @@ from backstory.papers.grid import Grid, Scale, load
 from backstory.papers.plan import Run, chosen, runs_of
 from backstory.papers.progress import DONE, FAILED, Standing, minutes_to_go, standings
 from backstory.papers.runner import run_all, threads
-from backstory.reports.formats import duration, plural
+from backstory.reports.formats import duration
 from backstory.storage.lock import locked
 from backstory.storage.provenance import now, write_result
 from backstory.text import prepare

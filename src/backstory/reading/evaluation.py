@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from backstory.config import UserError, nearest, to_dict
+from backstory.config import UserError, check_name, to_dict
 from backstory.models import Precision, Prediction, choose_device, choose_precision, device_name
 from backstory.models.loading import LoadedRun, load_run
 from backstory.reading.audit import Audit, AuditReport
@@ -63,8 +63,7 @@ def open_reader(
     folder: Path | str, reader: str = "static", precision: str = "float32", device: str = "auto"
 ) -> tuple[LoadedRun, Reader]:
     """Load a run and make a reader over it. Raises UserError."""
-    if reader not in READERS:
-        raise UserError(f"there is no reader '{reader}'{nearest(reader, READERS)}; `backstory ls readers` lists them")
+    check_name(reader, READERS, "reader", "backstory ls readers")
     chosen = choose_device(device)
     run = load_run(Path(folder), chosen)
     return run, READERS[reader].make(run, choose_precision(precision, chosen))
@@ -82,10 +81,7 @@ def open_run(
     """Load a run and its corpus for reading. Raises UserError, also when the corpus is not the one it was trained on."""
     run, made = open_reader(folder, reader, precision, device)
     dataset = prepare(*run.text_source(data_dir))
-    if split not in dataset.splits:
-        raise UserError(
-            f"there is no split '{split}'{nearest(split, dataset.splits)}; there are {', '.join(dataset.splits)}"
-        )
+    check_name(split, dataset.splits, "split")
     if dataset.fingerprint != run.corpus["fingerprint"]:
         raise UserError(
             f"the corpus {dataset.corpus} is not the text that {folder} was trained on; give that text, or train again"

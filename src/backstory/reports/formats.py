@@ -29,11 +29,6 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else decimal(value, 1 if abs(value) < 1000 else 0) + "%"
 
 
-def plural(unit: str, number: float | None = None) -> str:
-    """A unit in the plural, unless there is exactly one: `words`."""
-    return unit if number == 1 else f"{unit}s"
-
-
 def duration(seconds: float | None) -> str:
     """A span of time in its two largest parts: `65 s` is `1 min 5 s`."""
     if seconds is None or not math.isfinite(seconds):

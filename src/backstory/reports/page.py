@@ -20,6 +20,8 @@ from backstory.storage.atomic import write_atomically
 # The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SCRIPT_POLICY = f"{_POLICY}; script-src '{passage_html.SCRIPT_HASH}'"
+_GENERATOR = '<meta name="generator" content="Backstory">'
+"""In the head of every page; by it a page is known for one of ours, which the next may replace."""
 _SHOWN = ("training", "evaluation", "reproduction", "sample", "explanation")
 """Kinds with a place of their own on the page."""
 
@@ -60,6 +62,7 @@ def document(title: str, lede: str, body: str, footer: str, script: bool) -> str
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{_GENERATOR}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{_SCRIPT_POLICY if script else _POLICY}">
 <title>{escape(title)} – Backstory report</title>
@@ -80,20 +83,35 @@ def document(title: str, lede: str, body: str, footer: str, script: bool) -> str
 """
 
 
-def write(folders: Sequence[Path], out: Path) -> None:
+def write(folders: Sequence[Path], out: Path, overwrite: bool = False) -> None:
     """Render the report into `out`, which is replaced whole or not at all.
 
-    Raises UserError as `render` does, and if `out` cannot be written.
+    Raises UserError as `render`, `check_page` and `write_page` do.
     """
+    check_page(out, overwrite)
     write_page(out, render(folders))
 
 
-def check_page(out: Path) -> None:
-    """Raise UserError where a page cannot be written: better before long work than after it."""
+def check_page(out: Path, overwrite: bool = False) -> None:
+    """Raise UserError where a page cannot be written: better before long work than after it.
+
+    A file that is there is replaced if it is a page of ours, or with `overwrite`.
+    """
     there = out.parent.is_dir() and os.access(out.parent, os.W_OK | os.X_OK)
-    if out.is_dir() or not there:
-        problem = "it is a folder" if out.is_dir() else f"{out.parent} is no folder that can be written to"
+    if not there or (out.exists() and not out.is_file()):
+        kind = "a folder" if out.is_dir() else "not a regular file"
+        problem = f"it is {kind}" if there else f"{out.parent} is no folder that can be written to"
         raise UserError(f"cannot write {out}: {problem}; choose another place for the page")
+    if not overwrite and out.exists() and not _is_ours(out):
+        raise UserError(f"{out} exists and is no page of Backstory; choose another place for the page or --overwrite")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _GENERATOR.encode() in file.read(1024)
+    except OSError:
+        return False
 
 
 def write_page(out: Path, page: str) -> None:
@@ -101,7 +119,7 @@ def write_page(out: Path, page: str) -> None:
     try:
         write_atomically(out, page)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; choose another place for the report") from None
+        raise UserError(f"cannot write {out}: {error.strerror}; choose another place for the page") from None
 
 
 def _own_names(runs: Sequence[RunResults]) -> list[RunResults]:

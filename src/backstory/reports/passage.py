@@ -136,7 +136,7 @@ def from_json(data: Mapping[str, Any], source: str) -> Passage:
         words = tuple(Word(_text(w["text"]), _text(w.get("before", " "))) for w in data["words"])
         layers = tuple(_layer(layer) for layer in data["layers"])
         return Passage(words, layers, _text(data["title"]), _text(data.get("note", "")))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise UserError(
             f"{source} is damaged: its passage cannot be read ({reason}); remove it and run its command again"

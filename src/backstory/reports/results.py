@@ -10,6 +10,7 @@ import yaml
 
 from backstory.config import UserError
 from backstory.reports.shapes import SCHEMA, check
+from backstory.storage.documents import parse
 
 Record = Mapping[str, Any]
 
@@ -100,8 +101,9 @@ def read(folder: Path) -> RunResults:
 def result_from(text: str, source: str) -> Result:
     """One result from the text of its file; `source` names the file in messages. Raises UserError as `read` does."""
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        data = parse(text.encode())
+        json.dumps(data, ensure_ascii=False).encode()  # half a character, which JSON can escape, can be written nowhere
+    except ValueError:
         raise UserError(f"{source} is damaged (not valid JSON); remove it and run its command again") from None
     if not isinstance(data, dict):
         raise UserError(f"{source} is not a result file (it holds no JSON object); remove it")
@@ -151,7 +153,7 @@ def read_log(path: Path) -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = parse(line.encode())
         except ValueError:
             record = None
         if not isinstance(record, dict):

@@ -8,8 +8,9 @@ from html import escape
 
 import yaml
 
+from backstory.config import plural
 from backstory.reports import formats
-from backstory.reports.formats import MISSING, count, decimal, plural
+from backstory.reports.formats import MISSING, count, decimal
 from backstory.reports.results import Record, Result, RunResults
 from backstory.reports.words import audit_word, effective_context
 

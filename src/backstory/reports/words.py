@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from backstory.config import plural
 from backstory.reports import formats
-from backstory.reports.formats import count, percent, plural
+from backstory.reports.formats import count, percent
 from backstory.reports.results import Record, Result, RunResults
 
 MOST_TOLD = 3
@@ -18,6 +19,13 @@ def audit_word(figures: Record) -> str:
     if audit is None:
         return "not audited"
     return "audited" if audit["passed"] else "AUDIT FAILED"
+
+
+def verdict(audit: Record) -> str:
+    """How an audit ended, in words: `passed at 8 places`, or `FAILED` and why."""
+    if audit["passed"]:
+        return f"passed at {count(audit['places'])} {plural('place', audit['places'])}"
+    return f"FAILED: {'; '.join(audit['failures'])}"
 
 
 def failures(result: Result) -> tuple[str, ...]:
@@ -156,7 +164,9 @@ def passage_summary(result: Result) -> str:
     unit = str(f.get("unit", "token"))
     reader = "" if f.get("reader") == "static" else f" with the {f.get('reader')} reader"
     other = f.get("against_nats_per_token")
-    against = f", against {formats.perplexity(math.exp(min(other, 700)))} with {f.get('against')}" if other else ""
+    against = ""
+    if isinstance(other, int | float):
+        against = f", against {formats.perplexity(math.exp(min(other, 700)))} with {f.get('against')}"
     before = f"{count(f['context'])} {plural(unit, f['context'])} before them were" if f["context"] else "nothing was"
     return (
         f"{result.name} reads these {count(f['tokens'])} {plural(unit, f['tokens'])}{reader} at perplexity "

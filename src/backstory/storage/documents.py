@@ -13,13 +13,15 @@ MOST = 2_000_000
 def parse(data: bytes) -> Any:
     """The value of a JSON document in UTF-8.
 
-    Raises ValueError for anything else: also for a key that stands twice, numbers that are not finite, and lists that are
-    too deep or too many.
+    Raises ValueError for anything else: also for a key that stands twice, numbers that are not finite or that no float can
+    hold, and lists that are too deep or too many.
     """
     if data.count(b"[") + data.count(b"{") > MOST:
         raise ValueError("it holds too many lists")
     try:
-        return json.loads(data.decode(), object_pairs_hook=_mapping, parse_constant=_number, parse_float=_number)
+        return json.loads(
+            data.decode(), object_pairs_hook=_mapping, parse_constant=_number, parse_float=_number, parse_int=_whole
+        )
     except RecursionError:
         raise ValueError("its lists are too deep") from None
 
@@ -36,6 +38,12 @@ def _number(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a finite number")
     return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 300:
+        raise ValueError("a number of hundreds of digits")
+    return int(text)
 
 
 def conforms(value: Any, hint: Any) -> bool:

@@ -30,7 +30,8 @@ def raw_blocks(source: Source) -> Iterator[bytes]:
     left = float("inf") if source.end is None else source.end - source.start
     with open_file(source.path) as file:
         try:
-            file.seek(source.start)
+            if source.start:  # a pipe cannot be asked
+                file.seek(source.start)
             while left > 0 and (block := file.read(int(min(BLOCK, left)))):
                 left -= len(block)
                 yield block

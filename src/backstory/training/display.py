@@ -20,9 +20,9 @@ class Display:
     def __init__(self, console: Console, total_tokens: int, done_tokens: int) -> None:
         self.console = console
         self._columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(None),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeRemainingColumn(),
         )
         self._bar = Progress(*self._columns, console=console, disable=not console.is_terminal, transient=True)

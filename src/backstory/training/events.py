@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from backstory.config import UserError, nearest
+from backstory.config import UserError, check_name
 from backstory.training.metrics import MetricsLog
 
 
@@ -60,10 +60,7 @@ TRACKERS: dict[str, Callable[[Path, int], Tracker]] = {TENSORBOARD: TensorBoard,
 def check_trackers(names: Sequence[str]) -> None:
     """Raise UserError for a tracker that is unknown or not installed."""
     for name in names:
-        if name not in TRACKERS:
-            raise UserError(
-                f"there is no tracker '{name}'{nearest(name, TRACKERS)}; --track takes {', '.join(TRACKERS)}"
-            )
+        check_name(name, TRACKERS, "tracker")
         if find_spec(name) is None:
             raise UserError(f"--track {name} needs the package {name}: pip install 'backstory[track]'")
 

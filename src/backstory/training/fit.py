@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from backstory.config import RunConfig, UserError, to_dict, validate
+from backstory.config import RunConfig, UserError, plural, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
@@ -176,7 +176,7 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
     progress, config, corpus, ranks = _known(checkpoint)
     if ranks != trainer.ranks.world:
         raise UserError(
-            f"{path} was trained by {ranks} rank{'s' if ranks > 1 else ''}, not {trainer.ranks.world}; go on with "
+            f"{path} was trained by {ranks} {plural('rank', ranks)}, not {trainer.ranks.world}; go on with "
             + (
                 f"torchrun --nproc-per-node {ranks} -m backstory train"
                 if ranks > 1

@@ -3,7 +3,7 @@
 import importlib
 from importlib import resources
 
-from backstory.config import UserError, nearest
+from backstory.config import check_name
 from backstory.papers.published.paper import Figure, Metric, Paper
 
 __all__ = ["Figure", "Metric", "Paper", "figure", "names", "paper"]
@@ -18,8 +18,7 @@ def names() -> list[str]:
 
 def paper(name: str) -> Paper:
     """A paper by its name. Raises UserError for an unknown one."""
-    if name not in names():
-        raise UserError(f"there is no paper '{name}'{nearest(name, names())}; there are {', '.join(names())}")
+    check_name(name, names(), "paper")
     return importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PAPER
 
 
@@ -27,7 +26,5 @@ def figure(reference: str) -> tuple[Figure, str]:
     """A figure by PAPER/FIGURE (`awd-lstm/ptb-test`), and where it stands in words. Raises UserError."""
     name, _, key = reference.partition("/")
     found = paper(name)
-    if key not in found.figures:
-        known = ", ".join(found.figures)
-        raise UserError(f"{name} has no figure '{key}'{nearest(key, found.figures)}; there are {known}")
+    check_name(key, found.figures, f"figure of {name}")
     return found.figures[key], f"{found.cited}, {found.figures[key].where}"
