@@ -65,7 +65,7 @@ def test_lines_say_what_is_new_only() -> None:
     assert text.splitlines() == [
         "a-seed1: running, epoch 1 of 3",
         "a-seed1: running, epoch 2 of 3, validation perplexity 99.5",
-        "a-seed1: failed: train ended [badly], validation perplexity 99.5",
+        "a-seed1: failed: train ended [badly]",
     ]
 
 

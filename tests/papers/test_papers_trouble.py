@@ -1,5 +1,6 @@
 """Crashes and damage: a folder is never blocked, no process is left behind, and a run's trouble is that run's alone."""
 
+import json
 import os
 import shutil
 import signal
@@ -172,3 +173,28 @@ def test_a_stop_is_told_as_that_of_a_training(desk: Path, monkeypatch: pytest.Mo
         reproduce.Reproduction.plan("grid.yaml", "small").run(1)
     assert (stopped.value.signal, stopped.value.exit_code) == (signal.SIGTERM, 143)
     assert main(["reproduce", "grid.yaml"]) == 143
+
+
+def test_contexts_longer_than_the_text_are_told_before_anything_runs(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = grid()
+    changed["rows"][0]["small"]["examinations"][0]["maximum_context"] = 1000
+    write(changed)
+    assert main(["reproduce", "grid.yaml"]) == 2
+    assert "row plain, its examination: the text has" in (told := capsys.readouterr().err)
+    assert "a smaller maximum_context" in told and not Path("runs").exists()
+
+
+def test_a_claim_about_a_run_that_failed_after_its_reading_is_not_judged(
+    reproduced: Reproduced, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(reproduced.folder / "runs", desk / "runs")
+    shutil.rmtree(desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "examine-truncate-valid")
+    write(grid())
+    # The checkpoints are gone, so that the examination which is to be made again fails.
+    shutil.rmtree(desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "checkpoints")
+    assert main(["reproduce", "grid.yaml"]) == 1
+    found = json.loads((desk / "runs" / "grid-small" / "result.json").read_text())["figures"]
+    assert found["failed"] == 1 and len(found["runs"][0]["readings"]) == 1
+    assert (found["claims"][0]["verdict"], found["claims"][0]["gain"]) == ("runs are missing: no claim", None)

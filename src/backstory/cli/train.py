@@ -81,7 +81,7 @@ def run_training(
     except Stopped as stopped:
         if first_here():
             print(f"backstory: {stopped}", file=sys.stderr)
-        return 128 + stopped.signal
+        return stopped.exit_code
     if not result:  # the first rank tells
         return 0
     figures = result["figures"]

@@ -37,7 +37,7 @@ class Display:
             return
         for standing in found:
             line = f"{standing.run.name}: {state(standing)}"
-            if standing.valid is not None:
+            if standing.valid is not None and not standing.problem:
                 line += f", validation perplexity {perplexity(standing.valid)}"
             if self._said.get(standing.run.name, f"{standing.run.name}: waiting") != line:
                 self._said[standing.run.name] = line

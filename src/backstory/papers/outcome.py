@@ -141,14 +141,17 @@ def _claim(claim: Claim, grid: Grid, planned: dict[str, list[Record]]) -> Record
         "than": vars(claim.than),
         "published_gain": round(than - better, 6) if better is not None and than is not None else None,
         "seeds": [len(readings) for readings in found],
-        **vars(_judged(found, [len(planned[side.row]) for side in sides])),
+        **vars(_judged(found) if all(_whole(planned[side.row], side) for side in sides) else Judgement(MISSING)),
     }
 
 
-def _judged(found: Sequence[dict[int, Record]], planned: Sequence[int]) -> Judgement:
-    """The judgement on two sides of readings by seed, which there is of whole and honest ones only."""
-    if any(len(readings) < number for readings, number in zip(found, planned, strict=True)):
-        return Judgement(MISSING)
+def _whole(runs: Sequence[Record], side: Side) -> bool:
+    """Whether every run of a side is finished and was read so."""
+    return all(run["state"] == DONE for run in runs) and len(_readings(runs, side)) == len(runs)
+
+
+def _judged(found: Sequence[dict[int, Record]]) -> Judgement:
+    """The judgement on two sides of readings by seed, which there is of honest ones only."""
     if any(r["audited"] is False for readings in found for r in readings.values()):
         return Judgement(AUDIT_FAILED)
     better, than = ({seed: r["value"] for seed, r in readings.items()} for readings in found)

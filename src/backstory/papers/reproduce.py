@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from backstory.config import plural
+from backstory.config import UserError, plural
+from backstory.context.examine import check_length
 from backstory.models import choose_device
 from backstory.papers import outcome
 from backstory.papers.display import Display
@@ -100,8 +101,15 @@ class Reproduction:
         waiting = [run for run in self.todo if not self.folder.finished(run)]
         for device in {run.config.training.device for run in waiting}:
             choose_device(device)
-        for text in {run.config.text for run in waiting}:
-            prepare(text, data_dir)
+        datasets = {text: prepare(text, data_dir) for text in {run.config.text for run in waiting}}
+        for run in waiting:
+            for examination in run.examinations:
+                split = datasets[run.config.text].splits[examination.split]
+                try:
+                    check_length(len(split.ids), examination.maximum_context)
+                except UserError as error:
+                    told = str(error).replace("--maximum-context", "maximum_context")
+                    raise UserError(f"row {run.row}, its examination: {told}") from None
 
     def _write(self, found: list[Standing], started: str) -> dict[str, Any]:
         name = Path(self.name).stem

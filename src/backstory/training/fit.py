@@ -30,15 +30,7 @@ from backstory.training.memory import Text, check_memory
 from backstory.training.metrics import MetricsLog, check_log, read_events
 from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
 from backstory.training.stages import check_settings, last_epoch
-from backstory.training.stopping import StopRequest
-
-
-class Stopped(Exception):
-    """Training was asked to stop by a signal, and saved a checkpoint; `signal` is its number."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(f"{folder} is stopped and saved; go on with the same command and --resume")
-        self.signal = number
+from backstory.training.stopping import Stopped, StopRequest
 
 
 def train(
@@ -139,7 +131,9 @@ def _train(trainer: Trainer, log: Events, display: Display, changed: bool) -> No
     finally:
         log.close()
     if stop.signal is not None and not trainer.progress.finished:
-        raise Stopped(trainer.folder.path, stop.signal)
+        raise Stopped(
+            f"{trainer.folder.path} is stopped and saved; go on with the same command and --resume", stop.signal
+        )
 
 
 def _written(folder: RunFolder) -> dict[str, Any] | None:
