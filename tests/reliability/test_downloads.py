@@ -1,6 +1,5 @@
 """Downloads from an honest server: whole, once, from the first address that works, one at a time, whatever is killed."""
 
-import contextlib
 import json
 import os
 import shutil
