@@ -35,7 +35,9 @@ ul.lede { font-size: 1.0625rem; line-height: 1.6; padding-left: 1.1rem; margin: 
 .note, figcaption, footer { font: 0.875rem/1.55 var(--sans); color: var(--soft); }
 .alarm { color: var(--alarm); font-weight: 600; }
 .scroll, pre { overflow-x: auto; scrollbar-width: thin; scrollbar-color: var(--line) transparent; }
-.scroll { margin: 1rem 0; }
+/* A shade at the right edge says that there is more; what covers it scrolls along, and lies over it at the end. */
+.scroll { margin: 1rem 0; background: linear-gradient(to left, var(--paper) 40%, transparent) 100% 0 / 3.5rem 100% local,
+  linear-gradient(to left, var(--line), transparent) 100% 0 / 1.75rem 100% scroll; background-repeat: no-repeat; }
 .scroll:focus-visible, summary:focus-visible { outline: 2px solid var(--series-blue); outline-offset: 3px; }
 table { border-collapse: collapse; font: 0.875rem/1.45 var(--sans); font-variant-numeric: tabular-nums; min-width: 100%;
   overflow-wrap: normal; }
