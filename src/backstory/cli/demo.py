@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.cli.train import run_training
     from backstory.context import examine_run
-    from backstory.explanations import explain_run
+    from backstory.explanations import Place, explain_run
     from backstory.reading import evaluate, generate
     from backstory.reports import write
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         print(text, end="", flush=True)
     print()
     console.rule("[bold]5. report[/]", align="left")
-    explain_run(out)
+    explain_run(out, place=Place(at=PASSAGE))
     page = out / "report.html"
     write([out], page)
     print(
@@ -75,5 +75,7 @@ NEXT = (
     ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model, every setting in a file"),
 )
 PROMPT = "Return a list of"
+PASSAGE = 1000
+"""Token of the test text at which the passage of the report begins."""
 TARGETS = 1000
 """Enough for an interval of the effective context that means something, in some twenty seconds."""

@@ -226,7 +226,9 @@ def _samples(runs: Sequence[RunResults]) -> str:
     for run in runs:
         for result in run.of_kind("sample"):
             f = result.figures
-            settings = ", ".join(f"{key.replace('_', ' ')} {plain(value)}" for key, value in f["settings"].items())
+            settings = ", ".join(
+                f"{key.replace('_', ' ')} {plain(v)}" for key, v in f["settings"].items() if v is not None
+            )
             after = " after the grey words" if f["prompt"] else ""
             parts += [
                 f"<h3>{escape(run.name)}</h3>" if len(runs) > 1 else "",
