@@ -357,6 +357,7 @@ def test_a_checkpoint_of_another_version_is_refused(
         ("best_epoch", 7),
         ("history", []),
         ("history", ["1.0"]),
+        ("history", [1e308]),
         ("epoch_sums", {"nats": "1"}),
         ("epoch_sums", {}),
         ("epoch_tokens", 0),

@@ -64,7 +64,13 @@ class Progress:
     def _check(self) -> None:
         """Raise ValueError for numbers that cannot be those of one run."""
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
+        listed = {
+            "history": self.history,
+            "epoch_sums": self.epoch_sums.values(),
+            "window_sums": self.window_sums.values(),
+        }
         wrong = [n for n, value in numbers.items() if not (0 if type(value) is int else -(2**53)) <= value < 2**53]
+        wrong += [name for name, values in listed.items() if any(abs(value) >= 2**53 for value in values)]
         validated = self.epoch - 1  # epochs, of which fine-tuning remembers only its own
         possible = {
             "epoch": self.epoch >= 1,
