@@ -259,3 +259,13 @@ def test_a_link_is_not_removed_on_overwriting(finished: Path, tiny_config: RunCo
     with pytest.raises(UserError, match="checkpoints is a link, and what it leads to is not removed"):
         quietly(tiny_config, finished, mode="overwrite")
     assert contents(finished) == before
+
+
+def test_a_first_line_of_the_log_that_was_torn_is_begun_again(
+    finished: Path, tiny_config: RunConfig, quietly: Train
+) -> None:
+    shutil.rmtree(finished / "checkpoints")
+    (finished / "result.json").unlink()
+    (finished / "metrics.jsonl").write_text('{"event": "steps", "step": 2')
+    quietly(tiny_config, finished, mode="resume")
+    assert [e["epoch"] for e in read_events(finished / "metrics.jsonl", "epoch")] == [1]

@@ -196,8 +196,9 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
 
 def _check_beginning(folder: RunFolder) -> None:
     """Raise UserError where a run without a checkpoint had got further than its first epoch: it has lost some."""
-    epochs = read_events(folder.metrics, "epoch") if folder.metrics.is_file() else []
-    if len(epochs) > 1 or (folder.path / RESULT).is_file():
+    # Counted in the raw text: the last line may have been torn.
+    epochs = folder.metrics.read_bytes().count(b'{"event": "epoch"') if folder.metrics.is_file() else 0
+    if epochs > 1 or (folder.path / RESULT).is_file():
         raise UserError(
             f"{folder.path} was trained, but {folder.checkpoints} has nothing left to go on from; "
             "put it back, or start again with --overwrite"
