@@ -1,5 +1,6 @@
 """Ranks of a distributed run, as `torchrun` starts them: each owns rows of the batch and carries their state; one model."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from backstory.config import UserError
+from backstory.training.stopping import Stopped
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,16 @@ def joined() -> Iterator[Ranks]:
     dist.init_process_group(backend, timeout=timedelta(days=7))
     try:
         yield Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+        dist.barrier()  # a rank that ends while others still talk to it breaks them, or itself
+    except Stopped:  # all of them are
+        dist.barrier()
+        raise
     except (dist.DistError, RuntimeError) as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
             raise UserError("another rank has ended, and this one with it") from error
         raise
     finally:
+        gc.collect()  # what averages gradients refers to itself, and holds on to the group
         dist.destroy_process_group()
 
 
