@@ -86,7 +86,7 @@ def test_a_stopped_run_resumes_bit_for_bit(ranks: int, tiny_config: RunConfig, t
         time.sleep(0.002)
     os.kill(children(process)[-1], signal.SIGTERM)
     _, said = process.communicate(timeout=120)
-    assert not (broken / "result.json").exists(), "it was not stopped in the middle"
+    assert not (broken / "result.json").exists(), f"it was not stopped in the middle: {said}"
     assert any("go on with the same command and --resume" in line for line in own_lines(said))
     code, said = trained(ranks, config, broken, "--resume")
     assert code == 0, said

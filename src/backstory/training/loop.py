@@ -166,8 +166,9 @@ class Trainer:
     def _agreed(self, stop: StopRequest, due: bool = False) -> tuple[bool, bool]:
         """Whether any rank was asked to stop, and whether any finds a checkpoint due: all of them do the same."""
         signal, due_anywhere = self.ranks.largest(stop.signal or 0, due)
-        stop.signal = int(signal) or None
-        return stop.requested, bool(due_anywhere)
+        if signal and stop.signal is None:  # never set back: one may have come meanwhile, and counts the next time
+            stop.signal = int(signal)
+        return bool(signal), bool(due_anywhere)
 
     def _start(self) -> State:
         """The state before the first token of this rank's rows."""
