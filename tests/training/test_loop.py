@@ -5,6 +5,8 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ from backstory.reading import StaticReader, read
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.text import Dataset, rows, segment_bounds
 from backstory.training import Likelihood, Stopped, loop
+from backstory.training.loop import Trainer
 from backstory.training.optimizers import non_monotonic
+from backstory.training.stopping import StopRequest
 
 Train = Callable[..., dict]
 Segments = list[tuple[torch.Tensor, dict, dict]]
@@ -374,3 +378,15 @@ def test_the_log_holds_no_numbers_that_are_none(tiny_run: Path) -> None:
 
     for line in (tiny_run / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=refuse)
+
+
+def test_a_signal_that_comes_while_ranks_agree_counts_the_next_time() -> None:
+    stop = StopRequest()
+
+    def largest(signal: float, due: float) -> list[float]:
+        stop.signal = 15 if stop.signal is None else stop.signal  # as a handler does, at any moment
+        return [signal, due]
+
+    trainer: Any = SimpleNamespace(ranks=SimpleNamespace(largest=largest))
+    assert Trainer._agreed(trainer, stop) == (False, False)
+    assert Trainer._agreed(trainer, stop) == (True, False) and stop.signal == 15
