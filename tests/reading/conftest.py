@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from small_models import TYPES, lstm, mixture
+from subwords import byte_level
 
 from backstory.config import MixtureConfig, RunConfig
 from backstory.models import ComposedModel
@@ -51,14 +52,5 @@ def tokenized_run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFacto
 
 def pieces(path: Path, corpus: Path) -> Path:
     """A small byte-level tokenizer.json, as GPT-2's is."""
-    hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
-    model = hf.Tokenizer(hf.models.BPE())
-    model.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = hf.decoders.ByteLevel()
-    alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
-    trainer = hf.trainers.BpeTrainer(
-        vocab_size=280, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-    )
-    model.train_from_iterator([(corpus / "train.txt").read_text()], trainer)
-    model.save(str(path))
+    byte_level((corpus / "train.txt").read_text(), 280).save(str(path))
     return path

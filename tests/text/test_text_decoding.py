@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from subwords import byte_level, metaspace
 
 from backstory.text import Vocabulary, build, decode_stream, encode_split, word_numbers, word_parts
 from backstory.text.dataset import _Meter
@@ -17,29 +18,6 @@ from backstory.text.tokenizers import BUILT_IN
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
 
 TEXT = 'The (cat) sat, "well"; 3.5 dögs – naïve 😀 \u200d日本.\n\nNobody\u00a0else\tdid!\n [a]{b}\n' * 3
-
-
-def byte_level() -> "hf.Tokenizer":
-    model = hf.Tokenizer(hf.models.BPE())
-    model.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = hf.decoders.ByteLevel()
-    alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
-    trainer = hf.trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-    )
-    model.train_from_iterator([TEXT], trainer)
-    return model
-
-
-def metaspace() -> "hf.Tokenizer":
-    model = hf.Tokenizer(hf.models.Unigram())
-    model.pre_tokenizer = hf.pre_tokenizers.Metaspace()
-    model.decoder = hf.decoders.Metaspace()
-    trainer = hf.trainers.UnigramTrainer(
-        vocab_size=60, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
-    )
-    model.train_from_iterator([TEXT], trainer)
-    return model
 
 
 def byte_fallback() -> "hf.Tokenizer":
@@ -75,7 +53,12 @@ def word_piece() -> "hf.Tokenizer":
     return model
 
 
-PIECES = {f.__name__: f for f in (byte_level, metaspace, byte_fallback, word_piece)}
+PIECES = {
+    "byte_level": lambda: byte_level(TEXT),
+    "metaspace": lambda: metaspace(TEXT),
+    "byte_fallback": byte_fallback,
+    "word_piece": word_piece,
+}
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from subwords import byte_level, metaspace
 
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
@@ -19,28 +20,17 @@ TEXT = "The cat sat.\nThe dögs — two of them — sat too.\n\nNobody  else did
 
 def train(kind: str, folder: Path) -> Path:
     """A tiny tokenizer of the kind, trained on TEXT and saved."""
-    special = ["<unk>", "<s>"]
+    special, text = ["<unk>", "<s>"], TEXT.replace("Nobody", "No")
     if kind == "byte-level":
-        model = hf.Tokenizer(hf.models.BPE())
-        model.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        model.decoder = hf.decoders.ByteLevel()
-        alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
-        trainer = hf.trainers.BpeTrainer(
-            vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-        )
+        model = byte_level(text)
     elif kind == "unigram":
-        model = hf.Tokenizer(hf.models.Unigram())
-        model.pre_tokenizer = hf.pre_tokenizers.Metaspace()
-        model.decoder = hf.decoders.Metaspace()
-        trainer = hf.trainers.UnigramTrainer(
-            vocab_size=60, special_tokens=special, unk_token="<unk>", show_progress=False
-        )
+        model = metaspace(text, special)
     else:
         model = hf.Tokenizer(hf.models.WordLevel(unk_token="<unk>"))
         model.normalizer = hf.normalizers.Lowercase()
         model.pre_tokenizer = hf.pre_tokenizers.Whitespace()
         trainer = hf.trainers.WordLevelTrainer(special_tokens=special, show_progress=False)
-    model.train_from_iterator([TEXT.replace("Nobody", "No")], trainer)
+        model.train_from_iterator([text], trainer)
     path = folder / f"{kind}.json"
     model.save(str(path))
     return path

@@ -62,12 +62,16 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def ranks() -> int:
+    """How many processes `torchrun` started together; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
 def command() -> str | None:
     """The command line of this program that is running; None inside another program or a notebook."""
     name, package = os.path.basename(sys.argv[0]), Path(__file__).resolve().parent.parent
     ours = name == "backstory" or Path(sys.argv[0]).resolve() == package / "__main__.py"
-    ranks = int(os.environ.get("WORLD_SIZE", 1))
-    start = ["backstory"] if ranks == 1 else ["torchrun", "--nproc-per-node", str(ranks), "-m", "backstory"]
+    start = ["backstory"] if ranks() == 1 else ["torchrun", "--nproc-per-node", str(ranks()), "-m", "backstory"]
     return shlex.join([*start, *sys.argv[1:]]) if ours else None
 
 
@@ -81,7 +85,7 @@ def provenance(
         "commit": commit(),
         "versions": versions(),
         "device": device,
-        "ranks": int(os.environ.get("WORLD_SIZE", 1)),
+        "ranks": ranks(),
         "precision": precision,
         "precision_reason": reason,
         "corpus": corpus,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from backstory.config import UserError
+from backstory.storage.provenance import ranks as started_together
 from backstory.training.stopping import Stopped
 
 
@@ -87,7 +88,7 @@ def joined() -> Iterator[Ranks]:
 
     Raises UserError when there are fewer GPUs here than ranks, and when another rank has ended.
     """
-    world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    world, local = started_together(), int(os.environ.get("LOCAL_RANK", 0))
     if world == 1:
         yield Ranks()
         return
