@@ -16,8 +16,7 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError
 from backstory.explanations import EXPLANATIONS, Place, explain_run
 from backstory.models.loading import load_run
-from backstory.reading import evaluate
-from backstory.reading.evaluation import READERS, ReaderKind
+from backstory.reading import READERS, ReaderKind, evaluate
 from backstory.reports import Candidates, Numbers, result_from
 from backstory.reports.passage import from_json
 from backstory.text import prepare

@@ -24,8 +24,10 @@ class Arguments(RunArguments):
     ] = None
     split: str | None = None
     """train, valid or test (the default)."""
-    reader: str = "static"
-    """How it is read: `backstory ls readers`."""
+    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """How it is read: `backstory ls readers`. May be given more than once: readers go around each other."""
+    after: str | None = None
+    """A split to read first (valid): an adaptive reader goes on from what it learned there."""
     rows: int = between(1, 1)
     """Rows read side by side; more than one is faster and a little worse, since each starts with an empty state."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
@@ -53,11 +55,12 @@ def main(arguments: Sequence[str]) -> int:
             given.run,
             given.split or "test",
             text=None if given.text is None else source(given.text),
-            reader=given.reader,
+            reader=given.reader or "static",
             rows=given.rows,
             precision=given.precision,
             device=given.device,
             data_dir=given.data_dir,
+            after=given.after,
             out=given.out,
             per_token=given.per_token,
             overwrite=given.overwrite,

@@ -37,8 +37,8 @@ class Arguments(RunArguments, Named):
     """Words of the passage, 2000 at most."""
     context: int | None = between(None, 0)
     """The most tokens before the passage that are read (else all)."""
-    reader: str = "static"
-    """How it is read: `backstory ls readers`."""
+    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """How it is read: `backstory ls readers`; may be given more than once."""
     against: str | None = None
     """A reader, or another run's folder: show what is gained over it."""
     top: int = between(5, 0, 100)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
             given.run,
             given.name,
             Place(given.split, given.at, given.words, given.context, text),
-            reader=given.reader,
+            reader=given.reader or "static",
             against=given.against,
             top=given.top,
             layer=given.layer,

@@ -35,8 +35,8 @@ class Arguments(ModelArguments):
     """Let <unk> be drawn too."""
     save: tyro.conf.FlagCreatePairsOff[bool] = False
     """Keep the text in RUN/sample, where `backstory report` finds it."""
-    reader: str = "static"
-    """How the text is read while it is made: `backstory ls readers`."""
+    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """How the text is read while it is made: `backstory ls readers`; may be given more than once."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         echo=True,
         allow_unknown=given.allow_unknown,
         save=given.save,
-        reader=given.reader,
+        reader=given.reader or "static",
         precision=given.precision,
         device=given.device,
     )

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import tyro
+
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
 from backstory.cli.verbs import dispatch
@@ -16,8 +18,8 @@ class AuditArguments(RunArguments):
 
     split: str = "valid"
     """train, valid or test."""
-    reader: str = "static"
-    """Which reader: `backstory ls readers`."""
+    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Which reader: `backstory ls readers`; may be given more than once."""
     places: int = between(8, 1)
     """Random places of the text that are tested."""
     rows: int = between(1, 1)
@@ -33,13 +35,16 @@ def audit(arguments: Sequence[str]) -> int:
     given = parse(AuditArguments, arguments, "reader audit")
 
     from backstory.cli.progress import progress_bar
-    from backstory.reading.evaluation import open_run, read_audited
+    from backstory.reading.evaluation import Count, read_audited
+    from backstory.reading.kinds import parse_stack, stack_name
+    from backstory.reading.opening import open_run
 
-    opened = open_run(given.run, given.split, reader=given.reader, device=given.device, data_dir=given.data_dir)
+    reader = given.reader or "static"
+    opened = open_run(given.run, given.split, reader=reader, device=given.device, data_dir=given.data_dir)
     with progress_bar(f"auditing on {given.split}") as progress:
-        _, report = read_audited(opened, given.rows, given.places, progress)
+        _, report = read_audited(opened, given.rows, given.places, [Count(progress, len(opened.split.ids))])
     places = f"{report.places} {plural('place', report.places)}"
-    print(f"{given.run}, {given.reader} reader, {given.split} split, {places}")
+    print(f"{given.run}, {stack_name(parse_stack(reader))} reader, {given.split} split, {places}")
     for check, passed in report.checks.items():
         print(f"  {check.replace('_', ' '):<22} {'passed' if passed else 'FAILED'}")
     for failure in report.failures:

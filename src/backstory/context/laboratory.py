@@ -12,7 +12,7 @@ from backstory.context.examine import Examination, check_experiment, check_lengt
 from backstory.context.scorer import ModelScorer
 from backstory.models import Prediction
 from backstory.reading import Block, read
-from backstory.reading.evaluation import open_run
+from backstory.reading.opening import open_run
 from backstory.storage.provenance import check_place, write_result
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from backstory.explanations.explain import EXPLANATIONS, check_explanation
 from backstory.explanations.subject import Subject
 from backstory.explanations.words import LONGEST, spans
 from backstory.reading import Reader
-from backstory.reading.evaluation import READERS, Opened, open_reader, open_run, open_text
+from backstory.reading.evaluation import file_name
+from backstory.reading.kinds import READERS, names_readers, parse_stack, stack_name
+from backstory.reading.opening import Opened, Readers, open_reader, open_run, open_text
 from backstory.reports.passage import MOST_WORDS, Layer, Passage, to_json
 from backstory.storage.provenance import check_place, write_result
 
@@ -47,7 +48,7 @@ def explain_run(
     name: str = "surprisal",
     place: Place | None = None,
     *,
-    reader: str = "static",
+    reader: Readers = "static",
     against: str | None = None,
     top: int = 5,
     layer: str | None = None,
@@ -64,7 +65,7 @@ def explain_run(
     to the name. Raises UserError.
     """
     check_explanation(name)
-    path, place = Path(folder), place or Place()
+    path, place, stacked = Path(folder), place or Place(), stack_name(parse_stack(reader))
     _check(place)
     how = {"reader": reader, "precision": precision, "device": device}
     if place.text is None:
@@ -75,8 +76,8 @@ def explain_run(
     if place.at >= len(opened.split.ids):
         raise UserError(f"--at {place.at} is beyond the {source} text, which has {len(opened.split.ids):,} tokens")
     other = None if against is None else _open_other(against, path, place, opened, data_dir, how)
-    compared = None if against is None else against if against in READERS else Path(against).resolve().name
-    destination = Path(out or path / _folder(name, place, opened, against, top, layer))
+    compared = None if against is None else against if names_readers(against) else Path(against).resolve().name
+    destination = Path(out or path / _folder(name, place, opened, stacked, against, top, layer))
     check_place(destination, "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
     subject = _subject(opened, place, top, other, compared or "")
@@ -89,7 +90,7 @@ def explain_run(
         "context": subject.start,
         "tokens": len(subject.ids) - subject.start,
         "unit": subject.vocabulary.tokenizer.unit,
-        "reader": opened.reader.name,
+        "reader": stacked,
         "against": compared,
         **explained.figures,
         "passage": to_json(Passage(words, layers, _title(place, opened), explained.note)),
@@ -113,13 +114,13 @@ def _source(place: Place, opened: Opened) -> str:
 
 
 def _open_other(
-    against: str, path: Path, place: Place, opened: Opened, data_dir: Path | None, how: dict[str, str]
+    against: str, path: Path, place: Place, opened: Opened, data_dir: Path | None, how: dict[str, Any]
 ) -> Reader:
     """The other reader of the same run, or the same reader of another run. Raises UserError unless they can be compared.
 
     A text of one's own is not read again: it may be a pipe, and its ids are those of the vocabulary that both runs have.
     """
-    if against in READERS:
+    if names_readers(against):
         return open_reader(path, **{**how, "reader": against})[1]
     folder = Path(against)
     if not folder.is_dir():
@@ -128,7 +129,7 @@ def _open_other(
             f"`backstory ls readers` lists the readers"
         )
     theirs = open_run(folder, opened.split.name, **how, data_dir=data_dir) if place.text is None else None
-    run, other = (theirs.run, theirs.reader) if theirs else open_reader(folder, **how)
+    run, other = (theirs.run, theirs.reader) if theirs else open_reader(folder, **how)[:2]
     if run.vocabulary.words != opened.dataset.vocabulary.words:
         raise UserError(f"{folder} has another vocabulary than {path}, so their surprisals do not compare")
     if theirs and not np.array_equal(theirs.split.ids, opened.split.ids):
@@ -159,10 +160,12 @@ def _title(place: Place, opened: Opened) -> str:
     return f"{text}, from {opened.dataset.vocabulary.tokenizer.unit} {place.at:,}" if place.at else text
 
 
-def _folder(name: str, place: Place, opened: Opened, against: str | None, top: int, layer: str | None) -> str:
+def _folder(
+    name: str, place: Place, opened: Opened, reader: str, against: str | None, top: int, layer: str | None
+) -> str:
     """The result's folder in the run: whatever is not usual is in its name, so that no passage takes another's place."""
     other = against
-    if against is not None and against not in READERS:
+    if against is not None and not names_readers(against):
         folder = Path(against).resolve()
         other = f"{folder.name[:SHORT]}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:FEW]}"
     text = f"{opened.dataset.corpus[:SHORT]}-{opened.dataset.fingerprint[:FEW]}"
@@ -171,11 +174,10 @@ def _folder(name: str, place: Place, opened: Opened, against: str | None, top: i
         (f"at{place.at}", "at0"),
         (f"words{place.words}", "words200"),
         (f"context{place.context}", "contextNone"),
-        (opened.reader.name, "static"),
+        (reader, "static"),
         (opened.reader.precision.name, "float32"),
         (f"against-{other}", "against-None"),
         (f"top{top}", "top5"),
         (f"layer-{layer}", "layer-None"),
     )
-    told = "-".join(["explain", name, *(part for part, usual in parts if part != usual)])
-    return re.sub(r"[^\w.-]+", "_", told)
+    return file_name("explain", name, *(part for part, usual in parts if part != usual))

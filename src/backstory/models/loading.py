@@ -1,5 +1,6 @@
 """A trained model from its run folder: the best weights, with the settings and vocabulary saved and hashed beside them."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,15 @@ CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
 def weights(model: nn.Module) -> dict[str, Tensor]:
     """The model's parameters by name, tied ones once."""
     return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def weights_hash(model: nn.Module) -> str:
+    """The SHA-256 (hex) of a model's parameters with their names: what was learned for a model is filed under it."""
+    digest = hashlib.sha256()
+    for name, tensor in weights(model).items():
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:

@@ -10,6 +10,7 @@ from backstory.config.strict import from_file
 from backstory.models.loading import CONFIG
 from backstory.papers.grid import Grid
 from backstory.papers.plan import Run
+from backstory.reading.evaluation import file_name
 from backstory.reports import Result, result_from
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
@@ -73,7 +74,7 @@ class Folder:
         commands = [Command("running", tuple(train), "training", place)]
         for reading in run.readings:
             reader = [] if reading.reader == "static" else [reading.reader]
-            out = place / "-".join(["evaluate", reading.split, *reader])
+            out = place / file_name("evaluate", reading.split, *reader)
             flags = ("--split", reading.split, "--reader", reading.reader)
             arguments = ("evaluate", str(place), *flags, "--out", str(out))
             commands.append(Command("reading", arguments, "evaluation", out, flags))

@@ -9,7 +9,7 @@ from backstory.config import RunConfig, UserError, check_name, from_dict, recipe
 from backstory.context.examine import check_experiment
 from backstory.papers.grid import Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.papers.published import figure, paper
-from backstory.reading import READERS
+from backstory.reading.kinds import parse_stack, stack_name
 from backstory.text.corpora import SPLITS
 from backstory.training.stages import check_settings
 
@@ -92,7 +92,8 @@ def _check_row(row: Row, grid: Grid, where: str) -> None:
     _unique([f"{r.split} with {r.reader}" for r in row.readings], f"{where}: two readings of", "leave one out")
     for reading in row.readings:
         _told(where, check_name, reading.split, SPLITS, "split")
-        _told(where, check_name, reading.reader, READERS, "reader")
+        if (name := stack_name(_told(where, parse_stack, reading.reader))) != reading.reader:
+            raise UserError(f"{where}: the reader {reading.reader} is written {name}")
         if reading.published is not None:
             _check_published(reading.published, reading, grid, where)
     if not (row.small or row.full):

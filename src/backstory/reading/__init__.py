@@ -1,8 +1,9 @@
 """Read a stream once and score it honestly: readers, the reading loop and the audit."""
 
 from backstory.reading.audit import Audit, AuditReport
-from backstory.reading.evaluation import READERS, ReaderKind, evaluate
+from backstory.reading.evaluation import evaluate
 from backstory.reading.generation import generate, generate_ids
+from backstory.reading.kinds import READERS, ReaderKind
 from backstory.reading.reader import Reader, ReaderCapabilities, StaticReader, evaluating
 from backstory.reading.sampling import Sampling
 from backstory.reading.stream import Block, Reading, block_count, blocks, read

@@ -1,117 +1,25 @@
 """Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
 
-import hashlib
 import json
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from backstory.config import UserError, check_name, to_dict
-from backstory.models import Precision, Prediction, choose_device, choose_precision, device_name
-from backstory.models.loading import LoadedRun, load_run
+from backstory.config import UserError, check_name
+from backstory.models import Prediction
 from backstory.reading.audit import Audit, AuditReport
+from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reading.opening import Opened, Readers, open_run, open_text
 from backstory.reading.per_token import Each, check_per_token, per_token_file
-from backstory.reading.reader import Reader, StaticReader
+from backstory.reading.reader import StaticReader
 from backstory.reading.stream import Block, Reading, block_count, read
-from backstory.storage.provenance import check_place, provenance, write_result
-from backstory.text import Dataset, Split, Vocabulary, encode_bytes, lossless, prepare, unknown_tokens
-from backstory.text.files import BLOCK, Source, raw_blocks
-
-
-@dataclass(frozen=True)
-class ReaderKind:
-    """A kind of reader by what it does and how it is made for a loaded run."""
-
-    description: str
-    make: Callable[[LoadedRun, Precision], Reader]
-
-
-READERS = {
-    "static": ReaderKind(
-        "the model as trained; nothing but its state changes while it reads",
-        lambda run, precision: StaticReader(run.model, precision),
-    )
-}
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A trained run with its corpus and a reader over it."""
-
-    run: LoadedRun
-    dataset: Dataset
-    split: Split
-    reader: Reader
-
-    def provenance(self) -> dict[str, Any]:
-        """What a result of this reading says of how it came about, taken before the reading."""
-        return origin_of(self.run, self.reader, self.dataset.describe())
-
-
-def origin_of(run: LoadedRun, reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
-    """What a result of a reader over a run, with a text that is described so, says of how it came about."""
-    precision, device = reader.precision, next(run.model.parameters()).device
-    return provenance(to_dict(run.config), device_name(device), precision.name, precision.reason, corpus)
-
-
-def open_reader(
-    folder: Path | str, reader: str = "static", precision: str = "float32", device: str = "auto"
-) -> tuple[LoadedRun, Reader]:
-    """Load a run and make a reader over it. Raises UserError."""
-    check_name(reader, READERS, "reader", "backstory ls readers")
-    chosen = choose_device(device)
-    run = load_run(Path(folder), chosen)
-    return run, READERS[reader].make(run, choose_precision(precision, chosen))
-
-
-def open_run(
-    folder: Path | str,
-    split: str,
-    *,
-    reader: str = "static",
-    precision: str = "float32",
-    device: str = "auto",
-    data_dir: Path | None = None,
-) -> Opened:
-    """Load a run and its corpus for reading. Raises UserError, also when the corpus is not the one it was trained on."""
-    run, made = open_reader(folder, reader, precision, device)
-    dataset = prepare(*run.text_source(data_dir))
-    check_name(split, dataset.splits, "split")
-    if dataset.fingerprint != run.corpus["fingerprint"]:
-        raise UserError(
-            f"the corpus {dataset.corpus} is not the text that {folder} was trained on; give that text, or train again"
-        )
-    return Opened(run, dataset, dataset.splits[split], made)
-
-
-def open_text(
-    folder: Path | str,
-    text: Path | BinaryIO,
-    *,
-    reader: str = "static",
-    precision: str = "float32",
-    device: str = "auto",
-) -> Opened:
-    """Load a run and a text of one's own, a file by its path or one open for bytes, as the one split `text`.
-
-    Raises UserError, also for a text that is empty, binary or not UTF-8, or holds a word that the vocabulary cannot stand for.
-    """
-    run, made = open_reader(folder, reader, precision, device)
-    if isinstance(text, Path):
-        name, blocks = text.name, raw_blocks(Source(text))
-    else:
-        name, blocks = str(getattr(text, "name", "the text")), iter(lambda: text.read(BLOCK), b"")
-        name = "standard input" if name == "<stdin>" else name
-    split, sha256 = encode_bytes(run.vocabulary, blocks, "text", name)
-    # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
-    fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
-    dataset = Dataset(name, run.vocabulary, {"text": split}, fingerprint, "a text of one's own")
-    return Opened(run, dataset, split, made)
+from backstory.storage.provenance import check_place, write_result
+from backstory.text import Split, Vocabulary, lossless, unknown_tokens
 
 
 def evaluate(
@@ -119,11 +27,12 @@ def evaluate(
     split: str = "test",
     *,
     text: Path | BinaryIO | None = None,
-    reader: str = "static",
+    reader: Readers = "static",
     rows: int = 1,
     precision: str = "float32",
     device: str = "auto",
     data_dir: Path | None = None,
+    after: str | None = None,
     places: int = 8,
     out: Path | str | None = None,
     per_token: Path | None = None,
@@ -132,9 +41,11 @@ def evaluate(
 ) -> dict[str, Any]:
     """Read a split, or a text, once and return the content of its result.json (docs/results.md describes it).
 
-    It is written to `out`, else to RUN/evaluate-SPLIT, with whatever differs from a static float32 reading in one row added
-    to the name, so that no reading takes another's place. `text`, a file by its path or one open for bytes, is read
-    instead of a split; its result is written only where there is an `out`.
+    `reader` names one reader, or several that are stacked on each other (`parse_stack`); what each of them gains is among
+    the figures. `after` is a split that is read first, so that an adaptive reader goes on from what it learned there.
+    The result is written to `out`, else to RUN/evaluate-SPLIT, with whatever differs from a static float32 reading in one
+    row added to the name, so that no reading takes another's place. `text`, a file by its path or one open for bytes, is
+    read instead of a split; its result is written only where there is an `out`.
     `rows` above one reads faster, from an empty state at the start of every row, and says so in the result; `places` is how
     many random places the audit looks at; `per_token` is a file for the figures of every token, which takes the place of
     another only with `overwrite`; `progress` is told (tokens read, tokens in all). Raises UserError.
@@ -143,9 +54,13 @@ def evaluate(
         check_per_token(per_token, rows, overwrite)
     how = {"reader": reader, "precision": precision, "device": device}
     opened = open_run(folder, split, **how, data_dir=data_dir) if text is None else open_text(folder, text, **how)
+    name = stack_name(parse_stack(reader))
+    if after is not None:
+        check_name(after, opened.dataset.splits, "split")
     if text is None:
-        usual = {reader: "static", opened.reader.precision.name: "float32", f"rows{rows}": "rows1"}
-        out = out or Path(folder, "-".join(["evaluate", split, *(k for k, v in usual.items() if k != v)]))
+        precision = opened.reader.precision.name
+        usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
+        out = out or Path(folder, file_name("evaluate", split, *(k for k, v in usual.items() if k != v)))
     if rows > len(opened.split.ids):
         raise UserError(f"the text has {len(opened.split.ids):,} tokens, fewer than {rows:,} rows; use fewer --rows")
     destination = Path(out) if out else None
@@ -153,11 +68,25 @@ def evaluate(
         check_place(destination, "evaluation")
     origin, vocabulary = opened.provenance(), opened.dataset.vocabulary
     told = None if per_token is None else per_token_file(per_token, vocabulary, opened.split, opened.reader.precision)
+    before = opened.split.ids[:0] if after is None else opened.dataset.splits[after].ids
+    against = opened.layers[0].name != "static"
+    count = Count(progress, len(before) + len(opened.split.ids) * (2 if against else 1))
+    if after is not None:
+        read(opened.reader, before, vocabulary.start, rows=rows, each=count)
+    inner = InnerNats(opened)
     with told or nullcontext() as each:
-        reading, audit = read_audited(opened, rows, places, progress, each)
+        watches = [inner, count] if each is None else [each, inner, count]
+        reading, audit = read_audited(opened, rows, places, watches, fresh=after is None)
+    static = StaticReader(opened.run.model, opened.reader.precision)
+    nats = [read(static, opened.split.ids, vocabulary.start, rows=rows, each=count).nats] if against else []
+    nats += [*inner.nats(), reading.nats]
+    names = ["static", *(layer.name for layer in opened.layers)][-len(nats) :]
     figures = {
         "split": opened.split.name,
-        "reader": opened.reader.name,
+        "reader": name,
+        "readers": [layer.as_dict() for layer in opened.layers],
+        "gains": [{"name": n, "nats_per_token": v, "perplexity": _exp(v)} for n, v in zip(names, nats, strict=True)],
+        "after": after,
         "unit": vocabulary.tokenizer.unit,
         "rows": reading.rows,
         **score(reading, opened.split, vocabulary),
@@ -167,26 +96,58 @@ def evaluate(
     return write_result(destination, "evaluation", Path(folder).name, figures, origin)
 
 
+def file_name(*parts: str) -> str:
+    """Parts of a result's name joined to the name of its folder."""
+    return re.sub(r"[^\w.+-]+", "_", "-".join(parts))
+
+
+class Count:
+    """Tells a progress bar the tokens of all readings that are made."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def __call__(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        self.done += int(block.scored.sum())
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+class InnerNats:
+    """Adds up what the readers inside a stack make of every token, from the blends of the outermost's predictions."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.precision = opened.reader.precision
+        self.sums, self.tokens = [0.0] * (len(opened.layers) - 1), 0
+
+    def __call__(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        self.tokens += int(block.scored.sum())
+        for place in reversed(range(len(self.sums))):
+            prediction = prediction.parts()["p"]
+            with self.precision.context(log_prob.device):
+                self.sums[place] -= prediction.log_prob(block.targets).double()[block.scored].sum().item()
+
+    def nats(self) -> list[float]:
+        """Per token, the innermost reader first; the outermost is not among them."""
+        return [total / self.tokens for total in self.sums]
+
+
 def read_audited(
-    opened: Opened,
-    rows: int,
-    places: int,
-    progress: Callable[[int, int], None] | None = None,
-    each: Each | None = None,
+    opened: Opened, rows: int, places: int, watches: Sequence[Each] = (), fresh: bool = True
 ) -> tuple[Reading, AuditReport]:
-    """Read the opened split once from its first token to its last, audited on the way; `each` is told of every block."""
-    ids, done = opened.split.ids, 0
+    """Read the opened split once from its first token to its last, audited on the way; `watches` are told of every block.
+
+    Without `fresh` the reader goes on from where it is.
+    """
+    ids = opened.split.ids
     audit = Audit(block_count(len(ids), rows, opened.reader.block), places)
 
-    def watch(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        nonlocal done
-        if each is not None:
-            each(block, prediction, log_prob)
-        done += int(block.scored.sum())
-        if progress is not None:
-            progress(done, len(ids))
+    def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        for watch in watches:
+            watch(block, prediction, log_prob)
 
-    reading = read(opened.reader, ids, opened.dataset.vocabulary.start, rows=rows, observer=audit, each=watch)
+    start = opened.dataset.vocabulary.start
+    reading = read(opened.reader, ids, start, rows=rows, observer=audit, each=each, fresh=fresh)
     return reading, audit.report
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from backstory.config import UserError
-from backstory.reading.evaluation import open_reader, origin_of
+from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reading.opening import Readers, open_reader, origin_of
 from backstory.reading.reader import Reader
 from backstory.reading.sampling import Sampling, draw
 from backstory.storage.provenance import check_place, write_result
@@ -32,7 +33,7 @@ def generate(
     echo: bool = False,
     allow_unknown: bool = False,
     save: bool = False,
-    reader: str = "static",
+    reader: Readers = "static",
     precision: str = "float32",
     device: str = "auto",
 ) -> Iterator[str]:
@@ -48,7 +49,7 @@ def generate(
     if "" in stop:
         raise UserError("a text to stop at must not be empty")
     sampling = Sampling(temperature, top_k, top_p)
-    loaded, made = open_reader(run, reader, precision, device)
+    loaded, made, _ = open_reader(run, reader, precision, device)
     vocabulary = loaded.vocabulary
     context = encode_prompt(vocabulary, prompt)
     banned = [] if allow_unknown or vocabulary.unknown is None else [vocabulary.unknown]
@@ -57,7 +58,8 @@ def generate(
     known = "".join(islice(texts, len(context)))
     new = until(texts, stop)
     if save:
-        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "reader": reader}
+        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        settings["reader"] = stack_name(parse_stack(reader))
         check_place(Path(run) / SAMPLE, "sample")
         new = _kept(new, Path(run), known, settings, origin_of(loaded, made, loaded.corpus))
     return chain([known] if echo and known else [], new)

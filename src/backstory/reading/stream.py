@@ -78,20 +78,23 @@ def read(
     block: int | None = None,
     observer: Observer | None = None,
     each: Callable[[Block, Prediction, Tensor], None] | None = None,
+    fresh: bool = True,
 ) -> Reading:
     """Read a stream of token ids (N,) once, every token scored before the reader may learn from it.
 
     `rows` above one cuts the stream into rows that are read side by side, each from an empty state: faster, and a little
     worse where rows begin; a reader whose weights move would learn from later rows before it scores earlier ones, so it
     reads one row only. Blocks have `block` tokens, else the reader's own. `each` is given every block, its prediction and
-    its log-probabilities (rows, T). Raises UserError, and NonFiniteError when a score is not a number.
+    its log-probabilities (rows, T). Without `fresh` the reader goes on from what it has read. Raises UserError, and
+    NonFiniteError when a score is not a number.
     """
     if rows > 1 and reader.capabilities.adapts_weights:
         raise UserError(f"the reader {reader.name} learns as it reads, so it reads one row only; use --rows 1")
     began = time.perf_counter()
     device = next(reader.model.parameters()).device
     total, tokens = 0.0, 0
-    reader.start(min(rows, len(ids)))
+    if fresh:
+        reader.start(min(rows, len(ids)))
     for piece in blocks(ids, first, rows, block or reader.block, device):
         if observer is not None:
             observer.before(reader, piece)

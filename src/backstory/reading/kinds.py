@@ -1,0 +1,201 @@
+"""The kinds of reader by name, and readers stacked on each other from words such as `dynamic+cache:theta=0.5`."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from backstory.config import UserError, check_name, from_dict, to_dict
+from backstory.models import Precision
+from backstory.models.loading import LoadedRun, weights_hash
+from backstory.reading.reader import Reader, StaticReader
+from backstory.storage.atomic import write_atomically
+from backstory.storage.documents import conforms, parse
+
+SAVED = "readers"
+"""Folder of a run that holds what readers have learned or were given: settings, statistics."""
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Of a reader that has none."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a reader is made on: a loaded run, and how its products are computed."""
+
+    run: LoadedRun
+    precision: Precision
+    inner: Reader | None = None
+    """The reader that it goes around; None for those that read with the model itself."""
+
+
+@dataclass(frozen=True)
+class ReaderKind:
+    """A kind of reader by what it does and how it is made."""
+
+    description: str
+    make: Callable[[Ground, Any], Reader]
+    """From what it is made on and its settings. Raises UserError where it does not fit."""
+    settings: type = NoSettings
+    """Its dataclass of settings, with the published ones as defaults."""
+    wraps: bool = False
+    """Whether it goes around another reader."""
+
+
+READERS = {
+    "static": ReaderKind(
+        "the model as trained; nothing but its state changes while it reads",
+        lambda ground, settings: StaticReader(ground.run.model, ground.precision),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One reader of a stack as it was asked for."""
+
+    name: str
+    given: str = ""
+    """Settings as they were typed: `theta=0.5,window=2000`."""
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.given}" if self.given else self.name
+
+
+Stack = tuple[Layer, ...]
+"""The innermost first."""
+
+
+def parse_stack(asked: str | Sequence[str]) -> Stack:
+    """Readers from their names, several joined by `+` or in a list, each with settings after a colon if need be.
+
+    The one that reads with the model goes first, whatever the order; without one it is `static`. Raises UserError.
+    """
+    words = [asked] if isinstance(asked, str) else list(asked)
+    layers = []
+    for word in (w for text in words for w in re.split(r"\+(?=[a-z])", text)):
+        name, _, given = word.partition(":")
+        check_name(name, READERS, "reader", "backstory ls readers")
+        layers.append(Layer(name, given))
+        _given(layers[-1])
+    names = [layer.name for layer in layers]
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if twice is not None:
+        raise UserError(f"the reader {twice} is asked for twice; give it once")
+    bases = [layer for layer in layers if not READERS[layer.name].wraps and layer.name != "static"]
+    if len(bases) > 1:
+        raise UserError(f"the readers {bases[0].name} and {bases[1].name} both read with the model; choose one of them")
+    base = bases[0] if bases else Layer("static")
+    return (base, *(layer for layer in layers if READERS[layer.name].wraps))
+
+
+def names_readers(text: str) -> bool:
+    """Whether a text is meant for `parse_stack`: it begins with the name of a reader."""
+    return re.split(r"[:+]", text)[0] in READERS
+
+
+def stack_name(stack: Stack) -> str:
+    """How a stack is called, which `parse_stack` understands: `static`, `cache`, `dynamic:rate=0.001+cache`."""
+    shown = stack[1:] if len(stack) > 1 and stack[0].name == "static" else stack
+    return "+".join(map(str, shown))
+
+
+def _kinds(stack: Stack) -> str:
+    """The same without settings: what saved settings are filed under."""
+    return stack_name(tuple(Layer(layer.name) for layer in stack))
+
+
+def _given(layer: Layer) -> Settings:
+    """The settings that were typed, checked by themselves."""
+    found: Settings = {}
+    for item in filter(None, layer.given.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key or not value:
+            raise UserError(f"reader {layer.name}: '{item}' must be written setting=value, as in {layer.name}:a=1,b=2")
+        if key in found:
+            raise UserError(f"reader {layer.name}: the setting {key} is given twice; give it once")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"reader {layer.name}: '{value}' is no value for {key}") from None
+    from_dict(READERS[layer.name].settings, found, f"reader {layer.name}")
+    return found
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A layer with all of its settings, and where they come from."""
+
+    name: str
+    settings: Any
+    origin: str
+    """`published` (the defaults), `tuned on SPLIT`, and `, given` where some were typed."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As results record it."""
+        return {"name": self.name, "settings": to_dict(self.settings), "origin": self.origin}
+
+
+def choose(stack: Stack, run: LoadedRun) -> tuple[Chosen, ...]:
+    """The settings of every layer: as typed, else as `save_settings` saved them for this run, else the published ones.
+
+    A layer's own settings around the readers inside it come before those it has around the static reader. Raises UserError,
+    also for settings that were tuned on other weights.
+    """
+    found = []
+    for place, layer in enumerate(stack):
+        kind, typed = READERS[layer.name], _given(layer)
+        around, alone = (_kinds(part) for part in (stack[: place + 1], (Layer("static"), layer)))
+        saved = _saved(run, around) or (_saved(run, alone) if kind.wraps else None)
+        origin = [f"tuned on {saved['tuned_on']}" if saved else "published", *(["given"] if typed else [])]
+        settings = from_dict(kind.settings, (saved["settings"] if saved else {}) | typed, f"reader {layer.name}")
+        found.append(Chosen(layer.name, settings, ", ".join(origin)))
+    return tuple(found)
+
+
+def build(chosen: Sequence[Chosen], run: LoadedRun, precision: Precision) -> Reader:
+    """The readers on each other. Raises UserError where one does not fit the model."""
+    made: Reader | None = None
+    for layer in chosen:
+        made = READERS[layer.name].make(Ground(run, precision, made), layer.settings)
+    assert made is not None
+    return made
+
+
+def settings_file(run: Path, name: str) -> Path:
+    """Where the settings of the outermost reader of a stack of this name are saved."""
+    return run / SAVED / f"{name}.json"
+
+
+def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str) -> Path:
+    """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights."""
+    path = settings_file(run.folder, _kinds(stack))
+    path.parent.mkdir(exist_ok=True)
+    document = {"weights": weights_hash(run.model), "settings": to_dict(settings), "tuned_on": tuned_on}
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def _saved(run: LoadedRun, name: str) -> dict[str, Any] | None:
+    path = settings_file(run.folder, name)
+    if not path.is_file():
+        return None
+    try:
+        document = parse(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); remove it, or tune again with `backstory reader tune`") from None
+    wanted = {"weights": str, "settings": dict[str, Any], "tuned_on": str}
+    if not conforms(document, dict[str, Any]) or document.keys() != wanted.keys():
+        raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
+    if not all(conforms(document[key], hint) for key, hint in wanted.items()):
+        raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
+    if document["weights"] != weights_hash(run.model):
+        raise UserError(f"{path} was tuned for other weights than {run.folder} has now; remove it, or tune again")
+    return document

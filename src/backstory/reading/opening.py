@@ -1,0 +1,96 @@
+"""Open a trained run to read with: the model, its corpus or a text of one's own, and a reader, or several stacked."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from backstory.config import UserError, check_name, to_dict
+from backstory.models import choose_device, choose_precision, device_name
+from backstory.models.loading import LoadedRun, load_run
+from backstory.reading.kinds import Chosen, build, choose, parse_stack
+from backstory.reading.reader import Reader
+from backstory.storage.provenance import provenance
+from backstory.text import Dataset, Split, encode_bytes, prepare
+from backstory.text.files import BLOCK, Source, raw_blocks
+
+Readers = str | Sequence[str]
+"""One reader's name, or those of several that are stacked on each other."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A trained run with its corpus and a reader over it."""
+
+    run: LoadedRun
+    dataset: Dataset
+    split: Split
+    reader: Reader
+    layers: tuple[Chosen, ...]
+    """What the reader is made of, the innermost first."""
+
+    def provenance(self) -> dict[str, Any]:
+        """What a result of this reading says of how it came about, taken before the reading."""
+        return origin_of(self.run, self.reader, self.dataset.describe())
+
+
+def origin_of(run: LoadedRun, reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
+    """What a result of a reader over a run, with a text that is described so, says of how it came about."""
+    precision, device = reader.precision, next(run.model.parameters()).device
+    return provenance(to_dict(run.config), device_name(device), precision.name, precision.reason, corpus)
+
+
+def open_reader(
+    folder: Path | str, reader: Readers = "static", precision: str = "float32", device: str = "auto"
+) -> tuple[LoadedRun, Reader, tuple[Chosen, ...]]:
+    """Load a run and make a reader over it, one or several on each other (see `parse_stack`). Raises UserError."""
+    stack, place = parse_stack(reader), choose_device(device)
+    run = load_run(Path(folder), place)
+    layers = choose(stack, run)
+    return run, build(layers, run, choose_precision(precision, place)), layers
+
+
+def open_run(
+    folder: Path | str,
+    split: str,
+    *,
+    reader: Readers = "static",
+    precision: str = "float32",
+    device: str = "auto",
+    data_dir: Path | None = None,
+) -> Opened:
+    """Load a run and its corpus for reading. Raises UserError, also when the corpus is not the one it was trained on."""
+    run, made, layers = open_reader(folder, reader, precision, device)
+    dataset = prepare(*run.text_source(data_dir))
+    check_name(split, dataset.splits, "split")
+    if dataset.fingerprint != run.corpus["fingerprint"]:
+        raise UserError(
+            f"the corpus {dataset.corpus} is not the text that {folder} was trained on; give that text, or train again"
+        )
+    return Opened(run, dataset, dataset.splits[split], made, layers)
+
+
+def open_text(
+    folder: Path | str,
+    text: Path | BinaryIO,
+    *,
+    reader: Readers = "static",
+    precision: str = "float32",
+    device: str = "auto",
+) -> Opened:
+    """Load a run and a text of one's own, a file by its path or one open for bytes, as the one split `text`.
+
+    Raises UserError, also for a text that is empty, binary or not UTF-8, or holds a word that the vocabulary cannot stand for.
+    """
+    run, made, layers = open_reader(folder, reader, precision, device)
+    if isinstance(text, Path):
+        name, blocks = text.name, raw_blocks(Source(text))
+    else:
+        name, blocks = str(getattr(text, "name", "the text")), iter(lambda: text.read(BLOCK), b"")
+        name = "standard input" if name == "<stdin>" else name
+    split, sha256 = encode_bytes(run.vocabulary, blocks, "text", name)
+    # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
+    fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
+    dataset = Dataset(name, run.vocabulary, {"text": split}, fingerprint, "a text of one's own")
+    return Opened(run, dataset, split, made, layers)
