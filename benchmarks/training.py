@@ -45,8 +45,8 @@ def ours(size: Size, on: str, precision: str) -> Callable[[], None]:
 
     from backstory.config import recipes
     from backstory.models import build_model, choose_precision
+    from backstory.models.allocator import keep_freed_memory
     from backstory.training import Likelihood
-    from backstory.training.allocator import keep_freed_memory
     from backstory.training.gradients import LOSS, Eager, Recorded
     from backstory.training.optimizers import build_optimizer
 

@@ -26,7 +26,7 @@ import torch
 from backstory.config import recipes
 from backstory.models import Precision, build_model, detach
 from backstory.training import Likelihood
-from backstory.training.allocator import keep_freed_memory
+from backstory.models.allocator import keep_freed_memory
 from backstory.training.optimizers import build_optimizer
 
 def now():

@@ -1,15 +1,20 @@
-"""`backstory reader audit RUN`: test on the real object that a reader's scores are honest."""
+"""`backstory reader ...`: what adaptive readers need (statistics, tune), and the audit of any reader on the real object."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
 from backstory.cli.verbs import dispatch
-from backstory.config import plural
+from backstory.config import UserError, plural
 from backstory.config.schema import between
+
+if TYPE_CHECKING:
+    from backstory.reading.tuning import Tuned
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,88 @@ class AuditArguments(RunArguments):
     """Rows read side by side."""
 
 
+@dataclass(frozen=True)
+class StatisticsArguments(RunArguments):
+    """Collect once what training gradients are like, weight by weight; adaptive readers scale their steps by it."""
+
+    moving: str = "all"
+    """Of which weights: all (which serves last:N and output too), or low-rank:R."""
+    split: str = "train"
+    """The text that is read."""
+    tokens: int | None = between(None, 1)
+    """Only so many tokens from its beginning."""
+    batch_size: int = between(100, 1)
+    """Rows of a minibatch."""
+    segment: int = between(5, 1)
+    """Tokens of each row in it."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Precision of matrix products."""
+
+
+@dataclass(frozen=True)
+class TuneArguments(RunArguments):
+    """Search a reader's settings on a split and keep the best beside the model, where every later reading takes them."""
+
+    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Which reader, from where the search starts: dynamic, cache, dynamic:segment=20; of several the outermost is tuned."""
+    split: str = "valid"
+    """The text to tune on; never test."""
+    tokens: int | None = between(20_000, 100)
+    """Only so many tokens from its beginning; null: all."""
+    grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Try all of these values: rate=1e-4,3e-4; may be given more than once. Without it the search steps up and down."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Precision of matrix products."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    return dispatch("reader", {"audit": audit}, arguments)
+    return dispatch("reader", {"audit": audit, "statistics": statistics, "tune": tune}, arguments)
+
+
+def statistics(arguments: Sequence[str]) -> int:
+    given = parse(StatisticsArguments, arguments, "reader statistics")
+
+    from backstory.cli.progress import progress_bar
+    from backstory.reading.opening import open_run
+    from backstory.reading.preparation import collect_statistics
+
+    opened = open_run(given.run, given.split, precision=given.precision, device=given.device, data_dir=given.data_dir)
+    with progress_bar("collecting statistics") as progress:
+        path, found = collect_statistics(opened, given.moving, given.tokens, given.batch_size, given.segment, progress)
+    how = found.collected
+    print(f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {given.split}")
+    return 0
+
+
+def tune(arguments: Sequence[str]) -> int:
+    given = parse(TuneArguments, arguments, "reader tune")
+    if given.split == "test":
+        raise UserError("settings are never chosen on the test split; tune on valid")
+
+    from backstory.cli.progress import progress_bar
+    from backstory.reading.kinds import parse_stack, stack_name
+    from backstory.reading.preparation import tune_reader
+
+    stack = parse_stack(given.reader or "dynamic")
+    with progress_bar(f"tuning {stack_name(stack)}", unit="settings") as progress:
+        path, tuned = tune_reader(
+            given.run, stack, given.split, given.tokens, given.grid, progress,
+            precision=given.precision, device=given.device, data_dir=given.data_dir,
+        )  # fmt: skip
+    print(describe_tuned(tuned))
+    print(path)
+    return 0
+
+
+def describe_tuned(tuned: "Tuned") -> str:
+    """The best points of a search in lines for a person."""
+    whole = sorted(
+        ((t.nats, t.settings) for t in tuned.trials if t.tokens == tuned.tokens and t.nats), key=lambda t: t[0]
+    )
+    varied = [k for k in whole[0][1] if len({repr(t.settings[k]) for t in tuned.trials}) > 1]
+    lines = [f"  {math.exp(min(n, 700)):9.2f}  " + "  ".join(f"{k} {s[k]}" for k in varied) for n, s in whole[:10]]
+    head = f"perplexity of {tuned.tokens:,} tokens, best of {len(tuned.trials)} settings ({len(whole)} read to the end)"
+    return "\n".join([head, *lines])
 
 
 def audit(arguments: Sequence[str]) -> int:

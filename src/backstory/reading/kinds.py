@@ -12,7 +12,9 @@ import yaml
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.models import Precision
 from backstory.models.loading import LoadedRun, weights_hash
+from backstory.reading.dynamic import DynamicEvaluation, DynamicSettings, search_factors
 from backstory.reading.reader import Reader, StaticReader
+from backstory.reading.statistics import load_statistics
 from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import conforms, parse
 
@@ -47,12 +49,26 @@ class ReaderKind:
     """Its dataclass of settings, with the published ones as defaults."""
     wraps: bool = False
     """Whether it goes around another reader."""
+    steps: Callable[[Any], dict[str, float]] | None = None
+    """By what factor each setting is stepped in a search that starts from these; None: it has its own search, or none."""
+
+
+def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
+    run, needed = ground.run, settings.rule == "rms"
+    found = load_statistics(run.folder / SAVED, run.model, settings.moving, run.folder) if needed else None
+    return DynamicEvaluation(run.model, settings, found, ground.precision)
 
 
 READERS = {
     "static": ReaderKind(
         "the model as trained; nothing but its state changes while it reads",
         lambda ground, settings: StaticReader(ground.run.model, ground.precision),
+    ),
+    "dynamic": ReaderKind(
+        "dynamic evaluation: after every segment the weights take a step down the gradient of its loss",
+        _dynamic,
+        DynamicSettings,
+        steps=search_factors,
     ),
 }
 
@@ -174,11 +190,12 @@ def settings_file(run: Path, name: str) -> Path:
     return run / SAVED / f"{name}.json"
 
 
-def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str) -> Path:
-    """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights."""
+def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
+    """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
     path = settings_file(run.folder, _kinds(stack))
     path.parent.mkdir(exist_ok=True)
-    document = {"weights": weights_hash(run.model), "settings": to_dict(settings), "tuned_on": tuned_on}
+    document = {"weights": weights_hash(run.model), "tuned_on": tuned_on}
+    document |= {"settings": to_dict(settings), "search": search}
     write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
     return path
 
@@ -191,7 +208,7 @@ def _saved(run: LoadedRun, name: str) -> dict[str, Any] | None:
         document = parse(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}); remove it, or tune again with `backstory reader tune`") from None
-    wanted = {"weights": str, "settings": dict[str, Any], "tuned_on": str}
+    wanted = {"weights": str, "tuned_on": str, "settings": dict[str, Any], "search": dict[str, Any]}
     if not conforms(document, dict[str, Any]) or document.keys() != wanted.keys():
         raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
     if not all(conforms(document[key], hint) for key, hint in wanted.items()):

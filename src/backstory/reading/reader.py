@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,13 +24,6 @@ class ReaderCapabilities:
     """Scores do not depend on how the text is cut into blocks."""
     adapts_weights: bool = False
     """Weights move while it reads (in a copy; the loaded model stays as it was)."""
-
-
-@runtime_checkable
-class Forked(Protocol):
-    """A part of a reader that holds what reading changes, and that every fork needs one of its own of."""
-
-    def fork(self) -> Self: ...
 
 
 class Reader(ABC):
@@ -74,7 +67,7 @@ class Reader(ABC):
         """Another reader at the same place over the same model; what it reads leaves this one as it was."""
         other = copy.copy(self)
         for name, value in vars(self).items():
-            if isinstance(value, Forked):  # such as the reader that this one goes around
+            if isinstance(value, Reader):  # a reader that wraps another gets a fork of that one too
                 setattr(other, name, value.fork())
         other.restore(self.snapshot())
         return other

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError, plural, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
+from backstory.models.allocator import keep_freed_memory
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, provenance, write_result
 from backstory.text import prepare
-from backstory.training.allocator import keep_freed_memory
 from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
 from backstory.training.distributed import Ranks, check_batch, joined

@@ -9,6 +9,9 @@ from backstory.models.precision import compute_dtype
 OWN_FROM = 640
 """Units from which, in bfloat16 on the CPU, `_Segment` beats the library's LSTM (whose backward pass there is three times
 slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it."""
+FEW = 32
+"""Rows times steps up to which it wins in float32 too: the library lays all weights out anew at every call, which costs more
+than so few products."""
 
 
 def lstm_segment(
@@ -20,7 +23,8 @@ def lstm_segment(
     dtype; h and c keep the dtype they came with.
     """
     dtype = compute_dtype(x)
-    if dtype == torch.bfloat16 and x.device.type == "cpu" and h.shape[1] >= OWN_FROM:
+    few = x.shape[0] * x.shape[1] <= FEW and dtype == torch.float32
+    if x.device.type == "cpu" and h.shape[1] >= OWN_FROM and (dtype == torch.bfloat16 or few):
         with torch.autocast("cpu", enabled=False):
             return _Segment.apply(x.to(dtype), h, c, weight_ih.to(dtype), weight_hh.to(dtype), bias_ih + bias_hh)
     weights = [w.to(dtype) for w in (weight_ih, weight_hh, bias_ih, bias_hh)]
@@ -41,7 +45,7 @@ def _adjoining(tensors: list[Tensor]) -> list[Tensor]:
 
 
 class _Segment(torch.autograd.Function):
-    """The layer with bfloat16 products and float32 cells.
+    """The layer with products in the input's dtype and float32 cells.
 
     The input's product and all three weight gradients are single products over the segment; in the loops only the
     recurrent product and a few element-wise steps remain. What the backward steps multiply by does not depend on the

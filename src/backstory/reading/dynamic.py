@@ -1,0 +1,227 @@
+"""Dynamic evaluation (Krause et al. 2018): after every segment the weights take a step down the gradient of its loss.
+
+theta <- theta + lambda D (theta_0 - theta) - eta g / (RMS + eps), elementwise, kept as delta = theta - theta_0.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+from torch.nn.utils.parametrize import cached
+
+from backstory.config import UserError
+from backstory.config.schema import between
+from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
+from backstory.reading.reader import Reader, ReaderCapabilities
+from backstory.reading.statistics import Statistics
+from backstory.reading.weights import MovingWeights, Piece
+
+Rule = Literal["rms", "sgd", "nadam"]
+
+
+@dataclass(frozen=True)
+class DynamicSettings:
+    """How the weights move."""
+
+    rule: Rule = "rms"
+    """rms (steps divided by the root mean square of training gradients), sgd, or nadam."""
+    rate: float = between(1e-4, 0.0, above=True)
+    """eta, the size of a step."""
+    decay: float = between(1e-3, 0.0, 0.999999)
+    """lambda in [0, 1): the share of the displacement that is taken back at a step; with rms times D = RMS / mean RMS."""
+    epsilon: float = between(1e-4, 0.0, above=True)
+    """eps: what is added to the RMS (to the root of the second moment, with nadam)."""
+    segment: int = between(5, 1)
+    """Tokens between two steps."""
+    moving: str = "all"
+    """Which weights move: all, last:N (layers), output, or low-rank:R."""
+    clip: float = between(0.0, 0.0)
+    """The largest norm of a gradient; 0: any."""
+    beta1: float = between(0.0, 0.0, 0.999)
+    """Of nadam: how much of the mean gradient is kept."""
+
+
+def search_factors(settings: DynamicSettings) -> dict[str, float]:
+    """By what factor each setting that matters to the rule steps in a search."""
+    factors = {"rate": 2.0, "decay": 3.0}
+    if settings.rule == "rms":
+        factors["epsilon"] = 2.0
+    return factors | ({"clip": 2.0} if settings.clip else {})
+
+
+class RootMeanSquare:
+    """delta <- (1 - min(1, lambda D)) delta - eta g / (RMS + eps), with D = RMS / mean(RMS)."""
+
+    def __init__(self, settings: DynamicSettings, rms: Tensor) -> None:
+        """`rms` (N,): root mean square of the gradients in training."""
+        mean = max(rms.double().mean().item(), 1e-30)
+        self.decay = (rms * (settings.decay / mean)).clamp_(max=1.0)
+        """r (N,): min(1, lambda D)."""
+        self.rate = settings.rate / (rms + settings.epsilon)
+        """i (N,): eta / (RMS + eps)."""
+
+    def __call__(self, piece: Piece) -> None:
+        displace(piece.delta, piece.grad, self.decay[piece.place], self.rate[piece.place])
+
+
+def displace(delta: Tensor, grad: Tensor, decay: Tensor, rate: Tensor) -> None:
+    """In place: delta <- (1 - decay) delta - rate grad."""
+    delta.addcmul_(delta, decay, value=-1).addcmul_(grad, rate, value=-1)
+
+
+class Descent:
+    """delta <- (1 - lambda) delta - eta g."""
+
+    def __init__(self, settings: DynamicSettings) -> None:
+        self.rate, self.decay = settings.rate, settings.decay
+
+    def __call__(self, piece: Piece) -> None:
+        piece.delta.mul_(1 - self.decay).add_(piece.grad, alpha=-self.rate)
+
+
+class Nadam:
+    """A step of NAdam (Dozat 2016) with its moments, after delta <- (1 - lambda) delta."""
+
+    def __init__(self, settings: DynamicSettings, weights: MovingWeights) -> None:
+        self.decay, self.weights = settings.decay, weights
+        self.optimizer = torch.optim.NAdam(
+            weights.moved, settings.rate, (settings.beta1, 0.999), settings.epsilon, foreach=False
+        )
+
+    def step(self, gradients: list[Tensor | None]) -> None:
+        """Move the weights."""
+        weights = self.weights
+        with torch.no_grad():
+            weights.set(weights.delta.mul(1 - self.decay))
+            for parameter, grad in zip(weights.moved, gradients, strict=True):
+                parameter.grad = grad
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        # Set anew from the displacement, so that a reader restored from that has the same bits.
+        moved = (p.detach() - q for p, q in zip(weights.moved, weights.static, strict=True))
+        weights.set(torch.cat([difference.flatten() for difference in moved]))
+
+    def snapshot(self) -> list[dict[str, Tensor]]:
+        return clone([dict(self.optimizer.state[p]) for p in self.weights.moved])
+
+    def reset(self) -> None:
+        self.optimizer.state.clear()
+
+    def restore(self, snapshot: list[dict[str, Tensor]]) -> None:
+        self.reset()
+        for parameter, state in zip(self.weights.moved, clone(snapshot), strict=True):
+            if state:
+                self.optimizer.state[parameter] = state
+
+
+class DynamicEvaluation(Reader):
+    """Takes a step after every `segment` tokens, on their mean loss, once they are scored; the loaded model stays.
+
+    A block shorter than a segment waits for the next; a longer one is one segment. The hidden state goes on as older weights
+    left it.
+    """
+
+    name = "dynamic"
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        settings: DynamicSettings,
+        statistics: Statistics | None = None,
+        precision: Precision | None = None,
+    ) -> None:
+        """Raises UserError where the rule needs statistics that are not given, or they are another model's."""
+        self.model, self.settings, self.statistics = model, settings, statistics
+        self.precision = precision or Precision(torch.float32, "the default for reading")
+        self.capabilities = ReaderCapabilities(block_invariant=False, adapts_weights=True)
+        self.block = settings.segment
+        self.weights = MovingWeights(model, settings.moving)
+        self.rule = self._rule()
+        self._state: State = None
+        """After all tokens observed."""
+        self._next: State = None
+        self._begun: State = None
+        """Before the tokens that wait for a step."""
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        """Tokens and targets observed since the last step."""
+        self._block: tuple[Tensor, Prediction] | None = None
+
+    def _rule(self) -> RootMeanSquare | Descent | Nadam:
+        if self.settings.rule == "sgd":
+            return Descent(self.settings)
+        if self.settings.rule == "nadam":
+            return Nadam(self.settings, self.weights)
+        if self.statistics is None:
+            raise UserError("the rule rms needs statistics; collect them once with `backstory reader statistics RUN`")
+        return RootMeanSquare(self.settings, self.statistics.rms(self.weights))
+
+    def start(self, batch_size: int) -> None:
+        self.weights.set()
+        if isinstance(self.rule, Nadam):
+            self.rule.reset()
+        self._state = self._next = self._begun = self.model.start(batch_size)
+        self._waiting, self._block = [], None
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        # The graph of a block that is a whole segment serves the step as well.
+        learns = not self._waiting and tokens.shape[1] >= self.settings.segment
+        with torch.set_grad_enabled(learns), self.precision.context(tokens.device), cached():
+            prediction, self._next = self._read(tokens, self._state)
+        self._block = tokens, prediction
+        return prediction
+
+    def _read(self, tokens: Tensor, state: State) -> tuple[Prediction, State]:
+        return self.weights.model(tokens, state)
+
+    def observe(self, targets: Tensor) -> None:
+        if self._block is None:  # nothing was predicted since the last time
+            return
+        (tokens, prediction), self._block = self._block, None
+        whole = not self._waiting and tokens.shape[1] >= self.settings.segment
+        self._waiting.append((tokens, targets))
+        if sum(t.shape[1] for t, _ in self._waiting) >= self.settings.segment:
+            self._step(prediction if whole else None)
+            self._waiting, self._begun = [], detach(self._next)
+        self._state = self._next = detach(self._next)
+
+    def _step(self, prediction: Prediction | None) -> None:
+        """Move the weights by the gradient of what waits, of which the prediction is known if its graph is there."""
+        tokens, targets = (torch.cat(parts, 1) for parts in zip(*self._waiting, strict=True))
+        with torch.enable_grad(), self.precision.context(tokens.device), cached():
+            if prediction is None:
+                prediction = self._read(tokens, self._begun)[0]
+            loss = -prediction.log_prob(targets).mean()
+        self.learn(loss.detach(), self.weights.gradients(loss))
+
+    def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
+        """Move the weights by the gradients of a segment's mean loss."""
+        if self.settings.clip:
+            found = [g for g in gradients if g is not None]
+            norm = torch.nn.utils.get_total_norm(found)
+            torch._foreach_mul_(found, (self.settings.clip / (norm + 1e-6)).clamp(max=1.0))
+        if isinstance(self.rule, Nadam):
+            self.rule.step(gradients)
+        else:
+            self.weights.update(gradients, self.rule)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "state": clone(self._state),
+            "begun": clone(self._begun),
+            "waiting": clone(self._waiting),
+            "delta": self.weights.delta.clone(),
+            "moments": self.rule.snapshot() if isinstance(self.rule, Nadam) else [],
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.weights.set(snapshot["delta"])
+        if isinstance(self.rule, Nadam):
+            self.rule.restore(snapshot["moments"])
+        self._state = self._next = clone(snapshot["state"])
+        self._begun, self._waiting, self._block = clone(snapshot["begun"]), clone(snapshot["waiting"]), None
+
+    def fork(self) -> Self:
+        other = type(self)(self.model, self.settings, self.statistics, self.precision)
+        other.restore(self.snapshot())
+        return other

@@ -1,0 +1,78 @@
+"""What a run's readers are given before they read: statistics of training gradients, and settings tuned on validation."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from backstory.config import UserError, check_name, from_dict, to_dict
+from backstory.reading.kinds import READERS, SAVED, Ground, Stack, build, choose, save_settings
+from backstory.reading.opening import Opened, open_run
+from backstory.reading.statistics import Statistics, collect, save_statistics
+from backstory.reading.tuning import Tuned, tune
+from backstory.storage.atomic import check_writable
+
+Progress = Callable[[int, int], None]
+
+
+def collect_statistics(
+    opened: Opened, moving: str, tokens: int | None, batch_size: int, segment: int, progress: Progress | None = None
+) -> tuple[Path, Statistics]:
+    """Collect statistics on the opened split and save them beside the model. Raises UserError."""
+    run, split = opened.run, opened.split
+    check_writable(run.folder)
+    text = f"{opened.dataset.corpus} {split.name}, {opened.dataset.fingerprint}"
+    found = collect(
+        run.model, split.ids[:tokens], opened.dataset.vocabulary.start, text=text, moving=moving, batch_size=batch_size,
+        segment=segment, precision=opened.reader.precision, progress=progress,
+    )  # fmt: skip
+    return save_statistics(run.folder / SAVED, found), found
+
+
+def tune_reader(
+    folder: Path,
+    stack: Stack,
+    split: str,
+    tokens: int | None,
+    grid: Sequence[str] = (),
+    progress: Progress | None = None,
+    **how: Any,
+) -> tuple[Path, Tuned]:
+    """Tune the outermost reader of a stack on the beginning of a split and save its settings beside the model.
+
+    What was typed of its settings is where the search starts. Raises UserError.
+    """
+    kind = READERS[stack[-1].name]
+    if kind.steps is None:
+        raise UserError(f"the reader {stack[-1].name} has no settings to tune")
+    lists = parse_grid(kind.settings, grid)
+    opened = open_run(folder, split, **how)
+    check_writable(opened.run.folder)
+    chosen = choose(stack, opened.run)
+    precision, start = opened.reader.precision, chosen[-1].settings
+    ids, first = opened.split.ids[:tokens], opened.dataset.vocabulary.start
+
+    def make(settings: Any):
+        inner = build(chosen[:-1], opened.run, precision) if kind.wraps else None
+        return kind.make(Ground(opened.run, precision, inner), settings)
+
+    tuned = tune(make, start, ids, first, factors=kind.steps(start), grid=lists, progress=progress)
+    search = {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "trials": [asdict(t) for t in tuned.trials]}
+    on = f"the first {len(ids):,} tokens of {split}"
+    return save_settings(opened.run, stack, tuned.best, on, search), tuned
+
+
+def parse_grid(settings: type, grid: Sequence[str]) -> dict[str, list[Any]]:
+    """`rate=1e-4,3e-4` as the values of each setting, checked by themselves. Raises UserError."""
+    found: dict[str, list[Any]] = {}
+    usual = settings()
+    for text in grid:
+        name, _, values = text.partition("=")
+        check_name(name, to_dict(usual), "setting")
+        if not values:
+            raise UserError(f"the grid '{text}' must be written setting=value,value")
+        parsed = [from_dict(settings, {name: yaml.safe_load(value)}, f"grid {name}") for value in values.split(",")]
+        found[name] = [getattr(point, name) for point in parsed]
+    return found

@@ -1,0 +1,153 @@
+"""Weights that move while a text is read: theta = theta_0 + delta of chosen parameters, in a copy of the model."""
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from backstory.config import UserError
+from backstory.models import LanguageModel
+from backstory.models.low_rank import add_low_rank
+
+CHUNK = 1 << 15
+"""Weights that are moved at once on the CPU: what an update reads and writes of them stays in the core's own cache."""
+
+
+class Piece(NamedTuple):
+    """A part of the weights, of n numbers, for an update."""
+
+    grad: Tensor
+    """(n,) float32: the gradient of the segment's loss."""
+    delta: Tensor
+    """(n,) float32: theta - theta_0, to be changed in place."""
+    place: slice
+    """Where it lies among all weights that move."""
+
+
+class Update(Protocol):
+    """What a rule makes of a piece of the weights; it changes `delta` in place."""
+
+    def __call__(self, piece: Piece) -> None: ...
+
+
+class MovingWeights:
+    """A copy of a model of which chosen parameters move; the rest, and theta_0, are the loaded model's own memory.
+
+    `moving` says which move: `all`; `last:N`, the last N layers and all that comes after them; `output`, the output layer
+    (with the embedding, where that is tied to it); `low-rank:R`, B of W + B A for every matrix W, with A (R, inputs) random
+    orthonormal rows that stay, and B = 0 at first. Raises UserError.
+    """
+
+    def __init__(self, model: LanguageModel, moving: str = "all") -> None:
+        source = add_low_rank(model, rank_of(moving)) if moving.startswith("low-rank") else model
+        self.names = moving_names(source, moving)
+        chosen = dict(source.named_parameters())
+        self.static = [chosen[name].detach() for name in self.names]
+        memo = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in chosen.values()}
+        self.moved = [nn.Parameter(p.clone()) for p in self.static]
+        memo |= {id(chosen[name]): p for name, p in zip(self.names, self.moved, strict=True)}
+        self.model: LanguageModel = copy.deepcopy(source, memo).eval()
+        self.delta = torch.zeros(sum(p.numel() for p in self.static), device=self.static[0].device)
+        self._parts = [list(self._cut(index, place)) for index, (_, place) in enumerate(self.places())]
+
+    def __len__(self) -> int:
+        return len(self.delta)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the moving weights take beside the model: themselves, their displacement and a gradient."""
+        return sum(2 * p.numel() * p.element_size() for p in self.moved) + 4 * len(self)
+
+    def places(self) -> Iterator[tuple[str, slice]]:
+        """Where each parameter lies in the flat vectors."""
+        start = 0
+        for name, parameter in zip(self.names, self.static, strict=True):
+            yield name, slice(start, start + parameter.numel())
+            start += parameter.numel()
+
+    @torch.no_grad()
+    def set(self, delta: Tensor | None = None) -> None:
+        """Move the weights to theta_0 + delta (N,), to theta_0 without one."""
+        if delta is None:
+            self.delta.zero_()
+        else:
+            self.delta.copy_(delta)
+        for (_, place), static, moved in zip(self.places(), self.static, self.moved, strict=True):
+            torch.add(static, self.delta[place].view_as(static), out=moved.data)
+
+    def gradients(self, loss: Tensor) -> list[Tensor | None]:
+        """Of each moving parameter; None where the loss does not depend on it."""
+        return list(torch.autograd.grad(loss, self.moved, allow_unused=True))
+
+    @torch.no_grad()
+    def update(self, gradients: Sequence[Tensor | None], rule: Update) -> None:
+        """Displace every weight by the rule, in one pass over memory."""
+        for parts, grad, static in zip(self._parts, gradients, self.static, strict=True):
+            size = len(parts[0].delta)
+            pieces = torch.zeros_like(static, dtype=torch.float32) if grad is None else grad
+            for part, g in zip(parts, pieces.reshape(-1).split(size), strict=True):
+                rule(Piece(g.float(), part.delta, part.place))
+                torch.add(part.static, part.delta, out=part.moved)
+
+    def _cut(self, index: int, place: slice) -> Iterator["_Part"]:
+        """Views of a parameter's memory, cut into pieces that an update goes through one by one."""
+        size = CHUNK if self.delta.device.type == "cpu" else place.stop - place.start
+        starts = range(place.start, place.stop, size)
+        flat = (self.delta[place], self.static[index].reshape(-1), self.moved[index].data.view(-1))
+        for start, delta, static, moved in zip(starts, *(t.split(size) for t in flat), strict=True):
+            yield _Part(slice(start, start + len(delta)), delta, static, moved)
+
+
+class _Part(NamedTuple):
+    """A piece of a parameter: its place among all that move, and views of the same numbers of each vector."""
+
+    place: slice
+    delta: Tensor
+    static: Tensor
+    moved: Tensor
+
+
+def rank_of(moving: str) -> int:
+    """The R of `low-rank:R`. Raises UserError."""
+    found = re.fullmatch(r"low-rank:([1-9]\d{0,5})", moving)
+    if not found:
+        raise UserError(f"'{moving}' is not understood; low-rank adapters are written low-rank:4, with their rank")
+    return int(found[1])
+
+
+def moving_names(model: nn.Module, moving: str) -> list[str]:
+    """The parameters that move, in the model's order, tied ones once. Raises UserError."""
+    names = [name for name, _ in model.named_parameters()]
+    if moving == "all":
+        return names
+    if moving.startswith("low-rank:"):
+        return [name for name in names if name.endswith(".low_rank")]
+    if moving == "output":
+        chosen = {id(p) for p in _output(model).parameters(recurse=False)}
+        return [name for name, p in model.named_parameters() if id(p) in chosen]
+    if found := re.fullmatch(r"last:([1-9]\d{0,5})", moving):
+        return _last(model, names, int(found[1]))
+    raise UserError(f"'{moving}' is no choice of weights; use all, last:N (layers), output or low-rank:R")
+
+
+def _output(model: nn.Module) -> nn.Module:
+    head = getattr(model, "head", None)
+    if not isinstance(head, nn.Module):
+        raise UserError("this model has no output layer that is known; let other weights move")
+    return head
+
+
+def _last(model: nn.Module, names: list[str], count: int) -> list[str]:
+    """Of the longest list of layers in the model: the last `count`, and whatever comes after the list."""
+    lists = [(len(m), name) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)]
+    if not lists:
+        raise UserError("this model has no layers in a list; let all weights move")
+    layers, path = max(lists, key=lambda found: found[0])
+    if count > layers:
+        raise UserError(f"this model has {layers} layers, so last:{count} is too many")
+    kept = {f"{path}.{i}." for i in range(layers - count, layers)}
+    inside = [i for i, name in enumerate(names) if name.startswith(f"{path}.")]
+    return [n for i, n in enumerate(names) if any(n.startswith(k) for k in kept) or i > inside[-1]]
