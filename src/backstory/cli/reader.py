@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import tyro
@@ -11,6 +11,7 @@ from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
 from backstory.cli.verbs import dispatch
 from backstory.config import UserError, plural
+from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.schema import between
 
 if TYPE_CHECKING:
@@ -65,8 +66,26 @@ class TuneArguments(RunArguments):
     """Precision of matrix products."""
 
 
+@dataclass(frozen=True)
+class TrainArguments(RunArguments):
+    """Train the meta-learner that sets the gates of every weight while a text is read (the reader `learned`)."""
+
+    name: str = "three-level"
+    """What it is called: `--reader learned:network=NAME`."""
+    reader: str = "dynamic"
+    """The dynamic evaluation it goes around, with the settings tuned for it: dynamic, or dynamic:segment=20,..."""
+    split: str = "train"
+    """The text it learns on; never test."""
+    tokens: int | None = between(None, 100)
+    """Only so many tokens from its beginning."""
+    gates: GateSettings = field(default_factory=GateSettings)
+    training: MetaTraining = field(default_factory=MetaTraining)
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Precision of matrix products."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    return dispatch("reader", {"audit": audit, "statistics": statistics, "tune": tune}, arguments)
+    return dispatch("reader", {"statistics": statistics, "tune": tune, "train": train, "audit": audit}, arguments)
 
 
 def statistics(arguments: Sequence[str]) -> int:
@@ -101,6 +120,40 @@ def tune(arguments: Sequence[str]) -> int:
         )  # fmt: skip
     print(describe_tuned(tuned))
     print(path)
+    return 0
+
+
+def train(arguments: Sequence[str]) -> int:
+    given = parse(TrainArguments, arguments, "reader train")
+    if given.split == "test":
+        raise UserError("nothing is learned from the test split before it is read; train on train or valid")
+
+    from backstory.cli.progress import progress_bar
+    from backstory.reading.kinds import choose, parse_stack
+    from backstory.reading.opening import open_run
+    from backstory.reading.preparation import train_learned
+
+    stack = parse_stack(given.reader)
+    if [layer.name for layer in stack] != ["dynamic"]:
+        raise UserError(f"the meta-learner goes around the reader dynamic alone, not {given.reader}")
+    opened = open_run(given.run, given.split, precision=given.precision, device=given.device, data_dir=given.data_dir)
+    base = choose(stack, opened.run)[0].settings
+    told: list[float] = []
+
+    def report(tokens: int, nats: float) -> None:
+        told.append(nats)
+        if len(told) % 10 == 0:
+            mean = sum(told[-10:]) / 10
+            print(
+                f"{tokens:>9,} tokens  perplexity of the last ten streams' pieces {math.exp(min(mean, 700)):8.2f}",
+                flush=True,
+            )
+
+    with progress_bar(f"training {given.name}", unit="updates") as progress:
+        path = train_learned(
+            opened, base, given.gates, given.training, given.name, tokens=given.tokens, progress=progress, report=report
+        )
+    print(f"{path}: read with it by `backstory evaluate {given.run} --reader learned:network={given.name}`")
     return 0
 
 

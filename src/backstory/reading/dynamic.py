@@ -3,43 +3,18 @@
 theta <- theta + lambda D (theta_0 - theta) - eta g / (RMS + eps), elementwise, kept as delta = theta - theta_0.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn.utils.parametrize import cached
 
 from backstory.config import UserError
-from backstory.config.schema import between
+from backstory.config.readers import DynamicSettings
 from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
 from backstory.reading.reader import Reader, ReaderCapabilities
 from backstory.reading.statistics import Statistics
 from backstory.reading.weights import MovingWeights, Piece
-
-Rule = Literal["rms", "sgd", "nadam"]
-
-
-@dataclass(frozen=True)
-class DynamicSettings:
-    """How the weights move."""
-
-    rule: Rule = "rms"
-    """rms (steps divided by the root mean square of training gradients), sgd, or nadam."""
-    rate: float = between(1e-4, 0.0, above=True)
-    """eta, the size of a step."""
-    decay: float = between(1e-3, 0.0, 0.999999)
-    """lambda in [0, 1): the share of the displacement that is taken back at a step; with rms times D = RMS / mean RMS."""
-    epsilon: float = between(1e-4, 0.0, above=True)
-    """eps: what is added to the RMS (to the root of the second moment, with nadam)."""
-    segment: int = between(5, 1)
-    """Tokens between two steps."""
-    moving: str = "all"
-    """Which weights move: all, last:N (layers), output, or low-rank:R."""
-    clip: float = between(0.0, 0.0)
-    """The largest norm of a gradient; 0: any."""
-    beta1: float = between(0.0, 0.0, 0.999)
-    """Of nadam: how much of the mean gradient is kept."""
 
 
 def search_factors(settings: DynamicSettings) -> dict[str, float]:
@@ -55,6 +30,7 @@ class RootMeanSquare:
 
     def __init__(self, settings: DynamicSettings, rms: Tensor) -> None:
         """`rms` (N,): root mean square of the gradients in training."""
+        self.settings = settings
         mean = max(rms.double().mean().item(), 1e-30)
         self.decay = (rms * (settings.decay / mean)).clamp_(max=1.0)
         """r (N,): min(1, lambda D)."""

@@ -10,9 +10,11 @@ from typing import Any
 import yaml
 
 from backstory.config import UserError, check_name, from_dict, to_dict
+from backstory.config.readers import DynamicSettings, LearnedSettings
 from backstory.models import Precision
 from backstory.models.loading import LoadedRun, weights_hash
-from backstory.reading.dynamic import DynamicEvaluation, DynamicSettings, search_factors
+from backstory.reading.dynamic import DynamicEvaluation, search_factors
+from backstory.reading.learned import LearnedReader, load_learned
 from backstory.reading.reader import Reader, StaticReader
 from backstory.reading.statistics import load_statistics
 from backstory.storage.atomic import write_atomically
@@ -59,6 +61,13 @@ def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
     return DynamicEvaluation(run.model, settings, found, ground.precision)
 
 
+def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
+    run = ground.run
+    learned = load_learned(run.folder / SAVED, settings.network, run.model, run.folder)
+    statistics = load_statistics(run.folder / SAVED, run.model, learned.base.moving, run.folder)
+    return LearnedReader(run.model, learned, statistics, ground.precision)
+
+
 READERS = {
     "static": ReaderKind(
         "the model as trained; nothing but its state changes while it reads",
@@ -69,6 +78,11 @@ READERS = {
         _dynamic,
         DynamicSettings,
         steps=search_factors,
+    ),
+    "learned": ReaderKind(
+        "a language model with dynamic weights: dynamic evaluation with gates that a meta-learner sets",
+        _learned,
+        LearnedSettings,
     ),
 }
 

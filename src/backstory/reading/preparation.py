@@ -8,9 +8,12 @@ from typing import Any
 import yaml
 
 from backstory.config import UserError, check_name, from_dict, to_dict
+from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.reading.kinds import READERS, SAVED, Ground, Stack, build, choose, save_settings
+from backstory.reading.learned import check_learned_name, save_learned
+from backstory.reading.metalearning import train_gates
 from backstory.reading.opening import Opened, open_run
-from backstory.reading.statistics import Statistics, collect, save_statistics
+from backstory.reading.statistics import Statistics, collect, load_statistics, save_statistics
 from backstory.reading.tuning import Tuned, tune
 from backstory.storage.atomic import check_writable
 
@@ -76,3 +79,27 @@ def parse_grid(settings: type, grid: Sequence[str]) -> dict[str, list[Any]]:
         parsed = [from_dict(settings, {name: yaml.safe_load(value)}, f"grid {name}") for value in values.split(",")]
         found[name] = [getattr(point, name) for point in parsed]
     return found
+
+
+def train_learned(
+    opened: Opened,
+    base: DynamicSettings,
+    gates: GateSettings,
+    training: MetaTraining,
+    name: str,
+    *,
+    tokens: int | None = None,
+    progress: Progress | None = None,
+    report: Callable[[int, float], None] | None = None,
+) -> Path:
+    """Train a meta-learner on the opened split and save it beside the model under a name. Raises UserError."""
+    run, split = opened.run, opened.split
+    check_learned_name(name)
+    check_writable(run.folder)
+    statistics = load_statistics(run.folder / SAVED, run.model, base.moving, run.folder)
+    learned = train_gates(
+        run.model, statistics, split.ids[:tokens], opened.dataset.vocabulary.start, base, gates, training,
+        precision=opened.reader.precision, progress=progress, report=report,
+    )  # fmt: skip
+    learned.how["split"] = split.name
+    return save_learned(run.folder / SAVED, name, run.model, learned)

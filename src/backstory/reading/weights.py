@@ -25,6 +25,8 @@ class Piece(NamedTuple):
     """(n,) float32: theta - theta_0, to be changed in place."""
     place: slice
     """Where it lies among all weights that move."""
+    tensor: int
+    """Which of the parameters that move it is of."""
 
 
 class Update(Protocol):
@@ -85,11 +87,11 @@ class MovingWeights:
     @torch.no_grad()
     def update(self, gradients: Sequence[Tensor | None], rule: Update) -> None:
         """Displace every weight by the rule, in one pass over memory."""
-        for parts, grad, static in zip(self._parts, gradients, self.static, strict=True):
+        for index, (parts, grad) in enumerate(zip(self._parts, gradients, strict=True)):
             size = len(parts[0].delta)
-            pieces = torch.zeros_like(static, dtype=torch.float32) if grad is None else grad
+            pieces = torch.zeros_like(self.static[index], dtype=torch.float32) if grad is None else grad
             for part, g in zip(parts, pieces.reshape(-1).split(size), strict=True):
-                rule(Piece(g.float(), part.delta, part.place))
+                rule(Piece(g.float(), part.delta, part.place, index))
                 torch.add(part.static, part.delta, out=part.moved)
 
     def _cut(self, index: int, place: slice) -> Iterator["_Part"]:

@@ -1,0 +1,72 @@
+"""Settings of the readers that adapt, and of what trains them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from backstory.config.schema import between
+
+Rule = Literal["rms", "sgd", "nadam"]
+
+
+@dataclass(frozen=True)
+class DynamicSettings:
+    """How the weights move."""
+
+    rule: Rule = "rms"
+    """rms (steps divided by the root mean square of training gradients), sgd, or nadam."""
+    rate: float = between(1e-4, 0.0, above=True)
+    """eta, the size of a step."""
+    decay: float = between(1e-3, 0.0, 0.999999)
+    """lambda in [0, 1): the share of the displacement that is taken back at a step; with rms times D = RMS / mean RMS."""
+    epsilon: float = between(1e-4, 0.0, above=True)
+    """eps: what is added to the RMS (to the root of the second moment, with nadam)."""
+    segment: int = between(5, 1)
+    """Tokens between two steps."""
+    moving: str = "all"
+    """Which weights move: all, last:N (layers), output, or low-rank:R."""
+    clip: float = between(0.0, 0.0)
+    """The largest norm of a gradient; 0: any."""
+    beta1: float = between(0.0, 0.0, 0.999)
+    """Of nadam: how much of the mean gradient is kept."""
+
+
+@dataclass(frozen=True)
+class LearnedSettings:
+    """Which meta-learner."""
+
+    network: str = "three-level"
+    """Its name, as `backstory reader train` saved it."""
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """What g is made of."""
+
+    hidden: int = between(8, 1, 1024)
+    """Hidden units (ReLU)."""
+    per_tensor: bool = True
+    """A learned vector of each of the model's tensors is added to the hidden units."""
+    fisher: bool = True
+    """Whether the Fisher information of a weight is among the features."""
+    tied: bool = True
+    """f + z = 1; without it z has an output of its own."""
+
+
+@dataclass(frozen=True)
+class MetaTraining:
+    """How the meta-learner is trained."""
+
+    steps: int = between(40, 1)
+    """K: updates of the weights that are unrolled for one update of the meta-learner."""
+    stream: int = between(72_000, 100)
+    """Tokens that are read from theta_0 on before it starts anew elsewhere; best as long as what will be read."""
+    streams: int = between(1, 1)
+    """How many such streams are read, from random places of the text."""
+    sample: int = between(10, 1)
+    """Every so many-th weight is followed."""
+    learning_rate: float = between(0.01, 0.0, above=True)
+    """Of Adam; it falls to 0 along a half cosine."""
+    clip: float = between(1.0, 0.0, above=True)
+    """The largest norm of the meta-learner's gradient."""
+    seed: int = between(1, 0)
+    """Of its first weights, the places of the streams, and the subsets."""

@@ -1,0 +1,192 @@
+"""Trains the meta-learner: its updates are unrolled over many segments, and the adjoint of the displacement runs back.
+
+With the features of g detached the adjoint is elementwise, A_{t-1} = (1 - r_t) A_t + g_t / K, where g_t is the gradient that
+the update itself used: no second backward pass through the language model, and any subset of the weights has an exact gradient
+of its own. So only every n-th weight is followed, another subset at every unrolling, times n: unbiased, and small.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config import NonFiniteError, UserError, to_dict
+from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
+from backstory.models import LanguageModel, Precision
+from backstory.reading.dynamic import DynamicEvaluation, RootMeanSquare
+from backstory.reading.gates import GateNetwork, logs_of
+from backstory.reading.learned import Learned, LearnedReader
+from backstory.reading.statistics import Statistics
+from backstory.reading.weights import MovingWeights
+
+
+@dataclass
+class Unrolled:
+    """What is kept of updates, of the n weights that are followed."""
+
+    place: Tensor
+    """(n,) which weights."""
+    parts: list[tuple[int, slice, Tensor]]
+    """For each tensor of the model: its number, which of the n lie in it, and where in it."""
+    grads: list[Tensor] = field(default_factory=list)
+    """g_t (n,)"""
+    deltas: list[Tensor] = field(default_factory=list)
+    """delta_{t-1} (n,)"""
+    losses: list[Tensor] = field(default_factory=list)
+    """The loss as g reads it."""
+    nats: float = 0.0
+    """The sum of the segments' mean losses."""
+
+
+def follow(weights: MovingWeights, offset: int, every: int) -> Unrolled:
+    """Every so many-th weight from an offset on."""
+    place, parts = torch.arange(offset, len(weights), every, device=weights.delta.device), []
+    for tensor, (_, where) in enumerate(weights.places()):
+        first, last = (max(0, -(-(edge - offset) // every)) for edge in (where.start, where.stop))
+        if first < last:
+            parts.append((tensor, slice(first, last), place[first:last] - where.start))
+    return Unrolled(place, parts)
+
+
+class Recording(LearnedReader):
+    """Keeps what `backward` needs of every update it makes."""
+
+    unrolled: Unrolled
+
+    @torch.no_grad()
+    def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
+        kept, delta = self.unrolled, self.weights.delta
+        grad = torch.zeros(len(kept.place), device=delta.device)
+        for tensor, where, inside in kept.parts:
+            if (found := gradients[tensor]) is not None:
+                grad[where] = found.reshape(-1)[inside].float()
+        kept.grads.append(grad)
+        kept.deltas.append(delta[kept.place])
+        kept.nats += loss.item()
+        super().learn(loss, gradients)
+        kept.losses.append(self.gated.loss)
+
+
+def backward(reader: LearnedReader, unrolled: Unrolled, scale: float) -> None:
+    """Add the gradient of the mean of the unrolled losses to the meta-learner's parameters."""
+    gated, steps = reader.gated, len(unrolled.grads)
+    rate, decay = gated.base.rate[unrolled.place], gated.base.decay[unrolled.place]
+    static = None if gated.static is None else gated.static[unrolled.place]
+    adjoint = torch.zeros_like(rate)
+    for t in reversed(range(steps)):
+        grad, delta = unrolled.grads[t], unrolled.deltas[t]
+        features = gated.features(grad, delta, unrolled.place)
+        with torch.enable_grad():
+            parts = [gated.network(features[:, where], unrolled.losses[t], i) for i, where, _ in unrolled.parts]
+            c = torch.cat(parts, 1)
+        gates = c.detach().exp()
+        pull = decay * gates[1]
+        # Of min(1, r) the derivative is 0 where it is at its bound.
+        d_pull = torch.where(pull < 1, -adjoint * delta * pull, 0.0)
+        d_c = [-adjoint * grad * rate * gates[0], d_pull]
+        if static is not None:
+            back = decay * gates[2]
+            d_c[1] = torch.where(pull < 1, -adjoint * (delta + static) * pull, 0.0)
+            d_c.append(torch.where(back < 1, adjoint * static * back, 0.0))
+        if t < steps - 1:  # nothing that was read depends on the last update
+            c.backward(torch.stack(d_c) * scale)
+        adjoint = (1 - pull.clamp(max=1.0)) * adjoint + grad / steps
+
+
+def train_gates(
+    model: LanguageModel,
+    statistics: Statistics,
+    ids: np.ndarray,
+    first: int,
+    base: DynamicSettings,
+    gates: GateSettings,
+    training: MetaTraining,
+    *,
+    precision: Precision | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    report: Callable[[int, float], None] | None = None,
+) -> Learned:
+    """Train a meta-learner on streams out of a text (N,), around a dynamic evaluation with tuned settings.
+
+    `report` is told (tokens read, mean nats of the last unrolling). Raises UserError and NonFiniteError.
+    """
+    if base.rule != "rms":
+        raise UserError(f"a meta-learner goes around dynamic evaluation with the rule rms, not {base.rule}")
+    segment, length = base.segment, min(training.stream, len(ids) - 1)
+    if length < segment * training.steps:
+        raise UserError(f"a stream of {length:,} tokens is shorter than {training.steps} segments of {segment}")
+    torch.manual_seed(training.seed)
+    random = np.random.default_rng(training.seed)
+    network = GateNetwork(gates, len(MovingWeights(model, base.moving).names)).to(next(model.parameters()).device)
+    how = to_dict(training) | {"tokens": 0}
+    spread = measure_spread(DynamicEvaluation(model, base, statistics, precision), ids, first)
+    learned = Learned(network, base, spread, how)
+    reader = Recording(model, learned, statistics, precision)
+    unrollings = training.streams * (length // (segment * training.steps))
+    optimizer = torch.optim.Adam(network.parameters(), training.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, unrollings)
+    done = 0
+    for _ in range(training.streams):
+        place = int(random.integers(0, len(ids) - length)) if len(ids) > length else 0
+        reader.start(1)
+        for start in range(place, place + length - segment * training.steps + 1, segment * training.steps):
+            offset = int(random.integers(0, training.sample))
+            reader.unrolled = follow(reader.weights, offset, training.sample)
+            _read_on(reader, ids, first, start, training.steps)
+            optimizer.zero_grad()
+            backward(reader, reader.unrolled, training.sample)
+            norm = torch.nn.utils.clip_grad_norm_(network.parameters(), training.clip)
+            if not torch.isfinite(norm):
+                raise NonFiniteError(
+                    "the meta-learner's gradient is not a number; lower its learning rate or base rate"
+                )
+            optimizer.step()
+            schedule.step()
+            done += 1
+            how["tokens"] += segment * training.steps
+            if report is not None:
+                report(how["tokens"], reader.unrolled.nats / training.steps)
+            if progress is not None:
+                progress(done, unrollings)
+    network.requires_grad_(False)
+    return learned
+
+
+def _read_on(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, segments: int) -> None:
+    """Read so many segments from a place of the text."""
+    size, device = reader.settings.segment, reader.weights.delta.device
+    for at in range(start, start + segments * size, size):
+        before = [first] if at == 0 else ids[at - 1 : at]
+        piece = torch.from_numpy(np.concatenate([before, ids[at : at + size]]).astype(np.int64)).to(device)[None]
+        reader.predict(piece[:, :-1])
+        reader.observe(piece[:, 1:])
+
+
+class _Spread(DynamicEvaluation):
+    """Measures the logs of gradients while it reads."""
+
+    def start(self, batch_size: int) -> None:
+        super().start(batch_size)
+        self.found: list[tuple[Tensor, Tensor]] = []
+
+    @torch.no_grad()
+    def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
+        assert isinstance(self.rule, RootMeanSquare)
+        flat = torch.cat([g.flatten().float() for g in gradients if g is not None])
+        scale = torch.cat(
+            [self.rule.rate[p] for (_, p), g in zip(self.weights.places(), gradients, strict=True) if g is not None]
+        )
+        variance, mean = torch.var_mean(logs_of(flat, scale / (10 * self.settings.rate)))
+        self.found.append((mean, variance))
+        super().learn(loss, gradients)
+
+
+def measure_spread(reader: DynamicEvaluation, ids: np.ndarray, first: int, segments: int = 20) -> tuple[float, float]:
+    """Mean and deviation of the log of |grad| in units of 10 (RMS + eps), over the first segments of the text."""
+    reader = _Spread(reader.model, reader.settings, reader.statistics, reader.precision)
+    reader.start(1)
+    _read_on(reader, ids, first, 0, min(segments, len(ids) // reader.settings.segment))
+    means, variances = (torch.stack(values) for values in zip(*reader.found, strict=True))
+    return means.mean().item(), max((variances.mean() + means.var(correction=0)).sqrt().item(), 1e-3)
