@@ -10,6 +10,7 @@ from backstory.config.strict import from_file
 from backstory.models.loading import CONFIG
 from backstory.papers.grid import Grid
 from backstory.papers.plan import Run
+from backstory.papers.preparations import preparation
 from backstory.reading.evaluation import file_name
 from backstory.reports import Result, result_from
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
@@ -25,7 +26,7 @@ class Command:
     """One command of a run."""
 
     state: str
-    """What the run is doing meanwhile: running, reading, examining."""
+    """What the run is doing meanwhile: running, preparing, reading, examining."""
     arguments: tuple[str, ...]
     kind: str
     """Of its result."""
@@ -34,8 +35,13 @@ class Command:
     settings: tuple[str, ...] = ()
     """The flags its result depends on; a training's are in its settings file, which `Folder.check` compares."""
 
+    made: Path | None = None
+    """A file that is there when it is done, of a command that writes no result."""
+
     def result(self) -> Result | None:
         """What it wrote; None where that is missing, damaged, or of a command with other settings."""
+        if self.made is not None:
+            return None
         path = self.out / RESULT
         try:
             found = result_from(path.read_text(encoding="utf-8"), str(path))
@@ -47,7 +53,7 @@ class Command:
 
     def done(self) -> bool:
         """Whether its result is there."""
-        return self.result() is not None
+        return self.result() is not None if self.made is None else self.made.is_file()
 
 
 @dataclass(frozen=True)
@@ -67,11 +73,15 @@ class Folder:
         return self.path / "logs" / f"{run.name}.log"
 
     def commands(self, run: Run) -> list[Command]:
-        """Train, then the readings, then the examinations. A training that was begun is resumed."""
+        """Train, then what prepares the readings, the readings, then the examinations. A training that was begun is resumed."""
         place = self.run(run)
         resume = ["--resume"] if (place / CONFIG).is_file() else []
         train = ["train", str(self.recipe(run)), "--seed", str(run.seed), "--out", str(place), *resume]
         commands = [Command("running", tuple(train), "training", place)]
+        for text in run.prepare:
+            found = preparation(text)
+            arguments = ("reader", found.action, str(place), *found.arguments)
+            commands.append(Command("preparing", arguments, "", place, made=place / found.made))
         for reading in run.readings:
             reader = [] if reading.reader == "static" else [reading.reader]
             out = place / file_name("evaluate", reading.split, *reader)

@@ -68,6 +68,8 @@ class Row:
     name: str
     """Letters, digits, dots and hyphens; run folders are called by it."""
     readings: tuple[Reading, ...] = (Reading(),)
+    prepare: tuple[str, ...] = ()
+    """What is done with each trained run before it is read, as `backstory reader` is told it: `tune --reader dynamic`."""
     note: str = ""
     small: Setup | None = None
     full: Setup | None = None

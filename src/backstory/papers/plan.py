@@ -8,6 +8,7 @@ from typing import Any, get_args
 from backstory.config import RunConfig, UserError, check_name, from_dict, recipes, to_dict
 from backstory.context.examine import check_experiment
 from backstory.papers.grid import Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
+from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.text.corpora import SPLITS
@@ -25,6 +26,8 @@ class Run:
     config: RunConfig
     minutes: float
     """What it takes, as the grid states it."""
+    prepare: tuple[str, ...]
+    """What `backstory reader` does before the readings."""
     readings: tuple[Reading, ...]
     examinations: tuple[Examination, ...]
 
@@ -44,7 +47,7 @@ def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
             for place, seed in enumerate(setup.seeds):
                 seeded = from_dict(RunConfig, config | {"seed": seed}, source)
                 examined = tuple(e for e in setup.examinations if place < e.runs)
-                runs.append(Run(row.name, seed, seeded, setup.minutes, row.readings, examined))
+                runs.append(Run(row.name, seed, seeded, setup.minutes, row.prepare, row.readings, examined))
     if not runs:
         raise UserError(f"{source} has nothing at the {scale} scale; give another with --scale")
     return runs
@@ -87,6 +90,8 @@ def _check_row(row: Row, grid: Grid, where: str) -> None:
         raise UserError(
             f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
         )
+    for text in row.prepare:
+        _told(where, preparation, text)
     if not row.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
     _unique([f"{r.split} with {r.reader}" for r in row.readings], f"{where}: two readings of", "leave one out")

@@ -17,7 +17,7 @@ class Standing:
 
     run: Run
     state: str = WAITING
-    """waiting, running, reading, examining, done, failed or stopped."""
+    """waiting, running, preparing, reading, examining, done, failed or stopped."""
     problem: str = ""
     """Why it failed, in one line."""
     epoch: int = 0

@@ -137,7 +137,7 @@ def stack_name(stack: Stack) -> str:
     return "+".join(map(str, shown))
 
 
-def _kinds(stack: Stack) -> str:
+def kinds_of(stack: Stack) -> str:
     """The same without settings: what saved settings are filed under."""
     return stack_name(tuple(Layer(layer.name) for layer in stack))
 
@@ -182,7 +182,7 @@ def choose(stack: Stack, run: LoadedRun) -> tuple[Chosen, ...]:
     found = []
     for place, layer in enumerate(stack):
         kind, typed = READERS[layer.name], _given(layer)
-        around, alone = (_kinds(part) for part in (stack[: place + 1], (Layer("static"), layer)))
+        around, alone = (kinds_of(part) for part in (stack[: place + 1], (Layer("static"), layer)))
         saved = _saved(run, around) or (_saved(run, alone) if kind.wraps else None)
         origin = [f"tuned on {saved['tuned_on']}" if saved else "published", *(["given"] if typed else [])]
         settings = from_dict(kind.settings, (saved["settings"] if saved else {}) | typed, f"reader {layer.name}")
@@ -206,7 +206,7 @@ def settings_file(run: Path, name: str) -> Path:
 
 def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
     """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
-    path = settings_file(run.folder, _kinds(stack))
+    path = settings_file(run.folder, kinds_of(stack))
     path.parent.mkdir(exist_ok=True)
     document = {"weights": weights_hash(run.model), "tuned_on": tuned_on}
     document |= {"settings": to_dict(settings), "search": search}

@@ -80,10 +80,11 @@ class LearnedReader(DynamicEvaluation):
         return other
 
 
-def check_learned_name(name: str) -> None:
-    """Raise UserError unless a meta-learner may be called so."""
+def learned_name(name: str) -> str:
+    """The folder of a meta-learner. Raises UserError unless one may be called so."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", name):
         raise UserError(f"a meta-learner's name is made of letters, digits and hyphens, not '{name}'")
+    return f"{NAME}-{name}"
 
 
 def save_learned(folder: Path, name: str, model: LanguageModel, learned: Learned) -> Path:
@@ -96,13 +97,12 @@ def save_learned(folder: Path, name: str, model: LanguageModel, learned: Learned
         "spread": list(learned.spread),
         "how": learned.how,
     }
-    return write_checkpoint(folder, f"{NAME}-{name}", {NAME: weights(learned.network)}, {NAME: document})
+    return write_checkpoint(folder, learned_name(name), {NAME: weights(learned.network)}, {NAME: document})
 
 
 def load_learned(folder: Path, name: str, model: LanguageModel, run: Path) -> Learned:
     """A meta-learner that is saved in the folder. Raises UserError where there is none of this name, or another model's."""
-    check_learned_name(name)
-    path, again = folder / f"{NAME}-{name}", f"train it with `backstory reader train {run}`"
+    path, again = folder / learned_name(name), f"train it with `backstory reader train {run}`"
     if not path.exists():
         there = sorted(p.name.removeprefix(f"{NAME}-") for p in folder.glob(f"{NAME}-*"))
         known = f"; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}" if there else f"; {again}"

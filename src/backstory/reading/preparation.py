@@ -10,7 +10,7 @@ import yaml
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.reading.kinds import READERS, SAVED, Ground, Stack, build, choose, save_settings
-from backstory.reading.learned import check_learned_name, save_learned
+from backstory.reading.learned import learned_name, save_learned
 from backstory.reading.metalearning import train_gates
 from backstory.reading.opening import Opened, open_run
 from backstory.reading.statistics import Statistics, collect, load_statistics, save_statistics
@@ -94,7 +94,7 @@ def train_learned(
 ) -> Path:
     """Train a meta-learner on the opened split and save it beside the model under a name. Raises UserError."""
     run, split = opened.run, opened.split
-    check_learned_name(name)
+    learned_name(name)
     check_writable(run.folder)
     statistics = load_statistics(run.folder / SAVED, run.model, base.moving, run.folder)
     learned = train_gates(

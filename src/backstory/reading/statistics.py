@@ -152,16 +152,19 @@ def save_statistics(folder: Path, statistics: Statistics) -> Path:
     """Write them into a folder of readers' files, in the place of those of the same weights. Raises OSError."""
     folder.mkdir(exist_ok=True)
     tensors = {"mean_square": statistics.mean_square, "information": statistics.information}
-    return write_checkpoint(folder, _name(statistics.collected.moving), tensors, {NAME: asdict(statistics.collected)})
+    return write_checkpoint(
+        folder, statistics_name(statistics.collected.moving), tensors, {NAME: asdict(statistics.collected)}
+    )
 
 
-def _name(moving: str) -> str:
+def statistics_name(moving: str) -> str:
+    """The folder of statistics: low-rank adapters have their own."""
     return f"{NAME}-{moving.replace(':', '-')}" if moving.startswith("low-rank") else NAME
 
 
 def load_statistics(folder: Path, model: LanguageModel, moving: str, run: Path) -> Statistics:
     """The statistics of a model that are saved in the folder. Raises UserError where there are none, or another model's."""
-    path, again = folder / _name(moving), "collect them with `backstory reader statistics RUN`"
+    path, again = folder / statistics_name(moving), "collect them with `backstory reader statistics RUN`"
     if not path.exists():
         more = f" --moving {moving}" if moving.startswith("low-rank") else ""
         raise UserError(
