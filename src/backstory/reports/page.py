@@ -8,13 +8,13 @@ from pathlib import Path
 
 from backstory.config import UserError
 from backstory.reports import comparison_html, passage_html, pieces, provenance, reproductions, tables
+from backstory.reports.comparisons import compared
 from backstory.reports.formats import plain
 from backstory.reports.passage import from_json
 from backstory.reports.plots import context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read
 from backstory.reports.tables import to_html
 from backstory.reports.theme import CSS
-from backstory.reports.comparisons import compared
 from backstory.reports.words import comparison, failures, passage_summary, reading, summary
 from backstory.storage.atomic import write_atomically
 
@@ -37,13 +37,34 @@ def render(folders: Sequence[Path]) -> str:
     distinct = {folder.resolve(): folder for folder in reversed(folders)}
     runs = _own_names([read(folder) for folder in reversed(distinct.values())])
     title = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared"
-    sections = (_reproductions, _figures, _learning, _context, _comparisons, _samples, _passages, _others, _settings, _rerun)
+    sections = (
+        _reproductions,
+        _figures,
+        _learning,
+        _context,
+        _comparisons,
+        _samples,
+        _passages,
+        _others,
+        _settings,
+        _rerun,
+    )
     body = "\n".join(text for section in sections if (text := section(runs)))
     footer = (
         "Made from the runs’ result files alone. Perplexity is the exponential of the mean negative log-likelihood per\n"
         "unit; lower is better."
     )
-    return document(title, _lede(runs), body, footer, script=any(run.of_kind(kind) for run in runs for kind in ("explanation", "comparison")))
+    return document(
+        title,
+        _lede(runs),
+        body,
+        footer,
+        script=any(run.of_kind(kind) for run in runs for kind in ("explanation", "comparison")),
+    )
+
+
+def _has_passages(runs: Sequence[RunResults]) -> bool:
+    return any(run.of_kind("explanation") or run.of_kind("comparison") for run in runs)
 
 
 def render_passage(result: Result) -> str:
@@ -202,7 +223,10 @@ def _context(runs: Sequence[RunResults]) -> str:
                 groups.setdefault(key, []).append((run.name, result))
     parts = []
     for number, group in enumerate(groups.values(), start=1):
-        parts += [pieces.plot(context_curves(group, f"context{number}")), pieces.table(tables.contexts(group), "Effective context")]
+        parts += [
+            pieces.plot(context_curves(group, f"context{number}")),
+            pieces.table(tables.contexts(group), "Effective context"),
+        ]
         for name, result in group:
             heading = f"Every context length: {name}, {result.figures['split']}"
             parts.append(pieces.details(heading, pieces.table(tables.conditions(result), heading)))
@@ -264,9 +288,13 @@ def _others(runs: Sequence[RunResults]) -> str:
 
 
 def _settings(runs: Sequence[RunResults]) -> str:
-    differ = pieces.table(tables.differences(runs), "Settings that differ").replace("<table>", '<table class="settings">', 1)
+    differ = pieces.table(tables.differences(runs), "Settings that differ").replace(
+        "<table>", '<table class="settings">', 1
+    )
     parts = [differ]
-    parts += [pieces.details(f"Settings of {run.name}", f"<pre>{escape(run.config)}</pre>") for run in runs if run.config]
+    parts += [
+        pieces.details(f"Settings of {run.name}", f"<pre>{escape(run.config)}</pre>") for run in runs if run.config
+    ]
     return pieces.section("Settings", *parts) if any(parts) else ""
 
 

@@ -178,7 +178,9 @@ def _check_comparison(figures: dict[str, Any], source: str) -> None:
                for key in ("blocks", "perplexity_blocks")]  # fmt: skip
     for part in ("documents", "positions", "passages"):
         lengths += [(f"{part}[{i}].gains", one["gains"], pairs) for i, one in enumerate(figures[part])]
-    lengths += [(f"documents[{i}].nats", d["nats"], len(figures["readers"])) for i, d in enumerate(figures["documents"])]
+    lengths += [
+        (f"documents[{i}].nats", d["nats"], len(figures["readers"])) for i, d in enumerate(figures["documents"])
+    ]
     for path, values, length in lengths:
         if len(values) != length:
             _wrong(f"figures.{path}", f"a list of {length}", source)

@@ -90,9 +90,7 @@ def label(text: str, longest: int = 22) -> str:
     return clean if len(clean) <= longest else clean[: longest - 1].rstrip() + "…"
 
 
-def inline(
-    figure: "Figure", prefix: str, title: str, description: str, hints: Mapping[str, str] | None = None
-) -> str:
+def inline(figure: "Figure", prefix: str, title: str, description: str, hints: Mapping[str, str] | None = None) -> str:
     """The figure as an SVG element for an HTML page; the same figure gives the same text.
 
     Text stays text in the page's font and colour, the background is transparent, ids begin with `prefix` so that
