@@ -73,7 +73,7 @@ def _passage(
 
 def _title(scored: Scored, opened: Opened, start: int, end: int) -> str:
     """The documents it is of, and where it begins."""
-    numbers = dict.fromkeys(scored.within[start:end].tolist())
+    numbers: list[int] = np.unique(scored.within[start:end]).tolist()
     titles = [scored.titles[number] or f"document {number + 1:,}" for number in numbers]
     named = " and ".join(titles) if len(titles) < 3 else f"{titles[0]} to {titles[-1]}"
     return f"{named}, from {opened.dataset.vocabulary.tokenizer.unit} {scored.at + start:,}"

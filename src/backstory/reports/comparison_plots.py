@@ -37,8 +37,8 @@ def along(result: Result, prefix: str, measure: Measure = "nats") -> Plot:
         named = _titled(f)
         figure = Figure((WIDTH, 0.45 + PANEL * len(pairs) + (TITLES if named else 0)), layout="constrained")
         hints: dict[str, str] = {}
-        for row, (pair, axes) in enumerate(zip(pairs, figure.subplots(len(pairs), sharex=True, squeeze=False)[:, 0],
-                                               strict=True)):  # fmt: skip
+        figure.subplots(len(pairs), sharex=True)
+        for row, (pair, axes) in enumerate(zip(pairs, figure.axes, strict=True)):
             _panel(axes, f, pair, measure)
             hints |= _documents(axes, f, row)
         first, last = figure.axes[0], figure.axes[-1]

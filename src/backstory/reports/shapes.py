@@ -184,6 +184,13 @@ def _check_comparison(figures: dict[str, Any], source: str) -> None:
     for path, values, length in lengths:
         if len(values) != length:
             _wrong(f"figures.{path}", f"a list of {length}", source)
+    end = figures["at"]
+    for i, document in enumerate(figures["documents"]):
+        if document["start"] != end or document["tokens"] <= 0:
+            _wrong(f"figures.documents[{i}].start", "where the document before it ends", source)
+        end += document["tokens"]
+    if end != figures["at"] + figures["tokens"]:
+        _wrong("figures.documents", "all of the stretch", source)
     for one in figures["passages"]:
         from_json(one["passage"], source)
 
