@@ -258,7 +258,7 @@ def test_against_another_run_and_a_text_of_one_s_own(run: Path, tmp_path: Path) 
     assert result["text"] == "mine.txt" and set(result["comparisons"][1]["blocks"]) == {0.0}
     twin = Path(shutil.copytree(run, tmp_path / "another" / "run"))
     named = compare_readers(run, Stretch("valid", tokens=50), against=(str(other), str(twin)))["figures"]["readers"]
-    assert [r["name"] for r in named] == ["static", str(other), str(twin)]
+    assert [r["name"] for r in named] == ["run", str(other), str(twin)]
 
 
 def test_what_is_written_is_a_result_and_settings_are_told(run: Path) -> None:

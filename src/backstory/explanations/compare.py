@@ -21,7 +21,7 @@ from backstory.explanations.opening import open_at, open_other, other_name, othe
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
 from backstory.reading.evaluation import file_name
-from backstory.reading.kinds import Chosen, parse_stack, stack_name
+from backstory.reading.kinds import Chosen, names_readers, parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers
 from backstory.reports.passage import MOST_WORDS
 from backstory.storage.provenance import check_place, write_result
@@ -93,7 +93,9 @@ def compare_readers(
     path, stretch, detail = Path(folder), stretch or Stretch(), detail or Detail()
     _check(stretch, detail)
     stacked, own_text = stack_name(parse_stack(reader)), stretch.text is not None
-    names = _names(stacked, against)
+    # Against other runs alone it is the run that matters: they are all read the same way.
+    called = stacked if any(map(names_readers, against)) or not against else path.resolve().name
+    names = _names(called, against)
     how = {"reader": reader, "precision": precision, "device": device}
     opened = open_at(path, stretch.split, stretch.text, stretch.at, data_dir, how)
     end = min(stretch.at + stretch.tokens, len(opened.split.ids))

@@ -31,27 +31,24 @@ MOST_DOCUMENTS = 20
 def show(result: Result, console: Console) -> None:
     """Print a comparison: a sentence, what is gained, where along the text, by document, and the passages."""
     f, brief = result.figures, lettered(result)
-    _say(console, Text(f["title"], "bold"))
-    _say(console, Text(f"{comparisons.compared(result)}\n"))
+    _say(console, f["title"], "bold")
+    _say(console, f"{comparisons.compared(result)}\n")
     if brief is not result:
-        key = (
-            f"{short['name']}  {_clean(full['name'])}"
-            for short, full in zip(_readers(brief), f["readers"], strict=True)
-        )
-        _say(console, Text("\n".join(key) + "\n"))
+        key = (f"{short['name']}  {full['name']}" for short, full in zip(_readers(brief), f["readers"], strict=True))
+        _say(console, "\n".join(key) + "\n")
     _table(console, comparisons.pairs(brief))
     for row, (pair, short) in enumerate(zip(f["comparisons"], brief.figures["comparisons"], strict=True)):
         code = "" if brief is result else f"{name_of(short)}: "
-        _say(console, Text(f"\n{code}{_clean(name_of(pair))}, nats per {f['unit']}", "bold"))
+        _say(console, f"\n{code}{name_of(pair)}, nats per {f['unit']}", "bold")
         for line in columns(f, row, console.width):
-            _say(console, line)
+            console.print(line, highlight=False)
     if len(f["positions"]) > 1:
-        _say(console, Text("\nBy place in a document", "bold"))
+        _say(console, "\nBy place in a document", "bold")
         table = comparisons.positions(brief)
         _table(console, table if _fits(table, console) else comparisons.positions(brief, intervals=False))
     _documents(console, brief)
     for number, one in enumerate(f["passages"], start=1):
-        _say(console, Text(f"\n{_clean(comparisons.passage_title(one, number, f))}", "bold"))
+        _say(console, f"\n{comparisons.passage_title(one, number, f)}", "bold")
         passage_terminal.show(from_json(one["passage"], result.source), console)
 
 
@@ -115,7 +112,7 @@ def _documents(console: Console, result: Result) -> None:
     if len(order) > MOST_DOCUMENTS:
         order = sorted(sorted(order, key=lambda i: -f["documents"][i]["tokens"])[:MOST_DOCUMENTS])
     most = f", the {MOST_DOCUMENTS} longest of {count(len(f['documents']))}" if len(order) < len(f["documents"]) else ""
-    _say(console, Text(f"\nBy document{most}", "bold"))
+    _say(console, f"\nBy document{most}", "bold")
     room = max(12, console.width - 16 - 9 * (len(table.columns) - 3))
     rows = [(str(i + 1), _short(title_of(f["documents"][i], i), room), *table.rows[i][2:]) for i in order]
     _table(console, Table((Column("", True), Column("Document"), *table.columns[2:]), tuple(rows)))
@@ -128,12 +125,12 @@ def _short(text: str, longest: int) -> str:
 
 def _clean(text: str) -> str:
     """Text without control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _table(console: Console, table: Table) -> None:
-    _say(console, Text(to_text(table)), wrap=False)
+    console.print(Text(_clean(to_text(table))), soft_wrap=True, highlight=False)
 
 
-def _say(console: Console, text: Text, wrap: bool = True) -> None:
-    console.print(text, soft_wrap=not wrap, highlight=False)
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(_clean(text), style), highlight=False)

@@ -73,7 +73,7 @@ def pairs(result: Result) -> Table:
         (name_of(p), signed(p["gain"]), _interval(p), signed(p["perplexity_gain"], 1), _documents(f))
         for p in f["comparisons"]
     ]
-    heads = ("Comparison", f"Gain (nats per {f['unit']})#", "95% interval#", "Perplexity lower by#", "Over#")
+    heads = ("Gain of", f"Nats per {f['unit']}#", "95% interval#", "Perplexity#", "Over#")
     return Table(columns(*heads), tuple(rows))
 
 

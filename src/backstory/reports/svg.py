@@ -108,6 +108,7 @@ def inline(figure: "Figure", prefix: str, title: str, description: str, hints: M
     for element in list(root.iter()):
         if (hint := (hints or {}).get(element.get("id", ""))) is not None:
             ET.SubElement(element, f"{_SVG}title").text = _CONTROL.sub(" ", hint)
+            element.set("pointer-events", "all")  # also where nothing is painted
     _own_ids(root, prefix)
     _follow_page(root)
     for size in ("width", "height"):
