@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from backstory.config import plural
 from backstory.reports import svg
-from backstory.reports.comparisons import name_of, signed, title_of
+from backstory.reports.comparisons import has_interval, name_of, signed, title_of
 from backstory.reports.formats import count
-from backstory.reports.plots import Plot
+from backstory.reports.plots import LARGEST, Plot
 from backstory.reports.results import Record, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, PANEL, TITLES = 7.6, 1.45, 1.0
+WIDTH, PANEL, TITLES = 7.6, 1.45, 1.2
 """Inches: of the figure, and the heights of a panel and of the room for titles."""
 APART = 12.5
 """Points between two titles that are both written."""
@@ -76,7 +76,7 @@ def by_position(result: Result, prefix: str) -> Plot | None:
 
 
 def _has(position: Record) -> bool:
-    return any(gain["low"] is not None for gain in position["gains"])
+    return any(map(has_interval, position["gains"]))
 
 
 def _positions(axes: "Axes", stretches: Sequence[Record], place: int, pairs: int, name: str) -> None:
@@ -84,15 +84,20 @@ def _positions(axes: "Axes", stretches: Sequence[Record], place: int, pairs: int
     look = svg.series(place)
     gains = [p["gains"][place] for p in stretches]
     x = [i + 0.09 * (place - (pairs - 1) / 2) for i in range(len(gains))]
-    axes.plot(x, [g["gain"] for g in gains], marker="o", label=svg.label(name, 34), **look)
+    axes.plot(x, [_drawn(g["gain"]) for g in gains], marker="o", label=svg.label(name, 34), **look)
     for at, g in zip(x, gains, strict=True):
-        if g["low"] is not None:
-            axes.plot([at, at], [g["low"], g["high"]], color=look["color"], linewidth=0.9)
+        if has_interval(g):
+            axes.plot([at, at], [_drawn(g["low"]), _drawn(g["high"])], color=look["color"], linewidth=0.9)
+
+
+def _drawn(value: float) -> float:
+    """A number that axes can hold."""
+    return max(-LARGEST, min(LARGEST, value))
 
 
 def _panel(axes: "Axes", figures: Record, pair: Record, measure: Measure) -> None:
     """One comparison: blue blocks where it gains, orange where it loses, and the moving average within each document."""
-    values = pair["blocks" if measure == "nats" else "perplexity_blocks"]
+    values = list(map(_drawn, pair["blocks" if measure == "nats" else "perplexity_blocks"]))
     edges = [
         min(figures["at"] + i * figures["block"], figures["at"] + figures["tokens"]) for i in range(len(values) + 1)
     ]

@@ -23,9 +23,14 @@ def signed(value: float, digits: int = DIGITS) -> str:
     return f"{rounded:+.{digits}f}" if rounded else f"{0:.{digits}f}"
 
 
+def has_interval(found: Record) -> bool:
+    """Whether there were documents enough for one."""
+    return found["low"] is not None and found["high"] is not None
+
+
 def gain(found: Record, intervals: bool = True) -> str:
     """A gain with its interval, where it has one: `+0.120 (+0.100 to +0.140)`."""
-    interval = "" if found["low"] is None or not intervals else f" ({signed(found['low'])} to {signed(found['high'])})"
+    interval = f" ({_interval(found)})" if intervals and has_interval(found) else ""
     return f"{signed(found['gain'])}{interval}"
 
 
@@ -34,7 +39,7 @@ def compared(result: Result) -> str:
     f = result.figures
     unit, pair = f["unit"], f["comparisons"][-1]
     best, *rest = [f"{formats.perplexity(r['perplexity'])} with {r['name']}" for r in f["readers"]]
-    low = "" if pair["low"] is None else f" (95%: {signed(pair['low'])} to {signed(pair['high'])})"
+    low = f" (95%: {_interval(pair)})" if has_interval(pair) else ""
     sentence = (
         f"{result.name} reads {count(f['tokens'])} {plural(unit, f['tokens'])} in {_documents(f)} at perplexity "
         f"{best}, {', '.join(rest)}: {name_of(pair)} gains {signed(pair['gain'])} nats per {unit}{low}."
@@ -73,7 +78,7 @@ def pairs(result: Result) -> Table:
         (name_of(p), signed(p["gain"]), _interval(p), signed(p["perplexity_gain"], 1), _documents(f))
         for p in f["comparisons"]
     ]
-    heads = ("Gain of", f"Nats per {f['unit']}#", "95% interval#", "Perplexity#", "Over#")
+    heads = ("Gain of", f"Nats per {f['unit']}#", "95% interval#", "Perplexity gain#", "Over#")
     return Table(columns(*heads), tuple(rows))
 
 
@@ -124,7 +129,7 @@ def _gain_columns(figures: Record) -> tuple[Column, ...]:
 
 
 def _interval(found: Record) -> str:
-    return MISSING if found["low"] is None else f"{signed(found['low'])} to {signed(found['high'])}"
+    return MISSING if not has_interval(found) else f"{signed(found['low'])} to {signed(found['high'])}"
 
 
 def _settings(layers: Any) -> str:
