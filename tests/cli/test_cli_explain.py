@@ -144,3 +144,22 @@ def test_a_pipe_is_read_once(command: Command, run_copy: Path) -> None:
     Path("same").write_text("ann saw bob\n")
     evaluated = json.loads(command("evaluate", "run", "same", "--json").out)["provenance"]["corpus"]
     assert json.loads(done.out)["provenance"]["corpus"]["fingerprint"] == evaluated["fingerprint"]
+
+
+def test_readers_are_compared_in_a_pipe_as_json_and_on_a_page(command: Command, run_copy: Path) -> None:
+    shutil.copytree(run_copy, "twin")
+    told = ("explain", "reading", "run", "--against", "twin", "--tokens", "120", "--block", "30", "--words", "9")
+    done = command(*told, "--passage", "3", "--passage", "40")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1].startswith("run reads 120 words in 1 document at perplexity ")
+    assert "\n1. Asked for: run over twin 0.000 nats per word\n" in done.out and done.out.count("gain over twin") == 2
+    (written,) = run_copy.glob("explain-reading-tokens120-block30-words9-passage3-40-static-against-twin-*/result.json")
+    figures = json.loads(written.read_text())["figures"]
+    assert figures["comparisons"][0]["blocks"] == [0.0] * 4  # the same model, the same text
+    as_json = command(*told, "--json")
+    assert as_json.code == 0 and result_from(as_json.out, "x").figures["passages"][0]["why"] == "the largest gain"
+    assert command(*told, "--html", "page.html").out == "page.html\n"
+    assert " (test)</h1>" in Path("page.html").read_text()
+    assert command(*told, "--html", "other/notes.txt").code == 2
+    assert command("report", "run", "--out", "report.html").code == 0
+    assert "Readers against each other" in Path("report.html").read_text()

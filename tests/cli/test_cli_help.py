@@ -6,7 +6,21 @@ from itertools import pairwise
 import pytest
 from commands import Command
 
-from backstory.cli import data, demo, evaluate, examine, explain, generate, ls, reader, recipe, report, reproduce, train
+from backstory.cli import (
+    data,
+    demo,
+    evaluate,
+    examine,
+    explain,
+    explain_reading,
+    generate,
+    ls,
+    reader,
+    recipe,
+    report,
+    reproduce,
+    train,
+)
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import settings
 from backstory.config import RunConfig, from_dict
@@ -22,6 +36,7 @@ PAGES = {
     "examine": (examine.Arguments, None),
     "generate": (generate.Arguments, None),
     "explain": (explain.Arguments, None),
+    "explain reading": (explain_reading.Arguments, None),
     "report": (report.Arguments, None),
     "reproduce": (reproduce.Arguments, None),
     "reader audit": (reader.AuditArguments, None),

@@ -11,7 +11,21 @@ from unittest.mock import patch
 import yaml
 from calling import call, listing
 
-from backstory.cli import data, demo, evaluate, examine, explain, generate, ls, reader, recipe, report, reproduce, train
+from backstory.cli import (
+    data,
+    demo,
+    evaluate,
+    examine,
+    explain,
+    explain_reading,
+    generate,
+    ls,
+    reader,
+    recipe,
+    report,
+    reproduce,
+    train,
+)
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import settings
 from backstory.config import RunConfig, from_yaml, recipes, to_yaml
@@ -22,6 +36,7 @@ DATACLASSES = [
     (evaluate.Arguments, None),
     (examine.Arguments, None),
     (explain.Arguments, None),
+    (explain_reading.Arguments, None),
     (generate.Arguments, None),
     (report.Arguments, None),
     (reproduce.Arguments, None),
@@ -39,6 +54,7 @@ STARTS = [[verb] for verb in VERBS] + [
     ["evaluate", "run"],
     ["examine", "run"],
     ["explain", "surprisal", "run"],
+    ["explain", "reading", "run"],
     ["generate", "run"],
     ["reader", "audit"],
     ["reader", "audit", "run"],
@@ -76,12 +92,15 @@ BOMBS = [LAUGHS, MERGES, f"{LAUGHS}training: *a24\n", f"{LAUGHS}seed: *a24\n", f
 WORK = [
     "backstory.reading.evaluate",
     "backstory.context.examine_run",
+    "backstory.explanations.compare_readers",
     "backstory.explanations.explain_run",
     "backstory.cli.evaluate.describe",
     "backstory.cli.evaluate.summary",
     "backstory.cli.examine.describe",
     "backstory.cli.explain.show",
     "backstory.cli.explain.write_view",
+    "backstory.cli.explain_reading.show",
+    "backstory.cli.explain_reading.write_view",
     "backstory.papers.reproduce.Reproduction.run",
     "backstory.reports.write",
 ]

@@ -79,6 +79,36 @@ def explanation(**changes: Any) -> dict[str, Any]:
             "against_nats_per_token": math.log(120.0), "passage": to_json(passage())} | changes  # fmt: skip
 
 
+def comparison(documents: int = 12, **changes: Any) -> dict[str, Any]:
+    """Three readers over documents of 250 words each; the second gains ever more on the third, the first a little."""
+    total = 250 * documents
+    rising = [0.01 * (i % 5) - 0.01 for i in range(total // 50)]
+    flat = [0.02] * len(rising)
+    both = [a + b for a, b in zip(rising, flat, strict=True)]
+    names = (("dynamic", "static", rising), ("learned", "dynamic", flat), ("learned", "static", both))
+    gains = [sum(blocks) / len(blocks) for _, _, blocks in names]
+    interval = {"low": -0.01, "high": 0.05}
+    layer = {"name": "dynamic", "settings": {"rate": 0.001}, "origin": "tuned on valid"}
+    nats = {"learned": 4.46, "dynamic": 4.48, "static": 4.49}
+    return {
+        "comparison": "reading", "title": "stdlib (test), from word 500", "text": "test", "at": 500, "context": 500,
+        "tokens": total, "unit": "word", "block": 50, "smooth": 3,
+        "readers": [{"name": name, "layers": [layer], "nats_per_token": n, "perplexity": math.exp(n)}
+                    for name, n in nats.items()],
+        "comparisons": [{"reader": reader, "over": over, "gain": gain, **interval, "perplexity_gain": 100 * gain,
+                         "blocks": blocks, "perplexity_blocks": [100 * b for b in blocks]}
+                        for (reader, over, blocks), gain in zip(names, gains, strict=True)],
+        "documents": [{"document": i, "title": f"Article <{i}>", "start": 500 + 250 * i, "tokens": 250,
+                       "nats": list(nats.values()), "gains": gains} for i in range(documents)],
+        "positions": [{"from": low, "to": high, "tokens": size * documents, "documents": documents,
+                       "nats": list(nats.values()), "gains": [{"gain": g * low / 100, **interval} for g in gains]}
+                      for low, high, size in ((0, 100, 100), (100, 200, 100), (200, 400, 50))],
+        "passages": [{"why": "the largest gain", "at": 700, "tokens": 6, "gains": gains, "passage": to_json(passage())},
+                     {"why": "the beginning of a document", "at": 750, "tokens": 6, "gains": gains,
+                      "passage": to_json(passage())}],
+    } | changes  # fmt: skip
+
+
 def sample(**changes: Any) -> dict[str, Any]:
     settings = {"temperature": 0.8, "top_k": None, "seed": 1}
     return {"prompt": "Return a list", "text": " of the names.\n\nAnd <more>", "settings": settings} | changes
@@ -143,6 +173,17 @@ def made() -> Any:
         pass
 
     builders = Builders()
-    for build in (result, training, evaluation, truncation, explanation, sample, everything, log, provenance):
+    for build in (
+        result,
+        training,
+        evaluation,
+        truncation,
+        explanation,
+        comparison,
+        sample,
+        everything,
+        log,
+        provenance,
+    ):
         setattr(builders, build.__name__, build)
     return builders

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from backstory.config import RunConfig
 from backstory.context import examine_run
-from backstory.explanations import Place, explain_run
+from backstory.explanations import Detail, Place, Stretch, compare_readers, explain_run
 from backstory.reading import evaluate
-from backstory.reports import shades, write
+from backstory.reports import render_comparison, result_from, shades, write
 from backstory.reports.passage import to_json
 from backstory.training import train
 
@@ -94,6 +94,21 @@ def opened(browser: Any) -> Iterator[Open]:
         context.close()
     assert complaints == []
     assert requests and {url.split(":")[0] for url in requests} == {"file"} and len(requests) == len(contexts)
+
+
+@pytest.fixture(scope="module")
+def compared(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of two runs compared along their text, with passages."""
+    result = compare_readers(
+        runs[0],
+        Stretch("train", tokens=400),
+        Detail(block=20, smooth=3, words=40),
+        against=(str(runs[1]),),
+        out=tmp_path_factory.mktemp("compared") / "out",
+    )
+    page = tmp_path_factory.mktemp("page") / "compared.html"
+    page.write_text(render_comparison(result_from(json.dumps(result), "x")), encoding="utf-8")
+    return page
 
 
 def words(page: Any) -> Any:
@@ -263,3 +278,31 @@ def test_it_is_small_and_opens_at_once(report: Path, opened: Open) -> None:
         times.append(opened(report).evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
     assert report.stat().st_size < 2_000_000
     assert statistics.median(times) < 1000
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_comparison_fits_and_its_picture_tells(compared: Path, width: int, scheme: str, opened: Open) -> None:
+    page = opened(compared, width, color_scheme=scheme)
+    page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    picture = page.locator("figure.wide svg").first
+    assert picture.bounding_box()["width"] >= 600  # on a phone it scrolls in a box of its own
+    # Where the mouse is on a document, the browser shows the hint of what lies uppermost there.
+    hint = picture.evaluate(
+        """svg => {
+            svg.scrollIntoView();
+            const band = svg.querySelector("title").parentElement.getBoundingClientRect();
+            let found = document.elementFromPoint(band.x + Math.min(40, band.width / 2), band.y + band.height / 2);
+            while (found && !found.querySelector(":scope > title")) found = found.parentElement;
+            return found && found.querySelector(":scope > title").textContent;
+        }"""
+    )
+    assert re.fullmatch(r"document 1: one over two [-+]?\d\.\d{3} nats per word over 400 words", hint)
+    passages = page.locator("figure.passage")
+    assert passages.count() >= 2
+    passages.nth(1).locator(".words > span").nth(3).click()
+    assert "word 4 of 40" in passages.nth(1).locator(".panel").inner_text()
+    assert passages.nth(0).locator(".panel.told").count() == 0
+    passages.nth(1).get_by_role("radio", name="surprisal, two").check(force=True)
+    assert passages.nth(1).locator(".words [class^=warm]").count() > 5

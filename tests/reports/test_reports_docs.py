@@ -15,7 +15,13 @@ EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE
 
 def test_there_is_a_valid_example_of_each_kind() -> None:
     results = [result_from(json.dumps(example), "results.md") for example in EXAMPLES if "schema" in example]
-    labels = ["train", "evaluate test (static)", "examine truncate on valid", "reproduce base (small)"]
+    labels = [
+        "train",
+        "evaluate test (static)",
+        "examine truncate on valid",
+        "reproduce base (small)",
+        "explain reading of test",
+    ]
     assert [result.label for result in results] == labels
 
 
@@ -32,7 +38,7 @@ def keys(shape: object) -> set[str]:
 def test_every_required_field_is_described() -> None:
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     named = {part for code in re.findall(r"`([\w.]+)`", prose) for part in code.split(".")}
-    kinds = (shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE, shapes.REPRODUCTION, shapes.CLAIM)
+    kinds = (shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE, shapes.REPRODUCTION, shapes.CLAIM, shapes.COMPARISON)
     required = set().union(*map(keys, (shapes.ENVELOPE, *kinds)))
     assert len(required) > 30 and required - named == set()
 

@@ -143,7 +143,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])  # it has no state
 @given(data=st.data())
 def test_a_report_on_a_changed_result_is_made_or_refused(made: Any, data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(["training", "evaluation", "truncation", "explanation", "sample"]))
+    name = data.draw(st.sampled_from(["training", "evaluation", "truncation", "explanation", "comparison", "sample"]))
     kind = "examination" if name == "truncation" else name
     content = made.result(kind, getattr(made, name)())
     *way, last = data.draw(st.sampled_from(list(places(content))))

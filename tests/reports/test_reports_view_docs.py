@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backstory.cli import generate
+from backstory.cli import explain_reading, generate
 from backstory.cli.explain import Arguments
 from backstory.cli.mistakes import settings
 from backstory.reports import passage_html, render, result_from, shapes
@@ -36,7 +36,11 @@ def test_keys_and_flags_are_those_that_there_are() -> None:
     keys = set(re.findall(r"\b(Arrow\w+|Home|End|Escape)\b", passage_html.SCRIPT))
     assert keys == {"ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "Escape"}
     assert all(f"| {row} |" in PAGE for row in ("← →", "↑ ↓", "Home, End", "Escape", "Tab"))
-    known = {setting.name for verb in (Arguments, generate.Arguments) for setting in settings(verb)}
+    known = {
+        setting.name
+        for verb in (Arguments, explain_reading.Arguments, generate.Arguments)
+        for setting in settings(verb)
+    }
     assert set(re.findall(r"(?<![\w-])--[a-z]+", PAGE)) - {"--out"} <= known
 
 

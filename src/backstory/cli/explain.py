@@ -10,6 +10,7 @@ import tyro
 
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
+from backstory.config import UserError
 from backstory.config.schema import between
 
 
@@ -25,7 +26,10 @@ class Named:
 
 @dataclass(frozen=True)
 class Arguments(RunArguments, Named):
-    """Show a passage with what the model made of every word: surprisal, what it expected, what another reader gains."""
+    """Show a passage with what the model made of every word: surprisal, what it expected, what another reader gains.
+
+    `backstory explain reading --help` tells of the comparison of readers along a whole stretch of text.
+    """
 
     text: str | None = None
     """A text file of your own to read, or - for standard input, in place of a split."""
@@ -58,7 +62,13 @@ class Arguments(RunArguments, Named):
 
 
 def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["reading"]:
+        from backstory.cli import explain_reading
+
+        return explain_reading.main(arguments[1:])
     given = parse(Arguments, arguments, "explain")
+    if given.name == "reading":
+        raise UserError("`reading` has flags of its own; write it right after `backstory explain`")
 
     from backstory.cli.evaluate import source
     from backstory.cli.progress import progress_bar

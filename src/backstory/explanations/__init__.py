@@ -1,6 +1,16 @@
 """What a model makes of a passage, word by word: explanations, each a few layers of the reports' text view."""
 
+from backstory.explanations.compare import Detail, Stretch, compare_readers
 from backstory.explanations.explain import EXPLANATIONS, Explanation, check_explanation
 from backstory.explanations.laboratory import Place, explain_run
 
-__all__ = ["EXPLANATIONS", "Explanation", "Place", "check_explanation", "explain_run"]
+__all__ = [
+    "EXPLANATIONS",
+    "Detail",
+    "Explanation",
+    "Place",
+    "Stretch",
+    "check_explanation",
+    "compare_readers",
+    "explain_run",
+]

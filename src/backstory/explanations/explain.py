@@ -1,4 +1,4 @@
-"""The explanations by name: each reads a passage and fills layers of the text view."""
+"""The explanations by name: most read a passage and fill layers of the text view."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ class Explanation:
     """An explanation by what it shows and the function that makes it."""
 
     description: str
-    run: Callable[[Subject, Progress], Explained]
+    run: Callable[[Subject, Progress], Explained] | None
+    """Of a passage; None for the one that goes over a whole stretch of text (`compare_readers`)."""
 
 
 def check_explanation(name: str) -> None:
@@ -22,5 +23,6 @@ def check_explanation(name: str) -> None:
 
 
 EXPLANATIONS = {
-    "surprisal": Explanation("how surprising each word is, what was expected instead, and who expects more", surprisal)
+    "surprisal": Explanation("how surprising each word is, what was expected instead, and who expects more", surprisal),
+    "reading": Explanation("what one reader gains on others along a sequence of articles, and where it loses", None),
 }

@@ -1,7 +1,5 @@
 """Explain a passage with a trained run: find it, read it with what comes before it, and write result.json."""
 
-import hashlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,21 +8,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from backstory.config import UserError, check_name, nearest
+from backstory.config import UserError, check_name
 from backstory.explanations.explain import EXPLANATIONS, check_explanation
+from backstory.explanations.opening import open_at, open_other, other_name, other_part, source_name, text_part, title
 from backstory.explanations.subject import Subject
 from backstory.explanations.words import LONGEST, spans
 from backstory.reading import Reader
 from backstory.reading.evaluation import file_name
-from backstory.reading.kinds import READERS, names_readers, parse_stack, stack_name
-from backstory.reading.opening import Opened, Readers, open_reader, open_run, open_text
+from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reading.opening import Opened, Readers
 from backstory.reports.passage import MOST_WORDS, Layer, Passage, to_json
 from backstory.storage.provenance import check_place, write_result
-
-FEW = 8
-"""Digits (hex) that tell texts and runs of one name apart in a folder's name."""
-SHORT = 40
-"""Characters of their names in it."""
 
 
 @dataclass(frozen=True)
@@ -65,27 +59,25 @@ def explain_run(
     to the name. Raises UserError.
     """
     check_explanation(name)
+    make = EXPLANATIONS[name].run
+    if make is None:
+        raise UserError(f"`explain {name}` goes over a stretch of text; `backstory explain {name} --help` tells how")
     path, place, stacked = Path(folder), place or Place(), stack_name(parse_stack(reader))
     _check(place)
     how = {"reader": reader, "precision": precision, "device": device}
-    if place.text is None:
-        opened = open_run(path, place.split or "test", **how, data_dir=data_dir)
-    else:
-        opened = open_text(path, place.text, **how)
-    source = _source(place, opened)
-    if place.at >= len(opened.split.ids):
-        raise UserError(f"--at {place.at} is beyond the {source} text, which has {len(opened.split.ids):,} tokens")
-    other = None if against is None else _open_other(against, path, place, opened, data_dir, how)
-    compared = None if against is None else against if names_readers(against) else Path(against).resolve().name
+    opened = open_at(path, place.split, place.text, place.at, data_dir, how)
+    own_text = place.text is not None
+    other = None if against is None else open_other(against, path, opened, own_text, data_dir, how)[0]
+    compared = None if against is None else other_name(against)
     destination = Path(out or path / _folder(name, place, opened, stacked, against, top, layer))
     check_place(destination, "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
     subject = _subject(opened, place, top, other, compared or "")
-    explained = EXPLANATIONS[name].run(subject, progress or (lambda done, total: None))
+    explained = make(subject, progress or (lambda done, total: None))
     words, layers = tuple(span.word for span in subject.spans), _led_by(layer, explained.layers)
     figures = {
         "explanation": name,
-        "text": source,
+        "text": source_name(opened, own_text),
         "at": place.at,
         "context": subject.start,
         "tokens": len(subject.ids) - subject.start,
@@ -93,48 +85,17 @@ def explain_run(
         "reader": stacked,
         "against": compared,
         **explained.figures,
-        "passage": to_json(Passage(words, layers, _title(place, opened), explained.note)),
+        "passage": to_json(Passage(words, layers, title(opened, own_text, place.at), explained.note)),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
     return write_result(destination, "explanation", path.name, figures, origin)
 
 
 def _check(place: Place) -> None:
-    if place.text is not None and place.split is not None:
-        raise UserError("--text and --split exclude each other; give one of them")
     if place.at < 0 or (place.context or 0) < 0:
         raise UserError("a passage begins at token 0 or later, after a context of 0 tokens or more")
     if not 0 < place.words <= MOST_WORDS:
         raise UserError(f"a passage has 1 to {MOST_WORDS:,} words, not {place.words:,}; choose fewer with --words")
-
-
-def _source(place: Place, opened: Opened) -> str:
-    """The text as results name it."""
-    return opened.split.name if place.text is None else opened.dataset.corpus
-
-
-def _open_other(
-    against: str, path: Path, place: Place, opened: Opened, data_dir: Path | None, how: dict[str, Any]
-) -> Reader:
-    """The other reader of the same run, or the same reader of another run. Raises UserError unless they can be compared.
-
-    A text of one's own is not read again: it may be a pipe, and its ids are those of the vocabulary that both runs have.
-    """
-    if names_readers(against):
-        return open_reader(path, **{**how, "reader": against})[1]
-    folder = Path(against)
-    if not folder.is_dir():
-        raise UserError(
-            f"'{against}' is neither a reader{nearest(against, READERS)} nor a run folder; "
-            f"`backstory ls readers` lists the readers"
-        )
-    theirs = open_run(folder, opened.split.name, **how, data_dir=data_dir) if place.text is None else None
-    run, other = (theirs.run, theirs.reader) if theirs else open_reader(folder, **how)[:2]
-    if run.vocabulary.words != opened.dataset.vocabulary.words:
-        raise UserError(f"{folder} has another vocabulary than {path}, so their surprisals do not compare")
-    if theirs and not np.array_equal(theirs.split.ids, opened.split.ids):
-        raise UserError(f"{folder} reads another text as its {opened.split.name} split than {path}; give --text")
-    return other
 
 
 def _led_by(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -154,29 +115,18 @@ def _subject(opened: Opened, place: Place, top: int, against: Reader | None, nam
     return Subject(opened.reader, vocabulary, whole, place.at - start, found, top, against, name)
 
 
-def _title(place: Place, opened: Opened) -> str:
-    source = _source(place, opened)
-    text = f"{opened.dataset.corpus} ({source})" if place.text is None else source
-    return f"{text}, from {opened.dataset.vocabulary.tokenizer.unit} {place.at:,}" if place.at else text
-
-
 def _folder(
     name: str, place: Place, opened: Opened, reader: str, against: str | None, top: int, layer: str | None
 ) -> str:
     """The result's folder in the run: whatever is not usual is in its name, so that no passage takes another's place."""
-    other = against
-    if against is not None and not names_readers(against):
-        folder = Path(against).resolve()
-        other = f"{folder.name[:SHORT]}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:FEW]}"
-    text = f"{opened.dataset.corpus[:SHORT]}-{opened.dataset.fingerprint[:FEW]}"
     parts = (
-        (opened.split.name if place.text is None else text, "test"),
+        (text_part(opened, place.text is not None), "test"),
         (f"at{place.at}", "at0"),
         (f"words{place.words}", "words200"),
         (f"context{place.context}", "contextNone"),
         (reader, "static"),
         (opened.reader.precision.name, "float32"),
-        (f"against-{other}", "against-None"),
+        (f"against-{against and other_part(against)}", "against-None"),
         (f"top{top}", "top5"),
         (f"layer-{layer}", "layer-None"),
     )

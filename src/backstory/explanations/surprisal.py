@@ -13,6 +13,7 @@ from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
 from backstory.reading.tokens import TokenScores, token_scores
 from backstory.reports.passage import Candidates, Layer, Numbers
+from backstory.text import Vocabulary
 
 FOLDED_HIGH = 15.0
 """Nats at which a word made of several tokens has the full colour."""
@@ -30,20 +31,19 @@ def surprisal(subject: Subject, progress: Progress) -> Explained:
         progress(done, total)
 
     scores = _scores(subject.reader, subject, subject.top, advance)
-    nats = _summed(subject.spans, -scores.log_prob[0].double().numpy())
+    nats = summed(subject.spans, -scores.log_prob[0].double().numpy())
     figures = {"nats_per_token": float(nats.sum()) / subject.spans[-1].end}
     figures["perplexity"] = math.exp(min(figures["nats_per_token"], 700))
     layers: list[Layer] = []
     if subject.against is not None:
-        other = _summed(subject.spans, -_scores(subject.against, subject, 0, advance).log_prob[0].double().numpy())
-        layers.append(_gain(subject, other - nats))
+        other = summed(subject.spans, -_scores(subject.against, subject, 0, advance).log_prob[0].double().numpy())
+        there = subject.against_name
+        note = f"Blue: likelier here than with {there}; orange and underlined: less likely."
+        layers.append(gain_layer(f"gain over {there}", other - nats, gain_scale(other - nats), note))
         figures["against_nats_per_token"] = float(other.sum()) / subject.spans[-1].end
     layers += _layers(subject, scores, nats)
-    whole = subject.vocabulary.tokenizer.unit == "word"
-    note = "" if whole else (
-        f"A word is several {subject.vocabulary.tokenizer.unit}s: its surprisal is their sum, its rank, entropy and "
-        "candidates are those of the first."
-    )  # fmt: skip
+    several = folded(subject.vocabulary)
+    note = f"{several}, its rank, entropy and candidates are those of the first." if several else ""
     return Explained(figures, tuple(layers), note)
 
 
@@ -68,20 +68,40 @@ def _scores(reader: Reader, subject: Subject, top: int, advance: Callable[[int],
     return TokenScores(*(torch.cat([vars(s)[name] for s in found], 1) for name in vars(found[0])))
 
 
-def _summed(spans: Sequence[Span], values: np.ndarray) -> np.ndarray:
+def summed(spans: Sequence[Span], values: np.ndarray) -> np.ndarray:
     """Sums (words,) of what each token of a word has, (tokens,)."""
     return np.add.reduceat(values, [span.start for span in spans])
+
+
+def surprisal_layer(name: str, nats: np.ndarray, vocabulary: Vocabulary) -> Numbers:
+    """Nats (words,) on a scale where a word that is no likelier than any other has the full colour."""
+    whole = vocabulary.tokenizer.unit == "word"
+    high = math.log(len(vocabulary)) if whole else FOLDED_HIGH
+    meaning = f"{high:.1f} nats: as unlikely as if all {len(vocabulary):,} words were equally likely." if whole else ""
+    return Numbers("sequential", name, tuple(nats.tolist()), "nats", 0.0, high, note=meaning)
+
+
+def folded(vocabulary: Vocabulary) -> str:
+    """The note on words that are several tokens; empty where a word is one."""
+    unit = vocabulary.tokenizer.unit
+    return "" if unit == "word" else f"A word is several {unit}s: its surprisal is their sum"
+
+
+def gain_layer(name: str, gains: np.ndarray, high: float, note: str) -> Numbers:
+    """Gains in nats (words,): positive where a reader predicts the word better than another."""
+    return Numbers("diverging", name, tuple(gains.tolist()), "nats", -high, high, note=note)
+
+
+def gain_scale(gains: np.ndarray) -> float:
+    """Nats at which a gain has the full colour, from all gains that are shown."""
+    return max(0.5, math.ceil(4 * float(np.quantile(np.abs(gains), GAIN_SHARE))) / 4)
 
 
 def _layers(subject: Subject, scores: TokenScores, nats: np.ndarray) -> list[Layer]:
     spans, vocabulary = subject.spans, subject.vocabulary
     first = [span.start for span in spans]
-    whole = vocabulary.tokenizer.unit == "word"
-    # A word that is no likelier than any other has the full colour.
-    high = math.log(len(vocabulary)) if whole else FOLDED_HIGH
-    meaning = f"{high:.1f} nats: as unlikely as if all {len(vocabulary):,} words were equally likely." if whole else ""
     layers: list[Layer] = [
-        Numbers("sequential", "surprisal", tuple(nats.tolist()), "nats", 0.0, high, note=meaning),
+        surprisal_layer("surprisal", nats, vocabulary),
         Numbers("plain", "probability", tuple((100 * np.exp(-nats)).tolist()), "%", 0.0, 100.0, digits=3),
         Numbers("plain", "rank", tuple(map(float, scores.rank[0, first])), high=float(len(vocabulary)), digits=0),
         Numbers("sequential", "entropy", tuple(scores.entropy[0, first].double().tolist()), "nats", 0.0,
@@ -99,11 +119,3 @@ def _layers(subject: Subject, scores: TokenScores, nats: np.ndarray) -> list[Lay
         ]
         layers.append(Candidates("expected", tuple({part: tokens} for tokens in lists)))
     return layers
-
-
-def _gain(subject: Subject, gains: np.ndarray) -> Numbers:
-    """What this reader saves over the other, in nats: positive where it predicts the word better."""
-    high = max(0.5, math.ceil(4 * float(np.quantile(np.abs(gains), GAIN_SHARE))) / 4)
-    name = f"gain over {subject.against_name}"
-    note = f"Blue: likelier here than with {subject.against_name}; orange and underlined: less likely."
-    return Numbers("diverging", name, tuple(gains.tolist()), "nats", -high, high, note=note)

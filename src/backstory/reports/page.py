@@ -7,12 +7,13 @@ from html import escape
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.reports import passage_html, provenance, reproductions, tables
+from backstory.reports import comparison_html, passage_html, pieces, provenance, reproductions, tables
+from backstory.reports.comparisons import compared
 from backstory.reports.formats import plain
 from backstory.reports.passage import from_json
-from backstory.reports.plots import Plot, context_curves, learning_curves
+from backstory.reports.plots import context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read
-from backstory.reports.tables import Table, to_html
+from backstory.reports.tables import to_html
 from backstory.reports.theme import CSS
 from backstory.reports.words import comparison, failures, passage_summary, reading, summary
 from backstory.storage.atomic import write_atomically
@@ -22,7 +23,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SCRIPT_POLICY = f"{_POLICY}; script-src '{passage_html.SCRIPT_HASH}'"
 _GENERATOR = '<meta name="generator" content="Backstory">'
 """In the head of every page; by it a page is known for one of ours, which the next may replace."""
-_SHOWN = ("training", "evaluation", "reproduction", "sample", "explanation")
+_SHOWN = ("training", "evaluation", "reproduction", "sample", "explanation", "comparison")
 """Kinds with a place of their own on the page."""
 
 
@@ -36,24 +37,56 @@ def render(folders: Sequence[Path]) -> str:
     distinct = {folder.resolve(): folder for folder in reversed(folders)}
     runs = _own_names([read(folder) for folder in reversed(distinct.values())])
     title = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared"
-    sections = (_reproductions, _figures, _learning, _context, _samples, _passages, _others, _settings, _rerun)
+    sections = (
+        _reproductions,
+        _figures,
+        _learning,
+        _context,
+        _comparisons,
+        _samples,
+        _passages,
+        _others,
+        _settings,
+        _rerun,
+    )
     body = "\n".join(text for section in sections if (text := section(runs)))
     footer = (
         "Made from the runs’ result files alone. Perplexity is the exponential of the mean negative log-likelihood per\n"
         "unit; lower is better."
     )
-    return document(title, _lede(runs), body, footer, script=any(run.of_kind("explanation") for run in runs))
+    return document(
+        title,
+        _lede(runs),
+        body,
+        footer,
+        script=any(run.of_kind(kind) for run in runs for kind in ("explanation", "comparison")),
+    )
+
+
+def _has_passages(runs: Sequence[RunResults]) -> bool:
+    return any(run.of_kind("explanation") or run.of_kind("comparison") for run in runs)
 
 
 def render_passage(result: Result) -> str:
     """A result of kind explanation as a page of its own that loads nothing."""
     passage = from_json(result.figures["passage"], result.source)
-    facts = _facts(provenance.facts(RunResults(result.name, "", (), (), (result,))))
-    command = result.provenance.get("command")
-    again = _section("Measure it again", f"<pre>{escape(command)}</pre>" if command else "", facts)
     lede = f'<p class="lede">{escape(passage_summary(result))}</p>'
-    body = f"{passage_html.figure(passage, 'passage')}\n{again}"
+    body = f"{passage_html.figure(passage, 'passage')}\n{_again(result)}"
     return document(passage.title, lede, body, "Made from the result file alone.", script=True)
+
+
+def render_comparison(result: Result) -> str:
+    """A result of kind comparison as a page of its own that loads nothing."""
+    lede = f'<p class="lede">{escape(compared(result))}</p>'
+    body = f"{comparison_html.body(result, 'comparison', 'h2')}\n{_again(result)}"
+    return document(result.figures["title"], lede, body, "Made from the result file alone.", script=True)
+
+
+def _again(result: Result) -> str:
+    """The command and the facts of a page about one result."""
+    facts = pieces.facts(provenance.facts(RunResults(result.name, "", (), (), (result,))))
+    command = result.provenance.get("command")
+    return pieces.section("Measure it again", f"<pre>{escape(command)}</pre>" if command else "", facts)
 
 
 def document(title: str, lede: str, body: str, footer: str, script: bool) -> str:
@@ -141,29 +174,6 @@ def _lede(runs: Sequence[RunResults]) -> str:
     return (f'<p class="lede">{escape(first)}</p>\n' if first else "") + f'<ul class="lede">{items}</ul>'
 
 
-def _section(heading: str, *parts: str) -> str:
-    return f"<section>\n<h2>{escape(heading)}</h2>\n" + "\n".join(part for part in parts if part) + "\n</section>"
-
-
-def _scroll(inside: str, about: str) -> str:
-    """A box of its own for what may be wider than a phone; reachable by keyboard."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(about)}">{inside}</div>'
-
-
-def _table(table: Table, about: str) -> str:
-    return _scroll(to_html(table), about) if table.rows else ""
-
-
-def _plot(plot: Plot | None) -> str:
-    if plot is None:
-        return ""
-    return f"<figure>{_scroll(plot.svg, plot.title)}<figcaption>{escape(plot.caption)}</figcaption></figure>"
-
-
-def _details(heading: str, inside: str) -> str:
-    return f"<details><summary>{escape(heading)}</summary>\n{inside}\n</details>"
-
-
 def _reproductions(runs: Sequence[RunResults]) -> str:
     """Each reproduction: published beside ours, and its claims with the rule that decides on them."""
     parts = []
@@ -172,11 +182,11 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             f = result.figures
             parts.append(f"<h3>{escape(f['title'])}, {escape(f['scale'])} scale</h3>")
             parts += [f'<p class="alarm">{escape(line)}</p>' for line in reproductions.failed(result)]
-            parts.append(_table(reproductions.systems(result), f"Systems of {run.name}"))
-            parts.append(_table(reproductions.claims(result), f"Claims of {run.name}"))
+            parts.append(pieces.table(reproductions.systems(result), f"Systems of {run.name}"))
+            parts.append(pieces.table(reproductions.claims(result), f"Claims of {run.name}"))
             notes = [f.get("note"), reproductions.RULE if f["claims"] else "", *f.get("papers", [])]
             parts += [f'<p class="note">{escape(note)}</p>' for note in notes if note]
-    return _section("Published and ours", *parts) if parts else ""
+    return pieces.section("Published and ours", *parts) if parts else ""
 
 
 def _figures(runs: Sequence[RunResults]) -> str:
@@ -194,12 +204,12 @@ def _figures(runs: Sequence[RunResults]) -> str:
         for result in run.of_kind("evaluation")
         if (reasons := failures(result))
     )
-    return _section("Figures", alarms, _table(table, "Figures of every run"), note)
+    return pieces.section("Figures", alarms, pieces.table(table, "Figures of every run"), note)
 
 
 def _learning(runs: Sequence[RunResults]) -> str:
-    plot, table = learning_curves(runs), _table(tables.trainings(runs), "Training of every run")
-    return _section("Learning", _plot(plot), table) if plot or table else ""
+    plot, table = learning_curves(runs), pieces.table(tables.trainings(runs), "Training of every run")
+    return pieces.section("Learning", pieces.plot(plot), table) if plot or table else ""
 
 
 def _context(runs: Sequence[RunResults]) -> str:
@@ -213,11 +223,14 @@ def _context(runs: Sequence[RunResults]) -> str:
                 groups.setdefault(key, []).append((run.name, result))
     parts = []
     for number, group in enumerate(groups.values(), start=1):
-        parts += [_plot(context_curves(group, f"context{number}")), _table(tables.contexts(group), "Effective context")]
+        parts += [
+            pieces.plot(context_curves(group, f"context{number}")),
+            pieces.table(tables.contexts(group), "Effective context"),
+        ]
         for name, result in group:
             heading = f"Every context length: {name}, {result.figures['split']}"
-            parts.append(_details(heading, _table(tables.conditions(result), heading)))
-    return _section("Context", *parts) if parts else ""
+            parts.append(pieces.details(heading, pieces.table(tables.conditions(result), heading)))
+    return pieces.section("Context", *parts) if parts else ""
 
 
 def _samples(runs: Sequence[RunResults]) -> str:
@@ -235,7 +248,7 @@ def _samples(runs: Sequence[RunResults]) -> str:
                 f'<blockquote><span class="prompt">{escape(f["prompt"])}</span>{escape(f["text"])}</blockquote>',
                 f'<p class="note">Written by the model{after}. {escape(settings)}</p>',
             ]
-    return _section("Sample text", *parts) if parts else ""
+    return pieces.section("Sample text", *parts) if parts else ""
 
 
 def _passages(runs: Sequence[RunResults]) -> str:
@@ -247,7 +260,18 @@ def _passages(runs: Sequence[RunResults]) -> str:
             heading = f"{run.name}: {passage.title}" if len(runs) > 1 else passage.title
             figure = passage_html.figure(passage, f"passage{len(parts) + 1}")
             parts.append(f"<h3>{escape(heading)}</h3>\n<p>{escape(passage_summary(result))}</p>\n{figure}")
-    return _section("Word by word", *parts) if parts else ""
+    return pieces.section("Word by word", *parts) if parts else ""
+
+
+def _comparisons(runs: Sequence[RunResults]) -> str:
+    """What readers gain on each other along a stretch of text."""
+    parts = []
+    for run in runs:
+        for result in run.of_kind("comparison"):
+            heading = f"{run.name}: {result.figures['title']}" if len(runs) > 1 else result.figures["title"]
+            body = comparison_html.body(result, f"comparison{len(parts) + 1}", "h4")
+            parts.append(f"<h3>{escape(heading)}</h3>\n<p>{escape(compared(result))}</p>\n{body}")
+    return pieces.section("Readers against each other", *parts) if parts else ""
 
 
 def _others(runs: Sequence[RunResults]) -> str:
@@ -259,15 +283,19 @@ def _others(runs: Sequence[RunResults]) -> str:
             if not known:
                 table = to_html(tables.plain(result.figures)).replace("<table>", '<table class="plain">', 1)
                 heading = f"{run.name}: {result.label}"
-                parts.append(f"<h3>{escape(heading)}</h3>\n{_scroll(table, heading)}")
-    return _section("Other results", *parts) if parts else ""
+                parts.append(f"<h3>{escape(heading)}</h3>\n{pieces.scroll(table, heading)}")
+    return pieces.section("Other results", *parts) if parts else ""
 
 
 def _settings(runs: Sequence[RunResults]) -> str:
-    differ = _table(tables.differences(runs), "Settings that differ").replace("<table>", '<table class="settings">', 1)
+    differ = pieces.table(tables.differences(runs), "Settings that differ").replace(
+        "<table>", '<table class="settings">', 1
+    )
     parts = [differ]
-    parts += [_details(f"Settings of {run.name}", f"<pre>{escape(run.config)}</pre>") for run in runs if run.config]
-    return _section("Settings", *parts) if any(parts) else ""
+    parts += [
+        pieces.details(f"Settings of {run.name}", f"<pre>{escape(run.config)}</pre>") for run in runs if run.config
+    ]
+    return pieces.section("Settings", *parts) if any(parts) else ""
 
 
 def _rerun(runs: Sequence[RunResults]) -> str:
@@ -276,9 +304,5 @@ def _rerun(runs: Sequence[RunResults]) -> str:
         commands = "\n".join(provenance.commands(run))
         parts.append(f"<h3>{escape(run.name)}</h3>" if len(runs) > 1 else "")
         parts.append(f"<pre>{escape(commands)}</pre>" if commands else "")
-        parts.append(_facts(provenance.facts(run)))
-    return _section("Measure it again", *parts)
-
-
-def _facts(pairs: Sequence[tuple[str, str]]) -> str:
-    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in pairs) + "</dl>"
+        parts.append(pieces.facts(provenance.facts(run)))
+    return pieces.section("Measure it again", *parts)

@@ -45,7 +45,7 @@ def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[s
     """The passage in plain columns, a line per word: its number, the word, its figures (all, or only some), its candidates."""
     numbers = passage.numbers if of is None else of
     candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
-    heads = [f"{n.name}, {n.unit}" if n.unit else n.name for n in numbers]
+    heads = [_printable(f"{n.name}, {n.unit}" if n.unit else n.name) for n in numbers]
     width = max(4, *(len(_printable(word.text)) for word in passage.words))
     yield "  ".join([f"{'':>4}", f"{'word':<{width}}", *heads, *(c.name for c in candidates)]).rstrip()
     for i, word in enumerate(passage.words):
@@ -71,7 +71,7 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
         style = _style(layer, shades.step(layer, value), look)
         text.append("".join(c for c in word.before if c in " \n") if i else "")
         text.append(_printable(word.text), style + Style(bold=True, underline=True) if i == place else style)
-    console.print(Text(passage.title, "bold"))
+    console.print(Text(_printable(passage.title), "bold"))
     console.print()
     console.print(text)
     console.print()

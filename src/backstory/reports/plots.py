@@ -18,6 +18,9 @@ _LINE = 0.08
 THIN_POINTS = 300
 """The most points of a training curve; longer logs are averaged in groups."""
 
+LARGEST = 1e12
+"""The ends of what is drawn: larger numbers say that something broke down, and axes cannot hold them."""
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -72,7 +75,7 @@ def _height(lines: int) -> float:
 
 def _finite(epochs: Sequence[Record]) -> list[Record]:
     """The epochs whose validation can be drawn."""
-    return [e for e in epochs if math.isfinite(e["valid_perplexity"])]
+    return [e for e in epochs if e["valid_perplexity"] < LARGEST]
 
 
 def _learning_curve(axes: "Axes", run: RunResults, place: int) -> None:

@@ -20,7 +20,7 @@ class Result:
     """One result file (docs/results.md describes every field)."""
 
     kind: str
-    """training, evaluation, examination, reproduction, sample, explanation, or a kind of a later version."""
+    """training, evaluation, examination, reproduction, sample, explanation, comparison, or a kind of a later version."""
     name: str
     """Name of the run or model that was measured."""
     figures: Record
@@ -42,6 +42,8 @@ class Result:
             return f"reproduce {f['grid']} ({f['scale']})"
         if self.kind == "explanation":
             return f"explain {f['explanation']} of {f.get('text', 'unknown text')}"
+        if self.kind == "comparison":
+            return f"explain {f['comparison']} of {f['text']}"
         return "train" if self.kind == "training" else self.kind
 
     @property
@@ -117,7 +119,7 @@ def result_from(text: str, source: str) -> Result:
 
 
 _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")
-_KINDS = ("training", "evaluation", "examination", "reproduction", "sample", "explanation")
+_KINDS = ("training", "evaluation", "examination", "reproduction", "sample", "explanation", "comparison")
 
 
 def _order(result: Result) -> tuple[int, str]:

@@ -1,5 +1,6 @@
 """What a result file must hold for a report to show it: the fields of schema 1, kind by kind."""
 
+import math
 from typing import Any
 
 from backstory.config import UserError
@@ -96,6 +97,31 @@ CLAIM = {
 _BOOLEANS = (_BOOLEAN, _BOOLEAN_OR_NULL)
 SAMPLE = {"prompt": _TEXT, "text": _TEXT, "settings": _OBJECT}
 EXPLANATION = {"explanation": _TEXT, "passage": _OBJECT}
+_GAIN = {"gain": _NUMBER, "low": _NUMBER_OR_NULL, "high": _NUMBER_OR_NULL}
+COMPARISON = {
+    "comparison": _TEXT,
+    "title": _TEXT,
+    "text": _TEXT,
+    "at": _NUMBER,
+    "tokens": _NUMBER,
+    "unit": _TEXT,
+    "block": _NUMBER,
+    "smooth": _NUMBER,
+    "readers": [{"name": _TEXT, "nats_per_token": _NUMBER, "perplexity": _NUMBER}],
+    "comparisons": [
+        {
+            "reader": _TEXT,
+            "over": _TEXT,
+            **_GAIN,
+            "perplexity_gain": _NUMBER,
+            "blocks": [_NUMBER],
+            "perplexity_blocks": [_NUMBER],
+        }
+    ],
+    "documents": [{"title": _TEXT, "start": _NUMBER, "tokens": _NUMBER, "nats": [_NUMBER], "gains": [_NUMBER]}],
+    "positions": [{"from": _NUMBER, "to": _NUMBER, "tokens": _NUMBER, "documents": _NUMBER, "gains": [_GAIN]}],
+    "passages": [{"why": _TEXT, "at": _NUMBER, "tokens": _NUMBER, "gains": [_NUMBER], "passage": _OBJECT}],
+}
 _TYPES: dict[str, tuple[type, ...]] = {
     _NUMBER: (int, float),
     _NUMBER_OR_NULL: (int, float, type(None)),
@@ -126,6 +152,9 @@ def check(data: dict[str, Any], source: str) -> None:
     if data["kind"] == "explanation":
         _match(EXPLANATION, figures, "figures", source)
         from_json(figures["passage"], source)
+    if data["kind"] == "comparison":
+        _match(COMPARISON, figures, "figures", source)
+        _check_comparison(figures, source)
     if data["kind"] == "examination":
         _match({"experiment": _TEXT}, figures, "figures", source)
         if figures["experiment"] == "truncate":
@@ -138,6 +167,32 @@ def check(data: dict[str, Any], source: str) -> None:
             if isinstance(examined, dict) and "effective_context" in examined:
                 shape = {key: TRUNCATE[key] for key in ("maximum_context", "effective_context")}
                 _match(shape, examined, f"figures.runs: examination {index}", source)
+
+
+def _check_comparison(figures: dict[str, Any], source: str) -> None:
+    """Check that its lists are as long as each other, and that its passages can be read."""
+    if figures["block"] < 1 or figures["smooth"] < 0:
+        _wrong("figures.block", "1 or more, and figures.smooth 0 or more", source)
+    blocks, pairs = math.ceil(figures["tokens"] / figures["block"]), len(figures["comparisons"])
+    lengths = [(f"comparisons[{i}].{key}", c[key], blocks) for i, c in enumerate(figures["comparisons"])
+               for key in ("blocks", "perplexity_blocks")]  # fmt: skip
+    for part in ("documents", "positions", "passages"):
+        lengths += [(f"{part}[{i}].gains", one["gains"], pairs) for i, one in enumerate(figures[part])]
+    lengths += [
+        (f"documents[{i}].nats", d["nats"], len(figures["readers"])) for i, d in enumerate(figures["documents"])
+    ]
+    for path, values, length in lengths:
+        if len(values) != length:
+            _wrong(f"figures.{path}", f"a list of {length}", source)
+    end = figures["at"]
+    for i, document in enumerate(figures["documents"]):
+        if document["start"] != end or document["tokens"] <= 0:
+            _wrong(f"figures.documents[{i}].start", "where the document before it ends", source)
+        end += document["tokens"]
+    if end != figures["at"] + figures["tokens"]:
+        _wrong("figures.documents", "all of the stretch", source)
+    for one in figures["passages"]:
+        from_json(one["passage"], source)
 
 
 def _match(shape: Any, value: Any, path: str, source: str) -> None:

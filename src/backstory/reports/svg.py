@@ -4,7 +4,7 @@ import io
 import re
 import warnings
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -90,11 +90,12 @@ def label(text: str, longest: int = 22) -> str:
     return clean if len(clean) <= longest else clean[: longest - 1].rstrip() + "…"
 
 
-def inline(figure: "Figure", prefix: str, title: str, description: str) -> str:
+def inline(figure: "Figure", prefix: str, title: str, description: str, hints: Mapping[str, str] | None = None) -> str:
     """The figure as an SVG element for an HTML page; the same figure gives the same text.
 
     Text stays text in the page's font and colour, the background is transparent, ids begin with `prefix` so that
-    several figures can share a page, and screen readers are told `title` and `description`.
+    several figures can share a page, and screen readers are told `title` and `description`. `hints` are texts, by the gid
+    of an artist, that a browser shows where the mouse is on it.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -104,6 +105,10 @@ def inline(figure: "Figure", prefix: str, title: str, description: str) -> str:
             # Its <style> would apply to the whole page, and its metadata name addresses.
             if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
                 parent.remove(child)
+    for element in list(root.iter()):
+        if (hint := (hints or {}).get(element.get("id", ""))) is not None:
+            ET.SubElement(element, f"{_SVG}title").text = _CONTROL.sub(" ", hint)
+            element.set("pointer-events", "all")  # also where nothing is painted
     _own_ids(root, prefix)
     _follow_page(root)
     for size in ("width", "height"):
@@ -139,7 +144,7 @@ def _follow_page(root: ET.Element) -> None:
         if element.tag == f"{_SVG}path" and "d" in element.attrib:
             element.set("d", _shorter(element.attrib["d"]))
         element.tail = None  # only the indentation that matplotlib writes
-        if element.tag != f"{_SVG}text":
+        if element.tag not in (f"{_SVG}text", f"{_SVG}title"):
             element.text = None
 
 

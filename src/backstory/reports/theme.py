@@ -56,6 +56,7 @@ th.n, td.n { text-align: right; }
 thead th.n { min-width: 4.75rem; }
 figure { margin: 1.25rem 0 0; }
 figure svg { display: block; width: 100%; min-width: 20rem; max-width: 40rem; height: auto; font-family: var(--sans); }
+figure.wide svg { min-width: 38rem; max-width: none; }
 figcaption { margin-top: 0.5rem; }
 details { margin: 0.75rem 0; }
 summary { cursor: pointer; font: 500 0.9375rem var(--sans); padding: 0.3rem 0; }
