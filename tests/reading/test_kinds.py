@@ -146,4 +146,4 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the reader static has no settings to tune"):
         tune_reader(folder, parse_stack("static"), "valid", 100)
     with pytest.raises(UserError, match="broke down with all settings"):
-        tune_reader(folder, parse_stack("dynamic:rule=sgd"), "valid", 100, ["rate=1e30,1e35"])
+        tune_reader(folder, parse_stack("dynamic:rule=sgd"), "valid", 100, ["rate=1e38,3e38"])
