@@ -1,6 +1,7 @@
 """Read a stream once and score it honestly: readers, the reading loop and the audit."""
 
 from backstory.reading.audit import Audit, AuditReport
+from backstory.reading.cache import CacheSettings, NeuralCache
 from backstory.reading.evaluation import READERS, ReaderKind, evaluate
 from backstory.reading.generation import generate, generate_ids
 from backstory.reading.reader import Reader, ReaderCapabilities, StaticReader, evaluating
@@ -13,6 +14,8 @@ __all__ = [
     "Audit",
     "AuditReport",
     "Block",
+    "CacheSettings",
+    "NeuralCache",
     "Reader",
     "ReaderCapabilities",
     "ReaderKind",

@@ -20,9 +20,6 @@ from backstory.models import Blend, Prediction
 from backstory.reading.pairs import Pairs
 from backstory.reading.reader import Reader
 
-PIECE = 1 << 20
-"""Weights looked through at once: temporary tensors stay in the processor's caches."""
-
 
 @dataclass(frozen=True)
 class CacheSettings:
@@ -50,23 +47,20 @@ class CacheDistribution(Prediction):
     """V"""
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        rows, steps, pairs = self.words.shape
-        size = max(1, PIECE // (rows * pairs))
-        pieces = []
-        for start in range(0, steps, size):
-            part = slice(start, start + size)
-            match = self.words[:, part] == targets[:, part, None]
-            pieces.append(self.log_weights[:, part].masked_fill(~match, -torch.inf).logsumexp(2))
-        return torch.cat(pieces, 1)
+        # Few pairs have the word that is asked for, and an exponential of minus infinity is slow.
+        places = (self.words == targets[..., None]).flatten().nonzero()[:, 0]
+        positions, found = places // self.words.shape[2], self.log_weights.flatten()[places]
+        largest = found.new_full((targets.numel(),), torch.finfo(found.dtype).min)
+        largest.scatter_reduce_(0, positions, found, "amax")
+        sums = _add_at(torch.zeros_like(largest), positions, (found - largest[positions]).exp())
+        return (largest + sums.log()).view(targets.shape)
 
     def log_probs(self) -> Tensor:
         rows, steps, _ = self.words.shape
-        table = self.log_weights.new_zeros(rows, steps, self.types)
-        if table.is_cuda:  # scatter_add_ adds in any order there; this one sorts, and brings the same bits each time
-            at = torch.meshgrid(*(torch.arange(n, device=table.device) for n in (rows, steps)), indexing="ij")
-            places = (at[0][..., None].expand_as(self.words), at[1][..., None].expand_as(self.words), self.words)
-            return table.index_put_(places, self.log_weights.exp(), accumulate=True).log_()
-        return table.scatter_add_(2, self.words, self.log_weights.exp()).log_()
+        table = self.log_weights.new_zeros(rows * steps * self.types)
+        position = torch.arange(rows * steps, device=table.device).view(rows, steps, 1)
+        _add_at(table, (position * self.types + self.words).flatten(), self.log_weights.exp().flatten())
+        return table.log_().view(rows, steps, self.types)
 
     def select(self, rows: Tensor, times: Tensor) -> "CacheDistribution":
         chosen = {name: getattr(self, name)[rows, times].unsqueeze(1) for name in ("log_weights", "words")}
@@ -104,15 +98,20 @@ class NeuralCache(Reader):
         """
         p = self.inner.predict(tokens)
         q = self._cached(p, tokens)
-        confidence = q.confidence()
-        heard = (confidence > 0) & (confidence >= self.settings.confidence)
-        log_weight = math.log(self.settings.weight) if self.settings.weight else -math.inf
-        gates = torch.where(heard, log_weight, -math.inf), torch.full_like(confidence, math.log1p(-self.settings.weight))
-        return Blend(p.activations, p, q, torch.stack(gates, 2))
+        weight = self.settings.weight
+        gates = q.log_weights.new_tensor([math.log(weight) if weight else -math.inf, math.log1p(-weight)])
+        gates = gates.repeat(*tokens.shape, 1)
+        if self.settings.confidence:
+            gates[..., 0].masked_fill_(q.confidence() < self.settings.confidence, -torch.inf)
+        if not len(self._pairs):
+            gates[:, 0, 0] = -torch.inf
+        return Blend(p.activations, p, q, gates)
 
     def _cached(self, p: Prediction, tokens: Tensor) -> CacheDistribution:
         hidden = head_input(p)
-        scores, words = in_window(hidden * self.settings.theta, *self._pairs.offer(hidden, tokens), self.settings.window)
+        scores, words = in_window(
+            hidden * self.settings.theta, *self._pairs.offer(hidden, tokens), self.settings.window
+        )
         log_weights = torch.log_softmax(scores, 2)
         if not len(self._pairs):
             log_weights[:, 0] = -torch.inf  # not nan: the first position of a text has nothing to remember
@@ -153,3 +152,10 @@ def in_window(queries: Tensor, vectors: Tensor, words: Tensor, window: int) -> t
     rows, _, columns = products.shape
     band = products.as_strided((rows, steps, width), (steps * columns, columns + 1, 1))
     return band, words.unfold(1, width, 1)
+
+
+def _add_at(table: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """Add values (K,) to the table (M,) at places (K,); the same bits come out each time."""
+    if table.is_cuda:  # scatter_add_ adds in any order there; this one sorts first
+        return table.index_put_((places,), values, accumulate=True)
+    return table.scatter_add_(0, places, values)

@@ -51,7 +51,11 @@ def check_memory(
         return
     largest = max(needed, key=needed.__getitem__)
     name, value = _to_lower(config, text, precision)
-    most = f"about {shown_bytes(total)}, most of it for {largest}" if total < math.inf else "more memory than can be counted"
+    most = (
+        f"about {shown_bytes(total)}, most of it for {largest}"
+        if total < math.inf
+        else "more memory than can be counted"
+    )
     raise UserError(f"this run needs {most}, and {shown_bytes(free)} are free; lower {name} ({value})")
 
 
