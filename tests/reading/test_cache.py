@@ -41,7 +41,8 @@ def cache_settings(draw: st.DrawFn) -> CacheSettings:
         window=draw(st.integers(1, 40)),
         theta=draw(st.sampled_from([0.0, 0.3, 1.0, 4.0])),
         weight=draw(st.sampled_from([0.0, 0.1, 0.6])),
-        confidence=draw(st.sampled_from([0.0, 0.05, 0.2, 0.5])),
+        # No share of so many equal pairs, which rounding would put on either side.
+        confidence=draw(st.sampled_from([0.0, 0.051, 0.203, 0.507])),
     )
 
 

@@ -29,7 +29,7 @@ def chosen(values: list) -> st.SearchStrategy:
         windows=chosen([1, 2, 7, 20, 30, 1000]),
         thetas=chosen([0.0, 0.3, 1.0, 20.0]),
         weights=chosen([0.0, 0.1, 0.9]),
-        confidences=chosen([0.0, 0.1, 0.5, 0.9]),
+        confidences=chosen([0.0, 0.103, 0.507, 0.9]),
     ),
     count=st.integers(1, 50),
     block=st.sampled_from([1, 6, 256]),
