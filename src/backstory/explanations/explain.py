@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backstory.config import check_name
+from backstory.explanations.cache import cache
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.surprisal import surprisal
 
@@ -22,5 +23,6 @@ def check_explanation(name: str) -> None:
 
 
 EXPLANATIONS = {
-    "surprisal": Explanation("how surprising each word is, what was expected instead, and who expects more", surprisal)
+    "surprisal": Explanation("how surprising each word is, what was expected instead, and who expects more", surprisal),
+    "cache": Explanation("where a neural cache looks at each word, what it expects there, and whether it helps", cache),
 }
