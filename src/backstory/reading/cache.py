@@ -32,7 +32,7 @@ class CacheSettings:
     weight: float = between(0.1, 0.0, 0.999)
     """Lambda, the cache's share of the mixture."""
     confidence: float = between(0.0, 0.0, 0.999)
-    """The cache is left out where its likeliest pair has less mass than this; 0: never."""
+    """The cache is left out where its likeliest pair has less mass than this, as it is flat there; 0: never."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,8 @@ class NeuralCache(Reader):
 
     def _cached(self, p: Prediction, tokens: Tensor) -> CacheDistribution:
         hidden = head_input(p)
-        scores, words = in_window(
-            hidden * self.settings.theta, *self._pairs.offer(hidden, tokens), self.settings.window
-        )
+        vectors, known = self._pairs.offer(hidden, tokens)
+        scores, words = in_window(hidden * self.settings.theta, vectors, known, self.settings.window)
         log_weights = torch.log_softmax(scores, 2)
         if not len(self._pairs):
             log_weights[:, 0] = -torch.inf  # not nan: the first position of a text has nothing to remember

@@ -23,8 +23,8 @@ class CacheGrid:
 
     windows: tuple[int, ...] = (100, 200, 500, 1000, 2000, 5000, 10000)
     """Those beyond the text's length are left out: they see no more than the first of them."""
-    thetas: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
-    weights: tuple[float, ...] = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+    thetas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
+    weights: tuple[float, ...] = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
     confidences: tuple[float, ...] = (0.0,)
 
 
@@ -93,7 +93,7 @@ def tune_cache(
         products, words = in_window(hidden, *pairs.offer(hidden, block.tokens), windows[-1])
         pairs.keep(block.targets)
         inner_scores.append(log_prob[0].double().cpu())
-        matches = (words[0] == block.targets[0, :, None]).nonzero(as_tuple=True)
+        matches = words[0] == block.targets[0, :, None]
         missing = products[0] == -torch.inf
         for theta in grid.thetas:
             at_theta = (products[0] * theta).masked_fill_(missing, -torch.inf)  # not nan where theta is 0
@@ -128,17 +128,16 @@ def _useful(windows: tuple[int, ...], tokens: int) -> list[int]:
     return ordered[: longest + 1]
 
 
-def _by_window(scores: Tensor, matches: tuple[Tensor, Tensor], windows: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
+def _by_window(scores: Tensor, matches: Tensor, windows: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
     """For each window, the log-probability of the target and the mass of the likeliest pair, each (T,).
 
-    Scores (T, N), the oldest pair first; the places in them, (K,) and (K,), whose word is the target. Each window adds the
-    pairs between the next smaller one and itself.
+    Scores (T, N), the oldest pair first; matches (T, N): the pair's word is the target. Each window adds the pairs between
+    the next smaller one and itself.
     """
     steps, width = scores.shape
     nothing = scores.new_full((steps,), -torch.inf)
     total, gold, largest, inside = nothing, nothing, nothing, 0
-    gold_scores = torch.full_like(scores, -torch.inf)
-    gold_scores[matches] = scores[matches]
+    gold_scores = scores.masked_fill(~matches, -torch.inf)
     for window in windows:
         ring = slice(max(0, width - window), max(0, width - inside))
         if ring.start < ring.stop:
