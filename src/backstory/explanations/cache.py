@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from backstory.config import UserError, to_dict
 from backstory.explanations.passage_reading import (
@@ -98,12 +97,12 @@ def links_of(q: CacheDistribution, time: int, place: int, words: Sequence[int]) 
     `place` is the position counted from the passage's first token, and words (tokens,) the number of each token's word. The
     last of the N remembered pairs is that of the token before; mass on what came before the passage is left out.
     """
-    weights: Tensor = q.log_weights[0, time].exp()
+    weights = q.log_weights[0, time].exp().tolist()
     oldest = place - len(weights)
     mass: dict[int, float] = {}
     for pair in range(max(0, -oldest), len(weights)):
         word = words[oldest + pair]
-        mass[word] = mass.get(word, 0.0) + weights[pair].item()
+        mass[word] = mass.get(word, 0.0) + weights[pair]
     return mass
 
 
