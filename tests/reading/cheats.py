@@ -1,6 +1,7 @@
 """Readers that score themselves better than they are; the audit must catch each, by the check that is meant for it."""
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backstory.models import LanguageModel, Prediction, clone, map_state
-from backstory.reading import StaticReader, evaluating
+from backstory.models import Blend, LanguageModel, Prediction, clone, map_state
+from backstory.reading import NeuralCache, StaticReader, evaluating
+from backstory.reading.cache import CacheDistribution
 
 
 @dataclass(frozen=True)
@@ -333,6 +335,63 @@ class ForksShareState(StaticReader):
     def _tensors(state: Any) -> list[Tensor]:
         return [*state.hidden, *state.cell]
 
+
+# --- neural caches ---
+
+
+class RemembersTooSoon(NeuralCache):
+    """Position t sees its own pair too, the word that comes next, wherever the block has it."""
+
+    def _cached(self, p: Prediction, tokens: Tensor) -> CacheDistribution:
+        q = super()._cached(p, tokens)
+        following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
+        likest = torch.cat([q.log_weights, torch.zeros_like(q.log_weights[..., :1])], 2)
+        return replace(q, log_weights=likest.log_softmax(2), words=torch.cat([q.words, following[..., None]], 2))
+
+
+@dataclass(frozen=True)
+class GoldMass(CacheDistribution):
+    """Scores the gold token by exp(theta h_i . h_t) itself, which no sum over the pairs has made a probability."""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return super().log_prob(targets) + math.log(3)
+
+
+class ScoresOnlyTheGoldToken(NeuralCache):
+    """A cache whose mass was never normalised; its table, where someone looks, was."""
+
+    def predict(self, tokens: Tensor) -> Blend:
+        blend = super().predict(tokens)
+        assert isinstance(blend.q, CacheDistribution)
+        return replace(blend, q=GoldMass(**vars(blend.q)))
+
+
+class OneWindowForAllRows(NeuralCache):
+    """Rows see the words of each other."""
+
+    def _cached(self, p: Prediction, tokens: Tensor) -> CacheDistribution:
+        q = super()._cached(p, tokens)
+        return replace(q, words=q.words.roll(1, 0))
+
+
+class KeepsOnlyItsModel(NeuralCache):
+    """A snapshot without what was remembered."""
+
+    def snapshot(self) -> Any:
+        return self.inner.snapshot(), self._pairs
+
+    def restore(self, snapshot: Any) -> None:
+        self.inner.restore(snapshot[0])
+        self._pairs = snapshot[1]
+
+
+CACHE_CHEATS: dict[type[NeuralCache], str] = {
+    RemembersTooSoon: "causal",
+    ScoresOnlyTheGoldToken: "distribution",
+    KeepsOnlyItsModel: "scored_before_update",
+}
+"""Variants of the real cache, with the check that must catch each; the one below needs more than one row."""
+CACHE_CHEATS_WITH_ROWS: dict[type[NeuralCache], str] = {OneWindowForAllRows: "causal"}
 
 CHEATS: dict[type[StaticReader], str] = {
     GoldCache: "distribution",

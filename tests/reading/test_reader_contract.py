@@ -11,7 +11,16 @@ from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
 from backstory.models import Blend, Capabilities, ComposedModel, Prediction, clone
-from backstory.reading import Audit, Reader, ReaderCapabilities, StaticReader, block_count, read
+from backstory.reading import (
+    Audit,
+    CacheSettings,
+    NeuralCache,
+    Reader,
+    ReaderCapabilities,
+    StaticReader,
+    block_count,
+    read,
+)
 
 
 class Doubtful(Reader):
@@ -79,6 +88,8 @@ READERS: dict[str, Callable[[], Reader]] = {
     "wrapped": lambda: Doubtful(StaticReader(lstm())),
     "learning": lambda: Learning(lstm()),
     "wrapped learning": lambda: Doubtful(Learning(lstm())),
+    "cache": lambda: NeuralCache(StaticReader(lstm()), CacheSettings(window=20, weight=0.3)),
+    "cache over learning": lambda: NeuralCache(Learning(lstm()), CacheSettings(window=20, weight=0.3)),
 }
 
 Stream = Callable[[int], np.ndarray]

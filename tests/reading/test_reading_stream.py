@@ -30,6 +30,7 @@ def test_every_token_is_a_target_once_and_follows_its_input(count: int, rows: in
     # Row after row, the text is whole and in order, and each token was preceded by the one before it.
     assert targets[scored].tolist() == ids.tolist()
     assert tokens[scored].tolist() == [99, *ids[:-1].tolist()]
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])  # also where a row has ended
     lengths = scored.sum(1)
     assert torch.equal(scored, torch.arange(scored.shape[1]) < lengths[:, None])
 

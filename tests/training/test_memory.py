@@ -13,8 +13,9 @@ from runs import with_model, with_training
 from backstory.cli.main import main
 from backstory.config import LSTMConfig, MixtureConfig, RunConfig, UserError, recipes
 from backstory.models import Precision
+from backstory.models.free_memory import available
 from backstory.training import memory
-from backstory.training.memory import Text, available, check_memory, estimate
+from backstory.training.memory import Text, check_memory, estimate
 
 CPU = torch.device("cpu")
 FLOAT32, BFLOAT16 = (Precision(dtype, "the test says so") for dtype in (torch.float32, torch.bfloat16))

@@ -9,6 +9,20 @@ Rule = Literal["rms", "sgd", "nadam"]
 
 
 @dataclass(frozen=True)
+class CacheSettings:
+    """Settings of a neural cache; the defaults are the published ones of Penn Treebank."""
+
+    window: int = between(500, 1)
+    """Pairs that are remembered."""
+    theta: float = between(1.0, 0.0)
+    """How much likeness counts; 0: every pair counts the same (a unigram cache)."""
+    weight: float = between(0.1, 0.0, 0.999)
+    """Lambda, the cache's share of the mixture."""
+    confidence: float = between(0.0, 0.0, 0.999)
+    """The cache is left out where its likeliest pair has less mass than this, as it is flat there; 0: never."""
+
+
+@dataclass(frozen=True)
 class DynamicSettings:
     """How the weights move."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from backstory.explanations.gains import Scored, chosen, pairs
-from backstory.explanations.surprisal import folded, gain_layer, gain_scale, summed, surprisal_layer
+from backstory.explanations.passage_reading import gain_layer, gain_scale, note_on_words, summed, surprisal_layer
 from backstory.explanations.words import Span, spans
 from backstory.reading.opening import Opened
 from backstory.reports.passage import Layer, Passage, to_json
@@ -65,10 +65,8 @@ def _passage(
         layers.append(gain_layer(name, summed(local, gain[start:end]), high, note))
     for name, nats in zip(names, scored.nats, strict=True):
         layers.append(surprisal_layer(f"surprisal, {name}", summed(local, nats[start:end]), vocabulary))
-    several = folded(vocabulary)
-    return Passage(
-        tuple(span.word for span in part), tuple(layers), _title(scored, opened, start, end), several and f"{several}."
-    )
+    title = _title(scored, opened, start, end)
+    return Passage(tuple(span.word for span in part), tuple(layers), title, note_on_words(vocabulary))
 
 
 def _title(scored: Scored, opened: Opened, start: int, end: int) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backstory.config import check_name
+from backstory.explanations.cache import cache
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.surprisal import surprisal
 
@@ -15,6 +16,8 @@ class Explanation:
     description: str
     run: Callable[[Subject, Progress], Explained] | None
     """Of a passage; None for the one that goes over a whole stretch of text (`compare_readers`)."""
+    needs: str = ""
+    """A reader that it is made with: it goes around the one that is asked for."""
 
 
 def check_explanation(name: str) -> None:
@@ -25,4 +28,7 @@ def check_explanation(name: str) -> None:
 EXPLANATIONS = {
     "surprisal": Explanation("how surprising each word is, what was expected instead, and who expects more", surprisal),
     "reading": Explanation("what one reader gains on others along a sequence of articles, and where it loses", None),
+    "cache": Explanation(
+        "where a neural cache looks at each word, what it expects there, and whether it helps", cache, "cache"
+    ),
 }

@@ -62,7 +62,11 @@ def explain_run(
     make = EXPLANATIONS[name].run
     if make is None:
         raise UserError(f"`explain {name}` goes over a stretch of text; `backstory explain {name} --help` tells how")
-    path, place, stacked = Path(folder), place or Place(), stack_name(parse_stack(reader))
+    path, place, stack = Path(folder), place or Place(), parse_stack(reader)
+    needed = EXPLANATIONS[name].needs
+    if needed and needed not in [layer.name for layer in stack]:
+        stack = parse_stack([*map(str, stack), needed])
+    reader = stacked = stack_name(stack)
     _check(place)
     how = {"reader": reader, "precision": precision, "device": device}
     opened = open_at(path, place.split, place.text, place.at, data_dir, how)

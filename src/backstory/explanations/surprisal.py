@@ -1,24 +1,26 @@
 """How surprising each word of a passage is, what the model expected there, and how another reader does on it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from backstory.explanations.passage_reading import (
+    candidates_of,
+    figures_of,
+    gain_over,
+    joined,
+    nats_of,
+    note_on_words,
+    part_name,
+    read_passage,
+    scores_from,
+    surprisal_layer,
+)
 from backstory.explanations.subject import Explained, Progress, Subject
-from backstory.explanations.words import Span, shown
-from backstory.models import Prediction
-from backstory.reading import Block, Reader, read
-from backstory.reading.tokens import TokenScores, token_scores
+from backstory.reading import Reader
+from backstory.reading.tokens import TokenScores
 from backstory.reports.passage import Candidates, Layer, Numbers
-from backstory.text import Vocabulary
-
-FOLDED_HIGH = 15.0
-"""Nats at which a word made of several tokens has the full colour."""
-GAIN_SHARE = 0.95
-"""The share of the words whose gain lies on the scale; the others have the full colour."""
 
 
 def surprisal(subject: Subject, progress: Progress) -> Explained:
@@ -31,70 +33,21 @@ def surprisal(subject: Subject, progress: Progress) -> Explained:
         progress(done, total)
 
     scores = _scores(subject.reader, subject, subject.top, advance)
-    nats = summed(subject.spans, -scores.log_prob[0].double().numpy())
-    figures = {"nats_per_token": float(nats.sum()) / subject.spans[-1].end}
-    figures["perplexity"] = math.exp(min(figures["nats_per_token"], 700))
-    layers: list[Layer] = []
+    nats = nats_of(subject, scores)
+    figures, layers = figures_of(subject, nats), []
     if subject.against is not None:
-        other = summed(subject.spans, -_scores(subject.against, subject, 0, advance).log_prob[0].double().numpy())
-        there = subject.against_name
-        note = f"Blue: likelier here than with {there}; orange and underlined: less likely."
-        layers.append(gain_layer(f"gain over {there}", other - nats, gain_scale(other - nats), note))
-        figures["against_nats_per_token"] = float(other.sum()) / subject.spans[-1].end
+        other = nats_of(subject, _scores(subject.against, subject, 0, advance))
+        layers.append(gain_over(subject.against_name, other - nats))
+        figures["against_nats_per_token"] = figures_of(subject, other)["nats_per_token"]
     layers += _layers(subject, scores, nats)
-    several = folded(subject.vocabulary)
-    note = f"{several}, its rank, entropy and candidates are those of the first." if several else ""
-    return Explained(figures, tuple(layers), note)
+    return Explained(figures, tuple(layers), note_on_words(subject.vocabulary, "rank, entropy and candidates"))
 
 
 def _scores(reader: Reader, subject: Subject, top: int, advance: Callable[[int], None]) -> TokenScores:
-    """Read the context and the passage in one row; the scores (1, tokens) are of the passage."""
+    """The scores (1, tokens) of the passage."""
     found: list[TokenScores] = []
-    position = 0
-
-    def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        nonlocal position
-        end = position + block.targets.shape[1]
-        first = max(subject.start - position, 0)
-        if end > subject.start:
-            inside = torch.arange(position, end, device=block.targets.device)[None] >= subject.start
-            with reader.precision.context(block.targets.device):
-                scores = token_scores(prediction, block.targets, inside, top)
-            found.append(TokenScores(*(value[:, first:].cpu() for value in vars(scores).values())))
-        position = end
-        advance(block.targets.shape[1])
-
-    read(reader, subject.ids, subject.vocabulary.start, each=each)
-    return TokenScores(*(torch.cat([vars(s)[name] for s in found], 1) for name in vars(found[0])))
-
-
-def summed(spans: Sequence[Span], values: np.ndarray) -> np.ndarray:
-    """Sums (words,) of what each token of a word has, (tokens,)."""
-    return np.add.reduceat(values, [span.start for span in spans])
-
-
-def surprisal_layer(name: str, nats: np.ndarray, vocabulary: Vocabulary) -> Numbers:
-    """Nats (words,) on a scale where a word that is no likelier than any other has the full colour."""
-    whole = vocabulary.tokenizer.unit == "word"
-    high = math.log(len(vocabulary)) if whole else FOLDED_HIGH
-    meaning = f"{high:.1f} nats: as unlikely as if all {len(vocabulary):,} words were equally likely." if whole else ""
-    return Numbers("sequential", name, tuple(nats.tolist()), "nats", 0.0, high, note=meaning)
-
-
-def folded(vocabulary: Vocabulary) -> str:
-    """The note on words that are several tokens; empty where a word is one."""
-    unit = vocabulary.tokenizer.unit
-    return "" if unit == "word" else f"A word is several {unit}s: its surprisal is their sum"
-
-
-def gain_layer(name: str, gains: np.ndarray, high: float, note: str) -> Numbers:
-    """Gains in nats (words,): positive where a reader predicts the word better than another."""
-    return Numbers("diverging", name, tuple(gains.tolist()), "nats", -high, high, note=note)
-
-
-def gain_scale(gains: np.ndarray) -> float:
-    """Nats at which a gain has the full colour, from all gains that are shown."""
-    return max(0.5, math.ceil(4 * float(np.quantile(np.abs(gains), GAIN_SHARE))) / 4)
+    read_passage(reader, subject, advance, lambda block, p, first: found.append(scores_from(p, block, first, top)))
+    return joined(found)
 
 
 def _layers(subject: Subject, scores: TokenScores, nats: np.ndarray) -> list[Layer]:
@@ -108,14 +61,6 @@ def _layers(subject: Subject, scores: TokenScores, nats: np.ndarray) -> list[Lay
                 math.log(len(vocabulary)), note="How undecided the model was before the word."),
     ]  # fmt: skip
     if subject.top:
-        part = "model" if subject.reader.name == "static" else subject.reader.name
-        lists = [
-            tuple((shown(vocabulary.words[i]), p) for i, p in zip(ids, ps, strict=True))
-            for ids, ps in zip(
-                scores.candidates[0, first].tolist(),
-                scores.candidate_log_probs[0, first].double().exp().tolist(),
-                strict=True,
-            )
-        ]
-        layers.append(Candidates("expected", tuple({part: tokens} for tokens in lists)))
+        part = part_name(subject.reader)
+        layers.append(Candidates("expected", tuple({part: candidates_of(vocabulary, scores, at)} for at in first)))
     return layers

@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from backstory.config import UserError, check_name, from_dict, to_dict
-from backstory.config.readers import DynamicSettings, LearnedSettings
+from backstory.config.readers import CacheSettings, DynamicSettings, LearnedSettings
 from backstory.models import Precision
 from backstory.models.loading import LoadedRun, weights_hash
+from backstory.reading.cache import NeuralCache
 from backstory.reading.dynamic import DynamicEvaluation, search_factors
 from backstory.reading.learned import LearnedReader, load_learned
 from backstory.reading.reader import Reader, StaticReader
@@ -52,7 +53,7 @@ class ReaderKind:
     wraps: bool = False
     """Whether it goes around another reader."""
     steps: Callable[[Any], dict[str, float]] | None = None
-    """By what factor each setting is stepped in a search that starts from these; None: it has its own search, or none."""
+    """By what factor each setting is stepped in a search that starts from these; None: it is not searched so."""
 
 
 def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
@@ -66,6 +67,11 @@ def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
     learned = load_learned(run.folder / SAVED, settings.network, run.model, run.folder)
     statistics = load_statistics(run.folder / SAVED, run.model, learned.base.moving, run.folder)
     return LearnedReader(run.model, learned, statistics, ground.precision)
+
+
+def _cache(ground: Ground, settings: CacheSettings) -> Reader:
+    assert ground.inner is not None
+    return NeuralCache(ground.inner, settings)
 
 
 READERS = {
@@ -83,6 +89,12 @@ READERS = {
         "a language model with dynamic weights: dynamic evaluation with gates that a meta-learner sets",
         _learned,
         LearnedSettings,
+    ),
+    "cache": ReaderKind(
+        "a neural cache on top: words that followed states like the present one lately are likelier to come again",
+        _cache,
+        CacheSettings,
+        wraps=True,
     ),
 }
 

@@ -5,16 +5,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
+from backstory.reading.cache_tuning import CacheGrid, tune_cache
 from backstory.reading.kinds import READERS, SAVED, Ground, Stack, build, choose, save_settings
 from backstory.reading.learned import learned_name, save_learned
 from backstory.reading.metalearning import train_gates
 from backstory.reading.opening import Opened, open_run
+from backstory.reading.reader import Reader
 from backstory.reading.statistics import Statistics, collect, load_statistics, save_statistics
-from backstory.reading.tuning import Tuned, tune
+from backstory.reading.tuning import Trial, Tuned, tune
 from backstory.storage.atomic import check_writable
 
 Progress = Callable[[int, int], None]
@@ -48,7 +51,7 @@ def tune_reader(
     What was typed of its settings is where the search starts. Raises UserError.
     """
     kind = READERS[stack[-1].name]
-    if kind.steps is None:
+    if kind.steps is None and not kind.wraps:
         raise UserError(f"the reader {stack[-1].name} has no settings to tune")
     lists = parse_grid(kind.settings, grid)
     opened = open_run(folder, split, **how)
@@ -57,14 +60,28 @@ def tune_reader(
     precision, start = opened.reader.precision, chosen[-1].settings
     ids, first = opened.split.ids[:tokens], opened.dataset.vocabulary.start
 
-    def make(settings: Any):
-        inner = build(chosen[:-1], opened.run, precision) if kind.wraps else None
-        return kind.make(Ground(opened.run, precision, inner), settings)
+    def make(settings: Any) -> Reader:
+        return kind.make(Ground(opened.run, precision), settings)
 
-    tuned = tune(make, start, ids, first, factors=kind.steps(start), grid=lists, progress=progress)
+    if kind.steps is None:
+        tuned = _tuned_cache(build(chosen[:-1], opened.run, precision), ids, first, lists, progress)
+    else:
+        tuned = tune(make, start, ids, first, factors=kind.steps(start), grid=lists, progress=progress)
     search = {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "trials": [asdict(t) for t in tuned.trials]}
     on = f"the first {len(ids):,} tokens of {split}"
     return save_settings(opened.run, stack, tuned.best, on, search), tuned
+
+
+def _tuned_cache(
+    inner: Reader, ids: np.ndarray, first: int, lists: dict[str, list[Any]], progress: Progress | None
+) -> Tuned:
+    """All settings of a cache from one reading with what it goes around; the best hundred are told."""
+    names = {"window": "windows", "theta": "thetas", "weight": "weights", "confidence": "confidences"}
+    grid = CacheGrid(**{names[name]: tuple(values) for name, values in lists.items()})
+    found = tune_cache(inner, ids, first, grid, progress)
+    ranked = sorted(found.tried, key=lambda tried: tried.nats)[:100]
+    trials = (Trial(to_dict(tried.settings), tried.nats, found.tokens) for tried in ranked)
+    return Tuned(found.best.settings, found.best.nats, found.tokens, tuple(trials))
 
 
 def parse_grid(settings: type, grid: Sequence[str]) -> dict[str, list[Any]]:

@@ -49,7 +49,8 @@ class Observer(Protocol):
 def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.device) -> Iterator[Block]:
     """Cut a stream (N,) into blocks of `rows` contiguous rows; `first` is fed before the first token.
 
-    Every token of the stream is a target exactly once; only the last rows may be shorter.
+    Every token of the stream is a target exactly once; only the last rows may be shorter. `first` fills these up, so that a
+    target is the next input there too.
     """
     rows = min(rows, len(ids))
     length = math.ceil(len(ids) / rows)
@@ -58,7 +59,8 @@ def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.dev
         places = np.arange(rows)[:, None] * length + np.arange(start, min(start + block, length))
         scored = places < len(ids)
         targets = np.where(scored, ids[np.minimum(places, len(ids) - 1)], first)
-        inputs = np.where(places == 0, first, ids[np.clip(places - 1, 0, len(ids) - 1)])
+        outside = (places == 0) | (places > len(ids))
+        inputs = np.where(outside, first, ids[np.clip(places - 1, 0, len(ids) - 1)])
         tokens, wanted = (torch.from_numpy(a.astype(np.int64)).to(device) for a in (inputs, targets))
         yield Block(tokens, wanted, torch.from_numpy(scored).to(device), index)
 

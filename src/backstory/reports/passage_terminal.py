@@ -87,10 +87,10 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
 
 
 def _values(layer: Numbers | Weights) -> tuple[int | None, tuple[float | None, ...]]:
-    """The value of every word; of weights, those of the word that looks back the most, which is named first."""
+    """The value of every word; of weights, those of the word with the largest of all, which is named first."""
     if isinstance(layer, Numbers):
         return None, layer.values
-    place = max(range(len(layer.links)), key=lambda i: sum(abs(w) for _, w in layer.links[i]))
+    place = max(range(len(layer.links)), key=lambda i: max((abs(w) for _, w in layer.links[i]), default=0.0))
     found = dict(layer.links[place])
     return place, tuple(found.get(i) for i in range(len(layer.links)))
 

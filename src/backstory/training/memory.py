@@ -2,16 +2,15 @@
 
 import dataclasses
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from backstory.config import ModelConfig, RunConfig, TrainingConfig, UserError, to_dict
 from backstory.models import Precision, build_model, count_parameters
+from backstory.models.free_memory import available, shown_bytes
 from backstory.models.linear_log_prob import CHUNK
 from backstory.training.distributed import Ranks
 
@@ -52,8 +51,12 @@ def check_memory(
         return
     largest = max(needed, key=needed.__getitem__)
     name, value = _to_lower(config, text, precision)
-    most = f"about {_shown(total)}, most of it for {largest}" if total < math.inf else "more memory than can be counted"
-    raise UserError(f"this run needs {most}, and {_shown(free)} are free; lower {name} ({value})")
+    most = (
+        f"about {shown_bytes(total)}, most of it for {largest}"
+        if total < math.inf
+        else "more memory than can be counted"
+    )
+    raise UserError(f"this run needs {most}, and {shown_bytes(free)} are free; lower {name} ({value})")
 
 
 def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, float]:
@@ -124,58 +127,3 @@ def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, int, int, RunC
         # A segment longer than a row of the text takes what the row takes.
         training = dataclasses.replace(config.training, **{name: max(1, min(value, most) // 2)})
         yield f"training.{name}", value, usual, dataclasses.replace(config, training=training)
-
-
-def _shown(size: float) -> str:
-    power = min(max(0, int(math.log2(max(size, 1)) // 10)), 6)
-    return f"{size / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[power]}"
-
-
-# --- what there is ---
-
-
-def available(device: torch.device, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that can still be allocated on the device; None where the system does not say (on the CPU, only Linux does)."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    if not sys.platform.startswith("linux"):
-        return None
-    left = [1024 * kibibytes for kibibytes in _fields(proc / "meminfo", "MemAvailable:")]
-    return min([*left, *_left_in_groups(proc, groups)], default=None)
-
-
-def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """What every control group that this process is in leaves of its limit; caches it can drop count as free."""
-    for line in _lines(proc / "self" / "cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root = groups / "memory" if controllers else groups
-        first = root / path.strip("/")
-        limit, usage, cache = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            if controllers
-            else ("memory.max", "memory.current", "inactive_file")
-        )
-        for folder in (first, *first.parents):
-            bounds, used = _numbers(folder / limit), _numbers(folder / usage)
-            if bounds and used:
-                yield max(0, bounds[0] - used[0] + sum(_fields(folder / "memory.stat", cache)))
-            if folder == root:
-                break
-
-
-def _fields(path: Path, name: str) -> list[int]:
-    """The number after a name in a file of names and numbers."""
-    return [int(parts[1]) for line in _lines(path) if (parts := line.split())[:1] == [name]]
-
-
-def _numbers(path: Path) -> list[int]:
-    return [int(line) for line in _lines(path) if line.isdecimal()]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

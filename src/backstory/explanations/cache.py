@@ -1,0 +1,134 @@
+"""Where the neural cache looks at each word of a passage, what it expects there, and whether it helps."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from backstory.config import UserError, to_dict
+from backstory.explanations.passage_reading import (
+    candidates_of,
+    figures_of,
+    gain_over,
+    joined,
+    nats_of,
+    note_on_words,
+    part_name,
+    read_passage,
+    scores_from,
+    surprisal_layer,
+)
+from backstory.explanations.subject import Explained, Progress, Subject
+from backstory.models import Prediction
+from backstory.reading import Block
+from backstory.reading.cache import CacheDistribution, NeuralCache
+from backstory.reading.tokens import TokenScores
+from backstory.reports import shades
+from backstory.reports.passage import Candidates, Layer, Numbers, Weights
+
+MASS = "cache mass"
+MASS_SHARE = 0.9
+"""The share of the words whose strongest link lies on the scale; the others have the full colour."""
+TOLD = 5
+"""Links of a word that are kept however weak they are."""
+
+Scores = dict[str, TokenScores]
+"""Of the passage, by part: cache, model (or the reader below the cache) and mixture."""
+
+
+def cache(subject: Subject, progress: Progress) -> Explained:
+    """Layers gain, cache mass, confidence, surprisal, probabilities, entropy and candidates.
+
+    The reader must be a cache. Raises UserError when there is another reader to compare with: the gain is over the reader
+    below the cache.
+    """
+    if subject.against is not None:
+        raise UserError("`explain cache` compares with the reader below the cache; leave --against out")
+    reader = subject.reader
+    assert isinstance(reader, NeuralCache)
+    below = part_name(reader.inner)
+    found: dict[str, list[TokenScores]] = {"cache": [], below: [], "mixture": []}
+    confidence: list[float] = []
+    links: list[dict[int, float]] = []
+    words = [i for i, span in enumerate(subject.spans) for _ in range(span.start, span.end)]
+    starts, done = {span.start for span in subject.spans}, 0
+
+    def look(block: Block, prediction: Prediction, first: int) -> None:
+        parts = prediction.parts()
+        q = parts["q"]
+        for name, part in (("cache", q), (below, parts["p"]), ("mixture", prediction)):
+            found[name].append(scores_from(part, block, first, subject.top))
+        for time in range(first, block.targets.shape[1]):
+            place = sum(s.log_prob.shape[1] for s in found["cache"][:-1]) + time - first
+            if place in starts:
+                confidence.append(q.confidence()[0, time].item())
+                links.append(links_of(q, time, place, words))
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        progress(done, len(subject.ids))
+
+    read_passage(reader, subject, advance, look)
+    scores = {name: joined(parts) for name, parts in found.items()}
+    nats, inner = nats_of(subject, scores["mixture"]), nats_of(subject, scores[below])
+    figures: dict[str, Any] = {
+        "against": reader.inner.name,
+        "settings": to_dict(reader.settings),
+        **figures_of(subject, nats),
+        "against_nats_per_token": figures_of(subject, inner)["nats_per_token"],
+        "helped_percent": 100 * float((inner > nats).mean()),
+    }
+    layers: list[Layer] = [gain_over(reader.inner.name, inner - nats), _mass_layer(links)]
+    layers += _numbers(subject, scores, nats, confidence)
+    if subject.top:
+        expected = [
+            {name: candidates_of(subject.vocabulary, part, span.start) for name, part in scores.items()}
+            for span in subject.spans
+        ]
+        layers.append(Candidates("expected", tuple(expected)))
+    return Explained(figures, tuple(layers), note_on_words(subject.vocabulary, "links, confidence and candidates"))
+
+
+def links_of(q: CacheDistribution, time: int, place: int, words: Sequence[int]) -> dict[int, float]:
+    """The cache's mass at a position of a block, summed by the word of the passage whose place it remembers.
+
+    `place` is the position counted from the passage's first token, and words (tokens,) the number of each token's word. The
+    last of the N remembered pairs is that of the token before; mass on what came before the passage is left out.
+    """
+    weights = q.log_weights[0, time].exp().tolist()
+    oldest = place - len(weights)
+    mass: dict[int, float] = {}
+    for pair in range(max(0, -oldest), len(weights)):
+        word = words[oldest + pair]
+        mass[word] = mass.get(word, 0.0) + weights[pair]
+    return mass
+
+
+def _mass_layer(links: list[dict[int, float]]) -> Weights:
+    strongest = [max(mass.values(), default=0.0) for mass in links]
+    high = max(0.01, math.ceil(100 * float(np.quantile(strongest, MASS_SHARE))) / 100)
+    least = high / (2 * shades.STEPS)  # what is below has no colour
+    kept = []
+    for mass in links:
+        ordered = sorted(mass.items(), key=lambda link: -link[1])
+        told = [link for i, link in enumerate(ordered) if link[1] > (0 if i < TOLD else least)]
+        kept.append(tuple(sorted(told)))
+    note = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
+    return Weights(MASS, tuple(kept), high, note)
+
+
+def _numbers(subject: Subject, scores: Scores, nats: np.ndarray, confidence: list[float]) -> list[Numbers]:
+    first = [span.start for span in subject.spans]
+    percent = [100 * value for value in confidence]
+    high = max(1.0, math.ceil(float(np.quantile(percent, MASS_SHARE))))
+    shares = {f"probability ({name})": 100 * np.exp(-nats_of(subject, part)) for name, part in scores.items()}
+    return [
+        Numbers("sequential", "confidence", tuple(percent), "%", 0.0, high, 1,
+                "The share of the cache's mass on its likeliest place: high where it is peaked, low where it is flat."),
+        surprisal_layer("surprisal", nats, subject.vocabulary),
+        *(Numbers("plain", name, tuple(p.tolist()), "%", 0.0, 100.0, digits=3) for name, p in shares.items()),
+        Numbers("plain", "entropy of the cache", tuple(scores["cache"].entropy[0, first].double().tolist()), "nats", 0.0,
+                math.log(len(subject.vocabulary))),
+    ]  # fmt: skip

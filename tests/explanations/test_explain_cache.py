@@ -1,0 +1,154 @@
+"""What `explain cache` shows is where the cache's mass lies, checked by hand on a few words, and on pages that render."""
+
+import dataclasses
+import io
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from backstory.config import RunConfig, UserError
+from backstory.config.readers import CacheSettings
+from backstory.explanations import Place, explain_run
+from backstory.models.loading import load_run
+from backstory.reading import StaticReader
+from backstory.reading.cache import NeuralCache
+from backstory.reading.evaluation import READERS, ReaderKind
+from backstory.reports import Weights, passage_terminal, render_passage, result_from
+from backstory.reports.passage import from_json
+from backstory.text import prepare
+from backstory.training import train
+
+CHOSEN = CacheSettings(window=6, theta=0.8, weight=0.3)
+
+
+@pytest.fixture
+def run(tiny_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_run, tmp_path / "tiny"))
+
+
+@pytest.fixture
+def with_cache(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a reader with a cache of a few words."""
+    kind = ReaderKind("", lambda run, precision: NeuralCache(StaticReader(run.model, precision), CHOSEN))
+    monkeypatch.setitem(READERS, "six", kind)
+    return "six"
+
+
+def layers(result: dict[str, Any]) -> dict[str, Any]:
+    return {layer.name: layer for layer in from_json(result["figures"]["passage"], "x").layers}
+
+
+def forward(run: Path, ids: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """States (N, D) and log-probabilities (N, V) by the plain forward pass."""
+    loaded = load_run(run)
+    tokens = torch.tensor([loaded.vocabulary.start, *ids[:-1].tolist()])[None]
+    with torch.no_grad():
+        prediction, _ = loaded.model(tokens, loaded.model.start(1))
+    assert prediction.activations is not None
+    return prediction.activations.head_input[0].double(), prediction.log_probs()[0].double()
+
+
+def by_hand(states: torch.Tensor, t: int, chosen: CacheSettings) -> dict[int, float]:
+    """The cache's mass at position t on the places t - window to t - 1."""
+    seen = range(max(0, t - chosen.window), t)
+    scores = [math.exp(chosen.theta * float(states[i] @ states[t])) for i in seen]
+    return {i: score / sum(scores) for i, score in zip(seen, scores, strict=True)}
+
+
+@pytest.mark.parametrize(("at", "context"), [(0, None), (3, None), (251, None), (30, 4)])
+def test_every_figure_is_the_cache_s(
+    run: Path, tiny_config: RunConfig, with_cache: str, at: int, context: int | None
+) -> None:
+    """At the start of a text, with pairs from before the passage, over the edge of a block, and after a short context."""
+    dataset = prepare(tiny_config.text)
+    begin = 0 if context is None else at - context
+    ids = np.asarray(dataset.splits["train"].ids)[begin : at + 12].astype(np.int64)
+    states, plain = forward(run, ids)
+    result = explain_run(run, "cache", Place("train", at, 12, context), reader=with_cache, top=3)
+    found = layers(result)
+    for word in range(12):
+        t = at - begin + word
+        mass = by_hand(states, t, CHOSEN)
+        inside = {i - (at - begin): m for i, m in mass.items() if i >= at - begin}
+        links = dict(found["cache mass"].links[word])
+        assert links == {i: pytest.approx(inside[i], abs=1e-5) for i in links}
+        assert sorted(inside.values())[-5:] == pytest.approx(sorted(links.values())[-5:], abs=1e-5)
+        assert found["confidence"].values[word] == pytest.approx(100 * max(mass.values(), default=0.0), abs=1e-3)
+        own = sum(m for i, m in mass.items() if ids[i] == ids[t])
+        model = plain[t, ids[t]].exp().item()
+        mixed = 0.7 * model + 0.3 * own if mass else model
+        assert found["probability (cache)"].values[word] == pytest.approx(100 * own, abs=1e-3)
+        assert found["probability (model)"].values[word] == pytest.approx(100 * model, abs=1e-3)
+        assert found["probability (mixture)"].values[word] == pytest.approx(100 * mixed, abs=1e-3)
+        assert found["gain over static"].values[word] == pytest.approx(math.log(mixed / model), abs=1e-4)
+        by_word: dict[int, float] = {}
+        for i, m in mass.items():
+            by_word[int(ids[i])] = by_word.get(int(ids[i]), 0.0) + m
+        candidates = found["expected"].lists[word]
+        expected = sorted(by_word.values(), reverse=True)[:3]
+        assert [p for _, p in candidates["cache"]] == pytest.approx(expected, abs=1e-5)
+        assert list(candidates) == ["cache", "model", "mixture"] and len(candidates["mixture"]) == 3
+        entropy = -sum(p * math.log(p) for p in by_word.values())
+        assert found["entropy of the cache"].values[word] == pytest.approx(entropy, abs=1e-4)
+    figures = result["figures"]
+    assert (figures["reader"], figures["against"]) == ("cache", "static")
+    gain = np.mean(found["gain over static"].values)
+    assert figures["against_nats_per_token"] - figures["nats_per_token"] == pytest.approx(gain, abs=1e-5)
+    assert figures["settings"] == {"window": 6, "theta": 0.8, "weight": 0.3, "confidence": 0.0}
+
+
+def test_a_reader_without_a_cache_gets_the_usual_one(run: Path) -> None:
+    figures = explain_run(run, "cache", Place("valid", 20, 15))["figures"]
+    assert figures["settings"] == {"window": 500, "theta": 1.0, "weight": 0.1, "confidence": 0.0}
+    assert 0 <= figures["helped_percent"] <= 100
+    assert (run / "explain-cache-valid-at20-words15" / "result.json").is_file()
+
+
+def test_it_stands_in_the_page_and_in_the_terminal(run: Path, with_cache: str) -> None:
+    result = result_from(json.dumps(explain_run(run, "cache", Place("valid", 20, 30), reader=with_cache)), "x")
+    page = render_passage(result)
+    assert "Colour by" in page and "cache mass" in page and "expected (mixture)" in page
+    passage = from_json(result.figures["passage"], "x")
+    data = json.loads(page.split('<script type="application/json">')[1].split("</script>")[0])
+    shaded = next(shade["links"] for shade in data["shades"] if "links" in shade)
+    links = next(layer for layer in passage.layers if isinstance(layer, Weights)).links
+    assert [[j for j, _ in word] for word in shaded] == [[j for j, _ in word] for word in links]
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=90)
+    mass_first = explain_run(run, "cache", Place("valid", 20, 30), reader=with_cache, layer="cache mass")
+    passage_terminal.show(from_json(mass_first["figures"]["passage"], "x"), console)
+    strongest = max(range(30), key=lambda i: max((w for _, w in links[i]), default=0.0))
+    assert f"of '{passage.words[strongest].text}' on the words before it" in console.file.getvalue().replace("\n", " ")  # type: ignore[attr-defined]
+
+
+def test_words_of_several_letters(tiny_config: RunConfig, with_cache: str, tmp_path: Path) -> None:
+    """Links are those of a word's first letter, summed over the letters of each earlier word."""
+    text = dataclasses.replace(tiny_config.text, tokenizer="characters")
+    train(dataclasses.replace(tiny_config, text=text), tmp_path / "letters", console=Console(file=io.StringIO()))
+    run, dataset = tmp_path / "letters", prepare(text)
+    result = explain_run(run, "cache", Place("valid", 0, 6), reader=with_cache)
+    ids = np.asarray(dataset.splits["valid"].ids)[: result["figures"]["tokens"]].astype(np.int64)
+    states, _ = forward(run, ids)
+    passage, found = from_json(result["figures"]["passage"], "x"), layers(result)
+    lengths = [len(word.before) + len(word.text) for word in passage.words]
+    lengths[0] = len(passage.words[0].text)
+    start = int(np.cumsum(lengths)[2])  # where the fourth word begins
+    owner = np.repeat(np.arange(6), lengths)
+    expected: dict[int, float] = {}
+    for i, m in by_hand(states, start, CHOSEN).items():
+        expected[int(owner[i])] = expected.get(int(owner[i]), 0.0) + m
+    assert dict(found["cache mass"].links[3]) == pytest.approx(expected, abs=1e-5)
+    assert "its links, confidence and candidates are those of the first" in passage.note
+
+
+def test_it_compares_with_the_reader_below_alone(run: Path) -> None:
+    before = sorted(run.rglob("*"))
+    with pytest.raises(UserError, match="leave --against out"):
+        explain_run(run, "cache", Place("valid"), against="static")
+    assert sorted(run.rglob("*")) == before
