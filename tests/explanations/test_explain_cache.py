@@ -17,9 +17,6 @@ from backstory.config import RunConfig, UserError
 from backstory.config.readers import CacheSettings
 from backstory.explanations import Place, explain_run
 from backstory.models.loading import load_run
-from backstory.reading import StaticReader
-from backstory.reading.cache import NeuralCache
-from backstory.reading.evaluation import READERS, ReaderKind
 from backstory.reports import Weights, passage_terminal, render_passage, result_from
 from backstory.reports.passage import from_json
 from backstory.text import prepare
@@ -34,11 +31,9 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def with_cache(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a reader with a cache of a few words."""
-    kind = ReaderKind("", lambda run, precision: NeuralCache(StaticReader(run.model, precision), CHOSEN))
-    monkeypatch.setitem(READERS, "six", kind)
-    return "six"
+def with_cache() -> str:
+    """The name of a reader with the chosen cache."""
+    return f"cache:window={CHOSEN.window},theta={CHOSEN.theta},weight={CHOSEN.weight},confidence={CHOSEN.confidence}"
 
 
 def layers(result: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +93,7 @@ def test_every_figure_is_the_cache_s(
         entropy = -sum(p * math.log(p) for p in by_word.values())
         assert found["entropy of the cache"].values[word] == pytest.approx(entropy, abs=1e-4)
     figures = result["figures"]
-    assert (figures["reader"], figures["against"]) == ("cache", "static")
+    assert (figures["reader"], figures["against"]) == (with_cache, "static")
     gain = np.mean(found["gain over static"].values)
     assert figures["against_nats_per_token"] - figures["nats_per_token"] == pytest.approx(gain, abs=1e-5)
     assert figures["settings"] == {"window": 6, "theta": 0.8, "weight": 0.3, "confidence": 0.0}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from backstory.models import Blend, LanguageModel, Prediction, clone, map_state
-from backstory.reading import NeuralCache, StaticReader, evaluating
-from backstory.reading.cache import CacheDistribution
+from backstory.reading import StaticReader, evaluating
+from backstory.reading.cache import CacheDistribution, NeuralCache
 
 
 @dataclass(frozen=True)

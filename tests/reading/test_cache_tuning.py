@@ -10,7 +10,8 @@ from small_models import TYPES, lstm, mixture
 
 from backstory.config import UserError
 from backstory.models import ComposedModel
-from backstory.reading import NeuralCache, StaticReader, read
+from backstory.reading import StaticReader, read
+from backstory.reading.cache import NeuralCache
 from backstory.reading.cache_tuning import CacheGrid, tune_cache
 
 Stream = Callable[[int], np.ndarray]

@@ -6,21 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from adapting import BASE, gates, statistics
 from small_models import lstm
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
+from backstory.config.readers import CacheSettings
 from backstory.models import Blend, Capabilities, ComposedModel, Prediction, clone
 from backstory.reading import (
     Audit,
-    CacheSettings,
-    NeuralCache,
     Reader,
     ReaderCapabilities,
     StaticReader,
     block_count,
     read,
 )
+from backstory.reading.cache import NeuralCache
+from backstory.reading.dynamic import DynamicEvaluation
+from backstory.reading.learned import LearnedReader
 
 
 class Doubtful(Reader):
@@ -83,6 +86,14 @@ class Learning(StaticReader):
         self._bias = clone(snapshot[1])
 
 
+def dynamic(model: ComposedModel) -> DynamicEvaluation:
+    return DynamicEvaluation(model, BASE, statistics(model))
+
+
+def learned(model: ComposedModel) -> LearnedReader:
+    return LearnedReader(model, gates(model, size=0.3), statistics(model))
+
+
 READERS: dict[str, Callable[[], Reader]] = {
     "static": lambda: StaticReader(lstm()),
     "wrapped": lambda: Doubtful(StaticReader(lstm())),
@@ -90,6 +101,10 @@ READERS: dict[str, Callable[[], Reader]] = {
     "wrapped learning": lambda: Doubtful(Learning(lstm())),
     "cache": lambda: NeuralCache(StaticReader(lstm()), CacheSettings(window=20, weight=0.3)),
     "cache over learning": lambda: NeuralCache(Learning(lstm()), CacheSettings(window=20, weight=0.3)),
+    "dynamic": lambda: dynamic(lstm()),
+    "learned": lambda: learned(lstm()),
+    "cache over dynamic": lambda: NeuralCache(dynamic(lstm()), CacheSettings(window=20, weight=0.3)),
+    "cache over learned": lambda: NeuralCache(learned(lstm()), CacheSettings(window=20, weight=0.3)),
 }
 
 Stream = Callable[[int], np.ndarray]

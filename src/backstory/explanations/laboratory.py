@@ -66,14 +66,14 @@ def explain_run(
     needed = EXPLANATIONS[name].needs
     if needed and needed not in [layer.name for layer in stack]:
         stack = parse_stack([*map(str, stack), needed])
-    reader = stacked = stack_name(stack)
+    asked, reader = stack_name(parse_stack(reader)), stack_name(stack)
     _check(place)
     how = {"reader": reader, "precision": precision, "device": device}
     opened = open_at(path, place.split, place.text, place.at, data_dir, how)
     own_text = place.text is not None
     other = None if against is None else open_other(against, path, opened, own_text, data_dir, how)[0]
     compared = None if against is None else other_name(against)
-    destination = Path(out or path / _folder(name, place, opened, stacked, against, top, layer))
+    destination = Path(out or path / _folder(name, place, opened, asked, against, top, layer))
     check_place(destination, "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
     subject = _subject(opened, place, top, other, compared or "")
@@ -86,7 +86,7 @@ def explain_run(
         "context": subject.start,
         "tokens": len(subject.ids) - subject.start,
         "unit": subject.vocabulary.tokenizer.unit,
-        "reader": stacked,
+        "reader": reader,
         "against": compared,
         **explained.figures,
         "passage": to_json(Passage(words, layers, title(opened, own_text, place.at), explained.note)),
