@@ -72,9 +72,9 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None
             file.write(piece)
 
 
-def sweep_temporaries(folder: Path) -> None:
-    """Remove what a killed process left unfinished in the folder."""
-    for path in folder.glob(f"{TEMPORARY}*"):
+def sweep_temporaries(folder: Path, name: str = "*") -> None:
+    """Remove what a killed process left unfinished in the folder, or only what goes on so after `TEMPORARY` (a pattern)."""
+    for path in folder.glob(f"{TEMPORARY}{name}"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
