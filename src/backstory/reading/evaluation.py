@@ -107,7 +107,9 @@ def evaluate(
             "split": opened.split.name,
             "reader": name,
             "readers": [layer.as_dict() for layer in opened.layers],
-            "gains": [{"name": n, "nats_per_token": v, "perplexity": _exp(v)} for n, v in zip(names, nats, strict=True)],
+            "gains": [
+                {"name": n, "nats_per_token": v, "perplexity": _exp(v)} for n, v in zip(names, nats, strict=True)
+            ],
             "after": after,
             "unit": vocabulary.tokenizer.unit,
             "rows": reading.rows,

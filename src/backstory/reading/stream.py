@@ -58,9 +58,7 @@ class Observer(Protocol):
     def before(self, reader: Reader, block: Block) -> None: ...
 
 
-def blocks(
-    ids: np.ndarray, first: int, rows: int, block: int, device: torch.device, done: int = 0
-) -> Iterator[Block]:
+def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.device, done: int = 0) -> Iterator[Block]:
     """Cut a stream (N,) into blocks of `rows` contiguous rows, and leave the first `done` blocks out.
 
     `first` is fed before the first token. Every token of the stream is a target exactly once; only the last rows may be
