@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from backstory.models import Blend, ComposedModel, Prediction, clone
+from backstory.models import Blend, ComposedModel, Precision, Prediction, clone
 from backstory.reading import READERS, Reader, ReaderCapabilities, ReaderKind, StaticReader
 
 
@@ -46,8 +46,8 @@ class Learning(StaticReader):
 
     name = "learning"
 
-    def __init__(self, model: ComposedModel, rate: float = 0.3) -> None:
-        super().__init__(model)
+    def __init__(self, model: ComposedModel, rate: float = 0.3, precision: Precision | None = None) -> None:
+        super().__init__(model, precision)
         self.capabilities = ReaderCapabilities(block_invariant=False, adapts_weights=True)
         self.block, self._rate = 5, rate
         self._bias: Tensor = torch.zeros(model.vocabulary_size)
@@ -127,7 +127,7 @@ class LearningSettings:
 KINDS = {
     "learning": ReaderKind(
         "moves the output bias",
-        lambda ground, settings: Learning(ground.run.model, settings.rate),
+        lambda ground, settings: Learning(ground.run.model, settings.rate, ground.precision),
         LearningSettings,
     ),
     "doubtful": ReaderKind(

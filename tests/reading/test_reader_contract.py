@@ -14,7 +14,6 @@ from backstory.config import NonFiniteError, UserError
 from backstory.models import Capabilities, ComposedModel, Prediction
 from backstory.reading import Audit, Reader, StaticReader, block_count, read
 
-
 READERS: dict[str, Callable[[], Reader]] = {
     "static": lambda: StaticReader(lstm()),
     "wrapped": lambda: Doubtful(StaticReader(lstm())),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import numpy as np
 
@@ -15,11 +15,16 @@ from backstory.reading.saved import PREFIX, Saved, check_same, load, save, sweep
 from backstory.reading.stream import Position, Reading, read
 from backstory.storage.atomic import sweep_temporaries
 from backstory.storage.checkpoint import remove_checkpoints
+from backstory.storage.documents import conforms
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT
 
 SAVE_EVERY = 60.0
 """Seconds between two savings of a reading."""
+
+
+AT = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "rows": int}
+"""What is saved of an evaluation beside its reader."""
 
 
 class Part(Protocol):
@@ -52,15 +57,25 @@ class Legs:
         if self._found is None:
             return
         check_same(self._found, self._by())
-        if self._found.at.keys() != {"leg", "position", "done", "parts", "rows"}:
-            raise UserError(f"{self._found.path} is no saved evaluation; remove it and start again")
-        self._done = self._found.at["done"]
+        at = self._found.at
+        if at.keys() != AT.keys() or not all(conforms(at[name], hint) for name, hint in AT.items()):
+            raise self._damaged()
+        if not all(_fits(Reading, done) for done in at["done"].values()) or not _fits(Position, at["position"]):
+            raise self._damaged()
+        self._done = at["done"]
+
+    def _damaged(self) -> UserError:
+        assert self._found is not None
+        return UserError(f"{self._found.path} is damaged: it is no saved evaluation; leave --resume out to start again")
 
     def part(self, name: str, part: Part) -> None:
         """Save what this has found with each reading from now on, and go on from what it had found."""
         self._parts[name] = part
         if self._found is not None and name in self._found.at["parts"]:
-            part.load(self._found.at["parts"][name])
+            try:
+                part.load(self._found.at["parts"][name])
+            except (ValueError, TypeError, LookupError):
+                raise self._damaged() from None
 
     def read(self, leg: str, reader: Reader, ids: np.ndarray, first: int, *, rows: int, **options: Any) -> Reading:
         """`read`, from where it stood if this leg was being read, and not at all if it was finished."""
@@ -88,6 +103,14 @@ class Legs:
         """How many tokens had been read when what is taken up was saved."""
         done = sum(leg["tokens"] for leg in self._done.values())
         return done + (self._found.at["position"]["tokens"] if self._found is not None else 0)
+
+
+def _fits(kind: type, values: Any) -> bool:
+    """Whether plain values are the fields of a dataclass."""
+    hints = get_type_hints(kind)
+    return (
+        isinstance(values, dict) and values.keys() == hints.keys() and all(conforms(values[k], hints[k]) for k in hints)
+    )
 
 
 @contextmanager

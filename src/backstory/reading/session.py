@@ -176,7 +176,8 @@ def session(
     """A session over a run, saved in a folder, if there is one, every `save_every` seconds (0: never) and at the end.
 
     With `resume` it goes on from what is saved there, with the reader it was saved with. It is saved also where the block ends
-    by a UserError or a BrokenPipeError. Raises UserError: also for a folder that holds a session, or holds none, against what `resume` says.
+    by a UserError or a BrokenPipeError. Raises UserError: also for a folder that holds a session, or holds none, against what
+    `resume` says.
     """
     if folder is None and resume:
         raise UserError("--resume goes on with a session that was saved; say which with --session")
@@ -205,7 +206,10 @@ def session(
         opened = Session(made, loaded.vocabulary, at, told, passed)
         try:
             yield opened
-        except (UserError, BrokenPipeError):  # what was read is whole: the text goes wrong later, or nobody listens any more
+        except (
+            UserError,
+            BrokenPipeError,
+        ):  # what was read is whole: the text goes wrong later, or nobody listens any more
             keep()
             raise
         keep()

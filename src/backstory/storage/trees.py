@@ -40,17 +40,20 @@ def pack(tree: Tree, home: torch.device) -> tuple[Any, dict[str, Tensor]]:
 def unpack(document: Any, tensors: Mapping[str, Tensor], like: Tree, home: torch.device) -> Tree:
     """The tree of a document, its tensors on the device `home` but for those that were elsewhere.
 
-    What grows with what is read is as large as it was saved, so `like`, such a tree at its start, gives no sizes: it gives the
-    classes of named tuples, and where both hold a tensor, its type and number of dimensions. Raises ValueError for a
-    document that does not go with it, or with the tensors.
+    `like` is such a tree at its start, which gives the classes of named tuples, and where both hold a tensor its type and its
+    sizes: but what was empty, or was not there, may have grown to any size. Raises ValueError for a document that does not
+    go with it, or with the tensors.
     """
     classes = {(kind.__name__, kind._fields): kind for kind in _named(like)}
     left = dict(tensors)
 
     def tensor(node: Any, beside: Any) -> Tensor:
         found = left.pop(node["tensor"])
-        if isinstance(beside, Tensor) and (found.dtype, found.dim()) != (beside.dtype, beside.dim()):
-            raise ValueError(f"a tensor is {tuple(found.shape)} of {found.dtype}, not of {beside.dtype}")
+        if isinstance(beside, Tensor):
+            # Not left to the kernels: some read on behind a state that is too short.
+            grown = [n for n, start in zip(found.shape, beside.shape, strict=False) if n != start and start]
+            if grown or (found.dtype, found.dim()) != (beside.dtype, beside.dim()):
+                raise ValueError(f"a tensor is {_kind(found)}, not {_kind(beside)}")
         return found.to(home) if node["home"] else found
 
     def walk(node: Any, beside: Any) -> Any:
@@ -76,6 +79,10 @@ def unpack(document: Any, tensors: Mapping[str, Tensor], like: Tree, home: torch
     if left:
         raise ValueError("it holds tensors that belong nowhere")
     return found
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _named(tree: Tree) -> Iterator[Any]:
