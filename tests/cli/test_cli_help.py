@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from commands import Command
 
-from backstory.cli import data, demo, evaluate, examine, explain, generate, ls, reader, recipe, report, reproduce, train
+from backstory.cli import data, demo, evaluate, examine, explain, generate, ls, read, reader, recipe, report, reproduce, train
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import settings
 from backstory.config import RunConfig, from_dict
@@ -21,6 +21,7 @@ PAGES = {
     "evaluate": (evaluate.Arguments, None),
     "examine": (examine.Arguments, None),
     "generate": (generate.Arguments, None),
+    "read": (read.Arguments, None),
     "explain": (explain.Arguments, None),
     "report": (report.Arguments, None),
     "reproduce": (reproduce.Arguments, None),

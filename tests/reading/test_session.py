@@ -2,10 +2,10 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -23,9 +23,9 @@ from backstory.config import UserError
 from backstory.models.loading import load_run
 from backstory.reading import READERS, Sampling, generate_ids
 from backstory.reading.saved import load
-from backstory.reading.session import Line, session
+from backstory.reading.session import Line, Session, session
 from backstory.storage.lock import LOCK
-from backstory.text import tokenizer
+from backstory.text import arriving, tokenizer
 
 Runs = Callable[..., Path]
 PROGRAM = [sys.executable, str(Path(adaptive.__file__))]
@@ -54,24 +54,22 @@ def read_file(run: Path, path: Path, **options: Any) -> tuple[list[Line], Any]:
     return lines, opened.at
 
 
-def read_slowly(run: Path, pieces: list[bytes], **options: Any) -> tuple[list[Line], Any]:
-    """The same of pieces that come one by one, each when nothing else has come for a while."""
+def read_slowly(run: Path, pieces: list[bytes]) -> tuple[list[Line], Any]:
+    """The same of pieces that come one by one, with pauses."""
     ours, theirs = os.pipe()
     lines: list[Line] = []
-    left = [*pieces, b""]
 
-    def feed() -> bool:
-        """The next piece where all that came has been read: this is asked before every wait."""
-        if left and not select.select([ours], [], [], 0)[0]:
-            piece = left.pop(0)
-            if piece:
-                os.write(theirs, piece)
-            else:
-                os.close(theirs)
-        return False
+    def feed() -> None:
+        for piece in pieces:
+            os.write(theirs, piece)
+            time.sleep(0.03)
+        os.close(theirs)
 
-    with session(run, told=lines.append, **options) as opened:
-        opened.read(ours, stopped=feed)
+    feeding = threading.Thread(target=feed)
+    with session(run, told=lines.append) as opened:
+        feeding.start()
+        opened.read(ours)
+    feeding.join()
     os.close(ours)
     return lines, opened.at
 
@@ -93,7 +91,13 @@ def test_a_file_reads_as_evaluate_reads_it(name: str, reader: str, tokenized_run
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_however_slowly_it_arrives_it_is_the_same_text(name: str, tokenized_run: Runs, tmp_path: Path) -> None:
+def test_however_slowly_it_arrives_it_is_the_same_text(
+    name: str, tokenized_run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[None] = []
+    catch_up = Session._catch_up
+    monkeypatch.setattr(Session, "_catch_up", lambda self: (pauses.append(None), catch_up(self)))
+    monkeypatch.setattr(arriving, "PATIENCE", 0.005)
     content = TEXT if name != "pieces" else TEXT.replace("\n\n", "\n").replace("\n  ", "\n")
     path, run = tmp_path / "text.txt", tokenized_run(name)
     path.write_text(content)
@@ -104,6 +108,7 @@ def test_however_slowly_it_arrives_it_is_the_same_text(name: str, tokenized_run:
         assert (slow.tokens, slow.lines, slow.last, slow.unknown) == (at.tokens, at.lines, at.last, at.unknown)
         assert slow.nats == pytest.approx(at.nats, rel=1e-6)
         assert [i for line in lines for i in line.ids] == [i for line in whole for i in line.ids]
+        assert len(pauses) >= len(data) // size - 1
         nats = [n for line in lines for n in line.nats]
         assert nats == pytest.approx([n for line in whole for n in line.nats], rel=1e-4, abs=1e-6)
 
