@@ -6,7 +6,21 @@ from itertools import pairwise
 import pytest
 from commands import Command
 
-from backstory.cli import data, demo, evaluate, examine, explain, generate, ls, read, reader, recipe, report, reproduce, train
+from backstory.cli import (
+    data,
+    demo,
+    evaluate,
+    examine,
+    explain,
+    generate,
+    ls,
+    read,
+    reader,
+    recipe,
+    report,
+    reproduce,
+    train,
+)
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import settings
 from backstory.config import RunConfig, from_dict
