@@ -121,7 +121,7 @@ def _seen(word: str) -> str:
 
 def _style(nats: float) -> str:
     """The colour of a token on a terminal: the more surprising, the brighter."""
-    return "dim" if nats < 2 else "default" if nats < 6 else "yellow" if nats < 10 else "bold red"
+    return "dim" if nats < 2 else "" if nats < 6 else "yellow" if nats < 10 else "bold red"
 
 
 def _summary(opened: "Session") -> str:

@@ -1,5 +1,6 @@
 """Atomic writes: temporary file in the same folder, fsync, rename, fsync the folder."""
 
+import glob
 import hashlib
 import os
 import shutil
@@ -79,3 +80,21 @@ def sweep_temporaries(folder: Path, name: str = "*") -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def sweep_abandoned(path: Path) -> None:
+    """Remove what processes that have ended left unfinished of one file, in a folder that nobody holds."""
+    for left in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
+        number = left.name.removeprefix(TEMPORARY).partition("-")[0]
+        if number.isdecimal() and os.name == "posix" and not _runs(int(number)):
+            left.unlink(missing_ok=True)
+
+
+def _runs(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # somebody else's; no number of a process
+        pass
+    return True
