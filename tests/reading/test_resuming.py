@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,21 @@ def test_another_evaluation_is_not_taken_up(
     with pytest.raises(UserError, match=says):
         bs.evaluate(options.pop("run"), resume=True, **options)
     assert contents(out) == before
+
+
+def test_other_statistics_are_noticed(tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    run, out = Path(shutil.copytree(tiny_run, tmp_path / "run")), tmp_path / "out"
+    for reader, taken in (("doubtful", True), ("learning", False)):
+        shutil.rmtree(out, ignore_errors=True)
+        assert stopped(run, text, out, after=300, reader=reader)
+        (run / "readers" / f"statistics-{reader}").mkdir(parents=True)
+        (run / "readers" / f"statistics-{reader}" / "manifest.json").write_text("{}")
+        with (
+            nullcontext()
+            if taken
+            else pytest.raises(UserError, match="was saved with other statistics or meta-learners")
+        ):
+            bs.evaluate(run, text=text, out=out, reader=reader, resume=True)
 
 
 def resigned(saved: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -4,6 +4,7 @@ What is saved is the reader's snapshot, which the audit knows to be all that rea
 it that could differ. Its structure comes from the file, since what a reader remembers may have grown.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,12 @@ from backstory.config import UserError, from_dict
 from backstory.models import choose_device, choose_precision
 from backstory.models.loading import LoadedRun, load_run, weights_hash
 from backstory.reading.kinds import READERS, Chosen, build
+from backstory.reading.kinds import SAVED as READERS_FOLDER
 from backstory.reading.opening import Readers, open_reader
 from backstory.reading.reader import Reader
-from backstory.storage.atomic import sweep_temporaries
+from backstory.storage.atomic import sha256, sweep_temporaries
 from backstory.storage.checkpoint import (
+    MANIFEST,
     Checkpoint,
     DamagedCheckpoint,
     newest_checkpoint,
@@ -68,8 +71,15 @@ def read_by(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[st
         "model": weights_hash(run.model),
         "vocabulary": run.corpus["fingerprint"],
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],
+        "prepared": _prepared(run) if reader.capabilities.adapts_weights else "",
         "precision": reader.precision.name,
     }
+
+
+def _prepared(run: LoadedRun) -> str:
+    """The SHA-256 (hex) of what was collected or trained for readers of a run, whose settings do not tell of it."""
+    manifests = sorted((run.folder / READERS_FOLDER).glob(f"*/{MANIFEST}"))
+    return hashlib.sha256("".join(f"{p.parent.name} {sha256(p)}\n" for p in manifests).encode()).hexdigest()
 
 
 def save(folder: Path, number: int, reader: Reader, by: Mapping[str, Any], at: Mapping[str, Any]) -> Path:
@@ -113,6 +123,11 @@ def check_same(saved: Saved, by: Mapping[str, Any]) -> None:
     if not different:
         return
     key = different[0]
+    if key == "prepared":
+        raise UserError(
+            f"{saved.path} was saved with other statistics or meta-learners than {READERS_FOLDER}/ of the run holds now; "
+            "start again in another folder"
+        )
     if key in ("model", "vocabulary", "text"):
         raise UserError(f"{saved.path} was saved with another {key}; give that one, or start again in another folder")
     there, here = (_shown(v.get(key)) for v in (saved.by, by))
