@@ -288,7 +288,7 @@ def test_what_older_weights_made_is_kept_as_it_was(stream: Stream) -> None:
 def test_a_window_costs_only_what_is_filled(model: ComposedModel, stream: Stream) -> None:
     reader = NeuralCache(StaticReader(model), CacheSettings(window=1_000_000))
     read(reader, stream(100), FIRST, block=10)
-    vectors = reader.snapshot()[1]._vectors
+    vectors = reader.snapshot()[1][0]
     assert vectors.shape[1] == 100
     assert reader._pairs._vectors.shape[1] < 200  # type: ignore[union-attr]
 

@@ -7,83 +7,17 @@ import numpy as np
 import pytest
 import torch
 from adapting import BASE, gates, statistics
+from adaptive import Doubtful, Learning
 from small_models import lstm
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
 from backstory.config.readers import CacheSettings
-from backstory.models import Blend, Capabilities, ComposedModel, Prediction, clone
-from backstory.reading import (
-    Audit,
-    Reader,
-    ReaderCapabilities,
-    StaticReader,
-    block_count,
-    read,
-)
+from backstory.models import Capabilities, ComposedModel, Prediction
+from backstory.reading import Audit, Reader, StaticReader, block_count, read
 from backstory.reading.cache import NeuralCache
 from backstory.reading.dynamic import DynamicEvaluation
 from backstory.reading.learned import LearnedReader
-
-
-class Doubtful(Reader):
-    """Wraps a reader: blends its prediction with itself made vague, and keeps nothing of its own."""
-
-    name = "doubtful"
-
-    def __init__(self, inner: Reader) -> None:
-        self.inner, self.model, self.precision, self.block = inner, inner.model, inner.precision, inner.block
-        self.capabilities = inner.capabilities
-
-    def start(self, batch_size: int) -> None:
-        self.inner.start(batch_size)
-
-    def predict(self, tokens: Tensor) -> Prediction:
-        prediction = self.inner.predict(tokens)
-        gates = torch.zeros(*tokens.shape, 2)
-        return Blend(prediction.activations, prediction, prediction.tempered(3.0), gates)
-
-    def observe(self, targets: Tensor) -> None:
-        self.inner.observe(targets)
-
-    def snapshot(self) -> Any:
-        return self.inner.snapshot()
-
-    def restore(self, snapshot: Any) -> None:
-        self.inner.restore(snapshot)
-
-
-class Learning(StaticReader):
-    """Moves a copy of the output bias towards the words it has observed."""
-
-    name = "learning"
-
-    def __init__(self, model: ComposedModel) -> None:
-        super().__init__(model)
-        self.capabilities = ReaderCapabilities(block_invariant=False, adapts_weights=True)
-        self.block = 5
-        self._bias: Tensor = torch.zeros(model.vocabulary_size)
-
-    def start(self, batch_size: int) -> None:
-        super().start(batch_size)
-        self._bias = torch.zeros_like(self._bias)
-
-    def predict(self, tokens: Tensor) -> Prediction:
-        moved = dict(self.model.named_parameters()) | {"head.bias": self.model.head.bias + self._bias}  # type: ignore[union-attr]
-        self.model.eval()
-        prediction, self._next = torch.func.functional_call(self.model, moved, (tokens, self._state))
-        return prediction
-
-    def observe(self, targets: Tensor) -> None:
-        super().observe(targets)
-        self._bias = self._bias + 0.3 * torch.bincount(targets.flatten(), minlength=len(self._bias))
-
-    def snapshot(self) -> Any:
-        return super().snapshot(), clone(self._bias)
-
-    def restore(self, snapshot: Any) -> None:
-        super().restore(snapshot[0])
-        self._bias = clone(snapshot[1])
 
 
 def dynamic(model: ComposedModel) -> DynamicEvaluation:

@@ -14,6 +14,7 @@ from corruption import corruption
 from filesystem import filesystem, size_limit
 from hostile_checkpoints import HOSTILE
 from kill import kill
+from killed_readings import killed_readings
 from nonfinite import nonfinite
 from refused_resumes import REFUSALS
 from signals import signals
@@ -47,6 +48,13 @@ MATRIX: dict[str, Case] = {
         200,
         12,
         kill,
+    ),
+    "killed-readings": Case(
+        "SIGKILL of an evaluation at random times, static and adaptive, then --resume or once more",
+        "all figures as of an undisturbed one, the audit's too; nothing left behind, the run as it was",
+        20,
+        4,
+        killed_readings,
     ),
     "filesystem": Case(
         "every call to the file system while a run begins, saves, rotates and ends x {kill, ENOSPC, EIO, short write}",

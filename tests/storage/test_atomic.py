@@ -1,12 +1,14 @@
 """Atomic writes: the old file or the new one, never a part, whatever fails."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
+from backstory.storage.atomic import TEMPORARY, sweep_abandoned, sweep_temporaries, write_atomically
 
 
 def fail(*arguments: object, **options: object) -> None:
@@ -85,3 +87,19 @@ def test_sweeping_removes_what_is_unfinished_and_nothing_else(file: Path) -> Non
     assert sorted(p.name for p in folder.iterdir()) == ["config.yaml", "kept"]
     assert (kept / "a").read_text() == "mine"
     sweep_temporaries(folder / "absent")
+
+
+def test_only_what_no_process_works_on_any_more_is_abandoned(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left = [f"{TEMPORARY}{gone.pid}-a[1].tsv"]
+    kept = [
+        f"{TEMPORARY}{os.getpid()}-a[1].tsv",
+        f"{TEMPORARY}{gone.pid}-b.tsv",
+        f"{TEMPORARY}mine-a[1].tsv",
+        "a[1].tsv",
+    ]
+    for name in left + kept:
+        (tmp_path / name).write_text("")
+    sweep_abandoned(tmp_path / "a[1].tsv")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(kept)

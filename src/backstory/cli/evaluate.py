@@ -38,6 +38,10 @@ class Arguments(RunArguments):
     """Also write what every token scored to this file, in lines: .jsonl or .tsv, compressed if .gz follows."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Let --per-token take the place of a file that exists."""
+    resume: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Go on with the same evaluation where it was stopped or killed, from what it saved last."""
+    save_every: float = between(60.0, 0.0)
+    """Seconds after which a long reading is saved beside its result, for --resume; 0: never."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
@@ -64,6 +68,8 @@ def main(arguments: Sequence[str]) -> int:
             out=given.out,
             per_token=given.per_token,
             overwrite=given.overwrite,
+            resume=given.resume,
+            save_every=given.save_every,
             progress=progress,
         )
     print(as_json(result) if given.json else describe(result) if given.text is None else summary(result))

@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -37,6 +38,8 @@ class Arguments(ModelArguments):
     """Keep the text in RUN/sample, where `backstory report` finds it."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """How the text is read while it is made: `backstory ls readers`; may be given more than once."""
+    session: Path | None = None
+    """Go on from where the session in this folder stands, with its reader (`backstory read`), and leave it there."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
 
@@ -62,7 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         echo=True,
         allow_unknown=given.allow_unknown,
         save=given.save,
-        reader=given.reader or "static",
+        reader=given.reader or None,
+        session=given.session,
         precision=given.precision,
         device=given.device,
     )

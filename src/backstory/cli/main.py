@@ -16,6 +16,7 @@ VERBS = {
     "demo": "train, read, examine and report a small model on your own Python's documentation (5 minutes)",
     "train": "train a model by a recipe",
     "evaluate": "read a split of a corpus, or a text, with a trained model and score it",
+    "read": "read standard input as it arrives, in a session that can be gone on with",
     "generate": "go on with a text as a trained model would",
     "examine": "measure how a model uses its context",
     "explain": "show what a model makes of a passage, word by word",

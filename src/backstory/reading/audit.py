@@ -52,6 +52,15 @@ class Audit:
         self._next_block = 0
         self.report = AuditReport()
 
+    def saved(self) -> dict[str, Any]:
+        """Where the audit stands, as plain values."""
+        return {"random": self._random.bit_generator.state, "next": self._next_block, "report": asdict(self.report)}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from what `saved` said of an audit of the same stream, places and seed."""
+        self._random.bit_generator.state = saved["random"]
+        self._next_block, self.report = saved["next"], AuditReport(**saved["report"])
+
     def before(self, reader: Reader, block: Block) -> None:
         """Audit this block if it is one of the chosen."""
         if block.index != self._next_block:

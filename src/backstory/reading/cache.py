@@ -107,11 +107,12 @@ class NeuralCache(Reader):
         self._pairs.keep(targets)
 
     def snapshot(self) -> Any:
-        return self.inner.snapshot(), self._pairs.copied()
+        return self.inner.snapshot(), self._pairs.snapshot()
 
     def restore(self, snapshot: Any) -> None:
         self.inner.restore(snapshot[0])
-        self._pairs = snapshot[1].copied()
+        self._pairs = Pairs(self.settings.window)
+        self._pairs.restore(snapshot[1])
 
 
 def head_input(prediction: Prediction) -> Tensor:

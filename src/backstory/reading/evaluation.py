@@ -17,7 +17,9 @@ from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers, open_run, open_text
 from backstory.reading.per_token import Each, check_per_token, per_token_file
 from backstory.reading.reader import StaticReader
-from backstory.reading.stream import Block, Reading, block_count, read
+from backstory.reading.resuming import SAVE_EVERY, Legs, legs
+from backstory.reading.saved import read_by
+from backstory.reading.stream import Block, Reading, block_count
 from backstory.storage.provenance import check_place, write_result
 from backstory.text import Split, Vocabulary, lossless, unknown_tokens
 
@@ -37,6 +39,8 @@ def evaluate(
     out: Path | str | None = None,
     per_token: Path | None = None,
     overwrite: bool = False,
+    resume: bool = False,
+    save_every: float = SAVE_EVERY,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Read a split, or a text, once and return the content of its result.json (docs/results.md describes it).
@@ -48,8 +52,12 @@ def evaluate(
     read instead of a split; its result is written only where there is an `out`.
     `rows` above one reads faster, from an empty state at the start of every row, and says so in the result; `places` is how
     many random places the audit looks at; `per_token` is a file for the figures of every token, which takes the place of
-    another only with `overwrite`; `progress` is told (tokens read, tokens in all). Raises UserError.
+    another only with `overwrite`; `progress` is told (tokens read, tokens in all). Where a result is written, and no figures
+    of every token, the reading is saved beside it every `save_every` seconds (0: never) while it lasts; `resume` goes on
+    with one that was stopped, to the same figures. Raises UserError.
     """
+    if resume and per_token is not None:
+        raise UserError("the figures of every token are written in one go; leave --resume out, or --per-token")
     if per_token is not None:
         check_per_token(per_token, rows, overwrite)
     how = {"reader": reader, "precision": precision, "device": device}
@@ -66,34 +74,50 @@ def evaluate(
     destination = Path(out) if out else None
     if destination is not None:
         check_place(destination, "evaluation")
+    elif resume:
+        raise UserError("a text's reading is kept nowhere; say with --out where its result goes, now as then")
     origin, vocabulary = opened.provenance(), opened.dataset.vocabulary
     told = None if per_token is None else per_token_file(per_token, vocabulary, opened.split, opened.reader.precision)
     before = opened.split.ids[:0] if after is None else opened.dataset.splits[after].ids
     against = opened.layers[0].name != "static"
-    count = Count(progress, len(before) + len(opened.split.ids) * (2 if against else 1))
-    if after is not None:
-        read(opened.reader, before, vocabulary.start, rows=rows, each=count)
-    inner = InnerNats(opened)
-    with told or nullcontext() as each:
-        watches = [inner, count] if each is None else [each, inner, count]
-        reading, audit = read_audited(opened, rows, places, watches, fresh=after is None)
-    static = StaticReader(opened.run.model, opened.reader.precision)
-    nats = [read(static, opened.split.ids, vocabulary.start, rows=rows, each=count).nats] if against else []
-    nats += [*inner.nats(), reading.nats]
-    names = ["static", *(layer.name for layer in opened.layers)][-len(nats) :]
-    figures = {
-        "split": opened.split.name,
-        "reader": name,
-        "readers": [layer.as_dict() for layer in opened.layers],
-        "gains": [{"name": n, "nats_per_token": v, "perplexity": _exp(v)} for n, v in zip(names, nats, strict=True)],
-        "after": after,
-        "unit": vocabulary.tokenizer.unit,
-        "rows": reading.rows,
-        **score(reading, opened.split, vocabulary),
-        "audit": audit.as_dict(),
-    }
-    origin["seconds"] = round(reading.seconds, 1)
-    return write_result(destination, "evaluation", Path(folder).name, figures, origin)
+    total = len(before) + len(opened.split.ids) * (2 if against else 1)
+
+    def by() -> dict[str, Any]:
+        text = {"text": opened.dataset.fingerprint, "split": opened.split.name, "after": after, "rows": rows}
+        figures = {**text, "places": places, "device": origin["device"]}
+        return {**read_by(opened.run, opened.layers, opened.reader), **figures}
+
+    keep = 0.0 if per_token is not None else save_every
+    with legs(destination, by, keep, resume) as parts:
+        count = Count(progress, total, parts.tokens())
+        if after is not None:
+            parts.read("after", opened.reader, before, vocabulary.start, rows=rows, each=count)
+        inner = InnerNats(opened)
+        parts.part("inner", inner)
+        with told or nullcontext() as each:
+            watches = [inner, count] if each is None else [each, inner, count]
+            reading, audit = read_audited(opened, rows, places, watches, after is None, parts)
+        nats = [*inner.nats(), reading.nats]
+        if against:
+            static = StaticReader(opened.run.model, opened.reader.precision)
+            beside = parts.read("static", static, opened.split.ids, vocabulary.start, rows=rows, each=count)
+            nats = [beside.nats, *nats]
+        names = ["static", *(layer.name for layer in opened.layers)][-len(nats) :]
+        figures = {
+            "split": opened.split.name,
+            "reader": name,
+            "readers": [layer.as_dict() for layer in opened.layers],
+            "gains": [
+                {"name": n, "nats_per_token": v, "perplexity": _exp(v)} for n, v in zip(names, nats, strict=True)
+            ],
+            "after": after,
+            "unit": vocabulary.tokenizer.unit,
+            "rows": reading.rows,
+            **score(reading, opened.split, vocabulary),
+            "audit": audit.as_dict(),
+        }
+        origin["seconds"] = round(reading.seconds, 1)
+        return write_result(destination, "evaluation", Path(folder).name, figures, origin)
 
 
 def file_name(*parts: str) -> str:
@@ -104,8 +128,8 @@ def file_name(*parts: str) -> str:
 class Count:
     """Tells a progress bar the tokens of all readings that are made."""
 
-    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
+    def __init__(self, progress: Callable[[int, int], None] | None, total: int, done: int = 0) -> None:
+        self.progress, self.total, self.done = progress, total, done
 
     def __call__(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
         self.done += int(block.scored.sum())
@@ -127,27 +151,41 @@ class InnerNats:
             with self.precision.context(log_prob.device):
                 self.sums[place] -= prediction.log_prob(block.targets).double()[block.scored].sum().item()
 
+    def saved(self) -> dict[str, Any]:
+        """What was added up so far."""
+        return {"sums": self.sums, "tokens": self.tokens}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.sums, self.tokens = saved["sums"], saved["tokens"]
+
     def nats(self) -> list[float]:
         """Per token, the innermost reader first; the outermost is not among them."""
         return [total / self.tokens for total in self.sums]
 
 
 def read_audited(
-    opened: Opened, rows: int, places: int, watches: Sequence[Each] = (), fresh: bool = True
+    opened: Opened,
+    rows: int,
+    places: int,
+    watches: Sequence[Each] = (),
+    fresh: bool = True,
+    parts: Legs | None = None,
 ) -> tuple[Reading, AuditReport]:
     """Read the opened split once from its first token to its last, audited on the way; `watches` are told of every block.
 
-    Without `fresh` the reader goes on from where it is.
+    Without `fresh` the reader goes on from where it is. It is one of the `parts` of an evaluation, called `text`.
     """
-    ids = opened.split.ids
+    ids, parts = opened.split.ids, parts or Legs()
     audit = Audit(block_count(len(ids), rows, opened.reader.block), places)
+    parts.part("audit", audit)
 
     def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
         for watch in watches:
             watch(block, prediction, log_prob)
 
     start = opened.dataset.vocabulary.start
-    reading = read(opened.reader, ids, start, rows=rows, observer=audit, each=each, fresh=fresh)
+    reading = parts.read("text", opened.reader, ids, start, rows=rows, observer=audit, each=each, fresh=fresh)
     return reading, audit.report
 
 

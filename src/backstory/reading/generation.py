@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from backstory.config import UserError
-from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reading.kinds import Layer, parse_stack, stack_name
 from backstory.reading.opening import Readers, open_reader, origin_of
 from backstory.reading.reader import Reader
 from backstory.reading.sampling import Sampling, draw
+from backstory.reading.saved import load, open_saved
+from backstory.reading.session import standing
 from backstory.storage.provenance import check_place, write_result
 from backstory.text import Vocabulary, decode_stream, encode_split
 
@@ -33,7 +35,8 @@ def generate(
     echo: bool = False,
     allow_unknown: bool = False,
     save: bool = False,
-    reader: Readers = "static",
+    reader: Readers | None = None,
+    session: Path | None = None,
     precision: str = "float32",
     device: str = "auto",
 ) -> Iterator[str]:
@@ -41,25 +44,36 @@ def generate(
 
     At most so many `tokens`, fewer where a text of `stop` comes up, which is left out. They are drawn as `Sampling` says; the
     same seed gives the same text. `echo` begins with the prompt, as the vocabulary has it. `<unk>` is not drawn unless
-    allowed. What is drawn is observed, so a reader that adapts learns from its own text. `save` keeps the whole text, once it
-    is there, in RUN/sample/result.json, where reports find it.
+    allowed. What is drawn is observed, so a reader that adapts learns from its own text. `session`, the folder of one, goes on
+    from where that stands, with its reader, and leaves it there. `save` keeps the whole text, once it is there, in
+    RUN/sample/result.json, where reports find it.
     """
     if tokens < 1:
         raise UserError(f"the number of tokens must be at least 1, not {tokens}")
     if "" in stop:
         raise UserError("a text to stop at must not be empty")
     sampling = Sampling(temperature, top_k, top_p)
-    loaded, made, _ = open_reader(run, reader, precision, device)
+    how = (precision, device)
+    if session is None:
+        loaded, made, layers = open_reader(run, reader or "static", *how)
+        last = loaded.vocabulary.start
+    else:
+        saved = load(session)
+        if saved is None:
+            raise UserError(f"{session} holds no session; begin one with `backstory read {run} --session {session}`")
+        loaded, made, layers = open_saved(run, saved, reader, *how)
+        last = standing(saved, loaded.vocabulary).last
     vocabulary = loaded.vocabulary
     context = encode_prompt(vocabulary, prompt)
     banned = [] if allow_unknown or vocabulary.unknown is None else [vocabulary.unknown]
-    drawn = generate_ids(made, [vocabulary.start, *context], sampling, seed, banned)
+    drawn = generate_ids(made, [last, *context], sampling, seed, banned, fresh=session is None)
     texts = decode_stream(vocabulary, chain(context, islice(drawn, tokens)))
     known = "".join(islice(texts, len(context)))
     new = until(texts, stop)
     if save:
-        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        settings["reader"] = stack_name(parse_stack(reader))
+        settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        stack = parse_stack(reader or "static") if session is None else tuple(Layer(layer.name) for layer in layers)
+        settings["reader"] = stack_name(stack)
         check_place(Path(run) / SAMPLE, "sample")
         new = _kept(new, Path(run), known, settings, origin_of(loaded, made, loaded.corpus))
     return chain([known] if echo and known else [], new)
@@ -90,15 +104,22 @@ def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
 
 @torch.no_grad()
 def generate_ids(
-    reader: Reader, context: Sequence[int], sampling: Sampling, seed: int = 0, banned: Sequence[int] = ()
+    reader: Reader,
+    context: Sequence[int],
+    sampling: Sampling,
+    seed: int = 0,
+    banned: Sequence[int] = (),
+    fresh: bool = True,
 ) -> Iterator[int]:
     """Ids drawn one by one, without end, after a context (at least one id), which is read first; never one of `banned`.
 
-    Whatever the reader, a token is drawn from `predict`, and then observed. Raises NonFiniteError for a broken model.
+    Whatever the reader, a token is drawn from `predict`, and then observed. Without `fresh` the reader goes on from what it has
+    read, and the context begins with the token it read last. Raises NonFiniteError for a broken model.
     """
     generator = torch.Generator().manual_seed(seed)
     device = next(reader.model.parameters()).device
-    reader.start(1)
+    if fresh:
+        reader.start(1)
     read = torch.tensor([context], device=device)
     for tokens, targets in zip(read[:, :-1].split(reader.block, 1), read[:, 1:].split(reader.block, 1), strict=True):
         if tokens.numel():

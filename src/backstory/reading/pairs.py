@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError
+from backstory.models import clone
 from backstory.models.free_memory import available, shown_bytes
 
 GROWTH = 4
@@ -49,14 +50,18 @@ class Pairs:
         self._end += self._offered
         self._start, self._offered = max(self._start, self._end - self._most), 0
 
-    def copied(self) -> "Pairs":
-        """The same pairs in memory of their own, without a block that was only offered."""
-        other = Pairs(self._most)
-        if self._vectors is not None and self._words is not None:
-            held = slice(self._start, self._end)
-            other._vectors, other._words = self._vectors[:, held].clone(), self._words[:, held].clone()
-            other._end = len(self)
-        return other
+    def snapshot(self) -> tuple[Tensor, Tensor] | None:
+        """A copy of the vectors and words that are held, without a block that was only offered; None before the first."""
+        if self._vectors is None or self._words is None:
+            return None
+        held = slice(self._start, self._end)
+        return self._vectors[:, held].clone(), self._words[:, held].clone()
+
+    def restore(self, snapshot: tuple[Tensor, Tensor] | None) -> None:
+        """Hold what a snapshot has."""
+        self._vectors, self._words = (None, None) if snapshot is None else clone(snapshot)
+        self._start, self._end = 0, 0 if self._words is None else self._words.shape[1]
+        self._offered = 0
 
     def _with_room(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The buffers, with room for the block after what is held."""

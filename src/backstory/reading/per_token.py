@@ -17,7 +17,7 @@ from backstory.config import UserError
 from backstory.models import Precision, Prediction
 from backstory.reading.stream import Block
 from backstory.reading.tokens import token_scores
-from backstory.storage.atomic import atomic_file
+from backstory.storage.atomic import atomic_file, sweep_abandoned
 from backstory.text import Split, Vocabulary, word_numbers
 
 COLUMNS = ("index", "document", "title", "word", "token", "log_prob", "rank", "entropy")
@@ -49,6 +49,7 @@ def per_token_file(path: Path, vocabulary: Vocabulary, split: Split, precision: 
 
     The file is there when the block has ended well, and not before. The log-probabilities are those that were scored.
     """
+    sweep_abandoned(path)
     words, done = word_numbers(vocabulary, split), 0
     with atomic_file(path) as file, _text(file, path.suffix == ".gz") as text:
         write = _json_lines(text) if path.name.removesuffix(".gz").endswith(".jsonl") else _tab_separated(text)

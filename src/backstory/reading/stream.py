@@ -40,21 +40,33 @@ class Reading:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Position:
+    """How far a reading has come, between two blocks."""
+
+    block: int = 0
+    """Blocks read."""
+    nats: float = 0.0
+    """Sum over the tokens that were scored."""
+    tokens: int = 0
+    seconds: float = 0.0
+
+
 class Observer(Protocol):
     """Looks at the reader before it reads a block (the audit)."""
 
     def before(self, reader: Reader, block: Block) -> None: ...
 
 
-def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.device) -> Iterator[Block]:
-    """Cut a stream (N,) into blocks of `rows` contiguous rows; `first` is fed before the first token.
+def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.device, done: int = 0) -> Iterator[Block]:
+    """Cut a stream (N,) into blocks of `rows` contiguous rows, and leave the first `done` blocks out.
 
-    Every token of the stream is a target exactly once; only the last rows may be shorter. `first` fills these up, so that a
-    target is the next input there too.
+    `first` is fed before the first token. Every token of the stream is a target exactly once; only the last rows may be
+    shorter: `first` fills these up, so that a target is the next input there too.
     """
     rows = min(rows, len(ids))
     length = math.ceil(len(ids) / rows)
-    for index, start in enumerate(range(0, length, block)):
+    for index, start in enumerate(range(done * block, length, block), done):
         # Only the block's own tokens are fetched: ids may lie on disk.
         places = np.arange(rows)[:, None] * length + np.arange(start, min(start + block, length))
         scored = places < len(ids)
@@ -81,23 +93,27 @@ def read(
     observer: Observer | None = None,
     each: Callable[[Block, Prediction, Tensor], None] | None = None,
     fresh: bool = True,
+    at: Position | None = None,
+    passed: Callable[[Position], None] | None = None,
 ) -> Reading:
     """Read a stream of token ids (N,) once, every token scored before the reader may learn from it.
 
     `rows` above one cuts the stream into rows that are read side by side, each from an empty state: faster, and a little
     worse where rows begin; a reader whose weights move would learn from later rows before it scores earlier ones, so it
     reads one row only. Blocks have `block` tokens, else the reader's own. `each` is given every block, its prediction and
-    its log-probabilities (rows, T). Without `fresh` the reader goes on from what it has read. Raises UserError, and
-    NonFiniteError when a score is not a number.
+    its log-probabilities (rows, T). Without `fresh` the reader goes on from what it has read. `at` goes on
+    with a reading from where it stood, the reader having been put there; `passed` is told where it stands after every block.
+    Raises UserError, and NonFiniteError when a score is not a number.
     """
     if rows > 1 and reader.capabilities.adapts_weights:
         raise UserError(f"the reader {reader.name} learns as it reads, so it reads one row only; use --rows 1")
     began = time.perf_counter()
     device = next(reader.model.parameters()).device
-    total, tokens = 0.0, 0
-    if fresh:
+    before = at or Position()
+    total, tokens = before.nats, before.tokens
+    if fresh and at is None:
         reader.start(min(rows, len(ids)))
-    for piece in blocks(ids, first, rows, block or reader.block, device):
+    for piece in blocks(ids, first, rows, block or reader.block, device, before.block):
         if observer is not None:
             observer.before(reader, piece)
         prediction = reader.predict(piece.tokens)
@@ -112,4 +128,6 @@ def read(
         if each is not None:
             each(piece, prediction, log_prob)
         reader.observe(piece.targets)
-    return Reading(total / tokens, tokens, min(rows, len(ids)), time.perf_counter() - began)
+        if passed is not None:
+            passed(Position(piece.index + 1, total, tokens, before.seconds + time.perf_counter() - began))
+    return Reading(total / tokens, tokens, min(rows, len(ids)), before.seconds + time.perf_counter() - began)

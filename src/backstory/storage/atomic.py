@@ -1,5 +1,6 @@
 """Atomic writes: temporary file in the same folder, fsync, rename, fsync the folder."""
 
+import glob
 import hashlib
 import os
 import shutil
@@ -72,10 +73,28 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None
             file.write(piece)
 
 
-def sweep_temporaries(folder: Path) -> None:
-    """Remove what a killed process left unfinished in the folder."""
-    for path in folder.glob(f"{TEMPORARY}*"):
+def sweep_temporaries(folder: Path, name: str = "*") -> None:
+    """Remove what a killed process left unfinished in the folder, or only what goes on so after `TEMPORARY` (a pattern)."""
+    for path in folder.glob(f"{TEMPORARY}{name}"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def sweep_abandoned(path: Path) -> None:
+    """Remove what processes that have ended left unfinished of one file, in a folder that nobody holds."""
+    for left in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
+        number = left.name.removeprefix(TEMPORARY).partition("-")[0]
+        if number.isdecimal() and os.name == "posix" and not _runs(int(number)):
+            left.unlink(missing_ok=True)
+
+
+def _runs(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # somebody else's; no number of a process
+        pass
+    return True

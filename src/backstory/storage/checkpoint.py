@@ -232,6 +232,13 @@ def rotate_checkpoints(newest: Path, keep: int) -> None:
         _remove(path)
 
 
+def remove_checkpoints(parent: Path, prefix: str) -> None:
+    """Remove all folders `prefix-NUMBER`; links are left alone."""
+    for path in _numbered(parent, prefix):
+        if not path.is_symlink():
+            _remove(path)
+
+
 def drop_checkpoint(path: Path) -> bool:
     """Remove `prefix-NUMBER` if it stands and another before it is whole; whether a whole one is left."""
     found = _numbered(path.parent, path.name.rsplit("-", 1)[0])

@@ -99,12 +99,12 @@ def _regex(blocks: Iterable[str]) -> Iterator[list[str]]:
     rest, ended = "", True  # ended: nothing since the last <eos>, so that leading and trailing blank lines add none
     for block in blocks:
         text = rest + block
-        # Tokens hold no white space, so the last word (with the white space after it) is what may still grow.
+        # Tokens hold no white space, so what may still grow is the last word, or the white space after it.
         filled = text.rstrip()
         if not filled:
             rest = text
             continue
-        start = len(filled) - len(filled.rsplit(None, 1)[-1])
+        start = len(filled) - (len(filled.rsplit(None, 1)[-1]) if filled == text else 0)
         rest = text[start:]
         tokens = _paragraphs(text[:start], ended)
         ended = tokens[-1] == END if tokens else ended

@@ -1,0 +1,133 @@
+"""An evaluation that survives being killed: the readings it is made of, saved as they go on, and taken up again."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol, get_type_hints
+
+import numpy as np
+
+from backstory.config import UserError
+from backstory.reading.reader import Reader
+from backstory.reading.saved import PREFIX, Saved, check_same, load, save, sweep
+from backstory.reading.stream import Position, Reading, read
+from backstory.storage.atomic import sweep_temporaries
+from backstory.storage.checkpoint import remove_checkpoints
+from backstory.storage.documents import conforms
+from backstory.storage.lock import locked
+from backstory.storage.provenance import RESULT
+
+SAVE_EVERY = 60.0
+"""Seconds between two savings of a reading."""
+
+
+AT = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "rows": int}
+"""What is saved of an evaluation beside its reader."""
+
+
+class Part(Protocol):
+    """What looks on while a text is read, and adds something up."""
+
+    def saved(self) -> dict[str, Any]:
+        """What it has found so far, as plain values."""
+        ...
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
+class Legs:
+    """The readings of an evaluation, one after the other, each by a name of its own."""
+
+    def __init__(self, folder: Path | None = None, by: Callable[[], dict[str, Any]] = dict, every: float = 0.0) -> None:
+        """`by` is what the figures depend on, asked for when it is saved; without a folder, or with 0 s, nothing is saved."""
+        self._folder, self._by, self._every = folder, by, every
+        self._done: dict[str, dict[str, Any]] = {}
+        self._parts: dict[str, Part] = {}
+        self._found: Saved | None = None
+        self._saved_at = time.monotonic()
+
+    def take_up(self) -> None:
+        """Go on with what is saved in the folder, if anything is. Raises UserError where it is of another evaluation."""
+        assert self._folder is not None
+        self._found = load(self._folder)
+        if self._found is None:
+            return
+        check_same(self._found, self._by())
+        at = self._found.at
+        if at.keys() != AT.keys() or not all(conforms(at[name], hint) for name, hint in AT.items()):
+            raise self._damaged()
+        if not all(_fits(Reading, done) for done in at["done"].values()) or not _fits(Position, at["position"]):
+            raise self._damaged()
+        self._done = at["done"]
+
+    def _damaged(self) -> UserError:
+        assert self._found is not None
+        return UserError(f"{self._found.path} is damaged: it is no saved evaluation; leave --resume out to start again")
+
+    def part(self, name: str, part: Part) -> None:
+        """Save what this has found with each reading from now on, and go on from what it had found."""
+        self._parts[name] = part
+        if self._found is not None and name in self._found.at["parts"]:
+            try:
+                part.load(self._found.at["parts"][name])
+            except (ValueError, TypeError, LookupError):
+                raise self._damaged() from None
+
+    def read(self, leg: str, reader: Reader, ids: np.ndarray, first: int, *, rows: int, **options: Any) -> Reading:
+        """`read`, from where it stood if this leg was being read, and not at all if it was finished."""
+        if leg in self._done:
+            return Reading(**self._done[leg])
+        at, rows = None, min(rows, len(ids))
+        if self._found is not None and self._found.at["leg"] == leg:
+            self._found.restore(reader, self._found.at["rows"])
+            at, self._found = Position(**self._found.at["position"]), None
+
+        def passed(position: Position) -> None:
+            if self._folder is None or not self._every or time.monotonic() - self._saved_at < self._every:
+                return
+            parts = {name: part.saved() for name, part in self._parts.items()}
+            here = {"leg": leg, "position": asdict(position), "done": self._done, "parts": parts, "rows": rows}
+            number = position.tokens + sum(done["tokens"] for done in self._done.values())
+            save(self._folder, number, reader, self._by(), here)
+            self._saved_at = time.monotonic()
+
+        reading = read(reader, ids, first, rows=rows, at=at, passed=passed, **options)
+        self._done[leg] = asdict(reading)
+        return reading
+
+    def tokens(self) -> int:
+        """How many tokens had been read when what is taken up was saved."""
+        done = sum(leg["tokens"] for leg in self._done.values())
+        return done + (self._found.at["position"]["tokens"] if self._found is not None else 0)
+
+
+def _fits(kind: type, values: Any) -> bool:
+    """Whether plain values are the fields of a dataclass."""
+    hints = get_type_hints(kind)
+    return (
+        isinstance(values, dict) and values.keys() == hints.keys() and all(conforms(values[k], hints[k]) for k in hints)
+    )
+
+
+@contextmanager
+def legs(folder: Path | None, by: Callable[[], Mapping[str, Any]], every: float, resume: bool) -> Iterator[Legs]:
+    """The readings whose result goes into the folder, which is held for the block; once that has ended well, nothing is left
+    of what was saved. With `resume` they go on from there, else they begin anew.
+    """
+    if folder is None:
+        yield Legs()
+        return
+    with locked(folder, "evaluation", "--out"):
+        sweep(folder)
+        sweep_temporaries(folder, f"*-{RESULT}")
+        made = Legs(folder, lambda: dict(by()), every)
+        if resume:
+            made.take_up()
+        else:
+            remove_checkpoints(folder, PREFIX)
+        yield made
+        remove_checkpoints(folder, PREFIX)
