@@ -18,6 +18,7 @@ class Doubtful(Reader):
     """Wraps a reader: blends its prediction with itself made vague, and keeps nothing of its own."""
 
     name = "doubtful"
+    inner: Reader
 
     def __init__(self, inner: Reader) -> None:
         self.inner, self.model, self.precision, self.block = inner, inner.model, inner.precision, inner.block

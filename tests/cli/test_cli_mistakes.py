@@ -20,7 +20,7 @@ MISTAKES = [
     # Verbs.
     ("trian demo", r"there is no command 'trian' \(did you mean 'train'\?\); `backstory --help`"),
     ("--versoin", r"there is no command '--versoin'; `backstory --help`"),
-    ("reader", r"`backstory reader \{audit\}"),
+    ("reader", r"`backstory reader \{statistics, tune, train, audit\}"),
     ("reader adit run", r"'?backstory reader adit`? \(did you mean 'audit'\?\)"),
     ("data shwo x", r"did you mean 'show'"),
     ("recipe chekc x", r"did you mean 'check'"),

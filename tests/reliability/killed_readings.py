@@ -19,10 +19,9 @@ from backstory.training import train
 
 READERS = {
     "static": (30_000, ["--reader", "static"]),
-    "adaptive": (2_000, ["--reader", "learning", "--reader", "doubtful"]),
+    "adaptive": (2_000, ["--reader", "dynamic:rule=sgd,rate=0.1", "--reader", "cache:theta=0.1"]),
 }
 """About how many words the text has, and how it is read."""
-REGISTERED = ("adaptive", "register", {})
 
 
 def killed_readings(trials: range, folder: Path) -> Iterator[str]:
@@ -56,7 +55,7 @@ class Chain:
         shutil.rmtree(self.out)
 
     def start(self, resume: bool) -> Running:
-        return self.zygote.start(*self.command, *(["--resume"] if resume else []), before=[REGISTERED])
+        return self.zygote.start(*self.command, *(["--resume"] if resume else []))
 
     def figures(self) -> dict[str, Any]:
         return json.loads((self.out / "result.json").read_text(encoding="utf-8"))["figures"]

@@ -125,5 +125,23 @@ def describe(result: dict[str, Any]) -> str:
             f"  perplexity  {figures['perplexity']:.2f} per {figures['unit']}  ({', '.join(bits)})",
             f"  tokens      {_tokens(figures)}, all scored, in {rows}",
             f"  audit       {verdict(figures['audit'])}",
+            *gains(figures),
         ]
     )
+
+
+def gains(figures: dict[str, Any]) -> list[str]:
+    """What each reader of a stack gains on those inside it, with its settings; nothing for the static reader alone."""
+    made = {r["name"]: r for r in figures["readers"]}
+    lines, before = [], None
+    for gain in figures["gains"] if len(figures["gains"]) > 1 else []:
+        change = "" if before is None else f"  {100 * (gain['perplexity'] / before - 1):+.1f}%"
+        reader = made.get(gain["name"], {"settings": {}})
+        settings = ", ".join(f"{k} {v}" for k, v in reader["settings"].items())
+        moving = (
+            f"; {reader['moving']:,} weights move, {reader['bytes'] / 2**20:,.0f} MiB" if "moving" in reader else ""
+        )
+        origin = f"  ({reader['origin']}: {settings}{moving})" if settings else ""
+        lines.append(f"  {gain['name']:<11} {gain['perplexity']:.2f}{change}{origin}")
+        before = gain["perplexity"]
+    return lines

@@ -64,6 +64,8 @@ class NeuralCache(Reader):
     float32 at least, whatever the precision of the model.
     """
 
+    inner: Reader
+
     def __init__(self, inner: Reader, settings: CacheSettings) -> None:
         """Raises UserError for settings out of range."""
         validate(settings, "the cache")

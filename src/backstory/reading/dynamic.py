@@ -132,6 +132,12 @@ class DynamicEvaluation(Reader):
             raise UserError("the rule rms needs statistics; collect them once with `backstory reader statistics RUN`")
         return RootMeanSquare(self.settings, self.statistics.rms(self.weights))
 
+    def costs(self) -> dict[str, int]:
+        """`moving`, how many weights move, and `bytes`, what is held for that beside the model."""
+        weights, vectors = self.weights, [v for v in vars(self.rule).values() if isinstance(v, Tensor)]
+        moments = 2 * 4 * len(weights) if isinstance(self.rule, Nadam) else 0
+        return {"moving": len(weights), "bytes": weights.memory + moments + sum(v.nbytes for v in vectors)}
+
     def start(self, batch_size: int) -> None:
         self.weights.set()
         if isinstance(self.rule, Nadam):

@@ -106,7 +106,9 @@ def evaluate(
         figures = {
             "split": opened.split.name,
             "reader": name,
-            "readers": [layer.as_dict() for layer in opened.layers],
+            "readers": [
+                layer.as_dict() | made.costs() for layer, made in zip(opened.layers, opened.stack(), strict=True)
+            ],
             "gains": [
                 {"name": n, "nats_per_token": v, "perplexity": _exp(v)} for n, v in zip(names, nats, strict=True)
             ],

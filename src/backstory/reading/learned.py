@@ -51,6 +51,11 @@ class LearnedReader(DynamicEvaluation):
         self._mean: Tensor | None = None
         """Running mean of the segments' losses."""
 
+    def costs(self) -> dict[str, int]:
+        features = self.gated.features
+        held = (features.still, features.gradient_scale, features.displacement_scale)
+        return super().costs() | {"bytes": super().costs()["bytes"] + sum(v.nbytes for v in held)}
+
     def start(self, batch_size: int) -> None:
         super().start(batch_size)
         self._mean = None

@@ -30,6 +30,15 @@ class Opened:
     layers: tuple[Chosen, ...]
     """What the reader is made of, the innermost first."""
 
+    def stack(self) -> list[Reader]:
+        """The reader and those it goes around, the innermost first."""
+        found: list[Reader] = []
+        reader: Reader | None = self.reader
+        while reader is not None:
+            found.insert(0, reader)
+            reader = reader.inner
+        return found
+
     def provenance(self) -> dict[str, Any]:
         """What a result of this reading says of how it came about, taken before the reading."""
         return origin_of(self.run, self.reader, self.dataset.describe())

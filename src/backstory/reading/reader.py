@@ -38,6 +38,8 @@ class Reader(ABC):
     precision: Precision
     block: int = BLOCK
     """Tokens of a row that are predicted at once; a reader that learns between blocks chooses its own."""
+    inner: "Reader | None" = None
+    """The reader that this one goes around."""
 
     @abstractmethod
     def start(self, batch_size: int) -> None:
@@ -62,6 +64,10 @@ class Reader(ABC):
     @abstractmethod
     def restore(self, snapshot: Any) -> None:
         """Go back to a snapshot, which stays usable."""
+
+    def costs(self) -> dict[str, int]:
+        """What it holds of its own: numbers that results record."""
+        return {}
 
     def fork(self) -> Self:
         """Another reader at the same place over the same model; what it reads leaves this one as it was."""
