@@ -70,13 +70,16 @@ class GateSettings:
 class MetaTraining:
     """How the meta-learner is trained."""
 
-    steps: int = between(40, 1)
-    """K: updates of the weights that are unrolled for one update of the meta-learner."""
+    steps: int = between(200, 1)
+    """K: updates of the weights that are unrolled for one update of the meta-learner. A step pays off long after it is
+    taken, so the more the better: with 40 the meta-learner learns to be hasty."""
+    every: int = between(20, 1)
+    """Updates of the weights between two of the meta-learner."""
     stream: int = between(72_000, 100)
     """Tokens that are read from theta_0 on before it starts anew elsewhere; best as long as what will be read."""
     streams: int = between(1, 1)
     """How many such streams are read, from random places of the text."""
-    sample: int = between(10, 1)
+    sample: int = between(40, 1)
     """Every so many-th weight is followed."""
     learning_rate: float = between(0.01, 0.0, above=True)
     """Of Adam; it falls to 0 along a half cosine."""

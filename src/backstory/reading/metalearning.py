@@ -5,8 +5,10 @@ the update itself used: no second backward pass through the language model, and 
 of its own. So only every n-th weight is followed, another subset at every unrolling, times n: unbiased, and small.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +24,19 @@ from backstory.reading.statistics import Statistics
 from backstory.reading.weights import MovingWeights
 
 
+class Made(NamedTuple):
+    """An update that was made, of the n weights that are followed."""
+
+    grad: Tensor
+    """g_t (n,)"""
+    delta: Tensor
+    """delta_{t-1} (n,)"""
+    loss: Tensor
+    """The segment's loss as g reads it."""
+    nats: float
+    """Its mean loss."""
+
+
 @dataclass
 class Unrolled:
     """What is kept of updates, of the n weights that are followed."""
@@ -30,24 +45,19 @@ class Unrolled:
     """(n,) which weights."""
     parts: list[tuple[int, slice, Tensor]]
     """For each tensor of the model: its number, which of the n lie in it, and where in it."""
-    grads: list[Tensor] = field(default_factory=list)
-    """g_t (n,)"""
-    deltas: list[Tensor] = field(default_factory=list)
-    """delta_{t-1} (n,)"""
-    losses: list[Tensor] = field(default_factory=list)
-    """The loss as g reads it."""
-    nats: float = 0.0
-    """The sum of the segments' mean losses."""
+    most: int
+    """Updates that are kept, the last ones."""
+    updates: deque["Made"] = field(default_factory=deque)
 
 
-def follow(weights: MovingWeights, offset: int, every: int) -> Unrolled:
+def follow(weights: MovingWeights, offset: int, every: int, most: int) -> Unrolled:
     """Every so many-th weight from an offset on."""
     place, parts = torch.arange(offset, len(weights), every, device=weights.delta.device), []
     for tensor, (_, where) in enumerate(weights.places()):
         first, last = (max(0, -(-(edge - offset) // every)) for edge in (where.start, where.stop))
         if first < last:
             parts.append((tensor, slice(first, last), place[first:last] - where.start))
-    return Unrolled(place, parts)
+    return Unrolled(place, parts, most)
 
 
 class Recording(LearnedReader):
@@ -62,24 +72,24 @@ class Recording(LearnedReader):
         for tensor, where, inside in kept.parts:
             if (found := gradients[tensor]) is not None:
                 grad[where] = found.reshape(-1)[inside].float()
-        kept.grads.append(grad)
-        kept.deltas.append(delta[kept.place])
-        kept.nats += loss.item()
+        before = delta[kept.place]
         super().learn(loss, gradients)
-        kept.losses.append(self.gated.loss)
+        kept.updates.append(Made(grad, before, self.gated.loss, loss.item()))
+        if len(kept.updates) > kept.most:
+            kept.updates.popleft()
 
 
 def backward(reader: LearnedReader, unrolled: Unrolled, scale: float) -> None:
     """Add the gradient of the mean of the unrolled losses to the meta-learner's parameters."""
-    gated, steps = reader.gated, len(unrolled.grads)
+    gated, steps = reader.gated, len(unrolled.updates)
     rate, decay = gated.base.rate[unrolled.place], gated.base.decay[unrolled.place]
     static = None if gated.static is None else gated.static[unrolled.place]
     adjoint = torch.zeros_like(rate)
-    for t in reversed(range(steps)):
-        grad, delta = unrolled.grads[t], unrolled.deltas[t]
+    for back, made in enumerate(reversed(unrolled.updates)):
+        grad, delta = made.grad, made.delta
         features = gated.features(grad, delta, unrolled.place)
         with torch.enable_grad():
-            parts = [gated.network(features[:, where], unrolled.losses[t], i) for i, where, _ in unrolled.parts]
+            parts = [gated.network(features[:, where], made.loss, i) for i, where, _ in unrolled.parts]
             c = torch.cat(parts, 1)
         gates = c.detach().exp()
         pull = decay * gates[1]
@@ -87,10 +97,10 @@ def backward(reader: LearnedReader, unrolled: Unrolled, scale: float) -> None:
         d_pull = torch.where(pull < 1, -adjoint * delta * pull, 0.0)
         d_c = [-adjoint * grad * rate * gates[0], d_pull]
         if static is not None:
-            back = decay * gates[2]
+            flush = decay * gates[2]
             d_c[1] = torch.where(pull < 1, -adjoint * (delta + static) * pull, 0.0)
-            d_c.append(torch.where(back < 1, adjoint * static * back, 0.0))
-        if t < steps - 1:  # nothing that was read depends on the last update
+            d_c.append(torch.where(flush < 1, adjoint * static * flush, 0.0))
+        if back:  # nothing that was read depends on the last update
             c.backward(torch.stack(d_c) * scale)
         adjoint = (1 - pull.clamp(max=1.0)) * adjoint + grad / steps
 
@@ -115,8 +125,8 @@ def train_gates(
     if base.rule != "rms":
         raise UserError(f"a meta-learner goes around dynamic evaluation with the rule rms, not {base.rule}")
     segment, length = base.segment, min(training.stream, len(ids) - 1)
-    if length < segment * training.steps:
-        raise UserError(f"a stream of {length:,} tokens is shorter than {training.steps} segments of {segment}")
+    if length < segment * training.every:
+        raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {segment}")
     torch.manual_seed(training.seed)
     random = np.random.default_rng(training.seed)
     network = GateNetwork(gates, len(MovingWeights(model, base.moving).names)).to(next(model.parameters()).device)
@@ -124,20 +134,22 @@ def train_gates(
     spread = measure_spread(DynamicEvaluation(model, base, statistics, precision), ids, first)
     learned = Learned(network, base, spread, how)
     reader = Recording(model, learned, statistics, precision)
-    unrollings = training.streams * (length // (segment * training.steps))
-    optimizer = torch.optim.Adam(network.parameters(), training.learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, unrollings)
+    parameters = list(network.parameters())
+    piece = segment * training.every
+    pieces = training.streams * (length // piece)
+    optimizer = torch.optim.Adam(parameters, training.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, pieces)
     done = 0
     for _ in range(training.streams):
         place = int(random.integers(0, len(ids) - length)) if len(ids) > length else 0
+        offset = int(random.integers(0, training.sample))
+        reader.unrolled = follow(reader.weights, offset, training.sample, training.steps)
         reader.start(1)
-        for start in range(place, place + length - segment * training.steps + 1, segment * training.steps):
-            offset = int(random.integers(0, training.sample))
-            reader.unrolled = follow(reader.weights, offset, training.sample)
-            _read_on(reader, ids, first, start, training.steps)
+        for start in range(place, place + length - piece + 1, piece):
+            _read_on(reader, ids, first, start, training.every)
             optimizer.zero_grad()
             backward(reader, reader.unrolled, training.sample)
-            norm = torch.nn.utils.clip_grad_norm_(network.parameters(), training.clip)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, training.clip)
             if not torch.isfinite(norm):
                 raise NonFiniteError(
                     "the meta-learner's gradient is not a number; lower its learning rate or base rate"
@@ -145,11 +157,14 @@ def train_gates(
             optimizer.step()
             schedule.step()
             done += 1
-            how["tokens"] += segment * training.steps
+            how["tokens"] += piece
             if report is not None:
-                report(how["tokens"], reader.unrolled.nats / training.steps)
+                report(
+                    how["tokens"],
+                    sum(m.nats for m in list(reader.unrolled.updates)[-training.every :]) / training.every,
+                )
             if progress is not None:
-                progress(done, unrollings)
+                progress(done, pieces)
     network.requires_grad_(False)
     return learned
 
