@@ -15,15 +15,28 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from backstory.config import recipes
-from backstory.config.readers import CacheSettings
-from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision, device_name
+from backstory.config.readers import CacheSettings, DynamicSettings, GateSettings
+from backstory.models import (
+    ComposedModel,
+    Precision,
+    Softmax,
+    build_model,
+    choose_device,
+    choose_precision,
+    device_name,
+)
 from backstory.reading import Reader, StaticReader
 from backstory.reading.cache import NeuralCache
+from backstory.reading.dynamic import DynamicEvaluation
+from backstory.reading.gates import GateNetwork
+from backstory.reading.learned import Learned, LearnedReader
+from backstory.reading.statistics import Collected, Statistics
 from backstory.storage.provenance import commit, now, versions
 
 SIZES = {"S": "ptb-small", "P": "ptb-awd-lstm"}
@@ -47,9 +60,80 @@ def full_cache(model: ComposedModel, precision: Precision, window: int) -> Neura
     return reader
 
 
+def gradient_sizes(model: ComposedModel) -> Statistics:
+    """Statistics of about the size that trained models have."""
+    squares = {name: torch.rand_like(p) * 1e-8 for name, p in model.named_parameters()}
+    return Statistics(squares, squares, Collected("", "all", "", 100, 5, 1, 500, "float32"))
+
+
+def dynamic(model: ComposedModel, precision: Precision, segment: int) -> DynamicEvaluation:
+    reader = DynamicEvaluation(model, DynamicSettings(segment=segment), gradient_sizes(model), precision)
+    reader.start(1)
+    return reader
+
+
+def learned(model: ComposedModel, precision: Precision, segment: int) -> LearnedReader:
+    network = GateNetwork(GateSettings(), len(list(model.parameters()))).to(next(model.parameters()).device)
+    trained = Learned(network.requires_grad_(False), DynamicSettings(segment=segment), (-1.0, 2.0), {})
+    reader = LearnedReader(model, trained, gradient_sizes(model), precision)
+    reader.start(1)
+    return reader
+
+
+class PlainLoop(Reader):
+    """Dynamic evaluation as it is usually written: torch.nn's layers, and a loop over the parameters."""
+
+    def __init__(self, model: ComposedModel, precision: Precision, segment: int) -> None:
+        self.model, self.precision, self.block = model, precision, segment
+        sizes = [(w.weight_ih.shape[1], w.weight_hh.shape[1]) for w in model.core.layers]  # type: ignore
+        self.layers = torch.nn.ModuleList(torch.nn.LSTM(a, b, batch_first=True) for a, b in sizes)
+        self.table = torch.nn.Embedding(TYPES, model.embedding.weight.shape[1])
+        self.bias = torch.nn.Parameter(torch.zeros(TYPES))
+        self.parts = torch.nn.ModuleList([self.layers, self.table]).to(model.embedding.weight.device)
+        self.parameters = [*self.parts.parameters(), self.bias]
+        self.still = [p.detach().clone() for p in self.parameters]
+        self.rms = [1e-4 * torch.rand_like(p) for p in self.parameters]
+        mean = sum(r.sum() for r in self.rms) / sum(r.numel() for r in self.rms)
+        self.pull = [(r / mean).clamp(max=1e3) for r in self.rms]
+        self.state: list[Any] = [None] * len(self.layers)
+
+    def start(self, batch_size: int) -> None:
+        self.state = [None] * len(self.layers)
+
+    @torch.enable_grad()
+    def predict(self, tokens: Tensor) -> Softmax:
+        hidden = self.table(tokens)
+        for i, layer in enumerate(self.layers):
+            hidden, state = layer(hidden, self.state[i])
+            self.state[i] = tuple(s.detach() for s in state)
+        self.hidden = hidden
+        return Softmax(None, hidden.detach(), self.table.weight, self.bias)
+
+    @torch.enable_grad()
+    def observe(self, targets: Tensor) -> None:
+        logits = torch.nn.functional.linear(self.hidden[0], self.table.weight, self.bias)
+        for p in self.parameters:
+            p.grad = None
+        torch.nn.functional.cross_entropy(logits, targets[0]).backward()
+        for p, still, rms, pull in zip(self.parameters, self.still, self.rms, self.pull, strict=True):
+            assert p.grad is not None
+            p.data += 1e-3 * pull * (still - p.data) - 1e-4 * p.grad / (rms + 1e-4)
+
+    def snapshot(self) -> None: ...
+
+    def restore(self, snapshot: None) -> None: ...
+
+
+plain = PlainLoop
+
 READERS: dict[str, Callable[[ComposedModel, Precision], Reader]] = {
     "static": static,
     **{f"cache-{window}": partial(full_cache, window=window) for window in (500, 2000, 10_000, 50_000)},
+    **{
+        f"{name}-{segment}": partial(made, segment=segment)
+        for segment in (5, 20)
+        for name, made in (("plain", plain), ("dynamic", dynamic), ("learned", learned))
+    },
 }
 """How each is made, so that its next block is one like any other: started, and full."""
 

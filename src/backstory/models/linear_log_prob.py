@@ -61,8 +61,8 @@ class _LinearLogProb(torch.autograd.Function):
         h, w, b, targets, *kept = ctx.saved_tensors
         wide = torch.promote_types(h.dtype, torch.float32)
         d_hidden = torch.empty_like(h)
-        d_weight = torch.zeros(w.shape, dtype=wide, device=w.device)
-        d_bias = torch.zeros(b.shape, dtype=wide, device=b.device)
+        # Nothing of the weight's size is touched more often than need be: in reading, a segment has few rows.
+        d_weight, d_bias = None, torch.zeros(b.shape, dtype=wide, device=b.device)
         for start in range(0, h.shape[0], ctx.rows):
             part = slice(start, start + ctx.rows)
             exponentials, sums = kept or _exponentials(h[part], w, b, targets[part])[:2]
@@ -73,7 +73,9 @@ class _LinearLogProb(torch.autograd.Function):
             d_logits = exponentials.mul(-scale.to(h.dtype)) if kept else exponentials.mul_(-scale.to(h.dtype))
             d_logits.scatter_(1, index, at_target.to(h.dtype))
             torch.mm(d_logits, w, out=d_hidden[part])
-            d_weight += torch.mm(d_logits.t(), h[part])
+            product = torch.mm(d_logits.t(), h[part]).to(wide)
+            d_weight = product if d_weight is None else d_weight.add_(product)
             d_bias += d_logits.sum(0, dtype=wide)
+        d_weight = torch.zeros_like(w) if d_weight is None else d_weight
         hidden_dtype, weight_dtype, bias_dtype = ctx.dtypes
         return d_hidden.to(hidden_dtype), d_weight.to(weight_dtype), d_bias.to(bias_dtype), None, None, None
