@@ -10,7 +10,7 @@ from small_models import lstm, mixture
 from torch import Tensor
 
 from backstory.config import UserError
-from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
+from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, MetaTraining
 from backstory.models import ComposedModel, detach
 from backstory.reading import read
 from backstory.reading.dynamic import DynamicEvaluation
@@ -30,6 +30,20 @@ def test_untrained_it_is_dynamic_evaluation_bit_for_bit(model: ComposedModel, ti
     assert torch.equal(plain.weights.delta, learned.weights.delta)
     moved = LearnedReader(model, gates(model, GateSettings(tied=tied), base, size=0.5), found)
     assert read(moved, ids, 0).nats != read(plain, ids, 0).nats
+
+
+def test_its_steps_can_be_scaled(model: ComposedModel) -> None:
+    """An untrained one with scales is dynamic evaluation with other settings; what it reads of the weights stays."""
+    base = DynamicSettings(rate=0.01, decay=0.05, epsilon=1e-2, segment=4)
+    found, ids = statistics(model), text(150)
+    scaled = LearnedReader(model, gates(model, base=base), found, scales=LearnedSettings(rate=2.0, decay=0.5))
+    other = DynamicEvaluation(model, DynamicSettings(rate=0.02, decay=0.025, epsilon=1e-2, segment=4), found)
+    assert read(scaled, ids, 0).nats == pytest.approx(read(other, ids, 0).nats, rel=1e-5)
+    plain = LearnedReader(model, gates(model, base=base), found)
+    grad, delta = torch.randn(9), torch.randn(9)
+    place = slice(3, 12)
+    assert torch.equal(scaled.gated.features(grad, delta, place), plain.gated.features(grad, delta, place))
+    assert read(scaled.fork(), ids, 0).nats == read(scaled, ids, 0).nats
 
 
 def whole_graph(reader: LearnedReader, model: ComposedModel, ids: np.ndarray, steps: int) -> Tensor:

@@ -74,10 +74,10 @@ class TrainArguments(RunArguments):
     """What it is called: `--reader learned:network=NAME`."""
     reader: str = "dynamic"
     """The dynamic evaluation it goes around, with the settings tuned for it: dynamic, or dynamic:segment=20,..."""
-    split: str = "train"
-    """The text it learns on; never test."""
-    tokens: int | None = between(None, 100)
-    """Only so many tokens from its beginning."""
+    split: str = "valid"
+    """The text it learns on; never test. Best one that the model was not trained on, which it knows too well."""
+    skip: int = between(20_000, 0)
+    """Tokens at its beginning that are left out: those that dynamic evaluation was tuned on."""
     gates: GateSettings = field(default_factory=GateSettings)
     training: MetaTraining = field(default_factory=MetaTraining)
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
@@ -151,7 +151,7 @@ def train(arguments: Sequence[str]) -> int:
 
     with progress_bar(f"training {given.name}", unit="updates") as progress:
         path = train_learned(
-            opened, base, given.gates, given.training, given.name, tokens=given.tokens, progress=progress, report=report
+            opened, base, given.gates, given.training, given.name, skip=given.skip, progress=progress, report=report
         )
     print(f"{path}: read with it by `backstory evaluate {given.run} --reader learned:network={given.name}`")
     return 0

@@ -50,6 +50,10 @@ class LearnedSettings:
 
     network: str = "three-level"
     """Its name, as `backstory reader train` saved it."""
+    rate: float = between(1.0, 0.0, above=True)
+    """What all its steps are multiplied by: it learned over a horizon that is shorter than a text, so this is tuned."""
+    decay: float = between(1.0, 0.0)
+    """What the share is multiplied by that is taken back."""
 
 
 @dataclass(frozen=True)

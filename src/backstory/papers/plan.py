@@ -26,10 +26,10 @@ class Run:
     config: RunConfig
     minutes: float
     """What it takes, as the grid states it."""
-    prepare: tuple[str, ...]
-    """What `backstory reader` does before the readings."""
     readings: tuple[Reading, ...]
     examinations: tuple[Examination, ...]
+    prepare: tuple[str, ...] = ()
+    """What `backstory reader` does before the readings."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
             for place, seed in enumerate(setup.seeds):
                 seeded = from_dict(RunConfig, config | {"seed": seed}, source)
                 examined = tuple(e for e in setup.examinations if place < e.runs)
-                runs.append(Run(row.name, seed, seeded, setup.minutes, row.prepare, row.readings, examined))
+                runs.append(Run(row.name, seed, seeded, setup.minutes, row.readings, examined, row.prepare))
     if not runs:
         raise UserError(f"{source} has nothing at the {scale} scale; give another with --scale")
     return runs

@@ -43,7 +43,7 @@ def preparation(text: str) -> Preparation:
     if words[0] == "statistics":
         made = Path(SAVED, statistics_name(found.moving), MANIFEST)
     elif words[0] == "tune":
-        made = settings_file(Path(), kinds_of(stack))
+        made = settings_file(Path(), kinds_of(stack))  # as `tune` files it
     else:
         made = Path(SAVED, learned_name(found.name), MANIFEST)
     return Preparation(words[0], tuple(words[1:]), made)

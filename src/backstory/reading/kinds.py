@@ -66,7 +66,7 @@ def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
     run = ground.run
     learned = load_learned(run.folder / SAVED, settings.network, run.model, run.folder)
     statistics = load_statistics(run.folder / SAVED, run.model, learned.base.moving, run.folder)
-    return LearnedReader(run.model, learned, statistics, ground.precision)
+    return LearnedReader(run.model, learned, statistics, ground.precision, settings)
 
 
 def _cache(ground: Ground, settings: CacheSettings) -> Reader:
@@ -89,6 +89,7 @@ READERS = {
         "a language model with dynamic weights: dynamic evaluation with gates that a meta-learner sets",
         _learned,
         LearnedSettings,
+        steps=lambda settings: {"rate": 1.4, **({"decay": 1.8} if settings.decay else {})},
     ),
     "cache": ReaderKind(
         "a neural cache on top: words that followed states like the present one lately are likelier to come again",
@@ -150,8 +151,13 @@ def stack_name(stack: Stack) -> str:
 
 
 def kinds_of(stack: Stack) -> str:
-    """The same without settings: what saved settings are filed under."""
-    return stack_name(tuple(Layer(layer.name) for layer in stack))
+    """The same without settings, but for the name of a meta-learner: what saved settings are filed under."""
+    return stack_name(tuple(Layer(_filed(layer)) for layer in stack))
+
+
+def _filed(layer: Layer) -> str:
+    network = _given(layer).get("network", LearnedSettings().network)
+    return layer.name if network == LearnedSettings().network else f"{layer.name}-{network}"
 
 
 def _given(layer: Layer) -> Settings:

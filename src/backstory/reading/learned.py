@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, from_dict, to_dict
-from backstory.config.readers import DynamicSettings, GateSettings
+from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings
 from backstory.models import LanguageModel, Precision
 from backstory.models.loading import check_tensors, load_weights, weights, weights_hash
 from backstory.reading.dynamic import DynamicEvaluation, RootMeanSquare
@@ -39,15 +39,22 @@ class LearnedReader(DynamicEvaluation):
     name = "learned"
 
     def __init__(
-        self, model: LanguageModel, learned: Learned, statistics: Statistics, precision: Precision | None = None
+        self,
+        model: LanguageModel,
+        learned: Learned,
+        statistics: Statistics,
+        precision: Precision | None = None,
+        scales: LearnedSettings | None = None,
     ) -> None:
         """Raises UserError where the statistics are not of these weights."""
         super().__init__(model, learned.base, statistics, precision)
         assert isinstance(self.rule, RootMeanSquare)
-        self.learned, self.base = learned, self.rule
+        self.learned, self.scales, base = learned, scales or LearnedSettings(), self.rule
         rms = statistics.rms(self.weights)
         fisher = statistics.fisher(self.weights) if learned.network.settings.fisher else None
-        self.gated = Gated(self.base, learned.network, Features(self.base, rms, fisher, learned.spread), self.weights)
+        features = Features(base, rms, fisher, learned.spread)
+        base.rate, base.decay = base.rate * self.scales.rate, (base.decay * self.scales.decay).clamp_(max=1.0)
+        self.gated = Gated(base, learned.network, features, self.weights)
         self._mean: Tensor | None = None
         """Running mean of the segments' losses."""
 
@@ -80,7 +87,7 @@ class LearnedReader(DynamicEvaluation):
 
     def fork(self) -> Self:
         assert self.statistics is not None
-        other = type(self)(self.model, self.learned, self.statistics, self.precision)
+        other = type(self)(self.model, self.learned, self.statistics, self.precision, self.scales)
         other.restore(self.snapshot())
         return other
 

@@ -105,18 +105,21 @@ def train_learned(
     training: MetaTraining,
     name: str,
     *,
-    tokens: int | None = None,
+    skip: int = 0,
     progress: Progress | None = None,
     report: Callable[[int, float], None] | None = None,
 ) -> Path:
-    """Train a meta-learner on the opened split and save it beside the model under a name. Raises UserError."""
+    """Train a meta-learner on the opened split after its first `skip` tokens, and save it beside the model under a name.
+
+    Raises UserError.
+    """
     run, split = opened.run, opened.split
     learned_name(name)
     check_writable(run.folder)
     statistics = load_statistics(run.folder / SAVED, run.model, base.moving, run.folder)
     learned = train_gates(
-        run.model, statistics, split.ids[:tokens], opened.dataset.vocabulary.start, base, gates, training,
+        run.model, statistics, split.ids[skip:], opened.dataset.vocabulary.start, base, gates, training,
         precision=opened.reader.precision, progress=progress, report=report,
     )  # fmt: skip
-    learned.how["split"] = split.name
+    learned.how.update(split=split.name, skip=skip)
     return save_learned(run.folder / SAVED, name, run.model, learned)
