@@ -88,6 +88,8 @@ def collect(
 
     Raises UserError for a text that is too short for one minibatch.
     """
+    if len(ids) < batch_size * segment:
+        raise UserError(f"the text has {len(ids):,} tokens, too few for {batch_size:,} rows; use a smaller --batch-size")
     precision = precision or Precision(torch.float32, "the default for reading")
     weights = MovingWeights(model, moving)
     count = block_count(len(ids), batch_size, segment)
@@ -110,8 +112,6 @@ def collect(
         state, minibatches, tokens = detach(state), minibatches + 1, tokens + block.tokens.numel()
         if progress is not None:
             progress(block.index + 1, count)
-    if not minibatches:
-        raise UserError(f"the text has {len(ids):,} tokens, too few for {batch_size} rows; use a smaller --batch-size")
     squares /= minibatches
     shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.places(), weights.static, strict=True)}
     information = {name: value * (batch_size * segment) for name, value in shaped.items()}

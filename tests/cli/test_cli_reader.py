@@ -1,0 +1,102 @@
+"""`backstory reader`: from a trained run to readings that adapt, and what goes wrong on the way."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from commands import Command, tree
+
+from backstory.models.loading import load_run, weights_hash
+
+STEPS = "segment=5,rate=0.01,decay=0.01,epsilon=0.01"
+
+
+def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: Path) -> None:
+    before = weights_hash(load_run(run_copy).model)
+    made = command("reader", "statistics", run_copy, "--batch-size", "4")
+    assert made.code == 0 and re.search(r"minibatches of 4 x 5 tokens of train", made.out)
+    tuned = command(
+        "reader", "tune", run_copy, "--reader", f"dynamic:{STEPS}", "--tokens", "100", "--grid", "rate=0.001,0.01"
+    )
+    assert tuned.code == 0 and "perplexity of 100 tokens, best of 2 settings" in tuned.out
+    assert tuned.out.splitlines()[-1] == str(run_copy / "readers" / "dynamic.json")
+    assert (
+        command("reader", "tune", run_copy, "--reader", "cache", "--grid", "window=5,50", "--tokens", "100").code == 0
+    )
+    assert command("reader", "tune", run_copy, "--reader", "dynamic", "--reader", "cache", "--tokens", "100").code == 0
+    short = ["--training.steps", "4", "--training.every", "2", "--training.stream", "100", "--training.sample", "2"]
+    trained = command("reader", "train", run_copy, "--skip", "20", *short)
+    assert trained.code == 0 and "reader learned:network=three-level" in trained.out
+    assert (
+        command("reader", "tune", run_copy, "--reader", "learned", "--tokens", "100", "--grid", "rate=0.5,1").code == 0
+    )
+    assert {p.name for p in (run_copy / "readers").iterdir()} == {
+        "statistics", "dynamic.json", "cache.json", "dynamic+cache.json", "gates-three-level", "learned.json",
+    }  # fmt: skip
+    read = command("evaluate", run_copy, "--reader", "cache", "--reader", "learned", "--json")
+    figures = json.loads(read.out)["figures"]
+    assert figures["reader"] == "learned+cache" and figures["audit"]["passed"]
+    assert [g["name"] for g in figures["gains"]] == ["static", "learned", "cache"]
+    assert figures["readers"][0]["moving"] == sum(p.numel() for p in load_run(run_copy).model.parameters())
+    shown = command("evaluate", run_copy, "--reader", "dynamic", "--reader", "cache").out
+    assert re.search(
+        r"(?m)^  dynamic +\d+\.\d\d  [+-]\d+\.\d%  \(tuned on the first 100 tokens of valid: .*MiB\)$", shown
+    )
+    assert command("reader", "audit", run_copy, "--reader", "learned", "--reader", "cache").code == 0
+    assert command("generate", run_copy, "--reader", "dynamic", "--tokens", "12").code == 0
+    assert weights_hash(load_run(run_copy).model) == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("reader tune run --split test", r"settings are never chosen on the test split; tune on valid"),
+        ("reader train run --split test", r"nothing is learned from the test split before it is read"),
+        ("reader tune run --reader static", r"the reader static has no settings to tune"),
+        ("reader tune run --reader dynamic", r"run has no statistics .* `backstory reader statistics run`$"),
+        (
+            "reader tune run --reader dynamic:rule=sgd --grid rte=1",
+            r"there is no setting 'rte' \(did you mean 'rate'\?\)",
+        ),
+        ("reader tune run --reader dynamic:rule=sgd --grid rate", r"must be written setting=value,value"),
+        ("reader tune run --reader dynamic:rule=sgd --grid decay=0.1,2", r"decay must be at least 0 and at most"),
+        ("reader train run --reader cache", r"goes around the reader dynamic alone, not cache"),
+        ("reader train run --reader dynamic:rule=sgd --skip 0", r"(with the rule rms|has no statistics)"),
+        ("reader train run --name a/b", r"a meta-learner's name is made of letters, digits and hyphens"),
+        ("reader statistics run --batch-size 100000", r"too few for 100,?000 rows; use a smaller --batch-size"),
+        ("reader statistics run --moving some", r"'some' is no choice of weights; use all, last:N"),
+        ("evaluate run --reader dynamic", r"run has no statistics of training gradients yet"),
+        ("evaluate run --reader learned", r"run has no meta-learner called 'three-level'; train it with"),
+        ("evaluate run --reader cache:weight=1", r"weight must be at least 0 and at most 0.999, not 1"),
+        ("evaluate run --reader cache:windw=3", r"unknown key 'windw' \(did you mean 'window'\?\)"),
+        ("evaluate run --reader cache:window=900000000000", r"lower its window"),
+        ("evaluate run --reader dynamic:rule=sgd,moving=last:9", r"this model has \d+ layers?, so last:9 is too many"),
+        ("evaluate run --reader dynamic --reader learned", r"both read with the model; choose one of them"),
+        ("evaluate run --after train2", r"there is no split 'train2'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    typed: str, says: str, desk: Path, run_copy: Path, command: Command
+) -> None:
+    before = tree(desk)
+    line = command(*typed.split()).mistake()
+    assert re.search(says, line), line
+    assert tree(desk) == before
+
+
+def test_what_was_made_for_other_weights_is_refused(command: Command, run_copy: Path) -> None:
+    assert command("reader", "statistics", run_copy, "--batch-size", "4").code == 0
+    path = run_copy / "readers" / "statistics"
+    manifest, document = path / "manifest.json", path / "statistics.json"
+    changed = document.read_text().replace(json.loads(document.read_text())["weights"], "0" * 64)
+    document.write_text(changed)
+    listed = json.loads(manifest.read_text())
+    listed["files"]["statistics.json"] = {
+        "bytes": len(changed.encode()),
+        "sha256": hashlib.sha256(changed.encode()).hexdigest(),
+    }
+    manifest.write_text(json.dumps(listed))
+    line = command("evaluate", run_copy, "--reader", "dynamic").mistake()
+    assert "are statistics of other weights than run has now; collect them with" in line
