@@ -89,7 +89,9 @@ def collect(
     Raises UserError for a text that is too short for one minibatch.
     """
     if len(ids) < batch_size * segment:
-        raise UserError(f"the text has {len(ids):,} tokens, too few for {batch_size:,} rows; use a smaller --batch-size")
+        raise UserError(
+            f"the text has {len(ids):,} tokens, too few for {batch_size:,} rows; use a smaller --batch-size"
+        )
     precision = precision or Precision(torch.float32, "the default for reading")
     weights = MovingWeights(model, moving)
     count = block_count(len(ids), batch_size, segment)
