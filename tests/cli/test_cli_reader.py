@@ -52,8 +52,8 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("reader tune run --split test", r"settings are never chosen on the test split; tune on valid"),
-        ("reader train run --split test", r"nothing is learned from the test split before it is read"),
+        ("reader tune run --split test", r"nothing is chosen on the test split or learned from it"),
+        ("reader train run --split test", r"nothing is chosen on the test split or learned from it"),
         ("reader tune run --reader static", r"the reader static has no settings to tune"),
         ("reader tune run --reader dynamic", r"run has no statistics .* `backstory reader statistics run`$"),
         (
@@ -65,8 +65,15 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
         ("reader train run --reader cache", r"goes around the reader dynamic alone, not cache"),
         ("reader train run --reader dynamic:rule=sgd --skip 0", r"(with the rule rms|has no statistics)"),
         ("reader train run --name a/b", r"a meta-learner's name is made of letters, digits and hyphens"),
-        ("reader statistics run --batch-size 100000", r"too few for 100,?000 rows; use a smaller --batch-size"),
-        ("reader statistics run --moving some", r"'some' is no choice of weights; use all, last:N"),
+        (
+            "reader statistics run --batch-size 100000",
+            r"too few for minibatches of 100,000 x 5; use a smaller --batch-size",
+        ),
+        ("reader statistics run --moving some", r"statistics are of all weights, which serves some too"),
+        ("reader tune run --reader cache --grid rate=[1", r"there is no setting 'rate'"),
+        ("reader tune run --reader cache --grid theta=[1", r"'\[1' is no value for theta"),
+        ("reader train run", r"has \d+ tokens, of which --skip 20,000 leaves none; use a smaller --skip"),
+        ("evaluate run --after test", r"test would be scored with what was learned from it"),
         ("evaluate run --reader dynamic", r"run has no statistics of training gradients yet"),
         ("evaluate run --reader learned", r"run has no meta-learner called 'three-level'; train it with"),
         ("evaluate run --reader cache:weight=1", r"weight must be at least 0 and at most 0.999, not 1"),

@@ -29,7 +29,7 @@ def naive(model: ComposedModel, ids: np.ndarray, how: DynamicSettings, rms: dict
     """Nats of every token, by a plain loop: one token at a time, then a step over the parameters one by one, in float64."""
     pupil = copy.deepcopy(model).double().eval()
     still = {n: p.detach().clone() for n, p in pupil.named_parameters()}
-    mean = sum(r.sum() for r in rms.values()) / sum(r.numel() for r in rms.values())
+    mean = sum(r.sum() for r in rms.values()) / max(1, sum(r.numel() for r in rms.values()))
     optimizer = torch.optim.NAdam(pupil.parameters(), how.rate, (how.beta1, 0.999), how.epsilon)
     state, found, waiting = pupil.start(1), [], []
     for previous, token in zip([0, *ids[:-1]], ids, strict=True):
@@ -107,7 +107,7 @@ def test_statistics_equal_a_plain_loop(name: str) -> None:
     inputs = np.concatenate([[0], ids[:-1]]).astype(np.int64)
     for start in range(0, length, 3):
         rows = [range(r * length + start, min(r * length + start + 3, (r + 1) * length)) for r in range(4)]
-        if any(places[-1] >= len(ids) for places in rows):
+        if any(len(places) < 3 or places[-1] >= len(ids) for places in rows):
             break
         tokens = torch.tensor([[inputs[i] if i else 0 for i in p] for p in rows])
         # A row's first input is the last token of the row before, or what comes before the text.
@@ -163,6 +163,29 @@ def test_any_choice_of_weights_is_honest_and_leaves_the_model(model: ComposedMod
     for name, parameter in model.named_parameters():
         if moving != "low-rank:2" and name not in chosen:
             assert own[name].data_ptr() == parameter.data_ptr()  # what does not move is not copied
+
+
+def test_gradients_that_share_memory_are_clipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer for many units adds the two biases, which then have one gradient."""
+    from backstory.models.cores import recurrence
+
+    monkeypatch.setattr(recurrence, "OWN_FROM", 1)
+    model, how, ids = lstm(), DynamicSettings("sgd", 1.0, 0.0, segment=5, clip=0.01), text(5)
+    reader = DynamicEvaluation(model, how)
+    read(reader, ids, 0)
+    assert torch.linalg.vector_norm(reader.weights.delta) == pytest.approx(0.01, rel=1e-3)
+    assert scores(DynamicEvaluation(model, how), text(30)) == pytest.approx(naive(model, text(30), how, {}), rel=1e-5)
+
+
+@pytest.mark.parametrize(("tokens", "batch"), [(750, 100), (499, 100), (23, 8)])
+def test_statistics_have_whole_minibatches_or_none(tokens: int, batch: int) -> None:
+    try:
+        found = collect(lstm(), text(tokens), 0, batch_size=batch, segment=5)
+    except UserError as error:
+        assert "too few for minibatches" in str(error)
+    else:
+        assert found.collected.tokens == found.collected.minibatches * batch * 5 > 0
+        assert all(bool(torch.isfinite(v).all()) for v in found.mean_square.values())
 
 
 def test_which_weights_move() -> None:

@@ -69,9 +69,9 @@ def test_what_is_no_stack(asked: str | list[str], told: str) -> None:
 def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
     loaded = load_run(run)
     (published,) = choose(parse_stack("dynamic"), loaded)
-    assert (published.settings, published.origin) == (DynamicSettings(), "published")
+    assert (published.settings, published.origin) == (DynamicSettings(), "default")
     (typed,) = choose(parse_stack("dynamic:segment=9"), loaded)
-    assert (typed.settings, typed.origin) == (DynamicSettings(segment=9), "published, given")
+    assert (typed.settings, typed.origin) == (DynamicSettings(segment=9), "default, given")
     path, tuned = tune_reader(run, parse_stack(f"{STEP},segment=7"), "valid", 150, ["rate=0.001,0.02", "decay=0,0.1"])
     (found,) = choose(parse_stack("dynamic:segment=9"), loaded)
     assert found.origin == "tuned on the first 150 tokens of valid, given"
@@ -130,6 +130,34 @@ def test_reading_on_after_another_split(run: Path) -> None:
         "evaluate-test-dynamic_rate_0.01_decay_0.01_epsilon_0.01",
         "evaluate-test-dynamic_rate_0.01_decay_0.01_epsilon_0.01-after-valid",
     }
+
+
+def test_other_rules_and_weights_are_filed_apart(run: Path) -> None:
+    tune_reader(run, parse_stack("dynamic:rule=sgd,moving=last:1"), "valid", 50, ["rate=0.01"])
+    tune_reader(run, parse_stack(STEP), "valid", 50, ["rate=0.01"])
+    assert {p.name for p in (run / "readers").glob("*.json")} == {"dynamic.json", "dynamic-sgd-last-1.json"}
+    loaded = load_run(run)
+    (found,) = choose(parse_stack("dynamic:rule=sgd,moving=last:1"), loaded)
+    assert found.settings.rate == 0.01 and found.settings.moving == "last:1" and "tuned" in found.origin
+    (other,) = choose(parse_stack("dynamic"), loaded)
+    assert other.settings.rule == "rms"
+
+
+def test_what_is_typed_of_a_cache_is_held(run: Path) -> None:
+    _, tuned = tune_reader(run, parse_stack("cache:window=7"), "valid", 60)
+    assert {t.settings["window"] for t in tuned.trials} == {7} and len(tuned.trials) > 20
+
+
+def test_nothing_is_learned_from_the_test_split(run: Path) -> None:
+    with pytest.raises(UserError, match="on the test split"):
+        tune_reader(run, parse_stack(STEP), "test", 50)
+    with pytest.raises(UserError, match="on the test split"):
+        collect_statistics(open_run(run, "test"), "all", None, 2, 5)
+    with pytest.raises(UserError, match="before another is scored"):
+        bs.evaluate(run, "valid", reader=STEP, after="test")
+    for split in ("valid", "test"):
+        with pytest.raises(UserError, match=f"{split} would be scored with what was learned from it"):
+            bs.evaluate(run, split, reader=STEP, after=split)
 
 
 def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:

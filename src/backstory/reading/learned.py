@@ -1,7 +1,7 @@
 """A language model with dynamic weights: dynamic evaluation whose gates a meta-learner sets, weight by weight (eqs. 2, 3)."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,19 +49,37 @@ class LearnedReader(DynamicEvaluation):
         """Raises UserError where the statistics are not of these weights."""
         super().__init__(model, learned.base, statistics, precision)
         assert isinstance(self.rule, RootMeanSquare)
+        if learned.network.settings.per_tensor and len(learned.network.bias) != len(self.weights.names):
+            raise UserError("the meta-learner was trained for other weights of the model; train it again")
         self.learned, self.scales, base = learned, scales or LearnedSettings(), self.rule
         rms = statistics.rms(self.weights)
         fisher = statistics.fisher(self.weights) if learned.network.settings.fisher else None
         features = Features(base, rms, fisher, learned.spread)
-        base.rate, base.decay = base.rate * self.scales.rate, (base.decay * self.scales.decay).clamp_(max=1.0)
-        self.gated = Gated(base, learned.network, features, self.weights)
+        scaled = replace(
+            learned.base,
+            rate=learned.base.rate * self.scales.rate,
+            decay=learned.base.decay * self.scales.decay,
+        )
+        self.rule = RootMeanSquare(scaled, rms)
+        self.gated = Gated(self.rule, learned.network, features, self.weights)
         self._mean: Tensor | None = None
         """Running mean of the segments' losses."""
 
-    def costs(self) -> dict[str, int]:
-        features = self.gated.features
-        held = (features.still, features.gradient_scale, features.displacement_scale)
-        return super().costs() | {"bytes": super().costs()["bytes"] + sum(v.nbytes for v in held)}
+    def facts(self) -> dict[str, Any]:
+        features, static = self.gated.features, self.gated.static
+        held = (
+            features.still,
+            features.gradient_scale,
+            features.displacement_scale,
+            *([] if static is None else [static]),
+        )
+        found = super().facts()
+        base = to_dict(self.learned.base)
+        return found | {
+            "bytes": found["bytes"] + sum(v.nbytes for v in held),
+            "base": base,
+            "trained": self.learned.how,
+        }
 
     def start(self, batch_size: int) -> None:
         super().start(batch_size)

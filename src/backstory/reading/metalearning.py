@@ -2,7 +2,8 @@
 
 With the features of g detached the adjoint is elementwise, A_{t-1} = (1 - r_t) A_t + g_t / K, where g_t is the gradient that
 the update itself used: no second backward pass through the language model, and any subset of the weights has an exact gradient
-of its own. So only every n-th weight is followed, another subset at every unrolling, times n: unbiased, and small.
+of its own. So only every n-th weight is followed, times n, another subset in every stream: unbiased over them, and small. The
+updates of the last K are looked back on with the gates that g sets now.
 """
 
 from collections import deque
@@ -122,8 +123,9 @@ def train_gates(
 
     `report` is told (tokens read, mean nats of the last unrolling). Raises UserError and NonFiniteError.
     """
-    if base.rule != "rms":
-        raise UserError(f"a meta-learner goes around dynamic evaluation with the rule rms, not {base.rule}")
+    if base.rule != "rms" or base.clip:
+        what = f"the rule {base.rule}" if base.rule != "rms" else "clipped gradients"
+        raise UserError(f"a meta-learner goes around dynamic evaluation with the rule rms and no clip, not {what}")
     segment, length = base.segment, min(training.stream, len(ids) - 1)
     if length < segment * training.every:
         raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {segment}")
@@ -146,7 +148,7 @@ def train_gates(
         reader.unrolled = follow(reader.weights, offset, training.sample, training.steps)
         reader.start(1)
         for start in range(place, place + length - piece + 1, piece):
-            _read_on(reader, ids, first, start, training.every)
+            read_on(reader, ids, first, start, training.every)
             optimizer.zero_grad()
             backward(reader, reader.unrolled, training.sample)
             norm = torch.nn.utils.clip_grad_norm_(parameters, training.clip)
@@ -169,7 +171,7 @@ def train_gates(
     return learned
 
 
-def _read_on(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, segments: int) -> None:
+def read_on(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, segments: int) -> None:
     """Read so many segments from a place of the text."""
     size, device = reader.settings.segment, reader.weights.delta.device
     for at in range(start, start + segments * size, size):
@@ -189,11 +191,13 @@ class _Spread(DynamicEvaluation):
     @torch.no_grad()
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
         assert isinstance(self.rule, RootMeanSquare)
-        flat = torch.cat([g.flatten().float() for g in gradients if g is not None])
-        scale = torch.cat(
-            [self.rule.rate[p] for (_, p), g in zip(self.weights.places(), gradients, strict=True) if g is not None]
-        )
-        variance, mean = torch.var_mean(logs_of(flat, scale / (10 * self.settings.rate)))
+        pieces = [
+            logs_of(g.flatten().float(), self.rule.rate[p] / (10 * self.settings.rate))[g.flatten() != 0]
+            for (_, p), g in zip(self.weights.places(), gradients, strict=True)
+            if g is not None
+        ]
+        # Weights that the segment does not touch, such as the vectors of its absent words, say nothing of the others.
+        variance, mean = torch.var_mean(torch.cat(pieces))
         self.found.append((mean, variance))
         super().learn(loss, gradients)
 
@@ -202,6 +206,6 @@ def measure_spread(reader: DynamicEvaluation, ids: np.ndarray, first: int, segme
     """Mean and deviation of the log of |grad| in units of 10 (RMS + eps), over the first segments of the text."""
     reader = _Spread(reader.model, reader.settings, reader.statistics, reader.precision)
     reader.start(1)
-    _read_on(reader, ids, first, 0, min(segments, len(ids) // reader.settings.segment))
+    read_on(reader, ids, first, 0, min(segments, len(ids) // reader.settings.segment))
     means, variances = (torch.stack(values) for values in zip(*reader.found, strict=True))
     return means.mean().item(), max((variances.mean() + means.var(correction=0)).sqrt().item(), 1e-3)

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.reading.cache_tuning import CacheGrid, tune_cache
-from backstory.reading.kinds import READERS, SAVED, Ground, Stack, build, choose, save_settings
+from backstory.reading.kinds import READERS, SAVED, Ground, Stack, build, choose, given_settings, save_settings, typed
 from backstory.reading.learned import learned_name, save_learned
 from backstory.reading.metalearning import train_gates
 from backstory.reading.opening import Opened, open_run
@@ -28,6 +27,7 @@ def collect_statistics(
 ) -> tuple[Path, Statistics]:
     """Collect statistics on the opened split and save them beside the model. Raises UserError."""
     run, split = opened.run, opened.split
+    _check_split(split.name)
     check_writable(run.folder)
     text = f"{opened.dataset.corpus} {split.name}, {opened.dataset.fingerprint}"
     found = collect(
@@ -48,8 +48,9 @@ def tune_reader(
 ) -> tuple[Path, Tuned]:
     """Tune the outermost reader of a stack on the beginning of a split and save its settings beside the model.
 
-    What was typed of its settings is where the search starts. Raises UserError.
+    What was typed of its settings is where the search starts; of a cache, it is held. Raises UserError.
     """
+    _check_split(split)
     kind = READERS[stack[-1].name]
     if kind.steps is None and not kind.wraps:
         raise UserError(f"the reader {stack[-1].name} has no settings to tune")
@@ -64,6 +65,8 @@ def tune_reader(
         return kind.make(Ground(opened.run, precision), settings)
 
     if kind.steps is None:
+        # What was typed is held: of a cache all the rest is tried, whatever it is.
+        lists = {name: [getattr(start, name)] for name in given_settings(stack[-1])} | lists
         tuned = _tuned_cache(build(chosen[:-1], opened.run, precision), ids, first, lists, progress)
     else:
         tuned = tune(make, start, ids, first, factors=kind.steps(start), grid=lists, progress=progress)
@@ -84,6 +87,11 @@ def _tuned_cache(
     return Tuned(found.best.settings, found.best.nats, found.tokens, tuple(trials))
 
 
+def _check_split(split: str) -> None:
+    if split == "test":
+        raise UserError("nothing is chosen on the test split or learned from it before it is read; use valid or train")
+
+
 def parse_grid(settings: type, grid: Sequence[str]) -> dict[str, list[Any]]:
     """`rate=1e-4,3e-4` as the values of each setting, checked by themselves. Raises UserError."""
     found: dict[str, list[Any]] = {}
@@ -93,7 +101,7 @@ def parse_grid(settings: type, grid: Sequence[str]) -> dict[str, list[Any]]:
         check_name(name, to_dict(usual), "setting")
         if not values:
             raise UserError(f"the grid '{text}' must be written setting=value,value")
-        parsed = [from_dict(settings, {name: yaml.safe_load(value)}, f"grid {name}") for value in values.split(",")]
+        parsed = [from_dict(settings, {name: typed(value, name)}, f"grid {name}") for value in values.split(",")]
         found[name] = [getattr(point, name) for point in parsed]
     return found
 
@@ -114,7 +122,12 @@ def train_learned(
     Raises UserError.
     """
     run, split = opened.run, opened.split
+    _check_split(split.name)
     learned_name(name)
+    if skip >= len(split.ids):
+        raise UserError(
+            f"{split.name} has {len(split.ids):,} tokens, of which --skip {skip:,} leaves none; use a smaller --skip"
+        )
     check_writable(run.folder)
     statistics = load_statistics(run.folder / SAVED, run.model, base.moving, run.folder)
     learned = train_gates(

@@ -65,8 +65,8 @@ class Reader(ABC):
     def restore(self, snapshot: Any) -> None:
         """Go back to a snapshot, which stays usable."""
 
-    def costs(self) -> dict[str, int]:
-        """What it holds of its own: numbers that results record."""
+    def facts(self) -> dict[str, Any]:
+        """What results record of it beside its settings: what it learned on, and what it holds."""
         return {}
 
     def fork(self) -> Self:

@@ -89,9 +89,9 @@ def collect(
     Raises UserError for a text that is too short for one minibatch.
     """
     if len(ids) < batch_size * segment:
-        raise UserError(
-            f"the text has {len(ids):,} tokens, too few for {batch_size:,} rows; use a smaller --batch-size"
-        )
+        raise UserError(_too_short(ids, batch_size, segment))
+    if moving != "all" and not moving.startswith("low-rank"):
+        raise UserError(f"statistics are of all weights, which serves {moving} too, or of low-rank:R adapters")
     precision = precision or Precision(torch.float32, "the default for reading")
     weights = MovingWeights(model, moving)
     count = block_count(len(ids), batch_size, segment)
@@ -99,7 +99,8 @@ def collect(
     minibatches = tokens = 0
     state = model.start(min(batch_size, len(ids)))
     for block in blocks(ids, first, batch_size, segment, weights.delta.device):
-        if not bool(block.scored.all()):  # rows have ended: no minibatch like the others
+        # Where rows have ended, what is left is no minibatch like the others.
+        if not bool(block.scored.all()) or block.tokens.shape[1] < segment:
             break
         with torch.enable_grad(), precision.context(block.tokens.device):
             prediction, state = weights.model(block.tokens, state)
@@ -114,6 +115,8 @@ def collect(
         state, minibatches, tokens = detach(state), minibatches + 1, tokens + block.tokens.numel()
         if progress is not None:
             progress(block.index + 1, count)
+    if not minibatches:
+        raise UserError(_too_short(ids, batch_size, segment))
     squares /= minibatches
     shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.places(), weights.static, strict=True)}
     information = {name: value * (batch_size * segment) for name, value in shaped.items()}
@@ -123,6 +126,13 @@ def collect(
             information[name] = expected
     how = Collected(weights_hash(model), moving, text, batch_size, segment, minibatches, tokens, precision.name)
     return Statistics(shaped, information, how)
+
+
+def _too_short(ids: np.ndarray, batch_size: int, segment: int) -> str:
+    return (
+        f"the text has {len(ids):,} tokens, too few for minibatches of {batch_size:,} x {segment:,}; "
+        "use a smaller --batch-size or --segment"
+    )
 
 
 class _Rows:
