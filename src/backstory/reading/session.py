@@ -79,6 +79,7 @@ class Session:
         self._told, self._passed = told, passed
         self._waiting: list[int] = []
         self._lines: deque[Line] = deque()
+        self._arrived = at.lines
         self._tokens, self._nats = at.tokens, at.nats  # of the lines that were told
 
     def read(self, descriptor: int, name: str = "standard input", stopped: Callable[[], bool] = lambda: False) -> None:
@@ -97,19 +98,21 @@ class Session:
             raise
         del self._waiting[self.reader.block :]  # there is more only where one line of many blocks was stopped
         self._catch_up()
+        if not self._lines:
+            self.at.lines = self._arrived
 
     def _counted(self, lines: Iterator[str]) -> Iterator[str]:
         ended = True
         for line in lines:
             if ended:
-                self.at.lines += 1
-                self._lines.append(Line(self.at.lines))
+                self._arrived += 1
+                self._lines.append(Line(self._arrived))
             ended = line.endswith("\n")
             yield line
 
     def _take(self, ids: list[int], stopped: Callable[[], bool]) -> None:
         if not self._lines:  # the end of a last line that was told before it was known to have one
-            self._lines.append(Line(self.at.lines))
+            self._lines.append(Line(self._arrived))
         self._lines[-1].ids += ids
         self._waiting += ids
         while len(self._waiting) >= self.reader.block and not stopped():
@@ -137,6 +140,8 @@ class Session:
             wanted = min(len(line.ids) - len(line.nats), len(scores) - place)
             line.nats += scores[place : place + wanted]
             place += wanted
+            if wanted:  # a session that is saved here goes on after this line, whatever has arrived already
+                self.at.lines = line.number
 
     def _tell(self, ended: int) -> None:
         """Tell of lines that are scored, of the first so many."""
