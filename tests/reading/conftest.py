@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import adaptive
 import numpy as np
 import pytest
 from rich.console import Console
@@ -14,6 +15,7 @@ from subwords import byte_level
 
 from backstory.config import MixtureConfig, RunConfig
 from backstory.models import ComposedModel
+from backstory.reading import READERS
 from backstory.training import train
 
 
@@ -54,3 +56,10 @@ def pieces(path: Path, corpus: Path) -> Path:
     """A small byte-level tokenizer.json, as GPT-2's is."""
     byte_level((corpus / "train.txt").read_text(), 280).save(str(path))
     return path
+
+
+@pytest.fixture
+def adaptive_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small readers of `adaptive`, by name."""
+    for name, kind in adaptive.KINDS.items():
+        monkeypatch.setitem(READERS, name, kind)

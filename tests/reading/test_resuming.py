@@ -40,9 +40,8 @@ MADE: dict[str, Callable[[], Reader]] = {
 
 
 @pytest.fixture(autouse=True)
-def adaptive_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, kind in adaptive.KINDS.items():
-        monkeypatch.setitem(READERS, name, kind)
+def registered(adaptive_readers: None) -> None:
+    """Every test here may ask for the readers of `adaptive` by name."""
 
 
 @pytest.fixture

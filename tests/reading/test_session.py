@@ -21,7 +21,7 @@ import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
 from backstory.models.loading import load_run
-from backstory.reading import READERS, Sampling, generate_ids
+from backstory.reading import Sampling, generate_ids
 from backstory.reading.saved import load
 from backstory.reading.session import Line, Session, session
 from backstory.storage.lock import LOCK
@@ -34,9 +34,8 @@ TEXT = "ann saw the tea and\n\nbob took more jam\nann - sold 3.5 oil,\n\n\n  dor
 
 
 @pytest.fixture(autouse=True)
-def adaptive_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, kind in adaptive.KINDS.items():
-        monkeypatch.setitem(READERS, name, kind)
+def registered(adaptive_readers: None) -> None:
+    """Every test here may ask for the readers of `adaptive` by name."""
 
 
 @pytest.fixture

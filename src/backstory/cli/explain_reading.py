@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
+from backstory.cli.explanations import tell
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
 from backstory.config.schema import between
@@ -57,7 +58,6 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.evaluate import source
     from backstory.cli.progress import progress_bar
     from backstory.explanations import Detail, Stretch, compare_readers
-    from backstory.reading.evaluation import as_json
     from backstory.reports import check_page
 
     if given.html is not None:
@@ -76,14 +76,7 @@ def main(arguments: Sequence[str]) -> int:
             out=given.out,
             progress=progress,
         )
-    if given.html is not None:
-        write_view(result, given.html)
-    if given.json:
-        print(as_json(result))
-    elif given.html is not None:
-        print(given.html)
-    else:
-        show(result)
+    tell(result, given.html, given.json, write_view, show)
     return 0
 
 
