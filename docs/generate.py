@@ -110,6 +110,45 @@ def reproduced() -> dict[str, Callable[[], Table]]:
     return tables | {f"{name}-claims": partial(claims, name) for name in names}
 
 
+def adaptive() -> Table:
+    """The test split of the documentation of Python, read with the demo's model by each reader."""
+    rows = []
+    for name in ("read-demo-adaptive", "read-demo-cache", "read-demo-dynamic"):
+        figures = result(name).figures
+        static = figures["gains"][0]["perplexity"]
+        settings = "; ".join(
+            ", ".join(
+                f"{key} {value}" for key, value in reader["settings"].items() if value and value not in ("rms", "all")
+            )
+            for reader in figures["readers"]
+        )
+        share = f"{100 * (figures['perplexity'] / static - 1):+.1f}%" if len(figures["gains"]) > 1 else "–"
+        row = (
+            figures["reader"],
+            settings.strip("; ") or "–",
+            f"{figures['perplexity']:.2f}",
+            share,
+            verdict(figures["audit"]),
+        )
+        rows.append(row)
+    heads = ("reader", "settings, tuned on validation", "test", "against static", "audit")
+    return Table(tuple(Column(head, numeric=i in (2, 3)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def reading_speed() -> Table:
+    """Tokens per second of the readers, each size in one run."""
+    found: dict[str, dict[str, float]] = json.loads((RESULTS / "benchmark-reading.json").read_text())["rows"]
+    rows = tuple(
+        (
+            name,
+            *(cell for size in found.values() for cell in (f"{size[name]:,.0f}", f"{size['static'] / size[name]:.2f}")),
+        )
+        for name in next(iter(found.values()))
+    )
+    heads = ("reader", *(head for size in found for head in (f"{size}, tokens/s", "times static's time")))
+    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+
+
 def reliability() -> Table:
     """What was done to the program, what must hold, how often it was tried, and how often it did not hold."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "reliability.json").read_text(encoding="utf-8"))
@@ -127,12 +166,20 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "full-size": full_size,
         "base": partial(reproduction, "base"),
         "base-claims": partial(claims, "base"),
+        "dynamical": partial(reproduction, "dynamical"),
+        "dynamical-claims": partial(claims, "dynamical"),
         "reliability": reliability,
         "speed": partial(speed, "benchmark-training"),
         "speed-gpu": partial(speed, "benchmark-training-cuda"),
     },
     "docs/reliability.md": {"reliability": reliability},
     "docs/reproduce.md": reproduced(),
+    "docs/dynamical.md": {
+        "dynamical": partial(reproduction, "dynamical"),
+        "dynamical-claims": partial(claims, "dynamical"),
+        "adaptive": adaptive,
+        "reading-speed": reading_speed,
+    },
 }
 
 
