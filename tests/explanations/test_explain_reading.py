@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import runs
-from adaptive import KIND
+from bias_reader import KIND
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
