@@ -113,7 +113,7 @@ def reproduced() -> dict[str, Callable[[], Table]]:
 def adaptive() -> Table:
     """The test split of the documentation of Python, read with the demo's model by each reader."""
     rows = []
-    for name in ("read-demo-adaptive", "read-demo-cache", "read-demo-dynamic"):
+    for name in ("read-demo", "read-demo-cache", "read-demo-dynamic"):
         figures = result(name).figures
         static = figures["gains"][0]["perplexity"]
         settings = "; ".join(

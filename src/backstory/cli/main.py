@@ -22,7 +22,7 @@ VERBS = {
     "explain": "show what a model makes of a passage, word by word",
     "reproduce": "run the systems of a paper and say which of its claims hold",
     "report": "make one page of the results in run folders",
-    "reader": "test that a reader's scores are honest (audit)",
+    "reader": "prepare a run for readers that adapt (statistics, tune, train), or test that one is honest (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
     "ls": "list models, recipes, corpora, readers, experiments, explanations, grids",
