@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             given.run,
             given.split or "test",
             text=None if given.text is None else source(given.text),
-            reader=given.reader or "static",
+            reader=given.reader,
             rows=given.rows,
             precision=given.precision,
             device=given.device,

@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
             given.run,
             given.name,
             Place(given.split, given.at, given.words, given.context, text),
-            reader=given.reader or "static",
+            reader=given.reader,
             against=given.against,
             top=given.top,
             layer=given.layer,

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
             given.run,
             Stretch(given.split, given.at, given.tokens, given.context, text),
             Detail(given.block, given.smooth, given.passage, given.words),
-            reader=given.reader or "static",
+            reader=given.reader,
             against=given.against or ("static",),
             precision=given.precision,
             device=given.device,

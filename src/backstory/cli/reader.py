@@ -1,6 +1,5 @@
 """`backstory reader ...`: what adaptive readers need (statistics, tune), and the audit of any reader on the real object."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -128,6 +127,7 @@ def train(arguments: Sequence[str]) -> int:
     from backstory.reading.kinds import choose, parse_stack
     from backstory.reading.opening import open_run
     from backstory.reading.preparation import train_learned
+    from backstory.reading.stream import perplexity
 
     stack = parse_stack(given.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
@@ -141,7 +141,7 @@ def train(arguments: Sequence[str]) -> int:
         if len(told) % 10 == 0:
             mean = sum(told[-10:]) / 10
             print(
-                f"{tokens:>9,} tokens  perplexity of the last ten pieces {math.exp(min(mean, 700)):8.2f}",
+                f"{tokens:>9,} tokens  perplexity of the last ten pieces {perplexity(mean):8.2f}",
                 flush=True,
             )
 
@@ -155,11 +155,13 @@ def train(arguments: Sequence[str]) -> int:
 
 def describe_tuned(tuned: "Tuned") -> str:
     """The best points of a search in lines for a person."""
+    from backstory.reading.stream import perplexity
+
     whole = sorted(
         ((t.nats, t.settings) for t in tuned.trials if t.tokens == tuned.tokens and t.nats), key=lambda t: t[0]
     )
     varied = [k for k in whole[0][1] if len({repr(t.settings[k]) for t in tuned.trials}) > 1]
-    lines = [f"  {math.exp(min(n, 700)):9.2f}  " + "  ".join(f"{k} {s[k]}" for k in varied) for n, s in whole[:10]]
+    lines = [f"  {perplexity(n):9.2f}  " + "  ".join(f"{k} {s[k]}" for k in varied) for n, s in whole[:10]]
     head = f"perplexity of {tuned.tokens:,} tokens, best of {len(tuned.trials)} settings ({len(whole)} read to the end)"
     return "\n".join([head, *lines])
 
@@ -173,7 +175,7 @@ def audit(arguments: Sequence[str]) -> int:
     from backstory.reading.kinds import parse_stack, stack_name
     from backstory.reading.opening import open_run
 
-    reader = given.reader or "static"
+    reader = given.reader
     opened = open_run(given.run, given.split, reader=reader, device=given.device, data_dir=given.data_dir)
     with progress_bar(f"auditing on {given.split}") as progress:
         _, report = read_audited(opened, given.rows, given.places, [Count(progress, len(opened.split.ids))])

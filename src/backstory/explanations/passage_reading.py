@@ -11,6 +11,7 @@ from backstory.explanations.subject import Subject
 from backstory.explanations.words import Span, shown
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
+from backstory.reading.stream import perplexity
 from backstory.reading.tokens import TokenScores, token_scores
 from backstory.reports.passage import Numbers
 from backstory.text import Vocabulary
@@ -69,7 +70,7 @@ def summed(spans: Sequence[Span], values: np.ndarray) -> np.ndarray:
 def figures_of(subject: Subject, nats: np.ndarray) -> dict[str, float]:
     """The figures of a passage that result files name."""
     per_token = float(nats.sum()) / subject.spans[-1].end
-    return {"nats_per_token": per_token, "perplexity": math.exp(min(per_token, 700))}
+    return {"nats_per_token": per_token, "perplexity": perplexity(per_token)}
 
 
 def candidates_of(vocabulary: Vocabulary, scores: TokenScores, place: int) -> tuple[tuple[str, float], ...]:

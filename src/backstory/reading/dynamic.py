@@ -155,20 +155,20 @@ class DynamicEvaluation(Reader):
 
     def predict(self, tokens: Tensor) -> Prediction:
         # The graph of a block that is a whole segment serves the step as well.
-        learns = not self._waiting and tokens.shape[1] >= self.settings.segment
-        with torch.set_grad_enabled(learns), self.precision.context(tokens.device), cached():
-            prediction, self._next = self._read(tokens, self._state)
+        with torch.set_grad_enabled(self._whole(tokens)), self.precision.context(tokens.device), cached():
+            prediction, self._next = self.weights.model(tokens, self._state)
         self._block = tokens, prediction
         return prediction
 
-    def _read(self, tokens: Tensor, state: State) -> tuple[Prediction, State]:
-        return self.weights.model(tokens, state)
+    def _whole(self, tokens: Tensor) -> bool:
+        """Whether a block is a segment by itself."""
+        return not self._waiting and tokens.shape[1] >= self.settings.segment
 
     def observe(self, targets: Tensor) -> None:
         if self._block is None:  # nothing was predicted since the last time
             return
         (tokens, prediction), self._block = self._block, None
-        whole = not self._waiting and tokens.shape[1] >= self.settings.segment
+        whole = self._whole(tokens)
         self._waiting.append((tokens, targets))
         if sum(t.shape[1] for t, _ in self._waiting) >= self.settings.segment:
             self._step(prediction if whole else None)
@@ -179,9 +179,8 @@ class DynamicEvaluation(Reader):
         """Move the weights by the gradient of what waits, of which the prediction is known if its graph is there."""
         tokens, targets = (torch.cat(parts, 1) for parts in zip(*self._waiting, strict=True))
         with torch.enable_grad(), self.precision.context(tokens.device), cached():
-            if prediction is None:
-                prediction = self._read(tokens, self._begun)[0]
-            loss = -prediction.log_prob(targets).mean()
+            found: Prediction = self.weights.model(tokens, self._begun)[0] if prediction is None else prediction
+            loss = -found.log_prob(targets).mean()
         self.learn(loss.detach(), self.weights.gradients(loss))
 
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:

@@ -19,7 +19,7 @@ from backstory.reading.per_token import Each, check_per_token, per_token_file
 from backstory.reading.reader import StaticReader
 from backstory.reading.resuming import SAVE_EVERY, Legs, legs
 from backstory.reading.saved import read_by
-from backstory.reading.stream import Block, Reading, block_count
+from backstory.reading.stream import Block, Reading, block_count, perplexity
 from backstory.storage.provenance import check_place, write_result
 from backstory.text import Split, Vocabulary, lossless, unknown_tokens
 
@@ -110,7 +110,7 @@ def evaluate(
                 layer.as_dict() | made.facts() for layer, made in zip(opened.layers, opened.stack(), strict=True)
             ],
             "gains": [
-                {"name": n, "nats_per_token": v, "perplexity": _exp(v)} for n, v in zip(names, nats, strict=True)
+                {"name": n, "nats_per_token": v, "perplexity": perplexity(v)} for n, v in zip(names, nats, strict=True)
             ],
             "after": after,
             "unit": vocabulary.tokenizer.unit,
@@ -214,18 +214,14 @@ def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, A
         "tokens": reading.tokens,
         "unknown_tokens": unknown_tokens(vocabulary, split),
         "nats_per_token": reading.nats,
-        "perplexity": _exp(reading.nats),
+        "perplexity": perplexity(reading.nats),
         "bits_per_token": bits,
         "bits_per_character": total / math.log(2) / split.characters if whole else None,
         "bits_per_byte": total / math.log(2) / split.bytes if whole else None,
         "words": None if per_word is None else split.words,
         "nats_per_word": per_word,
-        "perplexity_per_word": None if per_word is None else _exp(per_word),
+        "perplexity_per_word": None if per_word is None else perplexity(per_word),
     }
-
-
-def _exp(nats: float) -> float:
-    return math.exp(min(nats, 700))
 
 
 def as_json(result: dict[str, Any]) -> str:

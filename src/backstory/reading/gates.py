@@ -93,10 +93,7 @@ class Gated:
         place, grad, delta = piece.place, piece.grad, piece.delta
         c = self.network(self.features(grad, delta, place), self.loss, piece.tensor).exp()
         decay = (self.base.decay[place] * c[1]).clamp_(max=1.0)
+        displace(delta, grad * c[0], decay, self.base.rate[place])
         if self.static is not None:
             back = (self.base.decay[place] * c[2]).clamp_(max=1.0)
-            pull = (back - decay) * self.static[place]
-            displace(delta, grad * c[0], decay, self.base.rate[place])
-            delta.add_(pull)
-        else:
-            displace(delta, grad * c[0], decay, self.base.rate[place])
+            delta.add_((back - decay) * self.static[place])

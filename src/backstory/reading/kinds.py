@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from backstory.reading.cache import NeuralCache
 from backstory.reading.dynamic import DynamicEvaluation, search_factors
 from backstory.reading.learned import LearnedReader, load_learned
 from backstory.reading.reader import Reader, StaticReader
-from backstory.reading.statistics import load_statistics
+from backstory.reading.statistics import Statistics, load_statistics
 from backstory.storage.atomic import write_atomically
-from backstory.storage.documents import conforms, parse
+from backstory.storage.documents import has_fields, parse
 
 SAVED = "readers"
 """Folder of a run that holds what readers have learned or were given: settings, statistics."""
@@ -39,6 +39,14 @@ class Ground:
     precision: Precision
     inner: Reader | None = None
     """The reader that it goes around; None for those that read with the model itself."""
+    loaded: dict[str, Statistics] = field(default_factory=dict)
+    """The run's statistics that were asked for already, by the weights they are of."""
+
+    def statistics(self, moving: str) -> Statistics:
+        """The run's statistics of the weights that move, read from its folder once. Raises UserError."""
+        if moving not in self.loaded:
+            self.loaded[moving] = load_statistics(self.run.folder / SAVED, self.run.model, moving, self.run.folder)
+        return self.loaded[moving]
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,14 @@ class ReaderKind:
 
 
 def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
-    run, needed = ground.run, settings.rule == "rms"
-    found = load_statistics(run.folder / SAVED, run.model, settings.moving, run.folder) if needed else None
-    return DynamicEvaluation(run.model, settings, found, ground.precision)
+    found = ground.statistics(settings.moving) if settings.rule == "rms" else None
+    return DynamicEvaluation(ground.run.model, settings, found, ground.precision)
 
 
 def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
     run = ground.run
     learned = load_learned(run.folder / SAVED, settings.network, run.model, run.folder)
-    statistics = load_statistics(run.folder / SAVED, run.model, learned.base.moving, run.folder)
-    return LearnedReader(run.model, learned, statistics, ground.precision, settings)
+    return LearnedReader(run.model, learned, ground.statistics(learned.base.moving), ground.precision, settings)
 
 
 def _cache(ground: Ground, settings: CacheSettings) -> Reader:
@@ -252,9 +258,7 @@ def _saved(run: LoadedRun, name: str) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}); remove it, or tune again with `backstory reader tune`") from None
     wanted = {"weights": str, "tuned_on": str, "settings": dict[str, Any], "search": dict[str, Any]}
-    if not conforms(document, dict[str, Any]) or document.keys() != wanted.keys():
-        raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
-    if not all(conforms(document[key], hint) for key, hint in wanted.items()):
+    if not has_fields(document, wanted):
         raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
     if document["weights"] != weights_hash(run.model):
         raise UserError(f"{path} was tuned for other weights than {run.folder} has now; remove it, or tune again")

@@ -16,7 +16,7 @@ from backstory.reading.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.reading.gates import FADING, Features, Gated, GateNetwork
 from backstory.reading.statistics import Statistics
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
-from backstory.storage.documents import conforms
+from backstory.storage.documents import has_fields
 
 NAME = "gates"
 
@@ -141,21 +141,16 @@ def load_learned(folder: Path, name: str, model: LanguageModel, run: Path) -> Le
         found = read_checkpoint(path)
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; {again}") from None
-    document, tensors = found.documents.get(NAME), found.tensors.get(NAME)
-    hints: dict[str, Any] = {
+    document: Any = found.documents.get(NAME)
+    tensors = found.tensors.get(NAME)
+    hints = {
         "weights": str,
         "base": dict[str, Any],
         "gates": dict[str, Any],
         "spread": list[float],
         "how": dict[str, Any],
     }
-    if (
-        tensors is None
-        or not isinstance(document, dict)
-        or document.keys() != hints.keys()
-        or not all(conforms(document[key], hint) for key, hint in hints.items())
-        or len(document["spread"]) != 2
-    ):
+    if tensors is None or not has_fields(document, hints) or len(document["spread"]) != 2:
         raise UserError(f"{path} holds no meta-learner of this version; {again}")
     if document["weights"] != weights_hash(model):
         raise UserError(f"{path} was trained for other weights than {run} has now; {again}")

@@ -48,7 +48,7 @@ class Unrolled:
     """For each tensor of the model: its number, which of the n lie in it, and where in it."""
     most: int
     """Updates that are kept, the last ones."""
-    updates: deque["Made"] = field(default_factory=deque)
+    updates: deque[Made] = field(default_factory=deque)
 
 
 def follow(weights: MovingWeights, offset: int, every: int, most: int) -> Unrolled:
@@ -95,11 +95,10 @@ def backward(reader: LearnedReader, unrolled: Unrolled, scale: float) -> None:
         gates = c.detach().exp()
         pull = decay * gates[1]
         # Of min(1, r) the derivative is 0 where it is at its bound.
-        d_pull = torch.where(pull < 1, -adjoint * delta * pull, 0.0)
-        d_c = [-adjoint * grad * rate * gates[0], d_pull]
+        pulled = delta if static is None else delta + static
+        d_c = [-adjoint * grad * rate * gates[0], torch.where(pull < 1, -adjoint * pulled * pull, 0.0)]
         if static is not None:
             flush = decay * gates[2]
-            d_c[1] = torch.where(pull < 1, -adjoint * (delta + static) * pull, 0.0)
             d_c.append(torch.where(flush < 1, adjoint * static * flush, 0.0))
         if back:  # nothing that was read depends on the last update
             c.backward(torch.stack(d_c) * scale)

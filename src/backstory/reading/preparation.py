@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,16 @@ def tune_reader(
     precision, start = opened.reader.precision, chosen[-1].settings
     ids, first = opened.split.ids[:tokens], opened.dataset.vocabulary.start
 
-    def make(settings: Any) -> Reader:
-        return kind.make(Ground(opened.run, precision), settings)
+    ground = Ground(opened.run, precision)  # one for all, so that what it has loaded serves every trial
 
     if kind.steps is None:
         # What was typed is held: of a cache all the rest is tried, whatever it is.
         lists = {name: [getattr(start, name)] for name in given_settings(stack[-1])} | lists
         tuned = _tuned_cache(build(chosen[:-1], opened.run, precision), ids, first, lists, progress)
     else:
-        tuned = tune(make, start, ids, first, factors=kind.steps(start), grid=lists, progress=progress)
+        tuned = tune(
+            partial(kind.make, ground), start, ids, first, factors=kind.steps(start), grid=lists, progress=progress
+        )
     search = {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "trials": [asdict(t) for t in tuned.trials]}
     on = f"the first {len(ids):,} tokens of {split}"
     return save_settings(opened.run, stack, tuned.best, on, search), tuned

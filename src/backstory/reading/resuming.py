@@ -15,7 +15,7 @@ from backstory.reading.saved import PREFIX, Saved, check_same, load, save, sweep
 from backstory.reading.stream import Position, Reading, read
 from backstory.storage.atomic import sweep_temporaries
 from backstory.storage.checkpoint import remove_checkpoints
-from backstory.storage.documents import conforms
+from backstory.storage.documents import has_fields
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT
 
@@ -58,9 +58,9 @@ class Legs:
             return
         check_same(self._found, self._by())
         at = self._found.at
-        if at.keys() != AT.keys() or not all(conforms(at[name], hint) for name, hint in AT.items()):
+        if not has_fields(at, AT) or not has_fields(at["position"], get_type_hints(Position)):
             raise self._damaged()
-        if not all(_fits(Reading, done) for done in at["done"].values()) or not _fits(Position, at["position"]):
+        if not all(has_fields(done, get_type_hints(Reading)) for done in at["done"].values()):
             raise self._damaged()
         self._done = at["done"]
 
@@ -103,14 +103,6 @@ class Legs:
         """How many tokens had been read when what is taken up was saved."""
         done = sum(leg["tokens"] for leg in self._done.values())
         return done + (self._found.at["position"]["tokens"] if self._found is not None else 0)
-
-
-def _fits(kind: type, values: Any) -> bool:
-    """Whether plain values are the fields of a dataclass."""
-    hints = get_type_hints(kind)
-    return (
-        isinstance(values, dict) and values.keys() == hints.keys() and all(conforms(values[k], hints[k]) for k in hints)
-    )
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from backstory.storage.checkpoint import (
     rotate_checkpoints,
     write_checkpoint,
 )
-from backstory.storage.documents import conforms
+from backstory.storage.documents import conforms, has_fields
 from backstory.storage.trees import pack, unpack
 
 FORMAT = 1
@@ -106,8 +106,7 @@ def load(folder: Path) -> Saved | None:
 
 
 def _checked(found: Checkpoint, document: dict[str, Any]) -> Saved:
-    whole = document.keys() == DOCUMENT.keys() and all(conforms(document[k], hint) for k, hint in DOCUMENT.items())
-    if not whole or found.tensors.keys() != {"reader"}:
+    if not has_fields(document, DOCUMENT) or found.tensors.keys() != {"reader"}:
         raise UserError(f"{found.path} is damaged: it is not a saved reading; remove it and start again")
     return Saved(found.path, document["by"], document["at"], document["tree"], found.tensors["reader"])
 
@@ -167,7 +166,7 @@ def _layers(saved: Saved) -> tuple[Chosen, ...]:
         raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
     layers = []
     for layer in named:
-        if layer.keys() != {"name", "settings"} or not conforms(layer["settings"], dict[str, Any]):
+        if not has_fields(layer, {"name": Any, "settings": dict[str, Any]}):
             raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
         if layer["name"] not in READERS:
             raise UserError(f"{saved.path} was saved with the reader {layer['name']}, which this version has not")

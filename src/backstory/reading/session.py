@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +21,7 @@ from backstory.reading.resuming import SAVE_EVERY
 from backstory.reading.saved import Saved, load, open_saved, read_by, save, sweep
 from backstory.reading.stream import Block, read
 from backstory.storage.atomic import TEMPORARY
-from backstory.storage.documents import conforms
+from backstory.storage.documents import has_fields
 from backstory.storage.lock import LOCK, locked
 from backstory.text import Vocabulary
 from backstory.text.arriving import arriving
@@ -235,9 +235,8 @@ def _found(folder: Path, resume: bool) -> Saved | None:
 
 def standing(saved: Saved, vocabulary: Vocabulary) -> Standing:
     """Where a saved session stands. Raises UserError where that is no session of this vocabulary."""
-    hints: dict[str, Any] = get_type_hints(Standing)
     at = saved.at
-    if at.keys() != hints.keys() or not all(conforms(at[name], hint) for name, hint in hints.items()):
+    if not has_fields(at, get_type_hints(Standing)):
         raise UserError(f"{saved.path} is no saved session; choose another folder with --session")
     if not 0 <= at["last"] < len(vocabulary) or min(at.values()) < 0:
         raise UserError(f"{saved.path} is damaged: it stands nowhere; remove it and start again")

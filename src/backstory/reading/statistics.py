@@ -7,7 +7,7 @@ consolidation (Kirkpatrick et al. 2017).
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from backstory.models.loading import check_tensors, weights_hash
 from backstory.reading.stream import block_count, blocks
 from backstory.reading.weights import MovingWeights
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
-from backstory.storage.documents import conforms
+from backstory.storage.documents import has_fields
 
 NAME = "statistics"
 EVERY = 10
@@ -188,13 +188,7 @@ def load_statistics(folder: Path, model: LanguageModel, moving: str, run: Path) 
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; {again}") from None
     document: Any = found.documents.get(NAME)
-    hints = Collected.__annotations__
-    if (
-        not conforms(document, dict[str, Any])
-        or document.keys() != hints.keys()
-        or not all(conforms(document[key], hint) for key, hint in hints.items())
-        or found.tensors.keys() != {"mean_square", "information"}
-    ):
+    if not has_fields(document, get_type_hints(Collected)) or found.tensors.keys() != {"mean_square", "information"}:
         raise UserError(f"{path} holds no statistics of this version; {again}")
     if document["weights"] != weights_hash(model):
         raise UserError(f"{path} are statistics of other weights than {run} has now; {again}")

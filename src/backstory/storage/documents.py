@@ -4,6 +4,7 @@ import json
 import math
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 MOST = 2_000_000
@@ -44,6 +45,15 @@ def _whole(text: str) -> int:
     if len(text) > 300:
         raise ValueError("a number of hundreds of digits")
     return int(text)
+
+
+def has_fields(value: Any, hints: Mapping[str, Any]) -> bool:
+    """Whether a parsed value is a mapping with just these keys, and the values of each are of its type."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == hints.keys()
+        and all(conforms(value[key], hint) for key, hint in hints.items())
+    )
 
 
 def conforms(value: Any, hint: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backstory.config.errors import UserError
-from backstory.storage.documents import conforms
+from backstory.storage.documents import conforms, has_fields
 from backstory.text.pieces import Pieces
 from backstory.text.tokenizers import BUILT_IN, END, UNKNOWN, Tokenizer
 
@@ -87,7 +87,7 @@ class Vocabulary:
         """The vocabulary that `to_json` described. Raises UserError for anything else."""
         named: Any = data.get("tokenizer")
         told = {k: v for k, v in data.items() if k != "tokenizer"}
-        if told.keys() != _STORED.keys() or not all(conforms(told[name], hint) for name, hint in _STORED.items()):
+        if not has_fields(told, _STORED):
             raise UserError(_DAMAGED)
         if not conforms(named, dict[str, str]) or not {"name"} <= named.keys() <= {"name", "json"}:
             raise UserError(_DAMAGED)
