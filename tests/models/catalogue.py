@@ -6,7 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, SoftmaxConfig
+from backstory.config import (
+    EmbeddingConfig,
+    GateConfig,
+    LSTMConfig,
+    MixtureConfig,
+    ModelConfig,
+    SecondSoftmaxConfig,
+    SoftmaxConfig,
+    SpanBufferConfig,
+)
 from backstory.models import (
     Activations,
     Blend,
@@ -37,6 +46,20 @@ def lstm(head: SoftmaxConfig | MixtureConfig | None = None, **core: Any) -> Comp
     return build_model(ModelConfig(EmbeddingConfig(6, 0.1), config, head or SoftmaxConfig()), TYPES)
 
 
+def buffered(head: SoftmaxConfig | MixtureConfig | None = None, **settings: Any) -> ComposedModel:
+    """The same with a span buffer of three spans of two words, or of what is asked for."""
+    given: dict[str, Any] = {"size": 6, "span": 2, "dropout": 0.2, "gate": GateConfig(training_temperature=5.0)}
+    core = LSTMConfig(layers=2, hidden=8, input_dropout=0.2, layer_dropout=0.2, output_dropout=0.2, weight_drop=0.3)
+    buffer = SpanBufferConfig(**given | settings)
+    return build_model(ModelConfig(EmbeddingConfig(6, 0.1), core, head or SoftmaxConfig(), buffer), TYPES)
+
+
+def second_softmax() -> ComposedModel:
+    """The same with a second softmax."""
+    core, buffer = LSTMConfig(layers=1, hidden=8), SecondSoftmaxConfig(dropout=0.2)
+    return build_model(ModelConfig(EmbeddingConfig(6, 0.1), core, SoftmaxConfig(), buffer), TYPES)
+
+
 MODELS: dict[str, Callable[[], LanguageModel]] = {
     "lstm": lstm,
     "lstm, mixture": lambda: lstm(MIXTURE),
@@ -45,6 +68,16 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "lstm, untied and wider than the embedding": lambda: lstm(SoftmaxConfig(tied=False), output=7),
     "lstm, no bias": lambda: lstm(SoftmaxConfig(bias=False)),
     "lstm, one layer": lambda: lstm(layers=1),
+    "second softmax": second_softmax,
+    "span buffer": buffered,
+    "span buffer, mixture": lambda: buffered(MIXTURE),
+    "span buffer, present": lambda: buffered(ends="present", vectors="minus-before", attention="bilinear"),
+    "span buffer, words": lambda: buffered(vectors="words", attention="linear"),
+    "span buffer, longer than its segments": lambda: buffered(size=20, span=4, vectors="end", residual=True),
+    "span buffer, what followed": lambda: buffered(values="following", attention="bilinear"),
+    "span buffer, grid": lambda: buffered(slots="grid", span=3),
+    "span buffer, grid, bilinear": lambda: buffered(slots="grid", attention="bilinear", vectors="minus-before"),
+    "span buffer, grid, present": lambda: buffered(slots="grid", size=20, span=4, ends="present"),
 }
 
 HEADS: dict[str, Callable[[torch.nn.Parameter], Head]] = {

@@ -3,11 +3,16 @@
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
     EmbeddingConfig,
+    GateConfig,
     LSTMConfig,
     MixtureConfig,
     ModelConfig,
+    NoBufferConfig,
+    RewardConfig,
     RunConfig,
+    SecondSoftmaxConfig,
     SoftmaxConfig,
+    SpanBufferConfig,
     TextConfig,
     TrainingConfig,
 )
@@ -15,12 +20,17 @@ from backstory.config.strict import from_dict, from_yaml, to_dict, to_yaml, vali
 
 __all__ = [
     "EmbeddingConfig",
+    "GateConfig",
     "LSTMConfig",
     "MixtureConfig",
     "ModelConfig",
+    "NoBufferConfig",
     "NonFiniteError",
+    "RewardConfig",
     "RunConfig",
+    "SecondSoftmaxConfig",
     "SoftmaxConfig",
+    "SpanBufferConfig",
     "TextConfig",
     "TrainingConfig",
     "UserError",

@@ -91,12 +91,95 @@ class MixtureConfig:
 
 
 @dataclass(frozen=True)
+class GateConfig:
+    """The policy between the two predictions: (lambda, 1 - lambda) = softmax(W_g h / T)."""
+
+    training_temperature: float = between(100.0, 0.0, above=True)
+    """T of the likelihood in training; 1: no annealing."""
+    temperature: float = between(0.1, 0.0, above=True)
+    """T in evaluation."""
+    rate: float = between(1.0, 0.0)
+    """Learning rate of W_g, times the model's; 0: it stays as it was made, lambda near one half."""
+    after: int = between(0, 0)
+    """Epochs before W_g begins to learn."""
+
+
+@dataclass(frozen=True)
+class NoBufferConfig:
+    """One prediction, the head's."""
+
+    kind: Literal["none"] = "none"
+    """The kind of second prediction."""
+
+
+@dataclass(frozen=True)
+class SpanBufferConfig:
+    """A second prediction from an attention over spans of the states before (the span-based neural buffer)."""
+
+    kind: Literal["span-buffer"] = "span-buffer"
+    """The kind of second prediction."""
+    size: int = between(2048, 1)
+    """B, how many words back the buffer reaches; a multiple of `span`."""
+    span: int = between(8, 1)
+    """L, words of a span."""
+    vectors: Literal["minus", "minus-before", "end", "words"] = "minus"
+    """A span from i-L+1 to i is h_i - h_{i-L+1} (minus, as printed), h_i - h_{i-L} (minus-before), h_i (end); or every word is
+    a span of its own, h_i (words)."""
+    slots: Literal["sliding", "grid"] = "sliding"
+    """Spans are counted back from the present word, or begin at multiples of L from the start of the text, which takes an
+    L-th of the memory."""
+    ends: Literal["previous", "present"] = "previous"
+    """The last span ends at h_{t-1}, as printed, or at h_t."""
+    attention: Literal["additive", "linear", "bilinear"] = "additive"
+    """v tanh(W_h h + W_s s), v (W_h h + W_s s) as printed (then h has no say), or h W s."""
+    attention_size: int | None = between(None, 1)
+    """Rows of W_h and W_s; none: the size of h."""
+    values: Literal["spans", "following"] = "spans"
+    """What is attended to: the spans, or the vectors of the words that followed them."""
+    residual: bool = False
+    """The second prediction is of xi + h, not of xi alone."""
+    dropout: float = probability(0.0)
+    """Locked dropout on what the second prediction is of."""
+    gate: GateConfig = field(default_factory=GateConfig)
+
+
+@dataclass(frozen=True)
+class SecondSoftmaxConfig:
+    """A second prediction from tanh(W h + b): the span buffer's control, with the same gate and no memory."""
+
+    kind: Literal["second-softmax"] = "second-softmax"
+    """The kind of second prediction."""
+    dropout: float = probability(0.0)
+    """Locked dropout on what the second prediction is of."""
+    gate: GateConfig = field(default_factory=GateConfig)
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A language model by its parts."""
 
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     core: LSTMConfig = field(default_factory=LSTMConfig)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
+    buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """The intrinsic reward r = f(min((q / p)^kappa, a) - b) of the gate, f(z) = z, or beta z below 0."""
+
+    weight: float = between(0.0, 0.0)
+    """eta, the share of -r log lambda in the loss; 0: no reward."""
+    power: float = between(5.0, 0.0, above=True)
+    """kappa"""
+    ceiling: float = between(10.0, 0.0, above=True)
+    """a, the largest ratio that counts."""
+    baseline: float = between(1.0, 0.0)
+    """b"""
+    slope: float = between(3.0, 0.0)
+    """beta, how much more a penalty counts."""
+    floor: float = between(-10.0, -1000.0, 0.0)
+    """The lowest log lambda that is penalised: below it a penalty would grow without bound."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +228,7 @@ class TrainingConfig:
     """AR, alpha: weight of the mean square of the last layer's dropped output."""
     temporal_l2: float = between(1.0, 0.0)
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
     validation_rows: int = between(10, 1)
     """Rows in which the validation text is read after each epoch (1: exactly as `evaluate` reads it, and slow)."""
     save_minutes: float = between(10.0, 0.0, above=True)

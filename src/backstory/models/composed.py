@@ -1,10 +1,11 @@
-"""A language model composed of its parts: embedding -> core -> head."""
+"""A language model composed of its parts: embedding -> core -> head -> second prediction."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backstory.config import MixtureConfig, ModelConfig, SoftmaxConfig, UserError
+from backstory.config import MixtureConfig, ModelConfig, NoBufferConfig, SoftmaxConfig, SpanBufferConfig, UserError
+from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
 from backstory.models.contract import LanguageModel
 from backstory.models.cores import LSTM, Core
 from backstory.models.dropout import word_dropout
@@ -28,11 +29,11 @@ class WordEmbedding(nn.Module):
 
 
 class ComposedModel(LanguageModel):
-    """Any core with any head."""
+    """Any core with any head, and with any second prediction beside the head's or none."""
 
-    def __init__(self, embedding: WordEmbedding, core: Core, head: Head) -> None:
+    def __init__(self, embedding: WordEmbedding, core: Core, head: Head, gated: Gated | None = None) -> None:
         super().__init__()
-        self.embedding, self.core, self.head = embedding, core, head
+        self.embedding, self.core, self.head, self.gated = embedding, core, head, gated
         self.capabilities = core.capabilities
 
     @property
@@ -40,13 +41,19 @@ class ComposedModel(LanguageModel):
         return self.embedding.weight.shape[0]
 
     def start(self, batch_size: int) -> State:
-        return self.core.start(batch_size)
+        core = self.core.start(batch_size)
+        return core if self.gated is None else GatedState(core, self.gated.second.start(batch_size))
 
-    def forward(self, tokens: Tensor, state: State) -> tuple[Prediction, State]:
+    def forward(self, tokens: Tensor, state: State, foreign: bool = False) -> tuple[Prediction, State]:
+        """With `foreign` the buffer of every row is another row's: what it gains then is no memory of the text."""
         embedded = self.embedding(tokens)
-        output = self.core(embedded, state)
+        output = self.core(embedded, state if self.gated is None else state.core)
         activations = Activations(embedded, output.layers, output.dropped, output.dropped)
-        return self.head(output.dropped, activations), output.state
+        p = self.head(output.dropped, activations)
+        if self.gated is None:
+            return p, output.state
+        blend, second = self.gated(p, self.head, tokens, self.embedding.weight, state.second, foreign)
+        return blend, GatedState(output.state, second)
 
 
 def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
@@ -60,7 +67,16 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
         head: Head = MixtureHead(config.head, embedding.weight, core.output_size)
     else:
         head = SoftmaxHead(config.head, embedding.weight, core.output_size)
-    return ComposedModel(embedding, core, head)
+    return ComposedModel(embedding, core, head, _build_gated(config, core.output_size))
+
+
+def _build_gated(config: ModelConfig, size: int) -> Gated | None:
+    buffer = config.buffer
+    if isinstance(buffer, NoBufferConfig):
+        return None
+    if isinstance(buffer, SpanBufferConfig):
+        return Gated(buffer, SpanBuffer(buffer, size, config.embedding.size), size)
+    return Gated(buffer, SecondSoftmax(size), size)
 
 
 def _build_core(config: ModelConfig) -> Core:

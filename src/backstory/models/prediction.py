@@ -141,24 +141,27 @@ class Blend(Prediction):
     gate_logits: Tensor
     """(B, T, 2); the first is q's, as in the span buffer's policy. Minus infinity shuts a part off exactly."""
     temperature: float = 1.0
+    attention: Tensor | None = None
+    """(B, T, N): what q attended to, where it is one of a buffer's spans; for looking at."""
 
-    def _log_gates(self) -> tuple[Tensor, Tensor]:
+    def log_gates(self) -> tuple[Tensor, Tensor]:
         """log lambda and log (1 - lambda), each (B, T)."""
         log_q, log_p = _wide_log_softmax(self.gate_logits / self.temperature).unbind(2)
         return log_q, log_p
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        log_q, log_p = self._log_gates()
+        log_q, log_p = self.log_gates()
         return torch.logaddexp(log_p + self.p.log_prob(targets), log_q + self.q.log_prob(targets))
 
     def log_probs(self) -> Tensor:
-        log_q, log_p = self._log_gates()
+        log_q, log_p = self.log_gates()
         return torch.logaddexp(log_p[..., None] + self.p.log_probs(), log_q[..., None] + self.q.log_probs())
 
     def select(self, rows: Tensor, times: Tensor) -> "Blend":
         p, q = self.p.select(rows, times), self.q.select(rows, times)
         gates = self.gate_logits[rows, times].unsqueeze(1)
-        return replace(self, activations=self._selected(rows, times), p=p, q=q, gate_logits=gates)
+        attention = None if self.attention is None else self.attention[rows, times].unsqueeze(1)
+        return replace(self, activations=self._selected(rows, times), p=p, q=q, gate_logits=gates, attention=attention)
 
     def parts(self) -> dict[str, Any]:
         return {"p": self.p, "q": self.q, "gate_logits": self.gate_logits, "temperature": self.temperature}

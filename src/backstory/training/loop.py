@@ -15,6 +15,7 @@ from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
 from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
+from backstory.reading.policy import PolicyWatch
 from backstory.storage.checkpoint import (
     DamagedCheckpoint,
     drop_checkpoint,
@@ -39,8 +40,8 @@ from backstory.training.display import Display
 from backstory.training.distributed import Ranks
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, Recorded
-from backstory.training.objectives import Likelihood
-from backstory.training.optimizers import WeightAverage, build_optimizer
+from backstory.training.objectives import build_objective
+from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.run_folder import RunFolder, config_hash
 from backstory.training.stopping import StopRequest
 
@@ -65,8 +66,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         settings = self.config.training
-        self.objective = Likelihood(settings.activation_l2, settings.temporal_l2)
-        self.optimizer = build_optimizer(self.model.parameters(), settings)
+        self.objective = build_objective(self.config)
+        self.optimizer = build_optimizer(parameter_groups(self.model), settings)
         self.parameters: list[nn.Parameter] = list(self.model.parameters())
         self.average: WeightAverage | None = None
         self.progress = Progress()
@@ -232,7 +233,8 @@ class Trainer:
             told = ", ".join(f"{name} {value}" for name, value in zip(figures, values, strict=True))
             raise self._broken_down(f"step {self.progress.step + 1}: {told}; stopped before the update")
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group.get("scale", 1.0)  # a part of the model may have a rate of its own
+            # A part of the model may have a rate of its own, and begin to learn later.
+            group["lr"] = rate * group.get("scale", 1.0) * (self.progress.epoch > group.get("after", 0))
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
@@ -265,7 +267,7 @@ class Trainer:
         progress, settings = self.progress, self.config.training
         averaging = self.average is not None and self.average.count > 0
         began = time.perf_counter()
-        nats, best = self._validate()
+        nats, policy, best = self._validate()
         progress.seconds += time.perf_counter() - began
         figures = _means(progress.epoch_sums, progress.epoch_tokens)
         values: dict[str, Any] = {
@@ -281,6 +283,7 @@ class Trainer:
             "tokens_per_second": round(progress.epoch_tokens / progress.epoch_seconds, 1),
             "best": best,
             **figures,
+            **({} if policy is None else {"policy": policy}),
         }
         log.write("epoch", **values)
         display.epoch(values)
@@ -289,11 +292,15 @@ class Trainer:
             self.average = WeightAverage(self.parameters)
         self._enter_stage()
 
-    def _validate(self) -> tuple[float, bool]:
-        """Mean nats on the validation split, with the averaged weights if there are any; saves them if they are the best."""
+    def _validate(self) -> tuple[float, dict[str, Any] | None, bool]:
+        """Mean nats on the validation split, with the averaged weights if there are any; saves them if they are the best.
+
+        Of a model with two predictions also what its gate makes of them.
+        """
         progress = self.progress
         with self.average.applied() if self.average is not None else nullcontext():
-            nats = self.ranks.of_first(self._read_valid() if self.ranks.first else math.nan)
+            nats, policy = self._read_valid() if self.ranks.first else (math.nan, None)
+            nats = self.ranks.of_first(nats)
             if math.isnan(nats):
                 raise self._broken_down(f"epoch {progress.epoch}: the validation loss is nan")
             best = progress.best_nats is None or nats < progress.best_nats
@@ -301,16 +308,18 @@ class Trainer:
                 progress.best_nats, progress.best_epoch = nats, progress.epoch
                 if self.ranks.first:
                     self._save_best()
-        return nats, best
+        return nats, policy, best
 
-    def _read_valid(self) -> float:
-        """Mean nats of the validation split with the weights as they are; nan where they broke down."""
+    def _read_valid(self) -> tuple[float, dict[str, Any] | None]:
+        """Mean nats of the validation split with the weights as they are, nan where they broke down; figures of the gate."""
         reader, words = StaticReader(self.model, self.precision), self.dataset.vocabulary
         ids, side_by_side = self.dataset.splits["valid"].ids, self.config.training.validation_rows
+        watch = None if self.model.gated is None else PolicyWatch(self.precision, self.config.training.reward)
         try:
-            return read(reader, ids, words.start, rows=side_by_side).nats
+            nats = read(reader, ids, words.start, rows=side_by_side, each=watch).nats
         except NonFiniteError:  # told with the epoch and what to do
-            return math.nan
+            return math.nan, None
+        return nats, None if watch is None else watch.figures()
 
     def _enter_stage(self) -> None:
         """Go on to fine-tuning, or to the end, where it is due."""
@@ -331,7 +340,7 @@ class Trainer:
             raise UserError(
                 f"{error}; fine-tuning has no weights to begin from: start again with --overwrite"
             ) from None
-        self.optimizer = build_optimizer(self.parameters, self.config.training)
+        self.optimizer = build_optimizer(parameter_groups(self.model), self.config.training)
         self.average = WeightAverage(self.parameters)
         stages.begin_finetuning(self.progress)
 

@@ -2,21 +2,39 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from backstory.config import TrainingConfig
+from backstory.models import ComposedModel
+
+Group = dict[str, Any]
+"""Parameters (`params`), their learning rate as a share of the model's (`scale`), epochs before they learn (`after`)."""
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], config: TrainingConfig) -> torch.optim.Optimizer:
+def build_optimizer(
+    parameters: Iterable[nn.Parameter] | Iterable[Group], config: TrainingConfig
+) -> torch.optim.Optimizer:
     """SGD, Adam or NAdam from torch, in the form that updates all tensors in the fewest passes."""
-    parameters, rate, decay = list(parameters), config.learning_rate, config.weight_decay
+    groups: Any = list(parameters)
+    rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay, fused=True)
+        return torch.optim.SGD(groups, lr=rate, weight_decay=decay, fused=True)
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=True)
-    return torch.optim.NAdam(parameters, lr=rate, weight_decay=decay, foreach=True)
+        return torch.optim.Adam(groups, lr=rate, weight_decay=decay, fused=True)
+    return torch.optim.NAdam(groups, lr=rate, weight_decay=decay, foreach=True)
+
+
+def parameter_groups(model: ComposedModel) -> list[Group]:
+    """The model's parameters; those of a gate that learns in its own way by themselves."""
+    gate = None if model.gated is None else model.gated.config.gate
+    if model.gated is None or gate is None or (gate.rate == 1 and not gate.after):
+        return [{"params": list(model.parameters())}]
+    policy = list(model.gated.policy.parameters())
+    rest = [p for p in model.parameters() if not any(p is one for one in policy)]
+    return [{"params": rest}, {"params": policy, "scale": gate.rate, "after": gate.after}]
 
 
 def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:

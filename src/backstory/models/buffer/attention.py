@@ -1,0 +1,105 @@
+"""Attention over spans (eqs. 5 to 7 of the span-based neural buffer): scores of a query for its spans, and what they weigh."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def dot_scores(queries: Tensor, keys: Tensor, places: Tensor | None) -> Tensor:
+    """q_t . k_i of queries (B, T, D) and keys (B, N, D), for all keys (B, T, N), or those at places (T, m): (B, T, m).
+
+    All products are made by one matrix product and the wanted ones picked out of it: more work than a loop over the spans,
+    and several times faster.
+    """
+    products = queries @ keys.transpose(1, 2)
+    return products if places is None else products.gather(2, places.expand(len(products), *places.shape))
+
+
+def weighed(weights: Tensor, values: Tensor, places: Tensor | None) -> Tensor:
+    """sum_i alpha_ti s_i of weights (B, T, m) and values (B, N, D), which are those at places (T, m): (B, T, D)."""
+    if places is None:
+        return weights.to(values.dtype) @ values
+    spread = values.new_zeros(*weights.shape[:2], values.shape[1])
+    return spread.scatter(2, places.expand_as(weights), weights.to(values.dtype)) @ values
+
+
+def masked_softmax(scores: Tensor, there: Tensor) -> Tensor:
+    """Softmax over the spans that are there; all zero where none is. In at least float32."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    masked = scores.to(wide).masked_fill(~there, torch.finfo(wide).min)
+    return torch.softmax(masked, 2) * there
+
+
+def additive_scores(queries: Tensor, keys: Tensor, v: Tensor, starts: list[int], width: int) -> Tensor:
+    """v . tanh(q_t + k) for every query (B, T, A) and span j: (B, T, m), in at least float32.
+
+    The keys (B, N, A) of span j are those from starts[j] on: one for each query where `width` is T, and one for them all
+    where it is 1. Nothing of the size (B, T, m, A) is made, and no hyperbolic tangent of a pair is taken: it is 1 - 2u with
+    u = 1 / (1 + e^2q e^2k), of exponentials that are taken once for each query and each key.
+    """
+    wide = torch.promote_types(queries.dtype, torch.float32)
+    return _AdditiveScores.apply(queries.to(wide), keys.to(wide), v.to(wide), starts, width)
+
+
+CACHED = 1 << 16
+"""Numbers of an intermediate that a core's own cache holds; rows are taken in blocks of no more."""
+
+
+class _AdditiveScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, queries, keys, v, starts, width):  # type: ignore[override]
+        exponentials = _doubled_exponential(queries), _doubled_exponential(keys)
+        ctx.save_for_backward(*exponentials, v)
+        ctx.starts, ctx.width = starts, width
+        return (v.sum() - 2 * _weighed_sigmoids(*exponentials, v, starts, width)).permute(0, 2, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[override]
+        queries, keys, v = ctx.saved_tensors
+        d_queries, d_keys = torch.zeros_like(queries), torch.zeros_like(keys)
+        grad = grad.permute(0, 2, 1).contiguous()
+        d_v = grad.sum() * torch.ones_like(v)
+        for rows in _blocks(queries):
+            q, k, d_q, d_k = queries[rows], keys[rows], d_queries[rows], d_keys[rows]
+            inner = torch.empty_like(q)
+            for j, u in _sigmoids(q, k, ctx.starts, ctx.width):
+                g, part = grad[rows, j], slice(ctx.starts[j], ctx.starts[j] + ctx.width)
+                d_v -= 2 * (g.flatten() @ u.flatten(0, 1))
+                # d tanh / dq = 4 u (1 - u); v and the 4 come in at the end.
+                torch.ops.aten.sigmoid_backward.grad_input(g.unsqueeze(2).expand_as(u), u, grad_input=inner)
+                d_q += inner
+                d_k[:, part] += inner if ctx.width > 1 else inner.sum(1, keepdim=True)
+        return d_queries.mul_(4 * v), d_keys.mul_(4 * v), d_v, None, None
+
+
+def _weighed_sigmoids(queries: Tensor, keys: Tensor, v: Tensor, starts: list[int], width: int) -> Tensor:
+    """sum_a v_a u_a (B, m, T)."""
+    sums = queries.new_empty(len(queries), len(starts), queries.shape[1])
+    for rows in _blocks(queries):
+        for j, u in _sigmoids(queries[rows], keys[rows], starts, width):
+            sums[rows, j] = (u.flatten(0, 1) @ v).view(u.shape[:2])
+    return sums
+
+
+def _sigmoids(queries: Tensor, keys: Tensor, starts: list[int], width: int) -> Iterator[tuple[int, Tensor]]:
+    """u = 1 / (1 + e^2q e^2k) of each span, (B, T, A); the next one takes its place."""
+    one, u = queries.new_ones(()), torch.empty_like(queries)
+    for j, start in enumerate(starts):
+        yield j, torch.addcmul(one, queries, keys[:, start : start + width], out=u).reciprocal_()
+
+
+def _doubled_exponential(x: Tensor) -> Tensor:
+    """e^2x, finite and above zero: x is held within bounds (44 in float32) at which a hyperbolic tangent is 1."""
+    bound = math.log(torch.finfo(x.dtype).max) - 1
+    return (2 * x).clamp_(-bound, bound).exp_()
+
+
+def _blocks(queries: Tensor) -> Iterator[slice]:
+    """Rows that are worked on together."""
+    rows, size = len(queries), max(1, queries[0].numel())
+    step = max(1, CACHED // size) if queries.device.type == "cpu" else rows
+    return (slice(start, start + step) for start in range(0, rows, step))

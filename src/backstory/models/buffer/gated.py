@@ -1,0 +1,91 @@
+"""The policy between the head's prediction p and a second one q (eqs. 9, 10 and 14): a blend of the two."""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from backstory.config import SecondSoftmaxConfig, SpanBufferConfig
+from backstory.models.dropout import locked_dropout
+from backstory.models.heads import Head
+from backstory.models.prediction import Blend, Prediction
+from backstory.models.state import State
+
+
+class GatedState(NamedTuple):
+    """Of a model with a second prediction."""
+
+    core: State
+    second: State
+
+
+class SecondVectors(NamedTuple):
+    """What the second prediction is of, at B x T positions."""
+
+    vectors: Tensor
+    """(B, T, D), for the head."""
+    there: Tensor | None
+    """(B, T) bool: where there is anything to predict from; none: everywhere."""
+    weights: Tensor | None
+    """(B, T, N): the attention, newest span first; none where there is none."""
+    state: State
+
+
+class Second(nn.Module, ABC):
+    """Makes vectors from which the head predicts a second time."""
+
+    embeds_words: bool = False
+    """Whether it looks up vectors of words."""
+
+    @abstractmethod
+    def start(self, batch_size: int) -> State:
+        """The state before the first word."""
+
+    @abstractmethod
+    def forward(self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: State, foreign: bool) -> SecondVectors:
+        """From the raw states h (B, T, D) of tokens (B, T), and the embedding (V, E).
+
+        With `foreign` every row remembers what another row read, and nothing of its own.
+        """
+
+
+class SecondSoftmax(Second):
+    """tanh(W h + b): a second prediction of the present state, without any memory."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.projection = nn.Linear(size, size)
+
+    def start(self, batch_size: int) -> None:
+        return None
+
+    def forward(self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: State, foreign: bool) -> SecondVectors:
+        return SecondVectors(torch.tanh(self.projection(hidden)), None, None, None)
+
+
+class Gated(nn.Module):
+    """(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T); T is another in training than in evaluation."""
+
+    def __init__(self, config: SpanBufferConfig | SecondSoftmaxConfig, second: Second, size: int) -> None:
+        super().__init__()
+        self.config, self.second = config, second
+        self.policy = nn.Linear(size, 2, bias=False)
+
+    def forward(
+        self, p: Prediction, head: Head, tokens: Tensor, embedding: Tensor, state: State, foreign: bool = False
+    ) -> tuple[Blend, Any]:
+        """The blend for a head's prediction p over the embedding's words, and the second's state."""
+        assert p.activations is not None
+        hidden, gate = p.activations.last_raw, self.config.gate
+        found = self.second(hidden, tokens, embedding, state, foreign)
+        logits = self.policy(hidden)
+        if found.there is not None:
+            # Exactly nothing comes of a buffer that holds nothing.
+            logits = logits.masked_fill(
+                ~found.there[..., None] & logits.new_tensor([True, False], dtype=torch.bool), -torch.inf
+            )
+        vectors = locked_dropout(found.vectors, self.config.dropout, self.training)
+        temperature = gate.training_temperature if self.training else gate.temperature
+        attention = None if found.weights is None else found.weights.detach()
+        return Blend(p.activations, p, head(vectors), logits, temperature, attention), found.state

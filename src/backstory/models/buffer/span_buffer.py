@@ -1,0 +1,227 @@
+"""The span-based neural buffer (eqs. 4 to 8 of its paper): attention over spans of the states before, for a second prediction.
+
+A span of L words from i - L + 1 to i is the difference of two states, s_i = h_i - h_{i-L+1}; m = B / L of them tile the B words
+before the present one. States are kept raw, as they were when they were read, and detached from segment to segment.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from backstory.config import SpanBufferConfig, UserError
+from backstory.models.buffer.attention import additive_scores, dot_scores, masked_softmax, weighed
+from backstory.models.buffer.gated import Second, SecondVectors
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Which states the spans of a position are made of."""
+
+    count: int
+    """m"""
+    stride: int
+    """Words from the end of one span to the end of the next."""
+    length: int
+    """Words that must have been read for a span to be there."""
+    back: int
+    """s_i = h_i - h_{i - back}; 0: s_i = h_i."""
+    lag: int
+    """The newest span ends this many words before the present one."""
+
+    @classmethod
+    def of(cls, config: SpanBufferConfig) -> "Spans":
+        """Raises UserError where the buffer is no whole number of spans."""
+        length, lag = config.span, int(config.ends == "previous")
+        if config.vectors == "words":
+            return cls(config.size, 1, 1, 0, lag)
+        if config.size % length:
+            raise UserError(
+                f"model.buffer.size must be a multiple of model.buffer.span, and {config.size} is none of {length}; "
+                f"use {max(length, config.size // length * length)}"
+            )
+        if config.vectors == "minus" and length == 1:
+            raise UserError(
+                "a span of one word has no difference h_i - h_i; use model.buffer.vectors minus-before or words, or a "
+                "longer model.buffer.span"
+            )
+        back = {"minus": length - 1, "minus-before": length, "end": 0}[config.vectors]
+        return cls(config.size // length, length, length, back, lag)
+
+    @property
+    def reach(self) -> int:
+        """States before the present one that spans are made of."""
+        return (self.count - 1) * self.stride + max(self.back, self.length - 1) + self.lag
+
+
+class Remembered(NamedTuple):
+    """Spans that the positions of a segment attend to."""
+
+    keys: Tensor
+    """(B, N, D)"""
+    old: int
+    """The first of them are of states before the segment, which no gradient goes to."""
+    values: Tensor
+    """(B, N, D)"""
+    there: Tensor
+    """(B, T, m) bool: which spans there are, newest first."""
+    starts: list[int] | None
+    """Span j of position t is number starts[j] + t; none: all positions share all N."""
+
+
+class SlidingState(NamedTuple):
+    """The last words of B rows."""
+
+    states: Tensor
+    """(B, R, D): raw states, oldest first."""
+    words: Tensor
+    """(B, R) int64; (B, 0) where they are not asked for."""
+    filled: Tensor
+    """(B,) int64: how many words were read, R + 1 at most."""
+
+
+class GridState(NamedTuple):
+    """The last spans of B rows."""
+
+    spans: Tensor
+    """(B, m, D), oldest first."""
+    tail: Tensor
+    """(B, L, D): the last raw states, of which the next span may be made."""
+    read: Tensor
+    """(B,) int64: how many words were read."""
+
+
+class SpanBuffer(Second):
+    """A buffer of spans, with an attention."""
+
+    def __init__(self, config: SpanBufferConfig, size: int, embedding_size: int) -> None:
+        """`size` is D, of the states. Raises UserError for settings that do not go together."""
+        super().__init__()
+        self.config, self.spans, self.size = config, Spans.of(config), size
+        following = config.values == "following"
+        if following and config.ends == "present":
+            raise UserError(
+                "model.buffer.values following needs the word after a span, which is not known of one that ends at the "
+                "present word; use model.buffer.ends previous"
+            )
+        if config.slots == "grid" and (following or config.vectors == "words"):
+            raise UserError(
+                "model.buffer.slots grid keeps spans alone, no words; use sliding with vectors words or values following"
+            )
+        inner = config.attention_size or size
+        if config.attention == "bilinear":
+            self.query = nn.Linear(size, size, bias=False)
+        else:
+            self.key = nn.Linear(size, inner, bias=False)
+            self.v = nn.Parameter(torch.empty(inner).uniform_(-(inner**-0.5), inner**-0.5))
+        if config.attention == "additive":
+            self.query = nn.Linear(size, inner, bias=False)
+        if following:
+            self.value = nn.Linear(embedding_size, size, bias=False)
+            if embedding_size == size:
+                nn.init.eye_(self.value.weight)  # the word itself, where the head is tied to the embedding
+        self.embeds_words = following
+
+    def start(self, batch_size: int) -> SlidingState | GridState:
+        zeros = next(self.parameters()).new_zeros
+        none = zeros(batch_size, dtype=torch.long)
+        if self.config.slots == "grid":
+            spans = zeros(batch_size, self.spans.count, self.size)
+            return GridState(spans, zeros(batch_size, self.config.span, self.size), none)
+        words = zeros(batch_size, self.spans.reach if self.embeds_words else 0, dtype=torch.long)
+        return SlidingState(zeros(batch_size, self.spans.reach, self.size), words, none)
+
+    def forward(
+        self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState | GridState, foreign: bool
+    ) -> SecondVectors:
+        own = hidden.to(state[0].dtype)
+        if isinstance(state, SlidingState):
+            found, after = self._sliding(own, tokens, embedding, state)
+        else:
+            found, after = self._grid(own, state)
+        if foreign:
+            found = found._replace(
+                keys=found.keys.roll(1, 0), values=found.values.roll(1, 0), there=found.there.roll(1, 0)
+            )
+        weights = masked_softmax(self._scores(hidden, found), found.there)
+        # A span that is not there is zero, and so is its weight.
+        xi = weighed(weights, found.values, _places(found.starts, hidden)).to(hidden.dtype)
+        if self.config.residual:
+            xi = xi + hidden
+        return SecondVectors(xi, found.there.any(2), weights, after)
+
+    def _scores(self, hidden: Tensor, found: Remembered) -> Tensor:
+        """gamma (B, T, m)."""
+        if self.config.attention == "bilinear":
+            return dot_scores(self.query(hidden), found.keys, _places(found.starts, hidden))
+        # No gradient goes to the old states: their projection is its own product, so that none is computed.
+        old, new = found.keys[:, : found.old], found.keys[:, found.old :]
+        keys = torch.cat([self.key(old), self.key(new)], 1)
+        if self.config.attention == "linear":
+            # As printed. v W_h h is the same for every span and goes out of the softmax.
+            return dot_scores(self.v.expand(*hidden.shape[:2], -1).to(keys.dtype), keys, _places(found.starts, hidden))
+        queries, time = self.query(hidden), hidden.shape[1]
+        starts = list(range(keys.shape[1])) if found.starts is None else found.starts
+        return additive_scores(queries, keys, self.v, starts, 1 if found.starts is None else time)
+
+    def _sliding(
+        self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState
+    ) -> tuple[Remembered, SlidingState]:
+        spans, time, reach, back = self.spans, hidden.shape[1], self.spans.reach, self.spans.back
+        joined = torch.cat(
+            [state.states[:, reach - back :], hidden], 1
+        )  # as much as the segment's own spans are made of
+        old, new = state.states[:, back:], hidden
+        if back:
+            old, new = old - state.states[:, : reach - back], new - joined[:, :time]
+        keys = torch.cat([old, new], 1)
+        starts = [reach - back - spans.lag - j * spans.stride for j in range(spans.count)]
+        position = torch.arange(time, device=hidden.device)[:, None]
+        needed = spans.lag + spans.length - 1 + spans.stride * torch.arange(spans.count, device=hidden.device)
+        there = state.filled[:, None, None] + position >= needed
+        values, words = keys, state.words
+        if self.embeds_words:
+            words = torch.cat([state.words, tokens], 1)
+            following = words[:, back + 1 :]  # the word after each span; of the last, none is known or needed
+            vectors = self.value(torch.nn.functional.embedding(following, embedding))
+            values = torch.nn.functional.pad(vectors, (0, 0, 0, 1))
+            words = words[:, words.shape[1] - reach :]
+        states = torch.cat([state.states, hidden], 1)[:, -reach:] if reach else state.states
+        after = SlidingState(states, words, (state.filled + time).clamp(max=reach + 1))
+        return Remembered(keys, reach - back, values, there, starts), after
+
+    def _grid(self, hidden: Tensor, state: GridState) -> tuple[Remembered, GridState]:
+        spans, length, time = self.spans, self.config.span, hidden.shape[1]
+        # Spans that may end within the segment, and where: one after every `length` words since the text began.
+        number = -(-time // length)
+        first = length - 1 - state.read % length
+        ends = first[:, None] + length * torch.arange(number, device=hidden.device)
+        joined = torch.cat([state.tail, hidden], 1)
+        new = _at(joined, ends + length)
+        if spans.back:
+            new = new - _at(joined, ends + length - spans.back)
+        keys = torch.cat([state.spans, new], 1)
+        # Each span that has ended takes the place of the oldest: at a position that is the window of m after so many.
+        position, slot = (torch.arange(n, device=hidden.device) for n in (time, keys.shape[1]))
+        ended = (ends[:, None] + spans.lag <= position[:, None]).sum(2, keepdim=True)
+        filled = slot >= spans.count - (state.read // length)[:, None]
+        there = filled[:, None] & (slot >= ended) & (slot < ended + spans.count)
+        done = (ends < time).sum(1, keepdim=True)
+        after = GridState(
+            _at(keys, done + torch.arange(spans.count, device=hidden.device)), joined[:, -length:], state.read + time
+        )
+        return Remembered(keys, spans.count, keys, there, None), after
+
+
+def _at(vectors: Tensor, places: Tensor) -> Tensor:
+    """Vectors (B, N, D) at places (B, K), those beyond the last being the last."""
+    index = places.clamp(max=vectors.shape[1] - 1)[..., None].expand(-1, -1, vectors.shape[2])
+    return vectors.gather(1, index)
+
+
+def _places(starts: list[int] | None, hidden: Tensor) -> Tensor | None:
+    """(T, m): which key each span of each position is."""
+    if starts is None:
+        return None
+    return torch.tensor(starts, device=hidden.device) + torch.arange(hidden.shape[1], device=hidden.device)[:, None]
