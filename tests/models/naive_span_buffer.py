@@ -1,0 +1,71 @@
+"""The span-based neural buffer written from the equations of its paper: a loop over rows, positions and spans."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from backstory.config import SpanBufferConfig
+from backstory.models import ComposedModel
+
+
+def spans_of(config: SpanBufferConfig, states: Tensor, t: int) -> list[tuple[int, Tensor]]:
+    """The end of every span that position t may attend to, and its vector, oldest first; states (T, D) of one text."""
+    before = torch.zeros_like(states[0])
+    length = 1 if config.vectors == "words" else config.span
+    count, last = config.size // length, t if config.ends == "present" else t - 1
+    if config.slots == "grid":
+        ends = [e for e in range(length - 1, last + 1, length)]
+    else:
+        ends = [e for e in range(last, -1, -length) if e - length + 1 >= 0][::-1]
+    found = []
+    for end in ends[-count:]:
+        vector = states[end]
+        if config.vectors == "minus":
+            vector = vector - states[end - length + 1]
+        if config.vectors == "minus-before":
+            vector = vector - (states[end - length] if end >= length else before)
+        found.append((end, vector))
+    return found
+
+
+def score(model: ComposedModel, config: SpanBufferConfig, h: Tensor, s: Tensor) -> Tensor:
+    """gamma, equation 7 and its variants."""
+    second = model.gated.second  # type: ignore[union-attr]
+    if config.attention == "bilinear":
+        return (second.query.weight @ h) @ s
+    if config.attention == "linear":
+        return second.v @ (second.key.weight @ s)
+    return second.v @ torch.tanh(second.query.weight @ h + second.key.weight @ s)
+
+
+def probabilities(
+    model: ComposedModel, config: SpanBufferConfig, tokens: Tensor, foreign: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The blend (B, T, V) of a whole text read from its start in evaluation, and lambda (B, T)."""
+    output = model.core(model.embedding(tokens), model.core.start(len(tokens)))
+    states, found, gates = output.layers[-1], [], []
+    second, gated = model.gated.second, model.gated  # type: ignore[union-attr]
+    for row in range(len(tokens)):
+        memory = row - 1 if foreign else row
+        for t in range(tokens.shape[1]):
+            h, spans = states[row, t], spans_of(config, states[memory], t)
+            p = model.head(output.dropped[row, t][None, None]).log_probs()[0, 0].exp()
+            if not spans:
+                found.append(p)
+                gates.append(torch.zeros((), dtype=p.dtype))
+                continue
+            weights = torch.softmax(torch.stack([score(model, config, h, s) for _, s in spans]), 0)
+            xi = torch.zeros_like(h)
+            for weight, (end, s) in zip(weights, spans, strict=True):
+                if config.values == "following":
+                    word = F.one_hot(tokens[memory, end + 1], model.vocabulary_size).to(h.dtype)
+                    s = second.value.weight @ (word @ model.embedding.weight)
+                xi = xi + weight * s
+            if config.residual:
+                xi = xi + h
+            q = model.head(xi[None, None]).log_probs()[0, 0].exp()
+            to_q, to_p = (gated.policy.weight @ h / config.gate.temperature).exp()
+            gates.append(to_q / (to_q + to_p))
+            found.append(gates[-1] * q + (1 - gates[-1]) * p)
+    shape = len(tokens), tokens.shape[1]
+    return torch.stack(found).unflatten(0, shape), torch.stack(gates).view(shape)

@@ -1,0 +1,172 @@
+"""The span buffer against its equations, its control, and what it must refuse."""
+
+from typing import Any
+
+import pytest
+import torch
+from catalogue import MIXTURE, TYPES, buffered, second_softmax
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive_span_buffer import probabilities
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from backstory.config import GateConfig, SpanBufferConfig, UserError
+from backstory.models import Blend, ComposedModel, detach
+from backstory.models.buffer.attention import additive_scores
+from backstory.models.buffer.span_buffer import SpanBuffer
+
+GATE = GateConfig(temperature=0.7)
+
+
+@st.composite
+def buffers(draw: st.DrawFn) -> dict[str, Any]:
+    """Settings that go together."""
+    length = draw(st.integers(1, 4))
+    slots = draw(st.sampled_from(["sliding", "grid"]))
+    vectors = ["minus-before", "end", *(["minus"] if length > 1 else []), *(["words"] if slots == "sliding" else [])]
+    chosen = draw(st.sampled_from(vectors))
+    ends = draw(st.sampled_from(["previous", "present"]))
+    following = slots == "sliding" and ends == "previous" and draw(st.booleans())
+    return {
+        "size": length * draw(st.integers(1, 5)),
+        "span": length,
+        "slots": slots,
+        "vectors": chosen,
+        "ends": ends,
+        "attention": draw(st.sampled_from(["additive", "linear", "bilinear"])),
+        "attention_size": draw(st.sampled_from([None, 5])),
+        "values": "following" if following else "spans",
+        "residual": draw(st.booleans()),
+    }
+
+
+def made(options: dict[str, Any], mixture: bool = False) -> tuple[ComposedModel, SpanBufferConfig]:
+    model = buffered(MIXTURE if mixture else None, gate=GATE, **options).double().eval()
+    assert model.gated is not None and isinstance(model.gated.config, SpanBufferConfig)
+    with torch.no_grad():  # so that spans, gates and attention differ
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    return model, model.gated.config
+
+
+@settings(max_examples=60, deadline=None)
+@given(options=buffers(), mixture=st.booleans(), foreign=st.booleans(), seed=st.integers(0, 1000))
+def test_values_and_gradients_are_those_of_the_equations(
+    options: dict[str, Any], mixture: bool, foreign: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    model, config = made(options, mixture)
+    tokens = torch.randint(TYPES, (2, 11))
+    expected, gates = probabilities(model, config, tokens, foreign)
+    prediction, _ = model(tokens, model.start(2), foreign=foreign)
+    assert isinstance(prediction, Blend)
+    torch.testing.assert_close(prediction.log_probs().exp(), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(prediction.log_gates()[0].exp(), gates, rtol=0, atol=1e-10)
+    weights, parameters = torch.randn_like(expected), dict(model.named_parameters())
+    wanted, found = (
+        torch.autograd.grad((p * weights).sum(), list(parameters.values()), allow_unused=True)
+        for p in (expected, prediction.log_probs().exp())
+    )
+    for name, a, b in zip(parameters, wanted, found, strict=True):
+        zero = torch.zeros_like(parameters[name])  # nothing was attended to
+        torch.testing.assert_close(zero if b is None else b, zero if a is None else a, rtol=0, atol=1e-9, msg=name)
+
+
+@settings(max_examples=30, deadline=None)
+@given(options=buffers(), cuts=st.lists(st.integers(1, 8), min_size=1, max_size=8), seed=st.integers(0, 1000))
+def test_a_buffer_that_spans_many_segments_reads_as_the_equations_do(
+    options: dict[str, Any], cuts: list[int], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    model, config = made(options)
+    tokens = torch.randint(TYPES, (2, sum(cuts)))
+    expected, _ = probabilities(model, config, tokens)
+    state, found = model.start(2), []
+    for piece in tokens.split(cuts, 1):
+        prediction, state = model(piece, detach(state))
+        found.append(prediction.log_probs().exp())
+    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_the_gradient_of_additive_scores(width: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((2, 5, 3), (2, 9, 3), (3,)))
+    starts = [3, 1, 0]
+    assert torch.autograd.gradcheck(lambda q, k, v: additive_scores(q, k, v, starts, width), (q, k, v))
+
+
+def test_additive_scores_of_extreme_arguments_are_finite_and_right() -> None:
+    at = torch.tensor([-1e4, -30.0, -1.0, 0.0, 1e-3, 2.0, 30.0, 1e4])
+    q, k = at.view(1, -1, 1), torch.zeros(1, 1, 1)
+    found = additive_scores(q, k, torch.ones(1), [0], 1)[0, :, 0]
+    torch.testing.assert_close(found, torch.tanh(at), rtol=0, atol=2e-7)
+
+
+def test_nothing_comes_of_a_buffer_that_holds_nothing() -> None:
+    model = buffered(size=8, span=4).eval()
+    tokens = torch.randint(TYPES, (2, 9))
+    prediction, _ = model(tokens, model.start(2))
+    gates = prediction.log_gates()[0].exp()
+    assert (gates[:, :4] == 0).all() and (
+        gates[:, 4:] > 0
+    ).all()  # the first span of four ends at 3, and is seen from 4 on
+    assert torch.equal(prediction.log_probs()[:, :4], prediction.p.log_probs()[:, :4])
+
+
+def test_the_gate_is_blunter_in_training() -> None:
+    model = second_softmax()
+    tokens = torch.randint(TYPES, (2, 9))
+    assert model.train()(tokens, model.start(2))[0].temperature == 100.0
+    assert model.eval()(tokens, model.start(2))[0].temperature == 0.1
+
+
+def test_a_foreign_buffer_is_another_rows() -> None:
+    torch.manual_seed(0)
+    model = buffered(gate=GATE).double().eval()
+    tokens = torch.randint(TYPES, (3, 9))
+    changed = tokens.clone()
+    changed[0] = (changed[0] + 1) % TYPES
+    before, after = (model(t, model.start(3), foreign=True)[0] for t in (tokens, changed))
+    same = (before.q.log_probs() == after.q.log_probs()).all(2)
+    assert same[2].all() and not same[1, 2:].any()  # row 1 remembers row 0
+    assert torch.equal(before.p.log_probs()[1:], after.p.log_probs()[1:])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"size": 10, "span": 4}, "must be a multiple of model.buffer.span, and 10 is none of 4; use 8"),
+        ({"size": 3, "span": 4}, "use 4"),
+        ({"size": 4, "span": 1}, "no difference"),
+        ({"size": 4, "span": 2, "values": "following", "ends": "present"}, "not known"),
+        ({"size": 4, "span": 2, "slots": "grid", "vectors": "words"}, "keeps spans alone"),
+        ({"size": 4, "span": 2, "slots": "grid", "values": "following"}, "keeps spans alone"),
+    ],
+)
+def test_settings_that_do_not_go_together(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        SpanBuffer(SpanBufferConfig(**options), 4, 4)
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of any tensor that came out of an operation."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation, kinds, arguments=(), options=None):
+        made = operation(*arguments, **(options or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("slots", ["sliding", "grid"])
+def test_no_intermediate_is_of_positions_times_spans_times_attention(slots: Any) -> None:
+    time, spans, size = 20, 64, 32
+    buffer = SpanBuffer(SpanBufferConfig(size=spans * 2, span=2, slots=slots), size, size)
+    hidden, tokens = torch.randn(2, time, size), torch.zeros(2, time, dtype=torch.long)
+    with Largest() as largest:
+        buffer(hidden, tokens, torch.zeros(1), buffer.start(2), False).vectors.sum().backward()
+    assert 2 * time * size <= largest.elements < 2 * time * spans * size / 4
