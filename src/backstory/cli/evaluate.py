@@ -126,8 +126,25 @@ def describe(result: dict[str, Any]) -> str:
             f"  tokens      {_tokens(figures)}, all scored, in {rows}",
             f"  audit       {verdict(figures['audit'])}",
             *gains(figures),
+            *policy(figures),
         ]
     )
+
+
+def policy(figures: dict[str, Any]) -> list[str]:
+    """What the gate between two predictions does and what others would; nothing for a model with one prediction."""
+    found = figures.get("policy")
+    if found is None:
+        return []
+    by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in found["temperatures"].items())
+    return [
+        f"  gate        lambda {found['mean_lambda']:.3f} on average, 0.5 or more at {found['utilization']:.1%} of tokens; "
+        f"q is better at {found['win_share']:.1%}",
+        f"  parts       p alone {found['p_perplexity']:.2f}, q alone {found['q_perplexity']:.2f}, oracle "
+        f"{found['oracle_perplexity']:.2f}, constant lambda {found['best_constant_lambda']:g} "
+        f"{found['best_constant_perplexity']:.2f}",
+        f"  temperature {by_temperature}",
+    ]
 
 
 def gains(figures: dict[str, Any]) -> list[str]:

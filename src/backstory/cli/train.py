@@ -37,6 +37,8 @@ class Arguments:
     """Start again in a folder that holds a run."""
     accept: tuple[str, ...] = ()
     """What may differ from the resumed run: config, corpus."""
+    begin: Path | None = None
+    """A run whose best weights this one begins with; parts it has not, such as a buffer, begin anew."""
     track: tuple[str, ...] = ()
     """Show the curves elsewhere too: tensorboard, trackio (pip install 'backstory[track]')."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
     out = given.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
     mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
-    code = run_training(config, out, mode, given.data_dir, frozenset(given.accept), given.track)
+    code = run_training(config, out, mode, given.data_dir, frozenset(given.accept), given.track, given.begin)
     if code == 0 and first_here():
         print(f"`backstory evaluate {out}` reads the test split, `backstory report {out}` makes a page of it")
     return code
@@ -72,12 +74,13 @@ def run_training(
     data_dir: Path | None = None,
     accept: frozenset[str] = frozenset(),
     track: tuple[str, ...] = (),
+    begin: Path | None = None,
 ) -> int:
     """Train and say how it ended; the exit code is 128 + the signal's number after a stop."""
     from backstory.training import Stopped, train
 
     try:
-        result = train(config, out, mode=mode, data_dir=data_dir, accept=accept, track=track)
+        result = train(config, out, mode=mode, data_dir=data_dir, accept=accept, track=track, begin=begin)
     except Stopped as stopped:
         if first_here():
             print(f"backstory: {stopped}", file=sys.stderr)

@@ -40,6 +40,11 @@ class ComposedModel(LanguageModel):
     def vocabulary_size(self) -> int:
         return self.embedding.weight.shape[0]
 
+    @property
+    def remembers_spans(self) -> bool:
+        """Whether the second prediction is a span buffer's."""
+        return self.gated is not None and isinstance(self.gated.second, SpanBuffer)
+
     def start(self, batch_size: int) -> State:
         core = self.core.start(batch_size)
         return core if self.gated is None else GatedState(core, self.gated.second.start(batch_size))

@@ -16,6 +16,7 @@ from backstory.reading.audit import Audit, AuditReport
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers, open_run, open_text
 from backstory.reading.per_token import Each, check_per_token, per_token_file
+from backstory.reading.policy import PolicyWatch
 from backstory.reading.reader import StaticReader
 from backstory.reading.resuming import SAVE_EVERY, Legs, legs
 from backstory.reading.saved import read_by
@@ -76,7 +77,7 @@ def evaluate(
         check_place(destination, "evaluation")
     elif resume:
         raise UserError("a text's reading is kept nowhere; say with --out where its result goes, now as then")
-    origin, vocabulary = opened.provenance(), opened.dataset.vocabulary
+    origin, vocabulary, training = opened.provenance(), opened.dataset.vocabulary, opened.run.config.training
     told = None if per_token is None else per_token_file(per_token, vocabulary, opened.split, opened.reader.precision)
     before = opened.split.ids[:0] if after is None else opened.dataset.splits[after].ids
     against = opened.layers[0].name != "static"
@@ -94,8 +95,11 @@ def evaluate(
             parts.read("after", opened.reader, before, vocabulary.start, rows=rows, each=count)
         inner = InnerNats(opened)
         parts.part("inner", inner)
+        policy = None if opened.run.model.gated is None else PolicyWatch(opened.reader.precision, training.reward)
+        if policy is not None:
+            parts.part("policy", policy)
         with told or nullcontext() as each:
-            watches = [inner, count] if each is None else [each, inner, count]
+            watches = [watch for watch in (each, policy, inner, count) if watch is not None]
             reading, audit = read_audited(opened, rows, places, watches, after is None, parts)
         nats = [*inner.nats(), reading.nats]
         if against:
@@ -116,6 +120,7 @@ def evaluate(
             "unit": vocabulary.tokenizer.unit,
             "rows": reading.rows,
             **score(reading, opened.split, vocabulary),
+            **({} if policy is None else {"policy": policy.figures()}),
             "audit": audit.as_dict(),
         }
         origin["seconds"] = round(reading.seconds, 1)

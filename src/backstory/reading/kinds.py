@@ -15,6 +15,7 @@ from backstory.models import Precision
 from backstory.models.loading import LoadedRun, weights_hash
 from backstory.reading.cache import NeuralCache
 from backstory.reading.dynamic import DynamicEvaluation, search_factors
+from backstory.reading.foreign import ForeignBuffer
 from backstory.reading.learned import LearnedReader, load_learned
 from backstory.reading.reader import Reader, StaticReader
 from backstory.reading.statistics import Statistics, load_statistics
@@ -84,6 +85,10 @@ READERS = {
     "static": ReaderKind(
         "the model as trained; nothing but its state changes while it reads",
         lambda ground, settings: StaticReader(ground.run.model, ground.precision),
+    ),
+    "foreign": ReaderKind(
+        "a control: a span buffer's model, every row with the buffer of another row (several rows)",
+        lambda ground, settings: ForeignBuffer(ground.run.model, ground.precision),
     ),
     "dynamic": ReaderKind(
         "dynamic evaluation: after every segment the weights take a step down the gradient of its loss",

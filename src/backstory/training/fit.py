@@ -15,6 +15,7 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError, plural, to_dict, validate
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.allocator import keep_freed_memory
+from backstory.models.loading import check_tensors, load_run, load_weights, weights, weights_hash
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
@@ -32,6 +33,9 @@ from backstory.training.run_folder import Mode, RunFolder, check_folder, config_
 from backstory.training.stages import check_settings, last_epoch
 from backstory.training.stopping import Stopped, StopRequest
 
+BEGUN = "begun_with"
+"""Of a run's provenance: the run whose weights it began with."""
+
 
 def train(
     config: RunConfig,
@@ -41,33 +45,38 @@ def train(
     data_dir: Path | None = None,
     accept: frozenset[str] = frozenset(),
     track: Sequence[str] = (),
+    begin: Path | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Train a model into the folder `out` and return the content of its result.json.
 
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`);
-    `track` names trackers beside metrics.jsonl. Under `torchrun` every rank calls this; all but the first write nothing
-    and return an empty dictionary. Raises UserError before anything is written (also when another training holds the
-    folder) and when the disk fails later, NonFiniteError when the loss breaks down, Stopped after a signal.
+    `track` names trackers beside metrics.jsonl; `begin` is a run whose best weights a new one begins with. Under `torchrun`
+    every rank calls this; all but the first write nothing and return an empty dictionary. Raises UserError before anything is
+    written (also when another training holds the folder) and when the disk fails later, NonFiniteError when the loss breaks
+    down, Stopped after a signal.
     """
     validate(config, "settings")
     check_settings(config.training)
     check_trackers(track)
+    if begin is not None and mode == "resume":
+        raise UserError("a resumed run goes on with weights of its own; leave --begin out")
     out, console = Path(out), console or Console(stderr=True)
     with joined() as ranks:
         check_batch(config.training.batch_size, ranks)
         if not ranks.first:
-            return _train_along(config, out, ranks, mode, data_dir, accept)
+            return _train_along(config, out, ranks, mode, data_dir, accept, begin)
         check_folder(out, config, mode, accept)
         with locked(out, "training", "--out"):
             # Again, as another training may have come and gone before the lock was taken.
             check_folder(out, config, mode, accept)
             trainer = _build(config, out, data_dir, ranks)
+            begun = None if begin is None else begin_with(trainer, begin)
             changed = mode == "resume" and _restore(trainer, accept)
             _say_what_starts(console, trainer, mode)
             folder = open_folder(out, config, mode)
             try:
-                return _run(trainer, folder, console, track, changed)
+                return _run(trainer, folder, console, track, changed, begun)
             except BrokenPipeError:
                 raise
             except OSError as error:
@@ -78,12 +87,20 @@ def train(
 
 
 def _train_along(
-    config: RunConfig, out: Path, ranks: Ranks, mode: Mode, data_dir: Path | None, accept: frozenset[str]
+    config: RunConfig,
+    out: Path,
+    ranks: Ranks,
+    mode: Mode,
+    data_dir: Path | None,
+    accept: frozenset[str],
+    begin: Path | None,
 ) -> dict[str, Any]:
     """What every rank but the first does: the same training, of which it writes and shows nothing."""
     trainer = _build(config, out, data_dir, ranks)
+    if begin is not None:
+        begin_with(trainer, begin)
     changed = mode == "resume" and _restore(trainer, accept)
-    _train(trainer, Events(), Display(Console(quiet=True), 0, 0), changed)
+    _train(trainer, Events(), Display(Console(quiet=True), 0, 0), changed or begin is not None)
     return {}
 
 
@@ -100,14 +117,44 @@ def _build(config: RunConfig, out: Path, data_dir: Path | None, ranks: Ranks) ->
     return Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks)
 
 
-def _run(trainer: Trainer, folder: RunFolder, console: Console, track: Sequence[str], changed: bool) -> dict[str, Any]:
-    """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text."""
+def begin_with(trainer: Trainer, folder: Path) -> dict[str, str]:
+    """Put the best weights of another run into the parts that the model shares with it, and say which they were.
+
+    What the model has beyond them, such as a buffer, keeps its random weights. Raises UserError where the other model is no
+    part of this one.
+    """
+    run = load_run(folder)
+    if run.vocabulary.to_json() != trainer.dataset.vocabulary.to_json():
+        raise UserError(f"{folder} has another vocabulary than this corpus gives; begin with a run on the same text")
+    own, theirs = dict(trainer.model.named_parameters()), weights(run.model)
+    try:
+        check_tensors(theirs, {name: own[name] for name in theirs if name in own}, "weights")
+    except ValueError as error:
+        raise UserError(f"{folder} is no part of this model: {error}; give the same sizes and parts") from None
+    load_weights(trainer.model, {name: p.detach() for name, p in own.items()} | theirs)
+    return {"run": folder.resolve().name, "weights": weights_hash(run.model)}
+
+
+def _run(
+    trainer: Trainer,
+    folder: RunFolder,
+    console: Console,
+    track: Sequence[str],
+    changed: bool,
+    begun: dict[str, str] | None,
+) -> dict[str, Any]:
+    """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text.
+
+    `begun` tells of the run whose weights it begins with.
+    """
     dataset, precision, device = trainer.dataset, trainer.precision, trainer.device
     if trainer.progress.finished and not changed and (result := _written(folder)):
         return result  # it tells of the training that was done; this command did nothing
     origin = provenance(
         to_dict(trainer.config), device_name(device), precision.name, precision.reason, dataset.describe()
     )
+    if begun is not None:
+        origin[BEGUN] = begun
     if trainer.progress.step and not changed:
         origin |= _begun(folder)
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
@@ -115,18 +162,19 @@ def _run(trainer: Trainer, folder: RunFolder, console: Console, track: Sequence[
         trainer.drop_other_best()
     trackers = [TRACKERS[name](folder.path, trainer.progress.step) for name in track]
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
-    _train(trainer, Events(log, trackers), Display(console, *_expected_tokens(trainer)), changed)
+    display = Display(console, *_expected_tokens(trainer))
+    _train(trainer, Events(log, trackers), display, changed or begun is not None)
     origin["seconds"] = round(trainer.progress.seconds, 1)
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
 
 
-def _train(trainer: Trainer, log: Events, display: Display, changed: bool) -> None:
-    """Train to the end. Raises Stopped."""
+def _train(trainer: Trainer, log: Events, display: Display, save: bool) -> None:
+    """Train to the end, `save` first: what was accepted, or begun with, need not be given again. Raises Stopped."""
     stop = StopRequest(lambda: say(display.console, "stopping after this step, to save it ..."))
     try:
         with stop.listening(), display.shown():
-            if changed:
-                trainer.save(log)  # what was accepted once need not be accepted again
+            if save:
+                trainer.save(log)
             trainer.train(log, display, stop)
     finally:
         log.close()
@@ -149,7 +197,7 @@ def _begun(folder: RunFolder) -> dict[str, Any]:
     """The command and the time that the run was begun with: a resumed one is made again by that command."""
     try:
         first = json.loads(folder.provenance.read_text(encoding="utf-8"))
-        return {key: first[key] for key in ("command", "started")}
+        return {key: first[key] for key in ("command", "started", BEGUN) if key in first or key != BEGUN}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
@@ -198,6 +246,8 @@ def _check_beginning(folder: RunFolder) -> None:
     """Raise UserError where a run without a checkpoint had got further than its first epoch: it has lost some."""
     # Counted in the raw text: the last line may have been torn.
     epochs = folder.metrics.read_bytes().count(b'{"event": "epoch"') if folder.metrics.is_file() else 0
+    if BEGUN in _begun(folder):
+        raise UserError(f"{folder.path} was stopped before it had begun; start again with --overwrite and --begin")
     if epochs > 1 or (folder.path / RESULT).is_file():
         raise UserError(
             f"{folder.path} was trained, but {folder.checkpoints} has nothing left to go on from; "
