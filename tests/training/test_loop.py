@@ -3,7 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from runs import checkpoints, contents, events, outcome, with_training
-from torch import nn
 
-from backstory.config import NonFiniteError, RunConfig, TrainingConfig
+from backstory.config import NonFiniteError, RunConfig
 from backstory.models import ComposedModel, Prediction, clone, flatten
 from backstory.models.loading import load_run
 from backstory.reading import StaticReader, read
@@ -217,11 +216,10 @@ def test_clipping_bounds_the_step(tiny_config: RunConfig, quietly: Train, at_ste
 # --- parts with a rate of their own, figures of an objective's own ---
 
 
-def in_groups(parameters: Iterable[nn.Parameter], settings: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam with the last parameters in front, at a tenth of the rate."""
-    listed = list(parameters)
-    groups = [{"params": listed[3:], "scale": 0.1}, {"params": listed[:3]}]
-    return torch.optim.Adam(groups, lr=settings.learning_rate)
+def in_groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """The last parameters in front, at a tenth of the rate."""
+    listed = list(model.parameters())
+    return [{"params": listed[3:], "scale": 0.1}, {"params": listed[:3]}]
 
 
 class Telling(Likelihood):
@@ -242,7 +240,7 @@ def test_a_group_has_its_own_rate_and_resumes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loop, "build_optimizer", in_groups)
+    monkeypatch.setattr(loop, "parameter_groups", in_groups)
     used: list[list[float]] = []
     at_step(1, lambda optimizer: used.append([group["lr"] for group in optimizer.param_groups]))
     config = with_training(tiny_config, optimizer="adam", learning_rate=0.01, averaging="none", segment_deviation=0.0)
@@ -261,7 +259,7 @@ def test_every_figure_of_the_objective_is_logged_by_its_name(
 ) -> None:
     config = with_training(tiny_config, epochs=2, short_probability=0.3)
     quietly(config, tmp_path / "plain")
-    monkeypatch.setattr(loop, "Likelihood", Telling)
+    monkeypatch.setattr(loop, "build_objective", lambda config: Telling(2.0, 1.0))
     monkeypatch.setattr(loop, "WINDOW", 5)
     quietly(config, tmp_path / "straight")
     windows, epochs = events(tmp_path / "straight", "steps"), events(tmp_path / "straight", "epoch")
@@ -282,7 +280,7 @@ def test_every_figure_of_the_objective_is_logged_by_its_name(
 def test_figures_are_weighted_by_tokens(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "Likelihood", Telling)
+    monkeypatch.setattr(loop, "build_objective", lambda config: Telling(2.0, 1.0))
     quietly(with_training(tiny_config, short_probability=0.3), tmp_path / "run")
     lengths = [w["tokens"] / 3 for w in events(tmp_path / "run", "steps")]
     assert [w["length"] for w in events(tmp_path / "run", "steps")] == lengths

@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from backstory.models import Activations, Softmax
+from backstory.config import RewardConfig, RunConfig, TrainingConfig, UserError
+from backstory.models import Activations, Blend, Softmax
+from backstory.reading.policy import reward
 from backstory.training import Likelihood
+from backstory.training.objectives import GatedLikelihood, build_objective
 
 BATCH, TIME, UNITS, TYPES = 2, 4, 3, 5
 
@@ -70,3 +73,76 @@ def test_regularizers_need_activations() -> None:
     with pytest.raises(ValueError, match="activations"):
         Likelihood(0.0, 1.0)(bare, targets)
     assert torch.equal(Likelihood()(bare, targets)[0], Likelihood()(made, targets)[0])
+
+
+# --- of a blend ---
+
+
+def blended(gate: list[float] | None = None) -> tuple[Blend, Tensor]:
+    p, targets = prediction()
+    q = Softmax(None, torch.randn(BATCH, TIME, UNITS, dtype=torch.float64).requires_grad_(), p.weight, None)
+    logits = torch.randn(BATCH, TIME, 2, dtype=torch.float64)
+    if gate is not None:
+        logits[...] = torch.tensor(gate, dtype=torch.float64)
+    return Blend(p.activations, p, q, logits.requires_grad_(), 10.0), targets
+
+
+def naive_gated(made: Blend, targets: Tensor, settings: RewardConfig) -> Tensor:
+    """Equations 11 to 14, token by token, with the reward as a number."""
+    loss = torch.zeros(())
+    for b in range(BATCH):
+        for t in range(TIME):
+            p, q = (part.log_probs()[b, t, targets[b, t]].exp() for part in (made.p, made.q))
+            sharp, blunt = (torch.softmax(made.gate_logits[b, t] / temperature, 0)[0] for temperature in (1.0, 10.0))
+            z = min((q.item() / (p.item() + 1e-10)) ** settings.power, settings.ceiling) - settings.baseline
+            r = z if z >= 0 else settings.slope * z
+            log_lambda = sharp.log()
+            if r < 0 and log_lambda < settings.floor:
+                log_lambda = log_lambda.new_tensor(settings.floor)
+            loss = loss - (blunt * q + (1 - blunt) * p).log() - settings.weight * r * log_lambda
+    return loss / (BATCH * TIME)
+
+
+@pytest.mark.parametrize(
+    ("settings", "gate"),
+    [
+        (RewardConfig(), None),
+        (RewardConfig(weight=0.1), None),
+        (RewardConfig(weight=0.1, power=2.0, ceiling=3.0, baseline=0.5, slope=0.2), None),
+        (RewardConfig(weight=0.1, floor=-4.0), [-3.0, 3.0]),  # log lambda -6: penalties are held, rewards are not
+    ],
+)
+def test_the_gated_loss_and_its_gradients_are_the_equations(settings: RewardConfig, gate: list[float] | None) -> None:
+    made, targets = blended(gate)
+    loss, figures = GatedLikelihood(0.0, 0.0, settings)(made, targets)
+    expected = naive_gated(made, targets, settings)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10, check_dtype=False)
+    assert made.activations is not None and isinstance(made.q, Softmax)
+    leaves = [made.activations.last_dropped, made.q.hidden, made.gate_logits]
+    for mine, reference in zip(gradients(loss, leaves), gradients(expected, leaves), strict=True):
+        assert reference.abs().max() > 0
+        torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
+    assert set(figures) == set(GatedLikelihood.figures)
+
+
+def test_the_reward_is_within_its_bounds_and_the_figure_of_the_paper() -> None:
+    log_q = torch.log(torch.tensor([1.0, 1.2, 1.585, 100.0, 0.5, 1e-6], dtype=torch.float64))
+    found = reward(torch.zeros(6, dtype=torch.float64), log_q, RewardConfig())
+    expected = torch.tensor([0.0, 1.2**5 - 1, 9.0, 9.0, 3 * (0.5**5 - 1), -3.0], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=3e-3)
+
+
+def test_nothing_is_rewarded_where_the_buffer_is_empty() -> None:
+    made, targets = blended()
+    with torch.no_grad():
+        made.gate_logits[:, 0, 0] = -torch.inf
+    loss, figures = GatedLikelihood(0.0, 0.0, RewardConfig(weight=0.1))(made, targets)
+    gradient = gradients(loss, [made.gate_logits])[0]
+    assert loss.isfinite() and all(value.isfinite() for value in figures.values())
+    assert gradient.isfinite().all() and (gradient[:, 0] == 0).all() and (gradient[:, 1:] != 0).all()
+
+
+def test_a_reward_needs_a_gate() -> None:
+    config = RunConfig(training=TrainingConfig(reward=RewardConfig(weight=0.1)))
+    with pytest.raises(UserError, match=r"rewards a gate, and the model has none; set model\.buffer\.kind"):
+        build_objective(config)

@@ -8,7 +8,16 @@ import pytest
 import torch
 from runs import checkpoints, contents, events, outcome, saved_progress, with_model, with_training
 
-from backstory.config import MixtureConfig, RunConfig, UserError, to_yaml
+from backstory.config import (
+    GateConfig,
+    MixtureConfig,
+    RewardConfig,
+    RunConfig,
+    SecondSoftmaxConfig,
+    SpanBufferConfig,
+    UserError,
+    to_yaml,
+)
 from backstory.models.cores import recurrence
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 from backstory.training import Stopped
@@ -30,6 +39,15 @@ VARIANTS: dict[str, Change] = {
     ),
     "partial shuffle": lambda c: with_training(c, epochs=3, partial_shuffle=True, averaging="none"),
     "fine-tuned": lambda c: with_training(c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0),
+    "span buffer, gate that waits": lambda c: with_model(
+        with_training(c, epochs=3, reward=RewardConfig(weight=0.01)),
+        buffer=SpanBufferConfig(size=12, span=4, gate=GateConfig(rate=0.5, after=1)),
+    ),
+    "span buffer, grid, adam": lambda c: with_model(
+        with_training(c, epochs=3, optimizer="adam", learning_rate=0.01, averaging="none"),
+        buffer=SpanBufferConfig(size=12, span=4, slots="grid", gate=GateConfig(rate=0.5)),
+    ),
+    "second softmax": lambda c: with_model(with_training(c, epochs=3), buffer=SecondSoftmaxConfig()),
     "bfloat16": lambda c: with_training(c, epochs=3, precision="bfloat16"),
 }
 
