@@ -15,11 +15,15 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backstory.storage.provenance import commit, now, processor, versions
+
+if TYPE_CHECKING:
+    from backstory.config import SecondSoftmaxConfig, SpanBufferConfig
 
 
 @dataclass(frozen=True)
@@ -39,24 +43,27 @@ SIZES = {
 }
 
 
-def ours(size: Size, on: str, precision: str) -> Callable[[], None]:
-    """The step that `backstory train` takes, allocator settings included."""
+def ours(
+    size: Size, on: str, precision: str, buffer: "SpanBufferConfig | SecondSoftmaxConfig | None" = None
+) -> Callable[[], None]:
+    """The step that `backstory train` takes, allocator settings included; with a second prediction if one is given."""
     import torch
 
     from backstory.config import recipes
     from backstory.models import build_model, choose_precision
     from backstory.models.allocator import keep_freed_memory
-    from backstory.training import Likelihood
     from backstory.training.gradients import LOSS, Eager, Recorded
+    from backstory.training.objectives import build_objective
     from backstory.training.optimizers import build_optimizer
 
     keep_freed_memory()
     config, device = recipes.load(size.recipe), torch.device(on)
+    if buffer is not None:
+        config = replace(config, model=replace(config.model, buffer=buffer))
     model = build_model(config.model, size.types).to(device).train()
     optimizer = build_optimizer(model.parameters(), config.training)
     state, parameters = model.start(size.batch), list(model.parameters())
-    objective = Likelihood(config.training.activation_l2, config.training.temporal_l2)
-    eager = Eager(model, parameters, objective, choose_precision(precision, device), config.training.clip)
+    eager = Eager(model, parameters, build_objective(config), choose_precision(precision, device), config.training.clip)
     gradient = Recorded(eager) if on == "cuda" else eager
     text = torch.randint(size.types, (size.batch, size.segment + 1), device=device)
 
@@ -108,14 +115,11 @@ def reference(size: Size, on: str, precision: str) -> Callable[[], None]:
     return step
 
 
-CONTENDERS = {"reference": reference, "backstory": ours}
-
-
-def worker(contender: str, size: Size, on: str, precision: str, pipe: Connection) -> None:
+def worker(make: Callable[..., Callable[[], None]], on: str, arguments: tuple, pipe: Connection) -> None:
     """Take a step whenever told to, and answer with its seconds and the peak memory (GiB, of the device) so far."""
     import torch
 
-    step = CONTENDERS[contender](size, on, precision)
+    step = make(*arguments)
     while pipe.recv():
         began = time.perf_counter()
         step()
@@ -127,14 +131,18 @@ def worker(contender: str, size: Size, on: str, precision: str, pipe: Connection
         pipe.send((time.perf_counter() - began, peak))
 
 
-def compare(size: Size, steps: int, on: str, precision: str, warm_up: int = 2) -> dict[str, dict[str, float]]:
-    """Median tokens per second and peak GiB of each contender, taking turns."""
+Contenders = dict[str, tuple[Callable[..., Callable[[], None]], tuple]]
+"""By name, what makes a step and its arguments."""
+
+
+def compare(contenders: Contenders, tokens: int, steps: int, on: str, warm_up: int = 2) -> dict[str, dict[str, float]]:
+    """Median tokens per second and peak GiB of each contender's steps of so many tokens, taking turns."""
     context = multiprocessing.get_context("spawn")
-    pipes, times, peaks = {}, {name: [] for name in CONTENDERS}, {}
+    pipes, times, peaks = {}, {name: [] for name in contenders}, {}
     processes = []
-    for name in CONTENDERS:
+    for name, (make, arguments) in contenders.items():
         pipes[name], theirs = context.Pipe()
-        processes.append(context.Process(target=worker, args=(name, size, on, precision, theirs), daemon=True))
+        processes.append(context.Process(target=worker, args=(make, on, arguments, theirs), daemon=True))
         processes[-1].start()
     for turn in range(warm_up + steps):
         for name, pipe in pipes.items():
@@ -146,10 +154,9 @@ def compare(size: Size, steps: int, on: str, precision: str, warm_up: int = 2) -
         pipe.send(False)
     for process in processes:
         process.join()
-    tokens = size.batch * size.segment
     return {
         name: {"tokens_per_second": tokens / statistics.median(times[name]), "peak_gib": peaks[name]}
-        for name in CONTENDERS
+        for name in contenders
     }
 
 
@@ -164,7 +171,9 @@ def main() -> None:
     print(f"{'step':<5} {'reference':>12} {'backstory':>12} {'ratio':>7}   peak memory, GiB", flush=True)
     rows = {}
     for name in given.sizes:
-        rows[name] = found = compare(SIZES[name], given.steps, given.device, given.precision)
+        size, how = SIZES[name], (SIZES[name], given.device, given.precision)
+        both: Contenders = {"reference": (reference, how), "backstory": (ours, how)}
+        rows[name] = found = compare(both, size.batch * size.segment, given.steps, given.device)
         plain, fast = found["reference"], found["backstory"]
         found["ratio"] = ratio = fast["tokens_per_second"] / plain["tokens_per_second"]  # type: ignore[assignment]
         print(
@@ -173,13 +182,18 @@ def main() -> None:
             flush=True,
         )
     if given.out:
-        import torch
+        write(given.out, "training", rows, given.device)
 
-        from backstory.models import device_name
 
-        made_by = processor() if given.device == "cpu" else device_name(torch.device(given.device))
-        origin = {"commit": commit(), "versions": versions(), "device": made_by, "started": now()}
-        given.out.write_text(json.dumps({"benchmark": "training", "rows": rows, "provenance": origin}, indent=1) + "\n")
+def write(out: Path, benchmark: str, rows: dict, on: str) -> None:
+    """Write rows of figures and where they come from as JSON."""
+    import torch
+
+    from backstory.models import device_name
+
+    made_by = processor() if on == "cpu" else device_name(torch.device(on))
+    origin = {"commit": commit(), "versions": versions(), "device": made_by, "started": now()}
+    out.write_text(json.dumps({"benchmark": benchmark, "rows": rows, "provenance": origin}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

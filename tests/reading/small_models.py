@@ -1,8 +1,18 @@
 """Small models whose predictions are far from uniform."""
 
+from typing import Any
+
 import torch
 
-from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, SoftmaxConfig
+from backstory.config import (
+    EmbeddingConfig,
+    GateConfig,
+    LSTMConfig,
+    MixtureConfig,
+    ModelConfig,
+    SoftmaxConfig,
+    SpanBufferConfig,
+)
 from backstory.models import ComposedModel, build_model
 
 TYPES = 13
@@ -20,6 +30,13 @@ def lively(config: ModelConfig) -> ComposedModel:
 
 def lstm() -> ComposedModel:
     return lively(ModelConfig(EmbeddingConfig(7), LSTMConfig(layers=2, hidden=9), SoftmaxConfig()))
+
+
+def buffered(**settings: Any) -> ComposedModel:
+    """With a span buffer, whose gate is as sharp in evaluation as it was made."""
+    chosen: dict[str, Any] = {"size": 12, "span": 3, "gate": GateConfig(temperature=1.0)}
+    core = LSTMConfig(layers=2, hidden=9)
+    return lively(ModelConfig(EmbeddingConfig(7), core, SoftmaxConfig(), SpanBufferConfig(**chosen | settings)))
 
 
 def mixture() -> ComposedModel:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from adapting import BASE, gates, statistics
 from adaptive import Doubtful, Learning
-from small_models import lstm
+from small_models import buffered, lstm
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
@@ -33,6 +33,9 @@ READERS: dict[str, Callable[[], Reader]] = {
     "wrapped": lambda: Doubtful(StaticReader(lstm())),
     "learning": lambda: Learning(lstm()),
     "wrapped learning": lambda: Doubtful(Learning(lstm())),
+    "static, span buffer": lambda: StaticReader(buffered()),
+    "dynamic, span buffer": lambda: dynamic(buffered(attention="bilinear")),
+    "cache over dynamic, span buffer": lambda: NeuralCache(dynamic(buffered()), CacheSettings(window=20, weight=0.3)),
     "cache": lambda: NeuralCache(StaticReader(lstm()), CacheSettings(window=20, weight=0.3)),
     "cache over learning": lambda: NeuralCache(Learning(lstm()), CacheSettings(window=20, weight=0.3)),
     "dynamic": lambda: dynamic(lstm()),

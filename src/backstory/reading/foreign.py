@@ -8,7 +8,10 @@ from backstory.reading.reader import StaticReader, evaluating
 
 
 class ForeignBuffer(StaticReader):
-    """The model as trained, with spans of the row before (of the last, for the first row)."""
+    """The model as trained, with spans of the row before (of the last, for the first row).
+
+    The audit finds that rows depend on each other, as they do here: what this reads is a control, and no score.
+    """
 
     name = "foreign"
 
