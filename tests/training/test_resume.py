@@ -1,5 +1,6 @@
 """A run that was stopped, or broken off, and resumed ends bit for bit as one that ran through."""
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 from runs import checkpoints, contents, events, outcome, saved_progress, with_model, with_training
 
-from backstory.config import MixtureConfig, RunConfig, UserError, to_yaml
+from backstory.config import MixtureConfig, RecallConfig, RunConfig, TextConfig, UserError, to_yaml
 from backstory.models.cores import recurrence
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 from backstory.training import Stopped
@@ -17,6 +18,9 @@ Train = Callable[..., dict]
 StopAfter = Callable[[int], None]
 Change = Callable[[RunConfig], RunConfig]
 
+FRESH = TextConfig(
+    "recall", recall=RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
+)
 VARIANTS: dict[str, Change] = {
     # A learning rate that is too high for the last epochs to be better, so that averaging is triggered.
     "sgd, averaging triggered": lambda c: with_training(c, epochs=5, learning_rate=40.0, trigger=1),
@@ -31,6 +35,7 @@ VARIANTS: dict[str, Change] = {
     "partial shuffle": lambda c: with_training(c, epochs=3, partial_shuffle=True, averaging="none"),
     "fine-tuned": lambda c: with_training(c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0),
     "bfloat16": lambda c: with_training(c, epochs=3, precision="bfloat16"),
+    "fresh documents": lambda c: dataclasses.replace(with_training(c, epochs=3, partial_shuffle=True), text=FRESH),
 }
 
 
