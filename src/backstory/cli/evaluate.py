@@ -104,6 +104,7 @@ def _tokens(figures: dict[str, Any]) -> str:
 
 def describe(result: dict[str, Any]) -> str:
     """A result of `evaluate` in lines for a person."""
+    from backstory.reports.memory import terminal
     from backstory.reports.words import verdict
 
     figures = result["figures"]
@@ -126,6 +127,7 @@ def describe(result: dict[str, Any]) -> str:
             f"  tokens      {_tokens(figures)}, all scored, in {rows}",
             f"  audit       {verdict(figures['audit'])}",
             *gains(figures),
+            *(terminal(figures) if figures["memory"] else []),
         ]
     )
 
