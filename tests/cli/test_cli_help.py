@@ -69,7 +69,9 @@ def test_help_explains_every_flag(verb: str, command: Command, monkeypatch: pyte
             assert any(word.rstrip(",") == flag for word in words), f"{flag} is not on the page"
     lines = [line.strip("│| ") for line in boxed.splitlines()]
     for line, after in pairwise(lines):
-        bare = re.search(r"^-\S+( \S+)* {2,}\(default", line) or (line.startswith("-") and after.startswith("(default"))
+        bare = re.search(r"^-\S+( \S+)* {2,}\(default", line) or (
+            re.fullmatch(r"-\S+( \S+)*", line) and after.startswith("(default")
+        )
         assert not bare, f"a flag without a word of explanation: {line}"
 
 

@@ -14,6 +14,7 @@ EXAMINE = "examine run"
 GENERATE = "generate run"
 EXPLAIN = "explain surprisal run"
 TRAIN = f"train demo --corpus good.txt --out new {' '.join(SMALL)}"
+RECALL = f"train demo --corpus recall --text.minimum-count 1 --out new {' '.join(SMALL)}"
 
 # What is typed, and what the line must say: the mistake, and what to do.
 MISTAKES = [
@@ -57,6 +58,18 @@ MISTAKES = [
     (f"{EVALUATE} --jso", r"no flag --jso \(did you mean '--json'\?\); " + HELP.format("evaluate")),
     (f"{EVALUATE} --spl test", r"no flag --spl \(did you mean '--split'\?\)"),
     (f"{EXAMINE} --max 5", r"there is no flag --max"),
+    (
+        "data show recall --recall.casts 3",
+        r"no flag --recall.casts \(did you mean '--recall.cast'\?\); " + HELP.format("data show"),
+    ),
+    ("data show recall --recall", r"there is no flag --recall; " + HELP.format("data show")),
+    ("data show recall --recall.cast 201", r"a cast of 201 cannot be drawn from 200 entities; lower text.recall.cast"),
+    ("data show recall --recall.cast many", r"--recall.cast must be a whole number, not 'many'"),
+    ("data show recall --recall.mentions nan", r"mentions must be at least 0 and at most 0.999, not nan"),
+    (f"{RECALL} --text.recall.mentions 0.9 --text.recall.facts 0.1", r"0.9 and text.recall.facts 0.1 leave no room"),
+    (f"{RECALL} --text.minimum-count 2", r"the vocabulary of the corpus recall is fixed; set text.minimum_count to 1"),
+    (f"{RECALL} --text.recall.fresh yes", r"takes no value.*give .*--text.recall.no-fresh"),
+    (f"{RECALL} --text.recall.documents 1 --text.recall.length 5", r"too few for batch size 3"),
     ("data show good.txt --text.lowercase", r"did you mean '--lowercase'"),
     ("data show good.txt --corpus good.txt", r"there is no flag --corpus"),
     (f"{EVALUATE} --tyro-write-completion bash here", r"there is no flag --tyro-write-completion"),

@@ -60,6 +60,20 @@ def evaluation(perplexity: float = 98.1, **changes: Any) -> dict[str, Any]:
             "audit": {"passed": True, "places": 8, "checks": checks, "failures": []}} | changes  # fmt: skip
 
 
+def memory(level: float = 2.0, kinds: tuple[str, ...] = ("old entity", "asked value")) -> dict[str, Any]:
+    """What is paid above exact grows with the distance, up to `level`."""
+    costs = {"tokens": 400, "nats": 4.0, "exact": 3.5, "excess": 0.5}
+    spans = ((1, 4, 2.4, 0.25), (20, 49, 33.0, 0.5), (1000, None, 1400.0, 1.0))
+    return {
+        "exact_nats_per_token": math.log(13.1), "exact_perplexity": 13.1, "excess_nats_per_token": 0.518,
+        "kinds": [{"kind": kind, **costs} for kind in ("filler word", *kinds)],
+        "curves": [{"kind": kind, "forgotten": 2.81 - 0.04 * i,
+                    "bins": [{"from": low, "to": high, "distance": distance, "tokens": 1234, "nats": 4 + share * level,
+                              "exact": 4.0, "excess": share * level} for low, high, distance, share in spans]}
+                   for i, kind in enumerate(kinds)],
+    }  # fmt: skip
+
+
 def truncation(**changes: Any) -> dict[str, Any]:
     effects = {5: 0.41, 20: 0.2, 100: 0.03, 150: 0.009, 1000: 0.0}
     conditions = [
@@ -177,6 +191,7 @@ def made() -> Any:
         result,
         training,
         evaluation,
+        memory,
         truncation,
         explanation,
         comparison,

@@ -14,7 +14,7 @@ import pytest
 from passages import passage
 from rich.console import Console
 
-from backstory.config import RunConfig
+from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.context import examine_run
 from backstory.explanations import Detail, Place, Stretch, compare_readers, explain_run
 from backstory.reading import evaluate
@@ -306,3 +306,48 @@ def test_a_comparison_fits_and_its_picture_tells(compared: Path, width: int, sch
     assert passages.nth(0).locator(".panel.told").count() == 0
     passages.nth(1).get_by_role("radio", name="surprisal, two").check(force=True)
     assert passages.nth(1).locator(".words [class^=warm]").count() > 5
+
+
+@pytest.fixture(scope="module")
+def remembered(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A page of a run on `recall` that was read with two readers, and what they found of its memory."""
+    folder = tmp_path_factory.mktemp("remembered")
+    recall = RecallConfig(entities=20, cast=4, mentions=0.3, facts=0.1, words=10, length=300, documents=6, held_out=4)
+    config = dataclasses.replace(tiny_config, text=TextConfig("recall", recall=recall))
+    train(config, folder / "run", console=Console(file=io.StringIO()))
+    found = [evaluate(folder / "run", "test", reader=reader)["figures"]["memory"] for reader in ("static", "cache")]
+    write([folder / "run"], folder / "report.html")
+    return folder / "report.html", found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_memory_curves_fit_and_their_tables_tell(
+    remembered: tuple[Path, list[dict[str, Any]]], width: int, scheme: str, opened: Open
+) -> None:
+    path, found = remembered
+    page = opened(path, width, color_scheme=scheme)
+    page.locator("details").evaluate_all("all => all.forEach(d => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    section = page.locator("section", has=page.get_by_role("heading", name="Memory", exact=True))
+    pictures = section.locator("figure svg")
+    assert pictures.count() == 2
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    for place, kind in enumerate(("old entity", "asked value")):
+        picture = pictures.nth(place)
+        assert picture.get_attribute("aria-label").startswith(f"Memory: {kind}. ")
+        assert 0 < picture.bounding_box()["width"] <= width
+        named = picture.locator("text", has_text=re.compile("^(static|cache|exact|forgotten)$"))
+        assert sorted(named.all_text_contents()) == ["cache", "exact", "forgotten", "static"]
+        assert {t.evaluate("t => getComputedStyle(t).fill") for t in named.all()} == {ink}
+        # All of it stands inside the picture, nothing is cut off.
+        frame = picture.bounding_box()
+        for text in picture.locator("text").all():
+            box = text.bounding_box()
+            assert box["x"] >= frame["x"] - 1 and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+        rows = section.locator("table").nth(place).locator("tbody tr")
+        bins = [memory["curves"][place]["bins"] for memory in found]
+        assert rows.count() == len(bins[0])
+        for row, *one in zip(rows.all(), *bins, strict=True):
+            cells = row.locator("td").all_inner_texts()
+            assert cells == [f"{one[0]['tokens']:,}", *(f"{b['excess']:.3f}" for b in one)]

@@ -29,6 +29,13 @@ def test_there_is_an_example_of_each_line_of_the_log() -> None:
     assert [example["event"] for example in EXAMPLES if "event" in example] == ["steps", "epoch"]
 
 
+def test_the_example_of_memory_curves_can_be_read() -> None:
+    (memory,) = (example for example in EXAMPLES if "curves" in example)
+    evaluation = next(e for e in EXAMPLES if e.get("kind") == "evaluation")
+    figures = evaluation["figures"] | {"memory": memory}
+    assert result_from(json.dumps(evaluation | {"figures": figures}), "results.md").figures["memory"] == memory
+
+
 def keys(shape: object) -> set[str]:
     if isinstance(shape, list):
         return keys(shape[0])
@@ -38,7 +45,10 @@ def keys(shape: object) -> set[str]:
 def test_every_required_field_is_described() -> None:
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     named = {part for code in re.findall(r"`([\w.]+)`", prose) for part in code.split(".")}
-    kinds = (shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE, shapes.REPRODUCTION, shapes.CLAIM, shapes.COMPARISON)
+    kinds = (
+        *(shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE, shapes.REPRODUCTION, shapes.CLAIM, shapes.COMPARISON),
+        *(shapes.MEMORY, shapes.CURVE),
+    )
     required = set().union(*map(keys, (shapes.ENVELOPE, *kinds)))
     assert len(required) > 30 and required - named == set()
 

@@ -1,5 +1,6 @@
 """Ranks started by a real `torchrun`: the updates of one process, resumed bit for bit, and refused where they do not fit."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 import torch
 from runs import checkpoints, events, outcome, with_model, with_training
 
-from backstory.config import EmbeddingConfig, LSTMConfig, RunConfig, to_yaml
+from backstory.config import EmbeddingConfig, LSTMConfig, RecallConfig, RunConfig, TextConfig, to_yaml
 from backstory.storage.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.full
@@ -44,7 +45,8 @@ def own_lines(said: str) -> list[str]:
     return [line for line in said.splitlines() if line.startswith("backstory: ")]
 
 
-def test_two_ranks_make_the_updates_of_one(tiny_config: RunConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fresh", [False, True], ids=["one text", "fresh documents"])
+def test_two_ranks_make_the_updates_of_one(fresh: bool, tiny_config: RunConfig, tmp_path: Path) -> None:
     config = with_training(
         with_model(
             tiny_config,
@@ -56,6 +58,9 @@ def test_two_ranks_make_the_updates_of_one(tiny_config: RunConfig, tmp_path: Pat
         partial_shuffle=True,
         clip=0.3,
     )
+    if fresh:
+        recall = RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
+        config = dataclasses.replace(config, text=TextConfig("recall", recall=recall))
     for ranks in (1, 2):
         code, said = trained(ranks, config, tmp_path / str(ranks))
         assert code == 0, said

@@ -1,5 +1,6 @@
 """The training loop on a tiny run: learning rates, schedules, the averaging trigger, what is logged, saved and stopped."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -13,12 +14,12 @@ import pytest
 import torch
 from runs import checkpoints, contents, events, outcome, with_training
 
-from backstory.config import NonFiniteError, RunConfig
+from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig
 from backstory.models import ComposedModel, Prediction, clone, flatten
 from backstory.models.loading import load_run
 from backstory.reading import StaticReader, read
 from backstory.storage.checkpoint import read_checkpoint
-from backstory.text import Dataset, rows, segment_bounds
+from backstory.text import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.training import Likelihood, Stopped, loop
 from backstory.training.loop import Trainer
 from backstory.training.optimizers import non_monotonic
@@ -175,6 +176,20 @@ def test_segments_are_the_text_read_from_state_to_state(
         assert not any(t.any() for t in epoch[0][1].values())  # each epoch begins afresh
         for (_, _, ended), (_, began, _) in itertools.pairwise(epoch):
             assert all(torch.equal(ended[name], began[name]) and ended[name].any() for name in ended)
+
+
+def test_documents_are_fresh_in_every_epoch(
+    tiny_config: RunConfig, quietly: Train, segments: Segments, tmp_path: Path
+) -> None:
+    recall = RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
+    config = dataclasses.replace(tiny_config, text=TextConfig("recall", recall=recall))
+    changes = {"segment_deviation": 0.0, "short_probability": 0.0}
+    result = quietly(with_training(config, epochs=2, **changes), tmp_path / "run")
+    drawn, dataset = Recall(recall), prepare(config.text)
+    for number, epoch in enumerate(by_epoch(segments), start=1):
+        text = rows(np.concatenate([*drawn.draw("train", number)]), 3).astype(np.int64)
+        assert torch.equal(torch.cat([tokens for tokens, _, _ in epoch], 1), torch.from_numpy(text[:, :-1]))
+    assert result["provenance"]["corpus"]["fingerprint"] == dataset.fingerprint
 
 
 def test_partial_shuffle_rotates_every_row_anew_each_epoch(

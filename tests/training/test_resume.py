@@ -1,5 +1,6 @@
 """A run that was stopped, or broken off, and resumed ends bit for bit as one that ran through."""
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ from runs import checkpoints, contents, events, outcome, saved_progress, with_mo
 from backstory.config import (
     GateConfig,
     MixtureConfig,
+    RecallConfig,
     RewardConfig,
     RunConfig,
     SecondSoftmaxConfig,
     SpanBufferConfig,
+    TextConfig,
     UserError,
     to_yaml,
 )
@@ -26,6 +29,9 @@ Train = Callable[..., dict]
 StopAfter = Callable[[int], None]
 Change = Callable[[RunConfig], RunConfig]
 
+FRESH = TextConfig(
+    "recall", recall=RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
+)
 VARIANTS: dict[str, Change] = {
     # A learning rate that is too high for the last epochs to be better, so that averaging is triggered.
     "sgd, averaging triggered": lambda c: with_training(c, epochs=5, learning_rate=40.0, trigger=1),
@@ -49,6 +55,7 @@ VARIANTS: dict[str, Change] = {
     ),
     "second softmax": lambda c: with_model(with_training(c, epochs=3), buffer=SecondSoftmaxConfig()),
     "bfloat16": lambda c: with_training(c, epochs=3, precision="bfloat16"),
+    "fresh documents": lambda c: dataclasses.replace(with_training(c, epochs=3, partial_shuffle=True), text=FRESH),
 }
 
 

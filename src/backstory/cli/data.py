@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from backstory.cli.parse import parse
 from backstory.cli.verbs import dispatch
 from backstory.config import TextConfig
+
+if TYPE_CHECKING:
+    from backstory.text import Dataset
 
 
 @dataclass(frozen=True)
@@ -69,4 +72,23 @@ def _figures(given: ShowArguments) -> int:
     for name, split in dataset.splits.items():
         sizes = f"{len(split.ids):>13,} {len(split.documents):>10,} {split.characters:>13,} {split.bytes:>13,}"
         print(f"  {name:<6} {sizes}")
+    for name in dataset.splits if dataset.source else ():
+        print(f"  {name:<6} {_truth(dataset, name)}")
     return 0
+
+
+def _truth(dataset: "Dataset", split: str) -> str:
+    """What is known of a split whose source is known: its entropy, and how far what comes back is behind."""
+    import numpy as np
+
+    truth = dataset.truth(split)
+    assert truth is not None
+    told = [f"exact perplexity {np.exp(truth.exact.mean()):.3f}"]
+    for kind in truth.forgotten:
+        behind = truth.distance[truth.kind == truth.kinds.index(kind)]
+        if len(behind):
+            half, most = np.quantile(behind, (0.5, 0.9))
+            told.append(
+                f"{kind} {len(behind) / len(truth.exact):.1%}, last seen {half:.0f} (90%: {most:.0f}) tokens ago"
+            )
+    return "; ".join(told)

@@ -73,9 +73,10 @@ def settings(kind: type, default: Any = None, prefix: str = "") -> Iterator[Sett
         marks = getattr(hint, "__metadata__", ())
         inner = typing.get_args(hint)[0] if marks else hint
         value = getattr(default, f.name, None)
-        if dataclasses.is_dataclass(value):
+        part = type(value) if dataclasses.is_dataclass(value) else inner
+        if dataclasses.is_dataclass(part):
             flat = any(getattr(mark, "name", None) == "" for mark in marks)
-            yield from settings(type(value), value, prefix if flat else f"{prefix}{f.name}.")
+            yield from settings(typing.cast(type, part), value, prefix if flat else f"{prefix}{f.name}.")
         else:
             metavar = next((m.metavar for m in marks if getattr(m, "metavar", None)), None)
             yield Setting(metavar or f"--{prefix}{f.name}".replace("_", "-"), inner, marks)

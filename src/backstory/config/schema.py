@@ -15,6 +15,36 @@ def probability(default: float) -> Any:
 
 
 @dataclass(frozen=True)
+class RecallConfig:
+    """The documents of the corpus `recall`, which are drawn: things come back long after they were mentioned."""
+
+    entities: int = between(200, 1, 500_000)
+    """Entities there are."""
+    cast: int = between(12, 1, 10_000)
+    """How many of them a document is about."""
+    mentions: float = between(0.15, 0.0, 0.999)
+    """Probability that one of the cast is mentioned."""
+    facts: float = between(0.0, 0.0, 0.999)
+    """Probability of a fact: NAME is VALUE, and later in the document NAME ? VALUE."""
+    names: int = between(8, 1, 10_000)
+    """Names that facts are about."""
+    values: int = between(16, 1, 100_000)
+    """Values that a name may have."""
+    words: int = between(200, 1, 4_000)
+    """Filler words, each drawn by the one before it."""
+    length: int = between(2000, 2, 1_000_000)
+    """Tokens of a document, the <eos> at its end included."""
+    documents: int = between(400, 1)
+    """Documents to train on."""
+    held_out: int = between(40, 1)
+    """Documents of valid, and of test."""
+    fresh: bool = False
+    """Train on other documents in every epoch."""
+    seed: int = between(0, 0, 2**31 - 1)
+    """Seed of the documents, and of how filler words follow each other."""
+
+
+@dataclass(frozen=True)
 class TextConfig:
     """The corpus and how it becomes numbers."""
 
@@ -28,6 +58,7 @@ class TextConfig:
     """Words seen fewer times than this in the training split become <unk>."""
     maximum_size: int | None = between(None, 2)
     """The most types the vocabulary may hold, special ones included; the rarest others become <unk>."""
+    recall: RecallConfig = field(default_factory=RecallConfig)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from backstory.config.recipes import CONFIG
 from backstory.models.composed import ComposedModel, build_model
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms
+from backstory.text.corpora import CORPORA
 from backstory.text.vocabulary import Vocabulary
 
 CHECKPOINTS = "checkpoints"
@@ -83,9 +84,10 @@ class LoadedRun:
 
 
 def corpus_places(text: TextConfig, data_dir: Path | None) -> dict[str, str]:
-    """What a run remembers of where its corpus was found: absolute paths."""
+    """What a run remembers of where its corpus was found: absolute paths. A corpus known by name is no file of that name."""
     places = {} if data_dir is None else {"data_dir": str(data_dir.resolve())}
-    return {**places, "corpus": str(Path(text.corpus).resolve())} if Path(text.corpus).exists() else places
+    found = text.corpus not in CORPORA and Path(text.corpus).exists()
+    return {**places, "corpus": str(Path(text.corpus).resolve())} if found else places
 
 
 def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:

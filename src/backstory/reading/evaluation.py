@@ -14,6 +14,7 @@ from backstory.config import UserError, check_name
 from backstory.models import Prediction
 from backstory.reading.audit import Audit, AuditReport
 from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reading.memory import MemoryCurve
 from backstory.reading.opening import Opened, Readers, open_run, open_text
 from backstory.reading.per_token import Each, check_per_token, per_token_file
 from backstory.reading.policy import PolicyWatch
@@ -93,13 +94,16 @@ def evaluate(
         count = Count(progress, total, parts.tokens())
         if after is not None:
             parts.read("after", opened.reader, before, vocabulary.start, rows=rows, each=count)
-        inner = InnerNats(opened)
+        inner, truth = InnerNats(opened), opened.dataset.truth(opened.split.name)
         parts.part("inner", inner)
         policy = None if opened.run.model.gated is None else PolicyWatch(opened.reader.precision, training.reward)
         if policy is not None:
             parts.part("policy", policy)
+        memory = None if truth is None else MemoryCurve(truth, opened.reader.block)
+        if memory is not None:
+            parts.part("memory", memory)
         with told or nullcontext() as each:
-            watches = [watch for watch in (each, policy, inner, count) if watch is not None]
+            watches = [watch for watch in (each, policy, inner, memory, count) if watch is not None]
             reading, audit = read_audited(opened, rows, places, watches, after is None, parts)
         nats = [*inner.nats(), reading.nats]
         if against:
@@ -120,7 +124,8 @@ def evaluate(
             "unit": vocabulary.tokenizer.unit,
             "rows": reading.rows,
             **score(reading, opened.split, vocabulary),
-            **({} if policy is None else {"policy": policy.figures()}),
+            "policy": None if policy is None else policy.figures(),
+            "memory": None if memory is None else memory.figures(),
             "audit": audit.as_dict(),
         }
         origin["seconds"] = round(reading.seconds, 1)

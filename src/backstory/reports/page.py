@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.reports import comparison_html, passage_html, pieces, provenance, reproductions, tables
+from backstory.reports import comparison_html, memory, passage_html, pieces, provenance, reproductions, tables
 from backstory.reports.comparisons import compared
 from backstory.reports.formats import plain
 from backstory.reports.passage import from_json
@@ -42,6 +42,7 @@ def render(folders: Sequence[Path]) -> str:
         _figures,
         _learning,
         _context,
+        _memory,
         _comparisons,
         _samples,
         _passages,
@@ -231,6 +232,12 @@ def _context(runs: Sequence[RunResults]) -> str:
             heading = f"Every context length: {name}, {result.figures['split']}"
             parts.append(pieces.details(heading, pieces.table(tables.conditions(result), heading)))
     return pieces.section("Context", *parts) if parts else ""
+
+
+def _memory(runs: Sequence[RunResults]) -> str:
+    """What readers pay above the exact cost of texts whose source is known."""
+    body = memory.body(runs)
+    return pieces.section("Memory", body) if body else ""
 
 
 def _samples(runs: Sequence[RunResults]) -> str:

@@ -13,8 +13,8 @@ from backstory.reports.words import context_caption, learning_caption
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The height of a label, as a part of the axes' height.
-_LINE = 0.08
+LINE = 0.08
+"""The height of a label, as a part of the axes' height."""
 THIN_POINTS = 300
 """The most points of a training curve; longer logs are averaged in groups."""
 
@@ -41,7 +41,7 @@ def learning_curves(runs: Sequence[RunResults], prefix: str = "learning") -> Plo
         return None
     title, caption = "Learning curves", learning_caption(runs)
     with svg.style():
-        figure, axes = svg.blank(height=_height(len(runs)))
+        figure, axes = svg.blank(height=height_of(len(runs)))
         for place, run in enumerate(runs):
             _learning_curve(axes, run, place)
         _learning_axes(axes, runs)
@@ -58,7 +58,7 @@ def context_curves(examinations: Sequence[tuple[str, Result]], prefix: str = "co
         return None
     title, caption = "How much context is used", context_caption(examinations)
     with svg.style():
-        figure, axes = svg.blank(height=_height(len(examinations)))
+        figure, axes = svg.blank(height=height_of(len(examinations)))
         for place, (_, result) in enumerate(examinations):
             _context_curve(axes, result.figures, place)
             _context_mark(axes, result.figures, place, alone=len(examinations) == 1)
@@ -68,7 +68,7 @@ def context_curves(examinations: Sequence[tuple[str, Result]], prefix: str = "co
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
-def _height(lines: int) -> float:
+def height_of(lines: int) -> float:
     """Inches that give every line's label a place of its own."""
     return max(3.1, 0.8 + 0.2 * lines)
 
@@ -140,21 +140,21 @@ def _name_ends(axes: "Axes", runs: Sequence[RunResults]) -> None:
         name = "validation" if len(runs) == 1 else svg.label(run.name, 14)
         ends.append((float(end), place, f"{name} {perplexity(min(e['valid_perplexity'] for e in epochs))}"))
     ends.sort()
-    heights = _spread([end for end, _, _ in ends], gap=min(_LINE, 1.0 / len(ends)))
+    heights = _spread([end for end, _, _ in ends], gap=min(LINE, 1.0 / len(ends)))
     for height, (_, place, text) in zip(heights, ends, strict=True):
-        _label(axes, height, place, text)
+        label(axes, height, place, text)
 
 
 def _name_contexts(axes: "Axes", examinations: Sequence[tuple[str, Result]]) -> None:
     """Write each curve's name and effective context in a column to the right: the curves themselves end together."""
-    gap = min(_LINE, 1.0 / len(examinations))
+    gap = min(LINE, 1.0 / len(examinations))
     for place, (name, result) in enumerate(examinations):
         found, longest = result.figures["effective_context"]["context"], result.figures["maximum_context"]
         context = f">{count(longest)}" if found is None else count(found)
-        _label(axes, 0.97 - gap * place, place, f"{svg.label(name, 14)} {context}")
+        label(axes, 0.97 - gap * place, place, f"{svg.label(name, 14)} {context}")
 
 
-def _label(axes: "Axes", height: float, place: int, text: str) -> None:
+def label(axes: "Axes", height: float, place: int, text: str) -> None:
     """A piece of the line at this place and text, to the right of the axes; the height is in [0, 1]."""
     axes.plot([1.01, 1.04], [height] * 2, transform=axes.transAxes, clip_on=False, **svg.series(place))
     # Untrusted words: dollar signs are no mathematics.

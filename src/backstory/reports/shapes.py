@@ -40,6 +40,19 @@ EVALUATION = {
     "perplexity": _NUMBER,
     "bits_per_token": _NUMBER,
 }
+_COSTS = {"tokens": _NUMBER, "nats": _NUMBER, "exact": _NUMBER, "excess": _NUMBER}
+MEMORY = {
+    "exact_nats_per_token": _NUMBER,
+    "exact_perplexity": _NUMBER,
+    "excess_nats_per_token": _NUMBER,
+    "kinds": [{"kind": _TEXT, **_COSTS}],
+    "curves": _LIST,
+}
+CURVE = {
+    "kind": _TEXT,
+    "forgotten": _NUMBER,
+    "bins": [{"from": _NUMBER, "to": _NUMBER_OR_NULL, "distance": _NUMBER, **_COSTS}],
+}
 _CONDITION = {key: _NUMBER for key in ("context", "nats", "perplexity", "effect", "low", "high", "effect_percent")}
 TRUNCATE = {
     "split": _TEXT,
@@ -147,6 +160,10 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(EVALUATION, figures, "figures", source)
         if figures.get("audit") is not None:
             _match({"passed": _BOOLEAN}, figures["audit"], "figures.audit", source)
+        if figures.get("memory") is not None:
+            _match(MEMORY, figures["memory"], "figures.memory", source)
+            for index, curve in enumerate(figures["memory"]["curves"]):
+                _match(CURVE, curve, f"figures.memory.curves[{index}]", source)
     if data["kind"] == "sample":
         _match(SAMPLE, figures, "figures", source)
     if data["kind"] == "explanation":

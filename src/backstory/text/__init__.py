@@ -5,6 +5,7 @@ from backstory.text.data_folder import fetch
 from backstory.text.dataset import Dataset, Split, encode_bytes, encode_split, lossless, prepare, unknown_tokens
 from backstory.text.decoding import decode_stream, word_numbers, word_parts
 from backstory.text.published import PUBLISHED
+from backstory.text.recall import Recall, Truth
 from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.text.tokenizers import Tokenizer, tokenizer
 from backstory.text.vocabulary import Vocabulary, build
@@ -14,8 +15,10 @@ __all__ = [
     "PUBLISHED",
     "Corpus",
     "Dataset",
+    "Recall",
     "Split",
     "Tokenizer",
+    "Truth",
     "Vocabulary",
     "build",
     "decode_stream",

@@ -13,6 +13,9 @@ from backstory.text.files import Source
 SPLITS = ("train", "valid", "test")
 """The three splits, in the order they are made."""
 
+RECALL = "recall"
+"""The corpus that is drawn."""
+
 Document = tuple[str, Iterable[str]]
 """A title and the document's text in blocks, which are read before the next document is asked for."""
 
@@ -79,10 +82,13 @@ class Corpus:
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """A corpus known by name: a line that describes it, and how to open it given the data folder."""
+    """A corpus known by name: a line that describes it, and how to open it given the data folder.
+
+    `recall` is drawn, not opened: it has no files.
+    """
 
     description: str
-    open: Callable[[Path | None], Corpus] = field(repr=False)
+    open: Callable[[Path | None], Corpus] | None = field(repr=False)
 
 
 def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
@@ -91,7 +97,10 @@ def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
     Raises UserError for an unknown name, a path that is not there, files that are missing or cannot be read.
     """
     if name_or_path in CORPORA:
-        return CORPORA[name_or_path].open(data_dir)
+        opened = CORPORA[name_or_path].open
+        if opened is None:
+            raise UserError(f"{name_or_path} has no files, as its documents are drawn; `prepare` draws them")
+        return opened(data_dir)
     path, known = Path(os.path.expanduser(name_or_path)), ", ".join(CORPORA)
     if name_or_path and os.path.isdir(path):
         return _folder(path)
@@ -206,6 +215,9 @@ def _stdlib(_: Path | None) -> Corpus:
 CORPORA: dict[str, NamedCorpus] = {
     "stdlib": NamedCorpus(
         "docstrings and help topics of the running Python, about 300,000 words; always there", _stdlib
+    ),
+    RECALL: NamedCorpus(
+        "drawn documents in which things come back long after, the exact cost of every token known; always there", None
     ),
     "ptb": NamedCorpus(
         "Penn Treebank (Mikolov), 929,589 training words, 10,000 types; by `data prepare`, 6 MB",

@@ -13,11 +13,13 @@ import numpy as np
 
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
+from backstory.config.strict import to_dict
 from backstory.storage.atomic import write_atomically
-from backstory.text import cache, corpora, files, vocabulary
+from backstory.text import cache, corpora, files, recall, vocabulary
 from backstory.text.corpora import SPLITS, Corpus, Document
 from backstory.text.pieces import Pieces
-from backstory.text.tokenizers import END, Tokenizer, tokenizer
+from backstory.text.recall import Recall, Truth
+from backstory.text.tokenizers import END, UNKNOWN, Tokenizer, tokenizer
 from backstory.text.vocabulary import Vocabulary
 
 FORMAT = 1
@@ -56,6 +58,18 @@ class Dataset:
     splits: dict[str, Split]
     fingerprint: str
     provenance: str
+    source: Recall | None = None
+    """What draws its documents; None for a text from files."""
+
+    def epoch(self, number: int) -> np.ndarray:
+        """The ids (tokens,) to train on in an epoch, counted from 1: those of train, or fresh ones, as many."""
+        if number == 1 or self.source is None or not self.source.settings.fresh:
+            return self.splits["train"].ids
+        return np.concatenate([*self.source.draw("train", number)])
+
+    def truth(self, split: str) -> Truth | None:
+        """What is known of every token of a split; None where nobody knows how its text came about."""
+        return None if self.source is None else self.source.truth(self.splits[split].ids)
 
     def describe(self) -> dict[str, Any]:
         """What results say of the corpus, as JSON values."""
@@ -89,8 +103,11 @@ def prepare(
     `told` hears (bytes read, about how many to read in all) while there is something to prepare.
 
     Raises UserError for an unknown corpus or tokenizer, missing or unreadable files, text that is empty, too short (two
-    tokens to train on, one in the other splits), binary or not UTF-8, and a vocabulary of more than 2,000,000 types.
+    tokens to train on, one in the other splits), binary or not UTF-8, a vocabulary of more than 2,000,000 types, and settings
+    that `recall` cannot have.
     """
+    if config.corpus == corpora.RECALL:
+        return _drawn(config, told)
     corpus = corpora.find(config.corpus, data_dir)
     chosen = tokenizer(corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer)
     fingerprint = _fingerprint(corpus, chosen, config)
@@ -107,6 +124,41 @@ def prepare(
     stored = json.loads((entry / "dataset.json").read_bytes())
     splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
     return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
+
+
+def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Dataset:
+    """The corpus `recall`."""
+    usual = TextConfig()
+    for name in ("lowercase", "minimum_count", "maximum_size"):
+        if getattr(config, name) != getattr(usual, name):
+            default = str(getattr(usual, name)).lower().replace("none", "null")
+            raise UserError(f"the vocabulary of the corpus recall is fixed; set text.{name} to {default}")
+    if config.tokenizer not in ("auto", "words"):
+        raise UserError("the corpus recall is made of words; set text.tokenizer to auto")
+    source = Recall(config.recall)
+    words = source.words()
+    kind = np.dtype("<u2" if len(words) < 1 << 16 else "<i4")
+    lengths = np.array([0 if word == END else len(word) for word in words])
+    total = sum(source.documents(name) for name in SPLITS) * config.recall.length * kind.itemsize
+    splits, sha, done = {}, hashlib.sha256(), 0
+    for name in SPLITS:
+        drawn = []
+        for ids in source.draw(name):
+            drawn.append(ids.astype(kind))
+            sha.update(drawn[-1].tobytes())
+            done += drawn[-1].nbytes
+            if told is not None:
+                told(done, total)
+        ids, count = np.concatenate(drawn), source.documents(name)
+        # A line for a document: words with a space between two, and the line's end.
+        size = int(np.bincount(ids, minlength=len(words)) @ lengths) + len(ids) - count
+        starts, titles = np.arange(count) * config.recall.length, [f"document {i + 1}" for i in range(count)]
+        splits[name] = Split(name, ids, starts, titles, size, size, len(ids))
+    counts = np.bincount(splits["train"].ids, minlength=len(words))
+    known = Vocabulary(words, counts, tokenizer("words"), False, words.index(UNKNOWN), words.index(END))
+    # With the ids: another numpy may draw others from the same seed.
+    fingerprint = _hash([recall.FORMAT, to_dict(config.recall), sha.hexdigest()])
+    return Dataset(config.corpus, known, splits, fingerprint, source.provenance, source)
 
 
 def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split:

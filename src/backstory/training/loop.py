@@ -72,7 +72,7 @@ class Trainer:
         self.average: WeightAverage | None = None
         self.progress = Progress()
         self.share = self.ranks.share(settings.batch_size)
-        self.rows = rows(self.dataset.splits["train"].ids, settings.batch_size)
+        self.rows = self._rows()
         self.state = self._start()
         self.saved_at = time.monotonic()
         if settings.averaging == "always" and settings.optimizer == "sgd":
@@ -151,6 +151,7 @@ class Trainer:
             return
         self.gradient = self._prepare()
         while not self.progress.finished and not self._agreed(stop)[0]:
+            self.rows = self._rows()
             starts, bounds = self._plan()
             for first, last in bounds[self.progress.segment :]:
                 self._segment(starts, first, last, len(bounds), log, display)
@@ -187,6 +188,10 @@ class Trainer:
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             eager(self._text(None, 0, 1), self._start())
         return eager
+
+    def _rows(self) -> np.ndarray:
+        """The epoch's text in rows (batch, length), as long in every epoch; of seed and epoch alone, so resuming repeats it."""
+        return rows(self.dataset.epoch(self.progress.epoch), self.config.training.batch_size)
 
     def _plan(self) -> tuple[np.ndarray | None, list[tuple[int, int]]]:
         """Where the epoch's rows begin (if shuffled) and its segments; of seed and epoch alone, so resuming repeats it."""
