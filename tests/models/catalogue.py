@@ -75,6 +75,7 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "span buffer, words": lambda: buffered(vectors="words", attention="linear"),
     "span buffer, longer than its segments": lambda: buffered(size=20, span=4, vectors="end", residual=True),
     "span buffer, what followed": lambda: buffered(values="following", attention="bilinear"),
+    "span buffer, last words": lambda: buffered(values="last-words", vectors="words", ends="present"),
     "span buffer, grid": lambda: buffered(slots="grid", span=3),
     "span buffer, grid, bilinear": lambda: buffered(slots="grid", attention="bilinear", vectors="minus-before"),
     "span buffer, grid, present": lambda: buffered(slots="grid", size=20, span=4, ends="present"),

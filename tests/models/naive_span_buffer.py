@@ -57,8 +57,9 @@ def probabilities(
             weights = torch.softmax(torch.stack([score(model, config, h, s) for _, s in spans]), 0)
             xi = torch.zeros_like(h)
             for weight, (end, s) in zip(weights, spans, strict=True):
-                if config.values == "following":
-                    word = F.one_hot(tokens[memory, end + 1], model.vocabulary_size).to(h.dtype)
+                if config.values != "spans":
+                    place = end + (config.values == "following")
+                    word = F.one_hot(tokens[memory, place], model.vocabulary_size).to(h.dtype)
                     s = second.value.weight @ (word @ model.embedding.weight)
                 xi = xi + weight * s
             if config.residual:

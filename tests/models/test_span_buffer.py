@@ -26,7 +26,8 @@ def buffers(draw: st.DrawFn) -> dict[str, Any]:
     vectors = ["minus-before", "end", *(["minus"] if length > 1 else []), *(["words"] if slots == "sliding" else [])]
     chosen = draw(st.sampled_from(vectors))
     ends = draw(st.sampled_from(["previous", "present"]))
-    following = slots == "sliding" and ends == "previous" and draw(st.booleans())
+    values = ["spans", *(["last-words"] if slots == "sliding" else [])]
+    values += ["following"] if slots == "sliding" and ends == "previous" else []
     return {
         "size": length * draw(st.integers(1, 5)),
         "span": length,
@@ -35,7 +36,7 @@ def buffers(draw: st.DrawFn) -> dict[str, Any]:
         "ends": ends,
         "attention": draw(st.sampled_from(["additive", "linear", "bilinear"])),
         "attention_size": draw(st.sampled_from([None, 5])),
-        "values": "following" if following else "spans",
+        "values": draw(st.sampled_from(values)),
         "residual": draw(st.booleans()),
     }
 
@@ -140,8 +141,8 @@ def test_a_foreign_buffer_is_another_rows() -> None:
         ({"size": 3, "span": 4}, "use 4"),
         ({"size": 4, "span": 1}, "no difference"),
         ({"size": 4, "span": 2, "values": "following", "ends": "present"}, "not known"),
-        ({"size": 4, "span": 2, "slots": "grid", "vectors": "words"}, "keeps spans alone"),
-        ({"size": 4, "span": 2, "slots": "grid", "values": "following"}, "keeps spans alone"),
+        ({"size": 4, "span": 2, "slots": "grid", "vectors": "words"}, "keeps spans of words alone"),
+        ({"size": 4, "span": 2, "slots": "grid", "values": "last-words"}, "keeps spans of words alone"),
     ],
 )
 def test_settings_that_do_not_go_together(options: dict[str, Any], told: str) -> None:

@@ -165,8 +165,8 @@ class SpanBufferConfig:
     """v tanh(W_h h + W_s s), v (W_h h + W_s s) as printed (then h has no say), or h W s."""
     attention_size: int | None = between(None, 1)
     """Rows of W_h and W_s; none: the size of h."""
-    values: Literal["spans", "following"] = "spans"
-    """What is attended to: the spans, or the vectors of the words that followed them."""
+    values: Literal["spans", "last-words", "following"] = "spans"
+    """What is attended to: the spans, the vectors of their last words, or of the words that followed them."""
     residual: bool = False
     """The second prediction is of xi + h, not of xi alone."""
     dropout: float = probability(0.0)

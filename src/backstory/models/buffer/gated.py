@@ -35,9 +35,6 @@ class SecondVectors(NamedTuple):
 class Second(nn.Module, ABC):
     """Makes vectors from which the head predicts a second time."""
 
-    embeds_words: bool = False
-    """Whether it looks up vectors of words."""
-
     @abstractmethod
     def start(self, batch_size: int) -> State:
         """The state before the first word."""

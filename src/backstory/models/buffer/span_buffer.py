@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import SpanBufferConfig, UserError
@@ -99,15 +100,16 @@ class SpanBuffer(Second):
         """`size` is D, of the states. Raises UserError for settings that do not go together."""
         super().__init__()
         self.config, self.spans, self.size = config, Spans.of(config), size
-        following = config.values == "following"
-        if following and config.ends == "present":
+        self.embeds_words = config.values != "spans"
+        if config.values == "following" and config.ends == "present":
             raise UserError(
                 "model.buffer.values following needs the word after a span, which is not known of one that ends at the "
                 "present word; use model.buffer.ends previous"
             )
-        if config.slots == "grid" and (following or config.vectors == "words"):
+        if config.slots == "grid" and (self.embeds_words or config.vectors == "words"):
             raise UserError(
-                "model.buffer.slots grid keeps spans alone, no words; use sliding with vectors words or values following"
+                "model.buffer.slots grid keeps spans of words alone, no words; use sliding with vectors words and with values "
+                "other than spans"
             )
         inner = config.attention_size or size
         if config.attention == "bilinear":
@@ -117,11 +119,10 @@ class SpanBuffer(Second):
             self.v = nn.Parameter(torch.empty(inner).uniform_(-(inner**-0.5), inner**-0.5))
         if config.attention == "additive":
             self.query = nn.Linear(size, inner, bias=False)
-        if following:
+        if self.embeds_words:
             self.value = nn.Linear(embedding_size, size, bias=False)
             if embedding_size == size:
                 nn.init.eye_(self.value.weight)  # the word itself, where the head is tied to the embedding
-        self.embeds_words = following
 
     def start(self, batch_size: int) -> SlidingState | GridState:
         zeros = next(self.parameters()).new_zeros
@@ -183,13 +184,15 @@ class SpanBuffer(Second):
         values, words = keys, state.words
         if self.embeds_words:
             words = torch.cat([state.words, tokens], 1)
-            following = words[:, back + 1 :]  # the word after each span; of the last, none is known or needed
-            vectors = self.value(torch.nn.functional.embedding(following, embedding))
-            values = torch.nn.functional.pad(vectors, (0, 0, 0, 1))
+            after = int(
+                self.config.values == "following"
+            )  # the last span, of which it is not known, is not attended to
+            vectors = self.value(F.embedding(words[:, back + after :], embedding))
+            values = F.pad(vectors, (0, 0, 0, after))
             words = words[:, words.shape[1] - reach :]
-        states = torch.cat([state.states, hidden], 1)[:, -reach:] if reach else state.states
-        after = SlidingState(states, words, (state.filled + time).clamp(max=reach + 1))
-        return Remembered(keys, reach - back, values, there, starts), after
+        states = torch.cat([state.states, hidden], 1)[:, time:]
+        later = SlidingState(states, words, (state.filled + time).clamp(max=reach + 1))
+        return Remembered(keys, reach - back, values, there, starts), later
 
     def _grid(self, hidden: Tensor, state: GridState) -> tuple[Remembered, GridState]:
         spans, length, time = self.spans, self.config.span, hidden.shape[1]
