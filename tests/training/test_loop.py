@@ -214,6 +214,40 @@ def test_clipping_bounds_the_step(tiny_config: RunConfig, quietly: Train, at_ste
     assert norms[1e-3] == pytest.approx(1e-3, rel=1e-2)
 
 
+# --- what the stages ask of objective and model ---
+
+
+def test_each_stage_trains_with_its_own_radius_and_noise(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, float, float]] = []
+    step = Trainer._step
+
+    def noting(trainer: Trainer, text: torch.Tensor, rate: float) -> dict[str, float]:
+        objective = trainer.gradient.objective  # type: ignore[attr-defined]
+        seen.append((trainer.progress.finetuning, objective.adversarial, trainer.model.embedding.noise))
+        return step(trainer, text, rate)
+
+    monkeypatch.setattr(Trainer, "_step", noting)
+    changes = {"adversarial": 0.005, "finetune_adversarial": 0.028, "embedding_noise": 0.15}
+    config = with_training(tiny_config, finetune_epochs=1, finetune_embedding_noise=0.0, **changes)
+    quietly(config, tmp_path / "run")
+    assert list(dict.fromkeys(seen)) == [(False, 0.005, 0.15), (True, 0.028, 0.0)]
+
+
+@pytest.mark.parametrize(("setting", "value"), [("adversarial", 0.5), ("embedding_noise", 0.5)])
+def test_training_sees_it_and_validation_does_not(
+    setting: str, value: float, tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, tmp_path: Path
+) -> None:
+    quietly(tiny_config, tmp_path / "plain")
+    quietly(with_training(tiny_config, **{setting: value}), tmp_path / "run")
+    plain, found = (events(tmp_path / name, "epoch")[0] for name in ("plain", "run"))
+    assert found["train_nats"] != plain["train_nats"]
+    run = load_run(tmp_path / "run")
+    ids, start = tiny_dataset.splits["valid"].ids, tiny_dataset.vocabulary.start
+    assert read(StaticReader(run.model), ids, start, rows=10).nats == found["valid_nats"]
+
+
 # --- parts with a rate of their own, figures of an objective's own ---
 
 

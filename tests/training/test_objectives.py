@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from backstory.models import Activations, Softmax
+from backstory.models import Activations, Blend, Softmax
 from backstory.training import Likelihood
+from backstory.training.objectives import likelihood
 
 BATCH, TIME, UNITS, TYPES = 2, 4, 3, 5
 
@@ -70,3 +71,28 @@ def test_regularizers_need_activations() -> None:
     with pytest.raises(ValueError, match="activations"):
         Likelihood(0.0, 1.0)(bare, targets)
     assert torch.equal(Likelihood()(bare, targets)[0], Likelihood()(made, targets)[0])
+
+
+def test_adversarial_training_shifts_what_is_trained_and_not_the_figures() -> None:
+    made, targets = prediction()
+    plain, figures = Likelihood(2.0, 1.0)(made, targets)
+    loss, told = Likelihood(2.0, 1.0, 0.3)(made, targets)
+    true, lowered = made.shifted_log_prob(targets, 0.3)
+    assert told.keys() == figures.keys() and torch.equal(told["nats"], figures["nats"])
+    assert not told["nats"].requires_grad
+    torch.testing.assert_close(loss - plain, (true - lowered).mean(), rtol=0, atol=1e-6)
+    assert loss > plain
+
+
+def test_without_a_radius_nothing_is_computed_twice() -> None:
+    made, targets = prediction()
+    log_prob, trained = likelihood(made, targets, 0.0)
+    assert log_prob is trained and torch.equal(trained, made.log_prob(targets))
+
+
+def test_a_prediction_without_logits_of_its_own_cannot_be_shifted() -> None:
+    made, targets = prediction()
+    blend = Blend(None, made, made, torch.zeros(BATCH, TIME, 2))
+    Likelihood()(blend, targets)
+    with pytest.raises(ValueError, match="needs a softmax or a mixture of them, not Blend"):
+        Likelihood(adversarial=0.1)(blend, targets)

@@ -17,6 +17,12 @@ Train = Callable[..., dict]
 StopAfter = Callable[[int], None]
 Change = Callable[[RunConfig], RunConfig]
 
+ADVERSARIAL = {
+    "adversarial": 0.005,
+    "finetune_adversarial": 0.028,
+    "embedding_noise": 0.15,
+    "finetune_embedding_noise": 0.0,
+}
 VARIANTS: dict[str, Change] = {
     # A learning rate that is too high for the last epochs to be better, so that averaging is triggered.
     "sgd, averaging triggered": lambda c: with_training(c, epochs=5, learning_rate=40.0, trigger=1),
@@ -31,6 +37,9 @@ VARIANTS: dict[str, Change] = {
     "partial shuffle": lambda c: with_training(c, epochs=3, partial_shuffle=True, averaging="none"),
     "fine-tuned": lambda c: with_training(c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0),
     "bfloat16": lambda c: with_training(c, epochs=3, precision="bfloat16"),
+    "adversarial, fine-tuned": lambda c: with_training(
+        c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0, **ADVERSARIAL
+    ),
 }
 
 

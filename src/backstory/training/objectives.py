@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from backstory.models import Prediction
+from backstory.models import MixtureOfSoftmaxes, Prediction, Softmax
 
 
 class Objective(Protocol):
@@ -21,18 +21,36 @@ class Objective(Protocol):
         ...
 
 
+def likelihood(prediction: Prediction, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """log p of the targets, and what is trained in its place: the same, or with their logits shifted. Each (B, T).
+
+    Raises ValueError for a prediction that has no logits of its own to shift.
+    """
+    if not epsilon:
+        log_prob = prediction.log_prob(targets)
+        return log_prob, log_prob
+    if not isinstance(prediction, Softmax | MixtureOfSoftmaxes):
+        raise ValueError(f"adversarial training needs a softmax or a mixture of them, not {type(prediction).__name__}")
+    return prediction.shifted_log_prob(targets, epsilon)
+
+
 class Likelihood:
-    """-mean log p(target) + alpha mean(dropped^2) + beta mean((raw_t - raw_{t-1})^2), of the last layer."""
+    """-mean log p(target) + alpha mean(dropped^2) + beta mean((raw_t - raw_{t-1})^2), of the last layer.
+
+    With `adversarial` above 0 the loss takes the target's probability under the worst shift of its output weights inside
+    a ball of that radius, relative to them (Wang, Gong and Liu 2019); the figures stay those of the prediction.
+    """
 
     figures: tuple[str, ...] = ("nats",)
 
-    def __init__(self, activation_l2: float = 0.0, temporal_l2: float = 0.0) -> None:
+    def __init__(self, activation_l2: float = 0.0, temporal_l2: float = 0.0, adversarial: float = 0.0) -> None:
         self.activation_l2 = activation_l2
         self.temporal_l2 = temporal_l2
+        self.adversarial = adversarial
 
     def __call__(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        loss = -prediction.log_prob(targets).mean()
-        figures = {"nats": loss.detach()}
+        log_prob, trained = likelihood(prediction, targets, self.adversarial)
+        loss, figures = -trained.mean(), {"nats": -log_prob.detach().mean()}
         activations = prediction.activations
         if activations is None and (self.activation_l2 or self.temporal_l2):
             raise ValueError("AR and TAR need a prediction that carries its activations")
