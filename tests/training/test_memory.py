@@ -69,8 +69,6 @@ print(int(peak) * 1024 - before)
         ("ptb-awd-lstm", 20, 70, FLOAT32, 0.005),
         ("ptb-mos", 12, 70, BFLOAT16, 0.0),
         ("ptb-mos", 12, 70, BFLOAT16, 0.005),
-        ("ptb-mos", 48, 140, BFLOAT16, 0.0),
-        ("ptb-mos", 48, 140, BFLOAT16, 0.005),
     ],
 )
 def test_the_estimate_is_near_what_a_step_takes(

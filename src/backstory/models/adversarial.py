@@ -14,10 +14,10 @@ def worst_shift(hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float)
     hidden (..., D), weight (V, D), targets (...) or what broadcasts to it -> (...), in at least float32, without a
     gradient: epsilon |w_y| |h| where w_y h > 0, elsewhere 0. Every position has its own, also where a target repeats.
     """
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    hidden, rows = hidden.to(wide), weight[targets].to(wide)
-    shift = epsilon * torch.linalg.vector_norm(rows, dim=-1) * torch.linalg.vector_norm(hidden, dim=-1)
-    return torch.where((hidden * rows).sum(-1) > 0, shift.clamp(max=LARGEST), 0.0)
+    wide, rows = torch.promote_types(hidden.dtype, torch.float32), weight[targets]
+    acute = torch.einsum("...d,...d->...", hidden, rows.to(hidden.dtype)) > 0
+    own, other = (torch.linalg.vector_norm(vectors, dim=-1, dtype=wide) for vectors in (rows, hidden))
+    return torch.where(acute, (epsilon * own * other).clamp(max=LARGEST), 0.0)
 
 
 def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
