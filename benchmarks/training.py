@@ -55,8 +55,10 @@ def ours(size: Size, on: str, precision: str) -> Callable[[], None]:
     model = build_model(config.model, size.types).to(device).train()
     optimizer = build_optimizer(model.parameters(), config.training)
     state, parameters = model.start(size.batch), list(model.parameters())
-    objective = Likelihood(config.training.activation_l2, config.training.temporal_l2)
-    eager = Eager(model, parameters, objective, choose_precision(precision, device), config.training.clip)
+    settings = config.training
+    objective = Likelihood(settings.activation_l2, settings.temporal_l2, settings.adversarial)
+    model.embedding.noise = settings.embedding_noise
+    eager = Eager(model, parameters, objective, choose_precision(precision, device), settings.clip)
     gradient = Recorded(eager) if on == "cuda" else eager
     text = torch.randint(size.types, (size.batch, size.segment + 1), device=device)
 

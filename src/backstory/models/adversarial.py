@@ -15,9 +15,9 @@ def worst_shift(hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float)
     gradient: epsilon |w_y| |h| where w_y h > 0, elsewhere 0. Every position has its own, also where a target repeats.
     """
     wide, rows = torch.promote_types(hidden.dtype, torch.float32), weight[targets]
-    acute = torch.einsum("...d,...d->...", hidden, rows.to(hidden.dtype)) > 0
-    own, other = (torch.linalg.vector_norm(vectors, dim=-1, dtype=wide) for vectors in (rows, hidden))
-    return torch.where(acute, (epsilon * own * other).clamp(max=LARGEST), 0.0)
+    of_rows, of_hidden = (torch.linalg.vector_norm(vectors, dim=-1, dtype=wide) for vectors in (rows, hidden))
+    acute = (hidden * rows).sum(-1) > 0
+    return torch.where(acute, (epsilon * of_rows * of_hidden).clamp(max=LARGEST), 0.0)
 
 
 def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
