@@ -63,7 +63,10 @@ def ours(
     model = build_model(config.model, size.types).to(device).train()
     optimizer = build_optimizer(model.parameters(), config.training)
     state, parameters = model.start(size.batch), list(model.parameters())
-    eager = Eager(model, parameters, build_objective(config), choose_precision(precision, device), config.training.clip)
+    settings = config.training
+    objective = build_objective(config, settings.adversarial)
+    model.embedding.noise = settings.embedding_noise
+    eager = Eager(model, parameters, objective, choose_precision(precision, device), settings.clip)
     gradient = Recorded(eager) if on == "cuda" else eager
     text = torch.randint(size.types, (size.batch, size.segment + 1), device=device)
 

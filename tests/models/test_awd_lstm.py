@@ -137,3 +137,20 @@ def test_weight_drop_alone_makes_training_differ_from_evaluation() -> None:
         passes = [model.train(training)(tokens(), model.start(BATCH))[0].log_probs() for training in (True, False)]
         found[drop] = torch.equal(*passes)
     assert found == {0.0: True, 0.5: False}
+
+
+def test_noise_on_the_words_is_in_training_alone() -> None:
+    torch.manual_seed(0)
+    model = lstm(weight_drop=0.0, input_dropout=0.0, layer_dropout=0.0, output_dropout=0.0)
+    model.embedding.dropout, model.embedding.noise = 0.0, 0.15
+    text, start = tokens(), model.start(BATCH)
+    clean, *noisy = (model.train(training)(text, start)[0] for training in (False, True, True))
+    vectors = []
+    for prediction in (clean, *noisy):
+        assert prediction.activations is not None
+        vectors.append(prediction.activations.embedded)
+    assert torch.equal(vectors[0], model.embedding.weight[text])
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert (vectors[one] != vectors[other]).all()
+    model.embedding.noise = 0.0
+    assert torch.equal(model.train()(text, start)[0].log_probs(), clean.log_probs())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from backstory.models.dropout import keep_mask, locked_dropout, weight_drop, word_dropout
+from backstory.models.dropout import gaussian_noise, keep_mask, locked_dropout, weight_drop, word_dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -72,9 +72,25 @@ def test_weight_drop_passes_gradients_through_its_mask() -> None:
     assert set(raw.grad.unique().tolist()) == {0.0, 2.0}
 
 
+@pytest.mark.parametrize("deviation", [0.15, 2.0])
+def test_noise_is_normal_and_drawn_for_every_number(deviation: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(200, 100, 20, requires_grad=True)
+    noisy = gaussian_noise(x, deviation, True)
+    noise = ((noisy - x) / deviation).detach().double()
+    count = noise.numel()
+    for found, expected, spread in ((noise, 0.0, 1.0), (noise**2, 1.0, 2.0), (noise**4, 3.0, 96.0)):
+        assert abs(found.mean().item() - expected) < 5 * (spread / count) ** 0.5
+    for other in (noise.roll(1, 0), noise.roll(1, 1), noise.roll(1, 2)):
+        assert abs((noise * other).mean().item()) < 5 / count**0.5
+    noisy.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.ones_like(x))
+
+
 def test_nothing_is_dropped_in_evaluation_or_at_probability_zero() -> None:
     x, tokens = torch.randn(2, 3, 4), torch.zeros(2, 3, dtype=torch.long)
     for probability, training in ((0.5, False), (0.0, True)):
         assert locked_dropout(x, probability, training) is x
         assert word_dropout(x, tokens, 9, probability, training) is x
         assert weight_drop(x, probability, training) is x
+        assert gaussian_noise(x, probability, training) is x

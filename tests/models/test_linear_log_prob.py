@@ -149,6 +149,9 @@ def test_scoring_and_learning_hold_one_chunk_of_logits(make, small_chunks: int) 
     # The largest tensor of all is that chunk; weights and their gradients (V, 3) are smaller.
     assert watched.largest == small_chunks
     with Allocations(VOCABULARY) as watched:
+        prediction.shifted_log_prob(targets, 0.01)[1].sum().backward()
+    assert watched.largest == small_chunks
+    with Allocations(VOCABULARY) as watched:
         prediction.log_probs()
     assert watched.largest == 40 * VOCABULARY  # the watch sees what it should
 

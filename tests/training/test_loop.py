@@ -228,6 +228,40 @@ def test_clipping_bounds_the_step(tiny_config: RunConfig, quietly: Train, at_ste
     assert norms[1e-3] == pytest.approx(1e-3, rel=1e-2)
 
 
+# --- what the stages ask of objective and model ---
+
+
+def test_each_stage_trains_with_its_own_radius_and_noise(
+    tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, float, float]] = []
+    step = Trainer._step
+
+    def noting(trainer: Trainer, text: torch.Tensor, rate: float) -> dict[str, float]:
+        objective = trainer.gradient.objective  # type: ignore[attr-defined]
+        seen.append((trainer.progress.finetuning, objective.adversarial, trainer.model.embedding.noise))
+        return step(trainer, text, rate)
+
+    monkeypatch.setattr(Trainer, "_step", noting)
+    changes = {"adversarial": 0.005, "finetune_adversarial": 0.028, "embedding_noise": 0.15}
+    config = with_training(tiny_config, finetune_epochs=1, finetune_embedding_noise=0.0, **changes)
+    quietly(config, tmp_path / "run")
+    assert list(dict.fromkeys(seen)) == [(False, 0.005, 0.15), (True, 0.028, 0.0)]
+
+
+@pytest.mark.parametrize(("setting", "value"), [("adversarial", 0.5), ("embedding_noise", 0.5)])
+def test_training_sees_it_and_validation_does_not(
+    setting: str, value: float, tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, tmp_path: Path
+) -> None:
+    quietly(tiny_config, tmp_path / "plain")
+    quietly(with_training(tiny_config, **{setting: value}), tmp_path / "run")
+    plain, found = (events(tmp_path / name, "epoch")[0] for name in ("plain", "run"))
+    assert found["train_nats"] != plain["train_nats"]
+    run = load_run(tmp_path / "run")
+    ids, start = tiny_dataset.splits["valid"].ids, tiny_dataset.vocabulary.start
+    assert read(StaticReader(run.model), ids, start, rows=10).nats == found["valid_nats"]
+
+
 # --- parts with a rate of their own, figures of an objective's own ---
 
 
@@ -274,7 +308,7 @@ def test_every_figure_of_the_objective_is_logged_by_its_name(
 ) -> None:
     config = with_training(tiny_config, epochs=2, short_probability=0.3)
     quietly(config, tmp_path / "plain")
-    monkeypatch.setattr(loop, "build_objective", lambda config: Telling(2.0, 1.0))
+    monkeypatch.setattr(loop, "build_objective", lambda config, radius: Telling(2.0, 1.0))
     monkeypatch.setattr(loop, "WINDOW", 5)
     quietly(config, tmp_path / "straight")
     windows, epochs = events(tmp_path / "straight", "steps"), events(tmp_path / "straight", "epoch")
@@ -295,7 +329,7 @@ def test_every_figure_of_the_objective_is_logged_by_its_name(
 def test_figures_are_weighted_by_tokens(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "build_objective", lambda config: Telling(2.0, 1.0))
+    monkeypatch.setattr(loop, "build_objective", lambda config, radius: Telling(2.0, 1.0))
     quietly(with_training(tiny_config, short_probability=0.3), tmp_path / "run")
     lengths = [w["tokens"] / 3 for w in events(tmp_path / "run", "steps")]
     assert [w["length"] for w in events(tmp_path / "run", "steps")] == lengths

@@ -36,12 +36,13 @@ def now():
 torch.set_num_threads(1)
 keep_freed_memory()
 torch.randn(8, 8) @ torch.randn(8, 8)
-name, dtype, types, batch, segment = sys.argv[1], getattr(torch, sys.argv[2]), *map(int, sys.argv[3:])
+name, dtype, types, batch, segment = sys.argv[1], getattr(torch, sys.argv[2]), *map(int, sys.argv[3:6])
 config, before = recipes.load(name), now()
 model = build_model(config.model, types).train()
 optimizer, precision = build_optimizer(model.parameters(), config.training), Precision(dtype, "")
 text, state = torch.randint(types, (batch, segment + 1)), model.start(batch)
-objective = Likelihood(config.training.activation_l2, config.training.temporal_l2)
+objective = Likelihood(config.training.activation_l2, config.training.temporal_l2, float(sys.argv[6]))
+model.embedding.noise = float(sys.argv[7])
 for _ in range(2):
     optimizer.zero_grad(set_to_none=True)
     with precision.context(torch.device("cpu")):
@@ -59,17 +60,22 @@ print(int(peak) * 1024 - before)
 @pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures as Linux does")
 @pytest.mark.parametrize(
-    ("recipe", "batch", "segment", "precision"),
+    ("recipe", "batch", "segment", "precision", "adversarial"),
     [
-        ("ptb-small", 20, 35, FLOAT32),
-        ("ptb-small", 20, 1000, BFLOAT16),
-        ("ptb-awd-lstm", 20, 70, FLOAT32),
-        ("ptb-awd-lstm", 20, 70, BFLOAT16),
-        ("ptb-mos", 12, 70, BFLOAT16),
+        ("ptb-small", 20, 35, FLOAT32, 0.0),
+        ("ptb-small", 20, 1000, BFLOAT16, 0.0),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0),
+        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.005),
+        ("ptb-mos", 12, 70, BFLOAT16, 0.0),
+        ("ptb-mos", 12, 70, BFLOAT16, 0.005),
     ],
 )
-def test_the_estimate_is_near_what_a_step_takes(recipe: str, batch: int, segment: int, precision: Precision) -> None:
-    sizes = [recipe, precision.name, *map(str, (TEXT.types, batch, segment))]
+def test_the_estimate_is_near_what_a_step_takes(
+    recipe: str, batch: int, segment: int, precision: Precision, adversarial: float
+) -> None:
+    noise = 0.15 if adversarial else 0.0
+    sizes = [recipe, precision.name, *map(str, (TEXT.types, batch, segment, adversarial, noise))]
     out = subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout
     changes = {
         "batch_size": batch,

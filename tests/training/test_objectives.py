@@ -8,7 +8,7 @@ from backstory.config import RewardConfig, RunConfig, TrainingConfig, UserError
 from backstory.models import Activations, Blend, Softmax
 from backstory.reading.policy import reward
 from backstory.training import Likelihood
-from backstory.training.objectives import GatedLikelihood, build_objective
+from backstory.training.objectives import GatedLikelihood, build_objective, likelihood
 
 BATCH, TIME, UNITS, TYPES = 2, 4, 3, 5
 
@@ -75,6 +75,31 @@ def test_regularizers_need_activations() -> None:
     assert torch.equal(Likelihood()(bare, targets)[0], Likelihood()(made, targets)[0])
 
 
+def test_adversarial_training_shifts_what_is_trained_and_not_the_figures() -> None:
+    made, targets = prediction()
+    plain, figures = Likelihood(2.0, 1.0)(made, targets)
+    loss, told = Likelihood(2.0, 1.0, 0.3)(made, targets)
+    true, lowered = made.shifted_log_prob(targets, 0.3)
+    assert told.keys() == figures.keys() and torch.equal(told["nats"], figures["nats"])
+    assert not told["nats"].requires_grad
+    torch.testing.assert_close(loss - plain, (true - lowered).mean(), rtol=0, atol=1e-6)
+    assert loss > plain
+
+
+def test_without_a_radius_nothing_is_computed_twice() -> None:
+    made, targets = prediction()
+    log_prob, trained = likelihood(made, targets, 0.0)
+    assert log_prob is trained and torch.equal(trained, made.log_prob(targets))
+
+
+def test_a_prediction_without_logits_of_its_own_cannot_be_shifted() -> None:
+    made, targets = prediction()
+    blend = Blend(None, made, made, torch.zeros(BATCH, TIME, 2))
+    Likelihood()(blend, targets)
+    with pytest.raises(ValueError, match="needs a softmax or a mixture of them, not Blend"):
+        Likelihood(adversarial=0.1)(blend, targets)
+
+
 # --- of a blend ---
 
 
@@ -114,7 +139,7 @@ def naive_gated(made: Blend, targets: Tensor, settings: RewardConfig) -> Tensor:
 )
 def test_the_gated_loss_and_its_gradients_are_the_equations(settings: RewardConfig, gate: list[float] | None) -> None:
     made, targets = blended(gate)
-    loss, figures = GatedLikelihood(0.0, 0.0, settings)(made, targets)
+    loss, figures = GatedLikelihood(0.0, 0.0, 0.0, settings)(made, targets)
     expected = naive_gated(made, targets, settings)
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-10, check_dtype=False)
     assert made.activations is not None and isinstance(made.q, Softmax)
@@ -123,6 +148,18 @@ def test_the_gated_loss_and_its_gradients_are_the_equations(settings: RewardConf
         assert reference.abs().max() > 0
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
     assert set(figures) == set(GatedLikelihood.figures)
+
+
+def test_adversarial_training_of_a_blend_is_of_p_alone() -> None:
+    made, targets = blended()
+    assert isinstance(made.p, Softmax)
+    loss, figures = GatedLikelihood(0.0, 0.0, 0.3, RewardConfig(weight=0.1))(made, targets)
+    plain, told = GatedLikelihood(0.0, 0.0, 0.0, RewardConfig(weight=0.1))(made, targets)
+    assert all(torch.equal(figures[name], told[name]) for name in figures)
+    gate_q, gate_p = made.log_gates()
+    lowered = torch.logaddexp(gate_p + made.p.shifted_log_prob(targets, 0.3)[1], gate_q + made.q.log_prob(targets))
+    torch.testing.assert_close(loss - plain, (made.log_prob(targets) - lowered).mean())
+    assert loss > plain
 
 
 def test_the_reward_is_within_its_bounds_and_the_figure_of_the_paper() -> None:
@@ -136,7 +173,7 @@ def test_nothing_is_rewarded_where_the_buffer_is_empty() -> None:
     made, targets = blended()
     with torch.no_grad():
         made.gate_logits[:, 0, 0] = -torch.inf
-    loss, figures = GatedLikelihood(0.0, 0.0, RewardConfig(weight=0.1))(made, targets)
+    loss, figures = GatedLikelihood(0.0, 0.0, 0.0, RewardConfig(weight=0.1))(made, targets)
     gradient = gradients(loss, [made.gate_logits])[0]
     assert loss.isfinite() and all(value.isfinite() for value in figures.values())
     assert gradient.isfinite().all() and (gradient[:, 0] == 0).all() and (gradient[:, 1:] != 0).all()
@@ -145,4 +182,4 @@ def test_nothing_is_rewarded_where_the_buffer_is_empty() -> None:
 def test_a_reward_needs_a_gate() -> None:
     config = RunConfig(training=TrainingConfig(reward=RewardConfig(weight=0.1)))
     with pytest.raises(UserError, match=r"rewards a gate, and the model has none; set model\.buffer\.kind"):
-        build_objective(config)
+        build_objective(config, 0.0)

@@ -32,6 +32,12 @@ Change = Callable[[RunConfig], RunConfig]
 FRESH = TextConfig(
     "recall", recall=RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
 )
+ADVERSARIAL = {
+    "adversarial": 0.005,
+    "finetune_adversarial": 0.028,
+    "embedding_noise": 0.15,
+    "finetune_embedding_noise": 0.0,
+}
 VARIANTS: dict[str, Change] = {
     # A learning rate that is too high for the last epochs to be better, so that averaging is triggered.
     "sgd, averaging triggered": lambda c: with_training(c, epochs=5, learning_rate=40.0, trigger=1),
@@ -56,6 +62,9 @@ VARIANTS: dict[str, Change] = {
     "second softmax": lambda c: with_model(with_training(c, epochs=3), buffer=SecondSoftmaxConfig()),
     "bfloat16": lambda c: with_training(c, epochs=3, precision="bfloat16"),
     "fresh documents": lambda c: dataclasses.replace(with_training(c, epochs=3, partial_shuffle=True), text=FRESH),
+    "adversarial, fine-tuned": lambda c: with_training(
+        c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0, **ADVERSARIAL
+    ),
 }
 
 

@@ -94,3 +94,17 @@ def test_averaged_sgd_is_sgd(optimizer: str) -> None:
         stages.check_settings(settings(optimizer=optimizer, finetune_epochs=1))
     with pytest.raises(UserError, match=rf"training.averaging.* needs training.optimizer sgd, not {optimizer}"):
         stages.check_settings(settings(optimizer=optimizer, averaging="always"))
+
+
+def test_adversarial_training_and_noise_of_a_stage() -> None:
+    chosen = settings(finetune_epochs=2, adversarial=0.005, embedding_noise=0.15)
+    tuned = dataclasses.replace(chosen, finetune_adversarial=0.028, finetune_embedding_noise=0.0)
+    for taken, before, later in (
+        (chosen, (0.005, 0.15), (0.005, 0.15)),
+        (tuned, (0.005, 0.15), (0.028, 0.0)),
+        (settings(), (0.0, 0.0), (0.0, 0.0)),
+    ):
+        found = []
+        for progress in (after([1.0] * 2, tuned), after([1.0] * 3, tuned)):
+            found.append((stages.adversarial(progress, taken), stages.embedding_noise(progress, taken)))
+        assert found == [before, later]

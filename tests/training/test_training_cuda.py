@@ -24,6 +24,15 @@ VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
     "adam, mixture": lambda c: with_model(
         with_training(c, optimizer="adam", learning_rate=0.01, averaging="none"), head=MixtureConfig(experts=3)
     ),
+    "adversarial, fine-tuned": lambda c: with_training(
+        c,
+        epochs=1,
+        finetune_epochs=1,
+        adversarial=0.005,
+        finetune_adversarial=0.028,
+        embedding_noise=0.15,
+        finetune_embedding_noise=0.0,
+    ),
     # Units of the published sizes take other kernels than tiny ones.
     "wide": lambda c: with_model(c, core=LSTMConfig(layers=2, hidden=1152)),
 }

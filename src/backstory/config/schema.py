@@ -260,6 +260,14 @@ class TrainingConfig:
     temporal_l2: float = between(1.0, 0.0)
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
     reward: RewardConfig = field(default_factory=RewardConfig)
+    adversarial: float = between(0.0, 0.0, 1.0)
+    """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""
+    finetune_adversarial: float | None = between(None, 0.0, 1.0)
+    """The same while fine-tuning; none: the same as before."""
+    embedding_noise: float = between(0.0, 0.0)
+    """Standard deviation of Gaussian noise on the embedded words in training."""
+    finetune_embedding_noise: float | None = between(None, 0.0)
+    """The same while fine-tuning; none: the same as before."""
     validation_rows: int = between(10, 1)
     """Rows in which the validation text is read after each epoch (1: exactly as `evaluate` reads it, and slow)."""
     save_minutes: float = between(10.0, 0.0, above=True)

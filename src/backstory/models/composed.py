@@ -8,24 +8,28 @@ from backstory.config import MixtureConfig, ModelConfig, NoBufferConfig, Softmax
 from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
 from backstory.models.contract import LanguageModel
 from backstory.models.cores import LSTM, Core
-from backstory.models.dropout import word_dropout
+from backstory.models.dropout import gaussian_noise, word_dropout
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
 from backstory.models.prediction import Activations, Prediction
 from backstory.models.state import State
 
 
 class WordEmbedding(nn.Module):
-    """Vectors of V words of size E, uniform in [-0.1, 0.1] at first, with word dropout."""
+    """Vectors of V words of size E, uniform in [-0.1, 0.1] at first, with word dropout.
+
+    `noise` is the standard deviation of Gaussian noise on the vectors in training; each stage of a training sets its own.
+    """
 
     def __init__(self, types: int, size: int, dropout: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(types, size).uniform_(-0.1, 0.1))
-        self.dropout = dropout
+        self.dropout, self.noise = dropout, 0.0
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) -> (B, T, E)."""
         embedded = F.embedding(tokens, self.weight)
-        return word_dropout(embedded, tokens, self.weight.shape[0], self.dropout, self.training)
+        embedded = word_dropout(embedded, tokens, self.weight.shape[0], self.dropout, self.training)
+        return gaussian_noise(embedded, self.noise, self.training)
 
 
 class ComposedModel(LanguageModel):

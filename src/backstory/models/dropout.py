@@ -1,4 +1,4 @@
-"""The dropouts of AWD-LSTM (Merity et al. 2018): locked, of whole words, and of recurrent weights."""
+"""The dropouts of AWD-LSTM (Merity et al. 2018): locked, of whole words, and of recurrent weights; and Gaussian noise."""
 
 import torch
 from torch import Tensor
@@ -35,6 +35,13 @@ def word_dropout(embedded: Tensor, tokens: Tensor, types: int, probability: floa
     if not training or probability == 0:
         return embedded
     return embedded * keep_mask((types, 1), probability, embedded)[tokens]
+
+
+def gaussian_noise(x: Tensor, deviation: float, training: bool) -> Tensor:
+    """x plus normal noise of this standard deviation, drawn for every number by itself."""
+    if not training or deviation == 0:
+        return x
+    return x + torch.randn_like(x).mul_(deviation)
 
 
 def weight_drop(weight: Tensor, probability: float, training: bool) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backstory.models.adversarial import shifted, worst_shift
 from backstory.models.linear_log_prob import CHUNK, linear_log_prob
 from backstory.models.precision import compute_dtype
 
@@ -17,7 +18,7 @@ class Activations:
     """What produced a prediction; regularizers, caches and buffers read it. B batch, T time."""
 
     embedded: Tensor
-    """(B, T, E): the words' vectors after word dropout."""
+    """(B, T, E): the words' vectors after word dropout and noise."""
     layers: tuple[Tensor, ...]
     """The raw (undropped) output (B, T, H_l) of each layer, first to last."""
     last_dropped: Tensor
@@ -88,6 +89,11 @@ class Softmax(Prediction):
     def log_prob(self, targets: Tensor) -> Tensor:
         return linear_log_prob(self.hidden.flatten(0, 1), self.weight, self.bias, targets.flatten()).view(targets.shape)
 
+    def shifted_log_prob(self, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+        """log p of the targets (B, T), and that with their logits shifted (`worst_shift`), no distribution: each (B, T)."""
+        log_prob = self.log_prob(targets)
+        return log_prob, shifted(log_prob, worst_shift(self.hidden, self.weight, targets, epsilon))
+
     def log_probs(self) -> Tensor:
         return _wide_log_softmax(_logits(self.hidden, self.weight, self.bias))
 
@@ -113,10 +119,21 @@ class MixtureOfSoftmaxes(Prediction):
     """(V,)"""
 
     def log_prob(self, targets: Tensor) -> Tensor:
+        return torch.logsumexp(self.log_prior + self._each_log_prob(targets), 2)
+
+    def shifted_log_prob(self, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+        """log p of the targets (B, T), and that with their logits shifted (`worst_shift`) in every expert: each (B, T)."""
+        each = self._each_log_prob(targets)
+        shift = worst_shift(self.latents, self.weight, targets[..., None], epsilon)
+        log_prob = torch.logsumexp(self.log_prior + each, 2)
+        return log_prob, torch.logsumexp(self.log_prior + shifted(each, shift), 2)
+
+    def _each_log_prob(self, targets: Tensor) -> Tensor:
+        """log p of the targets (B, T) under each expert, (B, T, K)."""
         experts = self.log_prior.shape[2]
         repeated = targets.flatten().repeat_interleave(experts)
         each = linear_log_prob(self.latents.flatten(0, 2), self.weight, self.bias, repeated)
-        return torch.logsumexp(self.log_prior + each.view(*targets.shape, experts), 2)
+        return each.view(*targets.shape, experts)
 
     def log_probs(self) -> Tensor:
         total: Tensor | None = None

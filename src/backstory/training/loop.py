@@ -66,11 +66,11 @@ class Trainer:
 
     def __post_init__(self) -> None:
         settings = self.config.training
-        self.objective = build_objective(self.config)
         self.optimizer = build_optimizer(parameter_groups(self.model), settings)
         self.parameters: list[nn.Parameter] = list(self.model.parameters())
         self.average: WeightAverage | None = None
         self.progress = Progress()
+        self._take_stage()
         self.share = self.ranks.share(settings.batch_size)
         self.rows = self._rows()
         self.state = self._start()
@@ -98,6 +98,7 @@ class Trainer:
         suffix = rank_suffix(self.ranks.rank)
         self.state = to(clone(unflatten(self._start(), tensors[f"state{suffix}"])), self.device)
         unpack_random(tensors[f"random{suffix}"], self.device)
+        self._take_stage()
         self._enter_stage()
 
     def save(self, log: Events) -> None:
@@ -149,9 +150,11 @@ class Trainer:
         """Train to the end, or until `stop` is requested; a checkpoint stands when it returns. Raises NonFiniteError."""
         if self.progress.finished:
             return
-        self.gradient = self._prepare()
+        model, finetuning = self.ranks.parallel(self.model), None
         while not self.progress.finished and not self._agreed(stop)[0]:
             self.rows = self._rows()
+            if self.progress.finetuning != finetuning:  # what is recorded on a GPU is of one stage
+                self.gradient, finetuning = self._prepare(model), self.progress.finetuning
             starts, bounds = self._plan()
             for first, last in bounds[self.progress.segment :]:
                 self._segment(starts, first, last, len(bounds), log, display)
@@ -176,11 +179,15 @@ class Trainer:
         """The state before the first token of this rank's rows."""
         return self.model.start(self.share.stop - self.share.start)
 
-    def _prepare(self) -> Gradient:
-        """What computes the gradients of this run from here on, with the other ranks if there are any."""
+    def _take_stage(self) -> None:
+        """Train for what the stage asks of objective and model."""
         settings = self.config.training
-        model = self.ranks.parallel(self.model)
-        eager = Eager(model, self.parameters, self.objective, self.precision, settings.clip)
+        self.objective = build_objective(self.config, stages.adversarial(self.progress, settings))
+        self.model.embedding.noise = stages.embedding_noise(self.progress, settings)
+
+    def _prepare(self, model: nn.Module) -> Gradient:
+        """What computes the gradients of a stage, of a model that averages them over the ranks if there are any."""
+        eager = Eager(model, self.parameters, self.objective, self.precision, self.config.training.clip)
         if self.ranks.world == 1:
             return Recorded(eager) if self.device.type == "cuda" else eager
         # What averages the gradients arranges them anew after its first step. That is a step for nothing, so that a
@@ -348,6 +355,7 @@ class Trainer:
         self.optimizer = build_optimizer(parameter_groups(self.model), self.config.training)
         self.average = WeightAverage(self.parameters)
         stages.begin_finetuning(self.progress)
+        self._take_stage()
 
 
 def _means(sums: dict[str, float], tokens: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import RewardConfig, RunConfig, UserError
-from backstory.models import Blend, Prediction
+from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
 from backstory.reading.policy import reward
 
 
@@ -25,17 +25,35 @@ class Objective(Protocol):
         ...
 
 
+def likelihood(prediction: Prediction, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """log p of the targets, and what is trained in its place: the same, or with their logits shifted. Each (B, T).
+
+    Raises ValueError for a prediction that has no logits of its own to shift.
+    """
+    if not epsilon:
+        log_prob = prediction.log_prob(targets)
+        return log_prob, log_prob
+    if not isinstance(prediction, Softmax | MixtureOfSoftmaxes):
+        raise ValueError(f"adversarial training needs a softmax or a mixture of them, not {type(prediction).__name__}")
+    return prediction.shifted_log_prob(targets, epsilon)
+
+
 class Likelihood:
-    """-mean log p(target) + alpha mean(dropped^2) + beta mean((raw_t - raw_{t-1})^2), of the last layer."""
+    """-mean log p(target) + alpha mean(dropped^2) + beta mean((raw_t - raw_{t-1})^2), of the last layer.
+
+    With `adversarial` above 0 the loss takes the target's probability under the worst shift of its output weights inside
+    a ball of that radius, relative to them (Wang, Gong and Liu 2019); the figures stay those of the prediction.
+    """
 
     figures: tuple[str, ...] = ("nats",)
 
-    def __init__(self, activation_l2: float = 0.0, temporal_l2: float = 0.0) -> None:
+    def __init__(self, activation_l2: float = 0.0, temporal_l2: float = 0.0, adversarial: float = 0.0) -> None:
         self.activation_l2 = activation_l2
         self.temporal_l2 = temporal_l2
+        self.adversarial = adversarial
 
     def __call__(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, figures = self.likelihood(prediction, targets)
+        loss, figures = self.of_targets(prediction, targets)
         activations = prediction.activations
         if activations is None and (self.activation_l2 or self.temporal_l2):
             raise ValueError("AR and TAR need a prediction that carries its activations")
@@ -46,26 +64,30 @@ class Likelihood:
             loss = loss + self.temporal_l2 * (raw[:, 1:] - raw[:, :-1]).square().mean()
         return loss, figures
 
-    def likelihood(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def of_targets(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The part of the loss that depends on the targets, and the figures."""
-        loss = -prediction.log_prob(targets).mean()
-        return loss, {"nats": loss.detach()}
+        log_prob, trained = likelihood(prediction, targets, self.adversarial)
+        return -trained.mean(), {"nats": -log_prob.detach().mean()}
 
 
 class GatedLikelihood(Likelihood):
-    """Of a blend: -log p~(target) at the training temperature, and -eta r log lambda at temperature 1 (eqs. 11 to 14)."""
+    """Of a blend: -log p~(target) at the training temperature, and -eta r log lambda at temperature 1 (eqs. 11 to 14).
+
+    Adversarial training is of p, in the likelihood alone.
+    """
 
     figures = ("nats", "nats_p", "nats_q", "lambda", "reward")
 
-    def __init__(self, activation_l2: float, temporal_l2: float, reward: RewardConfig) -> None:
-        super().__init__(activation_l2, temporal_l2)
+    def __init__(self, activation_l2: float, temporal_l2: float, adversarial: float, reward: RewardConfig) -> None:
+        super().__init__(activation_l2, temporal_l2, adversarial)
         self.reward = reward
 
-    def likelihood(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def of_targets(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         assert isinstance(prediction, Blend)
-        log_p, log_q = prediction.p.log_prob(targets), prediction.q.log_prob(targets)
-        gate_q, gate_p = prediction.log_gates()
-        loss = nats = -torch.logaddexp(gate_p + log_p, gate_q + log_q).mean()
+        log_p, trained = likelihood(prediction.p, targets, self.adversarial)
+        log_q, (gate_q, gate_p) = prediction.q.log_prob(targets), prediction.log_gates()
+        loss = -torch.logaddexp(gate_p + trained, gate_q + log_q).mean()
+        nats = -torch.logaddexp(gate_p + log_p, gate_q + log_q).mean()
         r, log_lambda = reward(log_p, log_q, self.reward), replace(prediction, temperature=1.0).log_gates()[0]
         if self.reward.weight:
             # A penalty is held where it would grow without bound, a reward is not: it is what could lift lambda again. Where
@@ -78,13 +100,13 @@ class GatedLikelihood(Likelihood):
         return loss, {name: value.detach() for name, value in told.items()}
 
 
-def build_objective(config: RunConfig) -> Likelihood:
-    """The objective of a run. Raises UserError for a reward where there is no gate."""
+def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
+    """The objective of a run, with a radius for adversarial training. Raises UserError for a reward where there is no gate."""
     settings = config.training
     if config.model.buffer.kind == "none":
         if settings.reward.weight:
             raise UserError(
                 "training.reward.weight rewards a gate, and the model has none; set model.buffer.kind, or the weight to 0"
             )
-        return Likelihood(settings.activation_l2, settings.temporal_l2)
-    return GatedLikelihood(settings.activation_l2, settings.temporal_l2, settings.reward)
+        return Likelihood(settings.activation_l2, settings.temporal_l2, adversarial)
+    return GatedLikelihood(settings.activation_l2, settings.temporal_l2, adversarial, settings.reward)

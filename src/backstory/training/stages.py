@@ -27,8 +27,21 @@ def check_settings(settings: TrainingConfig) -> None:
 
 def learning_rate(progress: Progress, settings: TrainingConfig) -> float:
     """The learning rate of a segment of mean length."""
-    tuned = settings.finetune_learning_rate if progress.finetuning else None
-    return (tuned or settings.learning_rate) * progress.rate_factor
+    return _of_stage(progress, settings.learning_rate, settings.finetune_learning_rate) * progress.rate_factor
+
+
+def adversarial(progress: Progress, settings: TrainingConfig) -> float:
+    """The radius of adversarial training, relative to the target's output weights; 0 for none."""
+    return _of_stage(progress, settings.adversarial, settings.finetune_adversarial)
+
+
+def embedding_noise(progress: Progress, settings: TrainingConfig) -> float:
+    """The standard deviation of the noise on the embedded words; 0 for none."""
+    return _of_stage(progress, settings.embedding_noise, settings.finetune_embedding_noise)
+
+
+def _of_stage(progress: Progress, before: float, tuned: float | None) -> float:
+    return tuned if progress.finetuning and tuned is not None else before
 
 
 def end_epoch(progress: Progress, settings: TrainingConfig, nats: float, best: bool) -> None:
