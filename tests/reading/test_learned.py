@@ -13,7 +13,8 @@ from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxCo
 from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, MetaTraining
 from backstory.models import ComposedModel, detach
 from backstory.reading import read
-from backstory.reading.dynamic import DynamicEvaluation
+from backstory.reading.dynamic import DynamicEvaluation, RootMeanSquare
+from backstory.reading.gates import Features, GateNetwork, Room
 from backstory.reading.learned import LearnedReader, load_learned, save_learned
 from backstory.reading.metalearning import Recording, backward, follow, measure_spread, read_on, train_gates
 
@@ -44,6 +45,33 @@ def test_its_steps_can_be_scaled(model: ComposedModel) -> None:
     place = slice(3, 12)
     assert torch.equal(scaled.gated.features(grad, delta, place), plain.gated.features(grad, delta, place))
     assert read(scaled.fork(), ids, 0).nats == read(scaled, ids, 0).nats
+
+
+@pytest.mark.parametrize("spread", [(-7.0, 2.5), (0.0, 40.0)])
+def test_features_and_gates_are_what_they_are_written_as(spread: tuple[float, float]) -> None:
+    """Told plainly, with logarithms bounded after they are taken, and gates by tanh."""
+    rms, fisher = torch.rand(50) + 1e-3, torch.rand(50)
+    base = RootMeanSquare(DynamicSettings(rate=0.01, epsilon=1e-2), rms)
+    grad, delta = (torch.randn(50) * 10.0 ** torch.randint(-12, 3, (50,)) for _ in range(2))
+    grad[:5], delta[3:8] = 0.0, 0.0
+    rows = [
+        ((grad / (10 * (rms + 1e-2))).abs().clamp(min=1e-30).log() - spread[0]) / spread[1],
+        grad.sign(),
+        (delta / (200 * base.rate * rms)).abs().clamp(min=1e-30).log(),
+        grad.sign() * delta.sign(),
+        *((values.log() - values.log().mean()) / values.log().std() for values in (rms, fisher)),
+    ]
+    found = Features(base, rms, fisher, spread)(grad, delta, slice(0, 50))
+    torch.testing.assert_close(found, torch.stack(rows).clamp(-3, 3), rtol=1e-4, atol=1e-4)
+    network = GateNetwork(GateSettings(), 2)
+    with torch.no_grad():
+        network.output.normal_()
+        hidden = (network.weight @ found + (network.bias[1] + 0.5 * network.loss)[:, None]).relu()
+        o = network.output @ hidden + network.output_bias[:, None]
+        c = network(found, torch.tensor(0.5), 1)
+        torch.testing.assert_close(c, 3 * torch.tanh(o / 3), rtol=1e-4, atol=1e-5)
+        room = Room(torch.empty(6, 50), torch.empty(8, 50), torch.empty(2, 50))
+        assert network(found, torch.tensor(0.5), 1, room) is room.c and torch.equal(room.c, c)
 
 
 def test_weights_that_are_not_touched_do_not_set_the_scale() -> None:

@@ -51,7 +51,7 @@ class LearnedSettings:
     network: str = "three-level"
     """Its name, as `backstory reader train` saved it."""
     rate: float = between(1.0, 0.0, above=True)
-    """What all its steps are multiplied by: it learned over a horizon that is shorter than a text, so this is tuned."""
+    """What all its steps are multiplied by, to be tuned on a text about as long as what will be read."""
     decay: float = between(1.0, 0.0)
     """What the share is multiplied by that is taken back."""
 

@@ -71,6 +71,7 @@ class LearnedReader(DynamicEvaluation):
             features.still,
             features.gradient_scale,
             features.displacement_scale,
+            self.gated.room,
             *([] if static is None else [static]),
         )
         found = super().facts()

@@ -63,6 +63,11 @@ class MovingWeights:
         """Bytes that the moving weights take beside the model: themselves, their displacement and a gradient."""
         return sum(2 * p.numel() * p.element_size() for p in self.moved) + 4 * len(self)
 
+    @property
+    def largest(self) -> int:
+        """Of the pieces that an update goes through."""
+        return max(len(part.delta) for parts in self._parts for part in parts)
+
     def places(self) -> Iterator[tuple[str, slice]]:
         """Where each parameter lies in the flat vectors."""
         start = 0
