@@ -46,7 +46,7 @@ def naive(head: Head, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("lstm")])
 def test_values_and_gradients_are_those_of_shifted_logits(name: str, epsilon: float) -> None:
     torch.manual_seed(0)
     model = MODELS[name]().double().eval()
