@@ -123,7 +123,10 @@ def test_what_broke_down_is_not_drawn(run: Any, made: Any) -> None:
 
 
 def test_the_page_has_a_section(three: Any, run: Any, made: Any) -> None:
-    html = render([run("page", {"evaluate-test": measured(made), "evaluate-valid": measured(made)})])
+    valid = measured(made)
+    valid["figures"]["split"] = "valid"
+    html = render([run("page", {"evaluate-test": measured(made), "evaluate-valid": valid})])
+    assert "<h3>stdlib, test</h3>" in html and "<h3>stdlib, valid</h3>" in html
     assert "<h2>Memory</h2>" in html
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
 from backstory.reports import formats, pieces, svg
@@ -20,8 +21,12 @@ Named = tuple[str, Result]
 
 def body(runs: Sequence[RunResults]) -> str:
     """Everything about memory in HTML; empty where no evaluation has measured it."""
-    parts = []
-    for number, group in enumerate(groups(runs), start=1):
+    parts, found = [], groups(runs)
+    for number, group in enumerate(found, start=1):
+        first = group[0][1]
+        text = f"{first.corpus.get('name', 'unnamed text')}, {first.figures['split']}"
+        parts.append(f"<h3>{escape(text)}</h3>" if len(found) > 1 else "")
+        parts.append(f'<p class="note">{escape(text)}: {escape(formats.plain(first.corpus.get("provenance")))}</p>')
         for place, kind in enumerate(kinds(group), start=1):
             parts.append(pieces.plot(memory_curves(group, kind, f"memory{number}-{place}")))
             parts.append(pieces.table(beside(group, kind), f"Nats above the exact cost: {kind}"))

@@ -128,13 +128,7 @@ def prepare(
 
 def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Dataset:
     """The corpus `recall`."""
-    usual = TextConfig()
-    for name in ("lowercase", "minimum_count", "maximum_size"):
-        if getattr(config, name) != getattr(usual, name):
-            default = str(getattr(usual, name)).lower().replace("none", "null")
-            raise UserError(f"the vocabulary of the corpus recall is fixed; set text.{name} to {default}")
-    if config.tokenizer not in ("auto", "words"):
-        raise UserError("the corpus recall is made of words; set text.tokenizer to auto")
+    recall.check_text(config)
     source = Recall(config.recall)
     words = source.words()
     kind = np.dtype("<u2" if len(words) < 1 << 16 else "<i4")

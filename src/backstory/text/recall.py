@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from backstory.config.errors import UserError
-from backstory.config.schema import RecallConfig
+from backstory.config.schema import RecallConfig, TextConfig
 from backstory.config.strict import validate
 from backstory.text.tokenizers import END, UNKNOWN
 
@@ -34,6 +34,17 @@ LARGEST = 1 << 30
 _END, _FILLER, _NEW, _OLD, _NAME, _MARK, _TOLD, _ASKED = range(len(KINDS))
 _IS, _ASKS, _WORDS = 2, 3, 4
 """Ids: `<eos>` is 0, `<unk>` 1; then the marks of facts, and from here on the words, entities, names and values."""
+
+
+def check_text(config: TextConfig) -> None:
+    """Raise UserError where the text is to be cut into other tokens than those it is drawn in."""
+    usual = TextConfig()
+    for name in ("lowercase", "minimum_count", "maximum_size"):
+        if getattr(config, name) != getattr(usual, name):
+            default = {False: "false", None: "null"}.get(getattr(usual, name), getattr(usual, name))
+            raise UserError(f"the vocabulary of the corpus recall is fixed; set text.{name} to {default}")
+    if config.tokenizer not in ("auto", "words"):
+        raise UserError("the corpus recall is made of words; set text.tokenizer to auto")
 
 
 @dataclass(frozen=True, eq=False)
