@@ -1,17 +1,19 @@
 """What a run needs in memory: estimated from its settings, close to what is measured, and refused before it is taken."""
 
 import dataclasses
+import json
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from runs import with_model, with_training
 
 from backstory.cli.main import main
-from backstory.config import LSTMConfig, MixtureConfig, RunConfig, UserError, recipes
+from backstory.config import LSTMConfig, MixtureConfig, RunConfig, UserError, from_dict, recipes, to_dict
 from backstory.models import Precision
 from backstory.models.free_memory import available
 from backstory.training import memory
@@ -21,12 +23,15 @@ CPU = torch.device("cpu")
 FLOAT32, BFLOAT16 = (Precision(dtype, "the test says so") for dtype in (torch.float32, torch.bfloat16))
 TEXT = Text(types=10_000, tokens=929_589)
 
+NONE = {"kind": "none"}
+BUFFER = {"kind": "span-buffer", "size": 2048, "span": 8}
+
 MEASURE = """
-import resource, sys
+import json, resource, sys
 import torch
-from backstory.config import recipes
+from backstory.config import RunConfig, from_dict, recipes, to_dict
 from backstory.models import Precision, build_model, detach
-from backstory.training import Likelihood
+from backstory.training.objectives import build_objective
 from backstory.models.allocator import keep_freed_memory
 from backstory.training.optimizers import build_optimizer
 
@@ -37,11 +42,13 @@ torch.set_num_threads(1)
 keep_freed_memory()
 torch.randn(8, 8) @ torch.randn(8, 8)
 name, dtype, types, batch, segment = sys.argv[1], getattr(torch, sys.argv[2]), *map(int, sys.argv[3:6])
-config, before = recipes.load(name), now()
+settings = to_dict(recipes.load(name))
+settings["model"]["buffer"] = json.loads(sys.argv[8])
+config, before = from_dict(RunConfig, settings, "test"), now()
 model = build_model(config.model, types).train()
 optimizer, precision = build_optimizer(model.parameters(), config.training), Precision(dtype, "")
 text, state = torch.randint(types, (batch, segment + 1)), model.start(batch)
-objective = Likelihood(config.training.activation_l2, config.training.temporal_l2, float(sys.argv[6]))
+objective = build_objective(config, float(sys.argv[6]))
 model.embedding.noise = float(sys.argv[7])
 for _ in range(2):
     optimizer.zero_grad(set_to_none=True)
@@ -60,22 +67,26 @@ print(int(peak) * 1024 - before)
 @pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures as Linux does")
 @pytest.mark.parametrize(
-    ("recipe", "batch", "segment", "precision", "adversarial"),
+    ("recipe", "batch", "segment", "precision", "adversarial", "buffer"),
     [
-        ("ptb-small", 20, 35, FLOAT32, 0.0),
-        ("ptb-small", 20, 1000, BFLOAT16, 0.0),
-        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0),
-        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0),
-        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.005),
-        ("ptb-mos", 12, 70, BFLOAT16, 0.0),
-        ("ptb-mos", 12, 70, BFLOAT16, 0.005),
+        ("ptb-small", 20, 35, FLOAT32, 0.0, NONE),
+        ("ptb-small", 20, 1000, BFLOAT16, 0.0, NONE),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, NONE),
+        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, NONE),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.005, NONE),
+        ("ptb-mos", 12, 70, BFLOAT16, 0.0, NONE),
+        ("ptb-mos", 12, 70, BFLOAT16, 0.005, NONE),
+        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, {"kind": "second-softmax"}),
+        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, BUFFER),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, BUFFER | {"slots": "grid"}),
+        ("ptb-small", 20, 35, BFLOAT16, 0.0, BUFFER | {"size": 16384, "attention": "bilinear"}),
     ],
 )
 def test_the_estimate_is_near_what_a_step_takes(
-    recipe: str, batch: int, segment: int, precision: Precision, adversarial: float
+    recipe: str, batch: int, segment: int, precision: Precision, adversarial: float, buffer: dict[str, Any]
 ) -> None:
     noise = 0.15 if adversarial else 0.0
-    sizes = [recipe, precision.name, *map(str, (TEXT.types, batch, segment, adversarial, noise))]
+    sizes = [recipe, precision.name, *map(str, (TEXT.types, batch, segment, adversarial, noise)), json.dumps(buffer)]
     out = subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout
     changes = {
         "batch_size": batch,
@@ -84,7 +95,9 @@ def test_the_estimate_is_near_what_a_step_takes(
         "averaging": "none",
         "finetune_epochs": 0,
     }
-    config = with_training(recipes.load(recipe), **changes)
+    settings = to_dict(recipes.load(recipe))
+    settings["model"]["buffer"] = buffer
+    config = with_training(from_dict(RunConfig, settings, "test"), **changes)
     ratio = sum(estimate(config, TEXT, precision).values()) / int(out)
     assert 0.6 < ratio < memory.MARGIN, f"{int(out) >> 20} MiB, {ratio:.2f} estimated"
 
@@ -97,6 +110,10 @@ def test_the_estimate_is_near_what_a_step_takes(
         (["--model.core.layers", "1000", "--model.core.hidden", "20000"], "model.core.layers (1000)"),
         (["--model.embedding.size", "100000000"], "model.embedding.size (100000000)"),
         (["--model.head.kind", "mixture", "--model.head.experts", "100000000"], "model.head.experts (100000000)"),
+        (
+            ["--model.buffer.kind", "span-buffer", "--model.buffer.size", "80000000000"],
+            "model.buffer.size (80000000000)",
+        ),
         (["--training.batch-size", "1000000000"], "training.batch_size (1000000000)"),
     ],
 )

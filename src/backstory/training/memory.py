@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from backstory.config import ModelConfig, RunConfig, TrainingConfig, UserError, to_dict
+from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError, to_dict
 from backstory.models import Precision, build_model, count_parameters
 from backstory.models.free_memory import available, shown_bytes
 from backstory.models.linear_log_prob import CHUNK
@@ -19,6 +19,10 @@ LIBRARIES = 64 << 20
 
 MARGIN = 1.3
 """The share of what is free that an estimate must exceed for a refusal: what fits is never refused."""
+BUFFERS = 6
+"""How many times a training step holds the states that a span buffer reaches back to, or what is made of each."""
+SCORES = 4
+"""How many numbers are held for a position and a word of the buffer (a span of it, where those are all it holds)."""
 USUAL_TYPES = 50_000
 """A vocabulary larger than this is one to cut before other settings."""
 
@@ -78,13 +82,19 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     tokens = settings.batch_size * _longest(settings, text.tokens)
     logits = min(tokens * getattr(config.model.head, "experts", 1) * text.types, max(CHUNK, text.types))
     moments = {"sgd": 0, "adam": 2, "nadam": 2}[settings.optimizer]
+    buffer = config.model.buffer
+    words = (
+        0 if not isinstance(buffer, SpanBufferConfig) else buffer.size // (buffer.span if buffer.slots == "grid" else 1)
+    )
     averages = settings.averaging != "none" or settings.finetune_epochs > 0
     return {
         "weights": parameters * (4.0 + precision.dtype.itemsize),  # and a copy, cast or laid out for the kernels
         "gradients": parameters * 4.0,
         "the optimizer": parameters * 4.0 * (moments + averages),
         "activations": 4.0 * tokens * (core + 6 * own + 8 * config.model.embedding.size + 14 * model.core.output_size),
-        "the output layer": 12.0 * logits + 8.0 * text.types * width,
+        # States before the segment and what is made of them; scores and weights of every position for each of them.
+        "the buffer": 4.0 * words * (BUFFERS * settings.batch_size * model.core.output_size + SCORES * tokens),
+        "the output layer": (12.0 if model.gated is None else 24.0) * logits + 8.0 * text.types * width,
         "libraries": LIBRARIES,
     }
 
@@ -114,7 +124,7 @@ def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str,
 
 def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, int, int, RunConfig]]:
     """Every size of the model and of a step, its default, and the settings in which it is half as large."""
-    for part in ("embedding", "core", "head"):
+    for part in ("embedding", "core", "head", "buffer"):
         settings = getattr(config.model, part)
         for name, value in to_dict(settings).items():
             if type(value) is int and value > 1:
