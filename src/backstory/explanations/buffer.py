@@ -140,7 +140,7 @@ def _numbers(
     note = "lambda: the share of the buffer in the mixture."
     return [
         gain_over(MODEL, nats[MODEL] - nats[MIXTURE]),
-        Numbers("sequential", "gate", percent, "%", 0.0, strong_high(percent), 1, note),
+        Numbers("sequential", "gate", percent, "%", 0.0, max(1.0, strong_high(percent)), note=note),
         surprisal_layer("surprisal", nats[MIXTURE], subject.vocabulary),
         replace(own, values=values),
         surprisal_layer(f"surprisal, {MODEL}", nats[MODEL], subject.vocabulary),

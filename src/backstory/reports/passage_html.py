@@ -80,7 +80,8 @@ def _words(passage: Passage) -> str:
         look = shades.css_class(first, shades.step(first, value)) if first else ""
         # A blank line becomes a gap smaller than a line; other white space is kept as it is.
         before = _BLANK_LINE.sub('<i class="gap"></i>', escape(word.before)) if place else ""
-        parts.append(f'{before}<span class="{look}" title="{escape(passage.told(place))}">'
+        lead = " data-lead" if place < passage.lead else ""
+        parts.append(f'{before}<span class="{look}"{lead} title="{escape(passage.told(place))}">'
                      f"{escape(word.text)}</span>")  # fmt: skip
     return "".join(parts)
 

@@ -88,6 +88,8 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
     text = Text()
     for i, (word, value) in enumerate(zip(passage.words, values, strict=True)):
         style = _style(layer, shades.step(layer, value), look)
+        if i < passage.lead and not style:
+            style = Style(dim=True)
         text.append("".join(c for c in word.before if c in " \n") if i else "")
         text.append(_printable(word.text), style + Style(bold=True, underline=True) if i == place else style)
     console.print(Text(_printable(passage.title), "bold"))
