@@ -7,7 +7,7 @@ import torch
 from catalogue import MIXTURE, TYPES, buffered, second_softmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_span_buffer import probabilities
+from naive_span_buffer import probabilities, score, spans_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backstory.config import GateConfig, SpanBufferConfig, UserError
@@ -87,6 +87,36 @@ def test_a_buffer_that_spans_many_segments_reads_as_the_equations_do(
         prediction, state = model(piece, detach(state))
         found.append(prediction.log_probs().exp())
     torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(options=buffers(), cuts=st.lists(st.integers(1, 8), min_size=1, max_size=8), seed=st.integers(0, 1000))
+def test_each_weight_of_the_attention_is_that_of_the_words_it_is_said_to_cover(
+    options: dict[str, Any], cuts: list[int], seed: int
+) -> None:
+    """Every weight is the softmax of the equations' score of the span that ends there, whatever the cut into segments."""
+    torch.manual_seed(seed)
+    model, config = made(options)
+    second = model.gated.second  # type: ignore[union-attr]
+    assert isinstance(second, SpanBuffer)
+    tokens, length = torch.randint(TYPES, (1, sum(cuts))), 1 if config.vectors == "words" else config.span
+    states = model.core(model.embedding(tokens), model.core.start(1)).layers[-1][0]
+    state, begun = model.start(1), 0
+    for piece in tokens.split(cuts, 1):
+        prediction, state = model(piece, state)
+        assert isinstance(prediction, Blend) and prediction.attention is not None
+        for time in range(piece.shape[1]):
+            position, weights = begun + time, prediction.attention[0, time]
+            covered = second.covered(position, begun)
+            spans = spans_of(config, states, position)
+            assert sorted(covered.values()) == [(end - length + 1, end) for end, _ in spans]
+            if spans:
+                wanted = torch.softmax(torch.stack([score(model, config, states[position], s) for _, s in spans]), 0)
+                found = weights[sorted(covered, key=lambda place: covered[place])]
+                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+            others = [place for place in range(len(weights)) if place not in covered]
+            assert not weights[others].any()
+        begun += piece.shape[1]
 
 
 @pytest.mark.parametrize("width", [1, 5])

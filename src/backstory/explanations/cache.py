@@ -8,31 +8,26 @@ import numpy as np
 
 from backstory.config import UserError, to_dict
 from backstory.explanations.passage_reading import (
-    candidates_of,
+    LINK_SHARE,
+    Parts,
+    expected_layer,
     figures_of,
     gain_over,
-    joined,
     nats_of,
     note_on_words,
     part_name,
-    read_passage,
-    scores_from,
+    read_parts,
     surprisal_layer,
+    weights_layer,
 )
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.models import Prediction
-from backstory.reading import Block
 from backstory.reading.cache import CacheDistribution, NeuralCache
 from backstory.reading.tokens import TokenScores
-from backstory.reports import shades
-from backstory.reports.passage import Candidates, Layer, Numbers, Weights
+from backstory.reports.passage import Layer, Numbers
 
 MASS = "cache mass"
-MASS_SHARE = 0.9
-"""The share of the words whose strongest link lies on the scale; the others have the full colour."""
-TOLD = 5
-"""Links of a word that are kept however weak they are."""
-
+_NOTE = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
 Scores = dict[str, TokenScores]
 """Of the passage, by part: cache, model (or the reader below the cache) and mixture."""
 
@@ -48,30 +43,20 @@ def cache(subject: Subject, progress: Progress) -> Explained:
     reader = subject.reader
     assert isinstance(reader, NeuralCache)
     below = part_name(reader.inner)
-    found: dict[str, list[TokenScores]] = {"cache": [], below: [], "mixture": []}
     confidence: list[float] = []
     links: list[dict[int, float]] = []
     words = [i for i, span in enumerate(subject.spans) for _ in range(span.start, span.end)]
-    starts, done = {span.start for span in subject.spans}, 0
 
-    def look(block: Block, prediction: Prediction, first: int) -> None:
-        parts = prediction.parts()
-        q = parts["q"]
-        for name, part in (("cache", q), (below, parts["p"]), ("mixture", prediction)):
-            found[name].append(scores_from(part, block, first, subject.top))
-        for time in range(first, block.targets.shape[1]):
-            place = sum(s.log_prob.shape[1] for s in found["cache"][:-1]) + time - first
-            if place in starts:
-                confidence.append(q.confidence()[0, time].item())
-                links.append(links_of(q, time, place, words))
+    def parts(prediction: Prediction) -> Parts:
+        return {"cache": prediction.parts()["q"], below: prediction.parts()["p"], "mixture": prediction}
 
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, len(subject.ids))
+    def at_word(named: Parts, time: int, place: int) -> None:
+        q = named["cache"]
+        assert isinstance(q, CacheDistribution)
+        confidence.append(q.confidence()[0, time].item())
+        links.append(links_of(q, time, place, words))
 
-    read_passage(reader, subject, advance, look)
-    scores = {name: joined(parts) for name, parts in found.items()}
+    scores = read_parts(subject, progress, parts, at_word)
     nats, inner = nats_of(subject, scores["mixture"]), nats_of(subject, scores[below])
     figures: dict[str, Any] = {
         "against": reader.inner.name,
@@ -80,14 +65,10 @@ def cache(subject: Subject, progress: Progress) -> Explained:
         "against_nats_per_token": figures_of(subject, inner)["nats_per_token"],
         "helped_percent": 100 * float((inner > nats).mean()),
     }
-    layers: list[Layer] = [gain_over(reader.inner.name, inner - nats), _mass_layer(links)]
+    layers: list[Layer] = [gain_over(reader.inner.name, inner - nats), weights_layer(MASS, links, _NOTE)]
     layers += _numbers(subject, scores, nats, confidence)
     if subject.top:
-        expected = [
-            {name: candidates_of(subject.vocabulary, part, span.start) for name, part in scores.items()}
-            for span in subject.spans
-        ]
-        layers.append(Candidates("expected", tuple(expected)))
+        layers.append(expected_layer(subject, scores))
     return Explained(figures, tuple(layers), note_on_words(subject.vocabulary, "links, confidence and candidates"))
 
 
@@ -106,23 +87,10 @@ def links_of(q: CacheDistribution, time: int, place: int, words: Sequence[int]) 
     return mass
 
 
-def _mass_layer(links: list[dict[int, float]]) -> Weights:
-    strongest = [max(mass.values(), default=0.0) for mass in links]
-    high = max(0.01, math.ceil(100 * float(np.quantile(strongest, MASS_SHARE))) / 100)
-    least = high / (2 * shades.STEPS)  # what is below has no colour
-    kept = []
-    for mass in links:
-        ordered = sorted(mass.items(), key=lambda link: -link[1])
-        told = [link for i, link in enumerate(ordered) if link[1] > (0 if i < TOLD else least)]
-        kept.append(tuple(sorted(told)))
-    note = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
-    return Weights(MASS, tuple(kept), high, note)
-
-
 def _numbers(subject: Subject, scores: Scores, nats: np.ndarray, confidence: list[float]) -> list[Numbers]:
     first = [span.start for span in subject.spans]
     percent = [100 * value for value in confidence]
-    high = max(1.0, math.ceil(float(np.quantile(percent, MASS_SHARE))))
+    high = max(1.0, math.ceil(float(np.quantile(percent, LINK_SHARE))))
     shares = {f"probability ({name})": 100 * np.exp(-nats_of(subject, part)) for name, part in scores.items()}
     return [
         Numbers("sequential", "confidence", tuple(percent), "%", 0.0, high, 1,

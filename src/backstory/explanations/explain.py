@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backstory.config import check_name
+from backstory.explanations.buffer import buffer, check_buffer
 from backstory.explanations.cache import cache
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.surprisal import surprisal
+from backstory.reading.opening import Opened
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Explanation:
     """Of a passage; None for the one that goes over a whole stretch of text (`compare_readers`)."""
     needs: str = ""
     """A reader that it is made with: it goes around the one that is asked for."""
+    check: Callable[[Opened], None] = lambda opened: None
+    """Raises UserError for a run or a reader that it cannot be made of."""
 
 
 def check_explanation(name: str) -> None:
@@ -28,6 +32,11 @@ def check_explanation(name: str) -> None:
 EXPLANATIONS = {
     "surprisal": Explanation("how surprising each word is, what was expected instead, and who expects more", surprisal),
     "reading": Explanation("what one reader gains on others along a sequence of articles, and where it loses", None),
+    "buffer": Explanation(
+        "which words before it a model's span buffer attends to, what it expects there, and whether it helps",
+        buffer,
+        check=check_buffer,
+    ),
     "cache": Explanation(
         "where a neural cache looks at each word, what it expects there, and whether it helps", cache, "cache"
     ),

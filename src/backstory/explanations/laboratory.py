@@ -70,6 +70,7 @@ def explain_run(
     _check(place)
     how = {"reader": reader, "precision": precision, "device": device}
     opened = open_at(path, place.split, place.text, place.at, data_dir, how)
+    EXPLANATIONS[name].check(opened)
     own_text = place.text is not None
     other = None if against is None else open_other(against, path, opened, own_text, data_dir, how)[0]
     compared = None if against is None else other_name(against)
@@ -78,7 +79,8 @@ def explain_run(
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
     subject = _subject(opened, place, top, other, compared or "")
     explained = make(subject, progress or (lambda done, total: None))
-    words, layers = tuple(span.word for span in subject.spans), _led_by(layer, explained.layers)
+    words = explained.words or tuple(span.word for span in subject.spans)
+    layers, named = _led_by(layer, explained.layers), title(opened, own_text, place.at)
     figures = {
         "explanation": name,
         "text": source_name(opened, own_text),
@@ -89,7 +91,7 @@ def explain_run(
         "reader": reader,
         "against": compared,
         **explained.figures,
-        "passage": to_json(Passage(words, layers, title(opened, own_text, place.at), explained.note)),
+        "passage": to_json(Passage(words, layers, named, explained.note, explained.chosen)),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
     return write_result(destination, "explanation", path.name, figures, origin)

@@ -1,25 +1,32 @@
 """What explanations share: reading up to a passage and through it, sums over words, and layers made of them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.explanations.subject import Subject
+from backstory.explanations.subject import Progress, Subject
 from backstory.explanations.words import Span, shown
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
 from backstory.reading.stream import perplexity
 from backstory.reading.tokens import TokenScores, token_scores
-from backstory.reports.passage import Numbers
+from backstory.reports import shades
+from backstory.reports.passage import Candidates, Numbers, Weights
 from backstory.text import Vocabulary
 
 FOLDED_HIGH = 15.0
 """Nats at which a word made of several tokens has the full colour."""
 GAIN_SHARE = 0.95
 """The share of the words whose gain lies on the scale; the others have the full colour."""
+LINK_SHARE = 0.9
+"""The share of the words whose strongest link lies on the scale; the others have the full colour."""
+LINKS = 5
+"""Links of a word that are kept however weak they are."""
+
+Parts = Mapping[str, Prediction]
 
 
 def read_passage(
@@ -43,6 +50,37 @@ def read_passage(
         advance(steps)
 
     read(reader, subject.ids, subject.vocabulary.start, each=each)
+
+
+def read_parts(
+    subject: Subject,
+    progress: Progress,
+    parts: Callable[[Prediction], Parts],
+    at_word: Callable[[Parts, int, int], None],
+) -> dict[str, TokenScores]:
+    """The scores (1, tokens) of every part of the reader's predictions on the passage, by its name.
+
+    `at_word` is given the parts where each word begins: their position in a block, and the token of the passage.
+    """
+    found: list[dict[str, TokenScores]] = []
+    starts, place, done = {span.start for span in subject.spans}, 0, 0
+
+    def look(block: Block, prediction: Prediction, first: int) -> None:
+        nonlocal place
+        named = parts(prediction)
+        found.append({name: scores_from(part, block, first, subject.top) for name, part in named.items()})
+        for time in range(first, block.targets.shape[1]):
+            if place in starts:
+                at_word(named, time, place)
+            place += 1
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        progress(done, len(subject.ids))
+
+    read_passage(subject.reader, subject, advance, look)
+    return {name: joined([scores[name] for scores in found]) for name in found[0]}
 
 
 def scores_from(prediction: Prediction, block: Block, first: int, top: int) -> TokenScores:
@@ -79,6 +117,15 @@ def candidates_of(vocabulary: Vocabulary, scores: TokenScores, place: int) -> tu
     return tuple((shown(vocabulary.words[i]), p) for i, p in zip(ids, log_probs, strict=True) if p > 0)
 
 
+def expected_layer(subject: Subject, scores: Mapping[str, TokenScores]) -> Candidates:
+    """What each part expected where every word begins."""
+    expected = [
+        {name: candidates_of(subject.vocabulary, part, span.start) for name, part in scores.items()}
+        for span in subject.spans
+    ]
+    return Candidates("expected", tuple(expected))
+
+
 def part_name(reader: Reader) -> str:
     """What a reader is called among the parts of a prediction."""
     return "model" if reader.name == "static" else reader.name
@@ -106,6 +153,32 @@ def gain_over(other: str, gains: np.ndarray) -> Numbers:
 def gain_scale(gains: np.ndarray) -> float:
     """Nats at which a gain has the full colour, from all gains that are shown."""
     return max(0.5, math.ceil(4 * float(np.quantile(np.abs(gains), GAIN_SHARE))) / 4)
+
+
+def strong_high(strongest: Sequence[float]) -> float:
+    """The weight at which a link has the full colour, from the strongest of each word; rounded up to two digits."""
+    high = float(np.quantile(strongest, LINK_SHARE)) or max(strongest)
+    if not high:
+        return 1.0
+    unit = 10.0 ** (math.floor(math.log10(high)) - 1)
+    return round(unit * math.ceil(high / unit - 1e-9), 12)
+
+
+def weights_layer(
+    name: str, links: Sequence[Mapping[int, float]], note: str, kept: int = LINKS, whole: int | None = None
+) -> Weights:
+    """Links of every word to earlier ones (word: weight), without those that have no colour, but for the `kept` strongest.
+
+    All links of the word `whole` stay.
+    """
+    high = strong_high([max(of.values(), default=0.0) for of in links])
+    least = high / (2 * shades.STEPS)  # what is below has no colour
+    found = []
+    for i, of in enumerate(links):
+        ordered = sorted(of.items(), key=lambda link: -link[1])
+        told = [link for n, link in enumerate(ordered) if i == whole or link[1] > (0 if n < kept else least)]
+        found.append(tuple(sorted(told)))
+    return Weights(name, tuple(found), high, note)
 
 
 def note_on_words(vocabulary: Vocabulary, of_first: str = "") -> str:

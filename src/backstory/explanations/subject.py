@@ -8,7 +8,7 @@ import numpy as np
 
 from backstory.explanations.words import Span
 from backstory.reading import Reader
-from backstory.reports.passage import Layer
+from backstory.reports.passage import Layer, Word
 from backstory.text import Vocabulary
 
 Progress = Callable[[int, int], None]
@@ -40,3 +40,7 @@ class Explained:
     figures: dict[str, Any]
     layers: tuple[Layer, ...]
     note: str = ""
+    words: tuple[Word, ...] = ()
+    """The words that the layers are of, where others before the passage are shown too."""
+    chosen: int | None = None
+    """The one that is told of first."""

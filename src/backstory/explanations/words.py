@@ -1,6 +1,6 @@
 """Tokens as words to show: which tokens make up a word, and the white space before it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -37,6 +37,22 @@ def spans(vocabulary: Vocabulary, ids: np.ndarray, most: int) -> list[Span]:
     """
     made = _whole(vocabulary, ids[:most]) if vocabulary.tokenizer.unit == "word" else _folded(vocabulary, ids)
     return list(islice(made, most))
+
+
+def led_by(vocabulary: Vocabulary, before: np.ndarray, first: int, passage: Sequence[Span]) -> list[Span]:
+    """The words of the ids (N,) before a passage, whose first id is `first`, and then those of the passage.
+
+    Places count from the passage, so they are below zero before it.
+    """
+    lead = [
+        Span(span.word, span.start - len(before), span.end - len(before))
+        for span in spans(vocabulary, before, len(before))
+    ]
+    if not lead or vocabulary.tokenizer.unit != "word":
+        return [*lead, *passage]
+    # White space is no part of these tokens: what comes before the first of the passage depends on the last before it.
+    _, met = _whole(vocabulary, np.array([before[-1], first]))
+    return [*lead, Span(met.word, passage[0].start, passage[0].end), *passage[1:]]
 
 
 def _whole(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:

@@ -159,7 +159,7 @@ class Blend(Prediction):
     """(B, T, 2); the first is q's, as in the span buffer's policy. Minus infinity shuts a part off exactly."""
     temperature: float = 1.0
     attention: Tensor | None = None
-    """(B, T, N): what q attended to, where it is one of a buffer's spans; for looking at."""
+    """(B, T, N): what q attended to, where it is one of a buffer's spans (`SpanBuffer.covered`); for looking at."""
 
     def log_gates(self) -> tuple[Tensor, Tensor]:
         """log lambda and log (1 - lambda), each (B, T)."""

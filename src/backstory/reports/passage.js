@@ -16,6 +16,7 @@ for (const view of document.querySelectorAll("figure.passage")) {
   const legends = [...view.querySelectorAll(".legend")];
   const switches = [...view.querySelectorAll("input[type=radio]")];
   const hint = [...panel.childNodes];
+  const lead = data.lead; // words at the beginning of which nothing is known: they are looked back at, and not chosen
   let chosen = 0;
   let current = -1;
 
@@ -49,7 +50,7 @@ for (const view of document.querySelectorAll("figure.passage")) {
   function tell() {
     const word = data.words[current];
     const head = node("p");
-    head.append(node("b", word.text), node("span", `word ${current + 1} of ${words.length}`));
+    head.append(node("b", word.text), node("span", `word ${current + 1 - lead} of ${words.length - lead}`));
     const list = node("dl");
     for (const [name, text] of word.numbers) {
       const pair = node("div");
@@ -98,7 +99,7 @@ for (const view of document.querySelectorAll("figure.passage")) {
     ArrowLeft: (i) => Math.max(i - 1, 0),
     ArrowDown: (i) => onLine(i, 1),
     ArrowUp: (i) => onLine(i, -1),
-    Home: () => 0,
+    Home: () => lead,
     End: () => words.length - 1,
   };
 
@@ -108,9 +109,13 @@ for (const view of document.querySelectorAll("figure.passage")) {
   words.forEach((word, i) => {
     word.setAttribute("role", "option");
     word.setAttribute("aria-selected", "false");
-    word.setAttribute("aria-label", `${data.words[i].text}, ${word.title}`);
+    word.setAttribute("aria-label", word.title ? `${data.words[i].text}, ${word.title}` : data.words[i].text);
     word.removeAttribute("title"); // the panel tells it
-    word.tabIndex = i ? -1 : 0;
+    word.tabIndex = i === lead ? 0 : -1;
+    if (i < lead) {
+      word.setAttribute("aria-disabled", "true");
+      return;
+    }
     const point = (event) => { if (event.pointerType === "mouse" && i !== current) select(i, false); };
     word.addEventListener("pointerenter", point);
     word.addEventListener("click", () => select(i, true));
@@ -122,11 +127,12 @@ for (const view of document.querySelectorAll("figure.passage")) {
     const place = words.indexOf(event.target);
     if (!move || place < 0 || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
-    select(move(place), true);
+    const next = move(place);
+    select(next < lead ? place : next, true);
   });
   switches.forEach((choice, i) => choice.addEventListener("change", () => { chosen = i; shade(); }));
   view.querySelectorAll(".live").forEach((part) => { part.hidden = false; });
   // A browser may keep an earlier choice when the page is loaded again.
   chosen = Math.max(0, switches.findIndex((choice) => choice.checked));
-  shade();
+  if (data.first === null) shade(); else select(data.first, false);
 }

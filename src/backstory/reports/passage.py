@@ -3,12 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from backstory.config import UserError
 
 MOST_WORDS = 2000
-"""The most words of a passage."""
+"""The most words of a passage that anybody may ask for."""
+MOST_SHOWN = 5000
+"""The most words of a passage together with those before it that are shown for what it looks back at."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ class Weights:
     note: str = ""
     kind: Literal["weights"] = "weights"
 
+    def of(self, place: int) -> tuple[float | None, ...]:
+        """The weight of one word on every word; None where there is none."""
+        found = dict(self.links[place])
+        return tuple(found.get(i) for i in range(len(self.links)))
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -81,10 +89,14 @@ class Passage:
     layers: tuple[Layer, ...]
     title: str
     note: str = ""
+    chosen: int | None = None
+    """The word that is told of until another one is pointed at."""
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.words) <= MOST_WORDS:
-            raise ValueError(f"{len(self.words):,} words, where a passage has 1 to {MOST_WORDS:,}")
+        if not 0 < len(self.words) <= MOST_SHOWN:
+            raise ValueError(f"{len(self.words):,} words, where a passage has 1 to {MOST_SHOWN:,}")
+        if self.chosen is not None and not 0 <= self.chosen < len(self.words):
+            raise ValueError(f"word {self.chosen} is chosen, and there are {len(self.words):,}")
         for layer in self.layers:
             if len(_entries(layer)) != len(self.words):
                 raise ValueError(f"layer '{layer.name}' has {len(_entries(layer)):,} entries, not one per word")
@@ -107,6 +119,14 @@ class Passage:
         """The layers with a number per word."""
         return tuple(layer for layer in self.layers if isinstance(layer, Numbers))
 
+    @cached_property
+    def lead(self) -> int:
+        """How many words at the beginning have no entry in any layer: they are there to be looked back at."""
+        told = (
+            i for i in range(len(self.words)) if any(_entries(layer)[i] not in (None, (), {}) for layer in self.layers)
+        )
+        return next(told, 0)
+
     def told(self, place: int) -> str:
         """The numbers of a word in a line: `surprisal 5.21 nats; rank 13`."""
         pairs = [(layer.name, layer.text(place)) for layer in self.numbers]
@@ -118,6 +138,7 @@ def to_json(passage: Passage) -> dict[str, Any]:
     return {
         "title": passage.title,
         "note": passage.note,
+        **({} if passage.chosen is None else {"chosen": passage.chosen}),
         "words": [{"text": word.text, "before": word.before} for word in passage.words],
         "layers": [_json(vars(layer)) for layer in passage.layers],
     }
@@ -135,7 +156,8 @@ def from_json(data: Mapping[str, Any], source: str) -> Passage:
     try:
         words = tuple(Word(_text(w["text"]), _text(w.get("before", " "))) for w in data["words"])
         layers = tuple(_layer(layer) for layer in data["layers"])
-        return Passage(words, layers, _text(data["title"]), _text(data.get("note", "")))
+        chosen = None if data.get("chosen") is None else _whole(data["chosen"])
+        return Passage(words, layers, _text(data["title"]), _text(data.get("note", "")), chosen)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise UserError(

@@ -4,7 +4,9 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).diges
 """By which the page's policy allows this script and no other."""
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*?(?=[^\S\n]*$)")
 MOST_LOOKED_AT = 5
-"""The most earlier words that the panel names."""
+"""The most earlier words, or runs of words of one weight, that the panel names."""
 
 
 def figure(passage: Passage, name: str) -> str:
@@ -68,13 +70,18 @@ def scale_ends(layer: Numbers) -> tuple[str, str]:
 def _words(passage: Passage) -> str:
     """The words in one line of HTML: white space between them is the text's own."""
     first = passage.shades[0] if passage.shades else None
+    values: Sequence[float | None] = [None] * len(passage.words)
+    if isinstance(first, Numbers):
+        values = first.values
+    elif first is not None and passage.chosen is not None:
+        values = first.of(passage.chosen)
     parts = []
-    for place, word in enumerate(passage.words):
-        value = first.values[place] if isinstance(first, Numbers) else None
+    for place, (word, value) in enumerate(zip(passage.words, values, strict=True)):
         look = shades.css_class(first, shades.step(first, value)) if first else ""
         # A blank line becomes a gap smaller than a line; other white space is kept as it is.
         before = _BLANK_LINE.sub('<i class="gap"></i>', escape(word.before)) if place else ""
-        parts.append(f'{before}<span class="{look}" title="{escape(passage.told(place))}">'
+        lead = " data-lead" if place < passage.lead else ""
+        parts.append(f'{before}<span class="{look}"{lead} title="{escape(passage.told(place))}">'
                      f"{escape(word.text)}</span>")  # fmt: skip
     return "".join(parts)
 
@@ -96,7 +103,8 @@ def _data(passage: Passage) -> str:
         }
         for place, word in enumerate(passage.words)
     ]
-    data = {"words": words, "shades": [_shade(layer) for layer in passage.shades]}
+    shown = [_shade(layer) for layer in passage.shades]
+    data = {"words": words, "shades": shown, "lead": passage.lead, "first": passage.chosen}
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -114,7 +122,15 @@ def _candidate(token: str, p: float, word: str) -> list[Any]:
 
 
 def _looked_at(layer: Weights, place: int, passage: Passage) -> list[list[Any]]:
-    """The earlier words of most weight, as candidates are written."""
-    most = sorted(layer.links[place], key=lambda link: -abs(link[1]))[:MOST_LOOKED_AT]
-    widths = [min(100.0, 100 * abs(w) / layer.high) if layer.high > 0 else 0.0 for _, w in most]
-    return [[passage.words[j].text, round(s, 1), f"{w:.3g}", False] for (j, w), s in zip(most, widths, strict=True)]
+    """The earlier words of most weight, as candidates are written; neighbours of the same weight (a span) are one."""
+    links = sorted(layer.links[place])
+    begins = [i for i, (a, b) in enumerate(pairwise(links), 1) if b[0] != a[0] + 1 or b[1] != a[1]]
+    runs = [links[i:j] for i, j in pairwise([0, *begins, len(links)])]
+    most = sorted(runs, key=lambda run: -abs(run[0][1]))[:MOST_LOOKED_AT]
+    told = []
+    for run in most:
+        (first, weight), *rest = run
+        text = passage.words[first].text + "".join(passage.words[j].before + passage.words[j].text for j, _ in rest)
+        width = min(100.0, 100 * abs(weight) / layer.high) if layer.high > 0 else 0.0
+        told.append([text, round(width, 1), f"{weight:.3g}", False])
+    return told

@@ -42,8 +42,11 @@ def show(passage: Passage, console: Console) -> None:
 
 
 def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[str]:
-    """The passage in plain columns, a line per word: its number, the word, its figures (all, or only some), its candidates."""
-    numbers = passage.numbers if of is None else of
+    """The passage in plain columns, a line per word: its number, the word, its figures (all, or only some), its candidates.
+
+    Of a chosen word, its weights on the others are figures of these.
+    """
+    numbers = _figures(passage) if of is None else of
     candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
     heads = [_printable(f"{n.name}, {n.unit}" if n.unit else n.name) for n in numbers]
     width = max(4, *(len(_printable(word.text)) for word in passage.words))
@@ -51,24 +54,42 @@ def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[s
     for i, word in enumerate(passage.words):
         values = [MISSING if (v := n.values[i]) is None else n.written(v).removesuffix(n.unit).strip() for n in numbers]
         figures = [f"{value:>{len(head)}}" for value, head in zip(values, heads, strict=True)]
+        number = "" if i < passage.lead else i + 1 - passage.lead
         yield "  ".join(
-            [f"{i + 1:>4}", f"{_printable(word.text):<{width}}", *figures, *(_candidates(c, i) for c in candidates)]
+            [f"{number:>4}", f"{_printable(word.text):<{width}}", *figures, *(_candidates(c, i) for c in candidates)]
         ).rstrip()
 
 
+def _figures(passage: Passage) -> list[Numbers]:
+    """The layers with a number per word, and before them those of weights, of the chosen word on the others."""
+    chosen = passage.chosen
+    if chosen is None:
+        return list(passage.numbers)
+    weights = [layer for layer in passage.layers if isinstance(layer, Weights)]
+    named = f"of '{passage.words[chosen].text}'"
+    return [*(Numbers("plain", f"{w.name} {named}", w.of(chosen), digits=4) for w in weights), *passage.numbers]
+
+
+def _expected(layer: Candidates, place: int) -> dict[str, str]:
+    """What each part expected at a word."""
+    parts = layer.lists[place].items()
+    return {part: ", ".join(f"{_printable(token)} {p:.3f}" for token, p in tokens) for part, tokens in parts}
+
+
 def _candidates(layer: Candidates, place: int) -> str:
-    parts = layer.lists[place]
-    told = {part: ", ".join(f"{_printable(token)} {p:.3f}" for token, p in tokens) for part, tokens in parts.items()}
+    told = _expected(layer, place)
     return "; ".join(tokens if len(told) == 1 else f"{part}: {tokens}" for part, tokens in told.items())
 
 
 def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> None:
     light = os.environ.get("COLORFGBG", "").endswith((";7", ";15"))  # some terminals say so; most are dark
     look = Look(not light, console.color_system == "truecolor")
-    place, values = _values(layer)
+    place, values = _values(layer, passage.chosen)
     text = Text()
     for i, (word, value) in enumerate(zip(passage.words, values, strict=True)):
         style = _style(layer, shades.step(layer, value), look)
+        if i < passage.lead and not style:
+            style = Style(dim=True)
         text.append("".join(c for c in word.before if c in " \n") if i else "")
         text.append(_printable(word.text), style + Style(bold=True, underline=True) if i == place else style)
     console.print(Text(_printable(passage.title), "bold"))
@@ -84,15 +105,30 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
         lines = list(columns(passage, [layer]))
         for line in [lines[0], *(lines[1 + i] for i in strongest)]:
             console.print(Text(line, "dim" if line is lines[0] else ""), no_wrap=True, overflow="ellipsis")
+    elif place is not None:
+        for line in _told(passage, place):
+            console.print(Text(line))
 
 
-def _values(layer: Numbers | Weights) -> tuple[int | None, tuple[float | None, ...]]:
-    """The value of every word; of weights, those of the word with the largest of all, which is named first."""
+def _told(passage: Passage, place: int) -> Iterator[str]:
+    """All that is known of a word: its figures, and a line for each part that expected something."""
+    yield ""
+    yield f"'{_printable(passage.words[place].text)}': {passage.told(place)}"
+    for layer in passage.layers:
+        if isinstance(layer, Candidates) and (told := _expected(layer, place)):
+            width = max(map(len, told))
+            yield ""
+            yield from (f"{layer.name}  {part:<{width}}  {tokens}" for part, tokens in told.items())
+
+
+def _values(layer: Numbers | Weights, chosen: int | None) -> tuple[int | None, tuple[float | None, ...]]:
+    """The value of every word; of weights, those of the chosen word, which is named first, or that with the largest of all."""
     if isinstance(layer, Numbers):
         return None, layer.values
-    place = max(range(len(layer.links)), key=lambda i: max((abs(w) for _, w in layer.links[i]), default=0.0))
-    found = dict(layer.links[place])
-    return place, tuple(found.get(i) for i in range(len(layer.links)))
+    place = chosen
+    if place is None:
+        place = max(range(len(layer.links)), key=lambda i: max((abs(w) for _, w in layer.links[i]), default=0.0))
+    return place, layer.of(place)
 
 
 def _legend(layer: Numbers | Weights, look: Look, passage: Passage, place: int | None) -> Text:

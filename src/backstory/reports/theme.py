@@ -88,20 +88,21 @@ blockquote { margin: 1rem 0; padding: 0.1rem 0 0.1rem 1.1rem; border-left: 3px s
 .ramp i[class=""] { box-shadow: inset 0 0 0 1px var(--line); }
 .loss { text-decoration: underline dotted 1px; text-underline-offset: 0.22em; }
 .gap { display: block; height: 0.8rem; }
+.words [data-lead][class=""] { color: var(--soft); }
 .words .on { box-shadow: 0 0 0 2px var(--ink); }
 .words span:focus-visible { outline: 2px solid var(--series-blue); outline-offset: 3px; }
 .panel { padding: 0.8rem 0 1rem; background: var(--paper);
   border-top: 1px solid var(--line); font: 0.8125rem/1.45 var(--sans); font-variant-numeric: tabular-nums; }
-.panel.told { position: sticky; bottom: 0; min-height: 13.5rem; }
+.panel.told { position: sticky; bottom: 0; min-height: 13.5rem; max-height: 50vh; overflow-y: auto; }
 .panel p { margin: 0 0 0.4rem; color: var(--soft); }
 .panel b { font: 600 1.0625rem/1.4 var(--serif); color: var(--ink); margin-right: 0.8rem; }
 .panel dl { display: flex; flex-wrap: wrap; gap: 0.2rem 1.4rem; margin: 0 0 0.6rem; font: inherit; }
 .panel dl div { display: flex; gap: 0.4rem; }
 .panel dl dd { margin: 0; font-weight: 600; }
-.parts { display: flex; flex-wrap: wrap; gap: 0.6rem 2rem; }
-.panel table { width: auto; min-width: 14rem; flex: 0 1 18rem; font: inherit; }
+.parts { display: flex; flex-wrap: wrap; gap: 0.6rem 1.4rem; }
+.panel table { width: auto; min-width: 9.5rem; max-width: 18rem; flex: 1 1 9.5rem; font: inherit; }
 .panel caption { text-align: left; color: var(--soft); padding-bottom: 0.15rem; }
-.panel td { padding: 0.1rem 0.6rem 0.1rem 0; border: 0; position: static; background: none; max-width: 9rem;
+.panel td { padding: 0.1rem 0.6rem 0.1rem 0; border: 0; position: static; background: none; max-width: 7rem;
   overflow: hidden; text-overflow: ellipsis; }
 .panel td.bar { width: 100%; padding: 0.1rem 0.3rem; background: linear-gradient(var(--cool4), var(--cool4)) no-repeat; }
 .panel td.own { font-weight: 700; }

@@ -167,9 +167,13 @@ def passage_summary(result: Result) -> str:
     against = ""
     if isinstance(other, int | float):
         against = f", against {formats.perplexity(math.exp(min(other, 700)))} with {f.get('against')}"
-    before = f"{count(f['context'])} {plural(unit, f['context'])} before them were" if f["context"] else "nothing was"
+    these, them = (f"this {unit}", "it") if f["tokens"] == 1 else (f"these {count(f['tokens'])} {plural(unit)}", "them")
+    was = "was" if f["context"] == 1 else "were"
+    before = (
+        f"{count(f['context'])} {plural(unit, f['context'])} before {them} {was}" if f["context"] else "nothing was"
+    )
     return (
-        f"{result.name} reads these {count(f['tokens'])} {plural(unit, f['tokens'])}{reader} at perplexity "
+        f"{result.name} reads {these}{reader} at perplexity "
         f"{formats.perplexity(f['perplexity'])} per {unit}{against}; {before} read first."
     )
 

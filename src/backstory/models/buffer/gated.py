@@ -28,7 +28,7 @@ class SecondVectors(NamedTuple):
     there: Tensor | None
     """(B, T) bool: where there is anything to predict from; none: everywhere."""
     weights: Tensor | None
-    """(B, T, N): the attention, newest span first; none where there is none."""
+    """(B, T, N): the attention, in the order that `SpanBuffer.covered` tells; none where there is none."""
     state: State
 
 

@@ -133,6 +133,21 @@ class SpanBuffer(Second):
         words = zeros(batch_size, self.spans.reach if self.embeds_words else 0, dtype=torch.long)
         return SlidingState(zeros(batch_size, self.spans.reach, self.size), words, none)
 
+    def covered(self, position: int, begun: int = 0) -> dict[int, tuple[int, int]]:
+        """The first and the last word of every span that a position attends to, by its place in `Blend.attention`.
+
+        The position is how many words of its row were read before the present one, and words are counted in the same way;
+        `begun` is the position at which the segment began. Places where there is no span are left out.
+        """
+        spans, length = self.spans, self.spans.length
+        newest = position - spans.lag
+        if self.config.slots == "sliding":
+            ends = range(newest, length - 2, -spans.stride)[: spans.count]
+            return {place: (end - length + 1, end) for place, end in enumerate(ends)}
+        ended, before = (newest + 1) // length, begun // length - spans.count
+        numbers = range(max(0, ended - spans.count), ended)
+        return {number - before: (number * length, (number + 1) * length - 1) for number in numbers}
+
     def forward(
         self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState | GridState, foreign: bool
     ) -> SecondVectors:

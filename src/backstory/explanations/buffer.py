@@ -1,0 +1,183 @@
+"""Which words before it a span buffer attends to, what it expects, and whether it helps (figure 5 and table 4 of its paper)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from backstory.config import SpanBufferConfig, UserError, plural, to_dict
+from backstory.explanations.passage_reading import (
+    LINKS,
+    Parts,
+    expected_layer,
+    figures_of,
+    gain_over,
+    nats_of,
+    note_on_words,
+    read_parts,
+    strong_high,
+    surprisal_layer,
+    weights_layer,
+)
+from backstory.explanations.subject import Explained, Progress, Subject
+from backstory.explanations.words import Span, led_by
+from backstory.models import Blend, ComposedModel, LanguageModel, Prediction
+from backstory.models.buffer import SpanBuffer
+from backstory.reading.opening import Opened
+from backstory.reports.passage import MOST_SHOWN, Candidates, Layer, Numbers
+
+BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
+"""What predicts: the buffer (q), the sequence model beside it (p), and both."""
+
+
+def check_buffer(opened: Opened) -> None:
+    """Raise UserError unless the run has a span buffer, and its reader predicts with nothing but the model."""
+    reader = opened.reader
+    if _span_buffer(opened.run.model) is None:
+        raise UserError(f"{opened.run.folder} has no span buffer; train one with --model.buffer.kind span-buffer")
+    if reader.inner is not None:
+        raise UserError(f"`explain buffer` shows what the model itself is made of; leave the reader {reader.name} out")
+
+
+def _span_buffer(model: LanguageModel) -> SpanBuffer | None:
+    gated = model.gated if isinstance(model, ComposedModel) else None
+    return gated.second if gated is not None and isinstance(gated.second, SpanBuffer) else None
+
+
+def buffer(subject: Subject, progress: Progress) -> Explained:
+    """Layers attention, gain, gate, surprisals and candidates; the words before the passage that its first attends to lead it.
+
+    The chosen word is the first of the passage, or, where that attends to nothing, the one that gains most. Raises UserError
+    when there is another reader to compare with: the gain is over the sequence model.
+    """
+    if subject.against is not None:
+        raise UserError("`explain buffer` compares with the sequence model beside the buffer; leave --against out")
+    second = _span_buffer(subject.reader.model)
+    assert second is not None
+    words = _words(subject, second)
+    lead = len(words) - len(subject.spans)
+    owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
+    links: list[dict[int, float]] = []
+    gates: list[float] = []
+    there: list[bool] = []
+
+    def parts(prediction: Prediction) -> Parts:
+        assert isinstance(prediction, Blend)
+        return {BUFFER: prediction.q, MODEL: prediction.p, MIXTURE: prediction}
+
+    def at_word(named: Parts, time: int, place: int) -> None:
+        blend, position = named[MIXTURE], subject.start + place
+        assert isinstance(blend, Blend) and blend.attention is not None
+        # What is read first is no word of the text, so a position is one further than the word that was read there.
+        covered = second.covered(position, position - time)
+        spans = {i: (first - 1 - subject.start, last - 1 - subject.start) for i, (first, last) in covered.items()}
+        there.append(bool(covered))
+        links.append(links_of(blend.attention[0, time].tolist(), spans, owner))
+        gates.append(blend.log_gates()[0][0, time].exp().item())
+
+    scores = read_parts(subject, progress, parts, at_word)
+    nats = {name: nats_of(subject, part) for name, part in scores.items()}
+    gains = nats[MODEL] - nats[MIXTURE]
+    chosen = _chosen(links, gains)
+    layers = [
+        weights_layer(
+            "attention", [{}] * lead + links, _note(second.config), LINKS * second.spans.length, lead + chosen
+        ),
+        *(_after(lead, layer) for layer in _numbers(subject, nats, gates, there)),
+    ]
+    if subject.top:
+        layers.append(_after(lead, _expected(expected_layer(subject, scores), there)))
+    figures: dict[str, Any] = {
+        "against": "the sequence model alone",
+        "settings": to_dict(second.config),
+        **figures_of(subject, nats[MIXTURE]),
+        "against_nats_per_token": figures_of(subject, nats[MODEL])["nats_per_token"],
+        "helped_percent": 100 * float((gains > 0).mean()),
+        "gate_percent": 100 * float(np.mean(gates)),
+    }
+    shown = tuple(span.word for span in words)
+    return Explained(figures, tuple(layers), _about(subject, lead), shown, lead + chosen)
+
+
+def links_of(
+    weights: Sequence[float], spans: Mapping[int, tuple[int, int]], owner: Mapping[int, int]
+) -> dict[int, float]:
+    """By word, the sum of the weights of the spans that it is in, whole: that of a span is not divided among its words.
+
+    `spans` are the first and last token of each, by its place in the weights; `owner` is the word of a token. Tokens that no
+    shown word owns are left out.
+    """
+    mass: dict[int, float] = {}
+    for place, (first, last) in spans.items():
+        for word in {owner[token] for token in range(first, last + 1) if token in owner}:
+            mass[word] = mass.get(word, 0.0) + weights[place]
+    return mass
+
+
+def _words(subject: Subject, second: SpanBuffer) -> list[Span]:
+    """The words of the passage, and before them all that its first word may attend to, as far as there is room."""
+    reached = second.covered(subject.start).values()
+    oldest = min((first for first, _ in reached), default=subject.start + 1) - 1
+    oldest = max(0, oldest, subject.start - (MOST_SHOWN - len(subject.spans)))
+    before = subject.ids[oldest : subject.start]
+    return led_by(subject.vocabulary, before, int(subject.ids[subject.start]), subject.spans)
+
+
+def _chosen(links: Sequence[Mapping[int, float]], gains: np.ndarray) -> int:
+    """The first word where it attends to any, else the one that gains most among those that do."""
+    if links[0]:
+        return 0
+    return max(range(len(links)), key=lambda i: (bool(links[i]), gains[i]))
+
+
+def _numbers(
+    subject: Subject, nats: Mapping[str, np.ndarray], gates: Sequence[float], there: Sequence[bool]
+) -> list[Numbers]:
+    own = surprisal_layer(f"surprisal, {BUFFER}", nats[BUFFER], subject.vocabulary)
+    values = tuple(value if some else None for value, some in zip(own.values, there, strict=True))
+    percent = tuple(100 * gate for gate in gates)
+    note = "lambda: the share of the buffer in the mixture."
+    return [
+        gain_over(MODEL, nats[MODEL] - nats[MIXTURE]),
+        Numbers("sequential", "gate", percent, "%", 0.0, max(1.0, strong_high(percent)), note=note),
+        surprisal_layer("surprisal", nats[MIXTURE], subject.vocabulary),
+        replace(own, values=values),
+        surprisal_layer(f"surprisal, {MODEL}", nats[MODEL], subject.vocabulary),
+    ]
+
+
+def _expected(layer: Candidates, there: Sequence[bool]) -> Candidates:
+    """The candidates without those of a buffer that held nothing."""
+    lists = (
+        {name: tokens for name, tokens in parts.items() if some or name != BUFFER}
+        for parts, some in zip(layer.lists, there, strict=True)
+    )
+    return replace(layer, lists=tuple(lists))
+
+
+def _after(lead: int, layer: Numbers | Candidates) -> Layer:
+    """A layer of the passage with no entries for the words before it."""
+    if isinstance(layer, Candidates):
+        return replace(layer, lists=({},) * lead + layer.lists)
+    return replace(layer, values=(None,) * lead + layer.values)
+
+
+def _note(config: SpanBufferConfig) -> str:
+    """What a shade of the attention means."""
+    if config.vectors == "words":
+        of = "The weight of the state after each word"
+    else:
+        of = f"The weight of the span of {config.span} that each word is in, the whole of it"
+    following = " What the buffer expects of it is the word that follows." if config.values == "following" else ""
+    return f"{of}; weights add up to 1.{following}"
+
+
+def _about(subject: Subject, lead: int) -> str:
+    """What the words before the passage are, and where words are several tokens."""
+    told = [note_on_words(subject.vocabulary, "attention, gate and candidates")]
+    if lead:
+        told.insert(
+            0, f"The passage begins after {lead:,} {plural('word', lead)}, which are what its first word may attend to."
+        )
+    return " ".join(filter(None, told))
