@@ -8,7 +8,16 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.config import LSTMConfig, MixtureConfig, SoftmaxConfig, UserError, nearest, recipes
+from backstory.config import (
+    LSTMConfig,
+    MixtureConfig,
+    SecondSoftmaxConfig,
+    SoftmaxConfig,
+    SpanBufferConfig,
+    UserError,
+    nearest,
+    recipes,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _models() -> dict[str, str]:
-    parts = {"core": (LSTMConfig,), "head": (SoftmaxConfig, MixtureConfig)}
+    parts = {
+        "core": (LSTMConfig,),
+        "head": (SoftmaxConfig, MixtureConfig),
+        "buffer": (SpanBufferConfig, SecondSoftmaxConfig),
+    }
     return {f"{part} {c.kind}": (c.__doc__ or "").splitlines()[0] for part, kinds in parts.items() for c in kinds}
 
 

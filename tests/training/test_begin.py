@@ -1,0 +1,86 @@
+"""A run that begins with another's weights: what it takes over, what it says, what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from runs import outcome, tiny_corpus, with_model, with_training
+
+from backstory.config import LSTMConfig, RunConfig, SpanBufferConfig, UserError
+from backstory.models.loading import load_run, weights_hash
+from backstory.reading import evaluate
+from backstory.training import Stopped, loop
+
+Train = Callable[..., dict]
+BUFFER = SpanBufferConfig(size=12, span=4)
+
+
+@pytest.fixture
+def base(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> Path:
+    quietly(with_training(tiny_config, epochs=2), tmp_path / "base")
+    return tmp_path / "base"
+
+
+def still(config: RunConfig) -> RunConfig:
+    """With a buffer, and steps that leave the weights where they are."""
+    return with_model(with_training(config, learning_rate=1e-30, weight_decay=0.0), buffer=BUFFER)
+
+
+def test_it_has_the_others_weights_and_new_ones_beyond_them(
+    tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path
+) -> None:
+    result = quietly(still(tiny_config), tmp_path / "run", begin=base)
+    theirs, run = load_run(base), load_run(tmp_path / "run")
+    ours = dict(run.model.named_parameters())
+    for name, parameter in theirs.model.named_parameters():
+        assert torch.equal(ours.pop(name), parameter)
+    assert ours and all(name.startswith("gated.") for name in ours)
+    assert result["provenance"]["begun_with"] == {"run": "base", "weights": weights_hash(theirs.model)}
+    p = evaluate(tmp_path / "run", "test")["figures"]["policy"]["p_perplexity"]
+    assert p == pytest.approx(evaluate(base, "test")["figures"]["perplexity"], rel=1e-6)
+
+
+def test_it_resumes_to_what_it_would_have_been(
+    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], base: Path, tmp_path: Path
+) -> None:
+    config = with_model(with_training(tiny_config, epochs=2), buffer=BUFFER)
+    quietly(config, tmp_path / "straight", begin=base)
+    stop_after(3)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "stopped", begin=base)
+    resumed = quietly(config, tmp_path / "stopped", mode="resume")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+    assert resumed["provenance"]["begun_with"]["run"] == "base"
+
+
+def test_one_that_was_killed_before_it_had_begun_does_not_go_on_without(
+    tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(loop.Trainer, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            quietly(tiny_config, tmp_path / "run", begin=base)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["begun_with"]["run"] == "base"
+    with pytest.raises(UserError, match="stopped before it had begun; start again with --overwrite and --begin"):
+        quietly(tiny_config, tmp_path / "run", mode="resume")
+    quietly(tiny_config, tmp_path / "run", mode="overwrite", begin=base)
+
+
+def test_what_it_refuses(tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path) -> None:
+    wide = with_model(tiny_config, core=LSTMConfig(layers=2, hidden=11))
+    elsewhere = tiny_corpus(tmp_path / "other", lines=8)
+    (elsewhere / "train.txt").write_text("quite other words\n" * 40)
+    with pytest.raises(UserError, match=r"is no part of this model: .* has shape"):
+        quietly(wide, tmp_path / "run", begin=base)
+    with pytest.raises(UserError, match="has another vocabulary"):
+        quietly(tiny_config.__class__(text=tiny_config.text.__class__(str(elsewhere))), tmp_path / "run", begin=base)
+    quietly(still(tiny_config), tmp_path / "buffered")
+    with pytest.raises(UserError, match=r"is no part of this model: .* with gated\."):
+        quietly(tiny_config, tmp_path / "run", begin=tmp_path / "buffered")
+    with pytest.raises(UserError, match="leave --begin out"):
+        quietly(tiny_config, base, mode="resume", begin=base)
+    with pytest.raises(UserError, match="there is no run folder"):
+        quietly(tiny_config, tmp_path / "run", begin=tmp_path / "none")
+    assert not (tmp_path / "run").exists()
