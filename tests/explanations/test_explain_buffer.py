@@ -243,6 +243,19 @@ def test_a_word_that_attends_to_nothing_is_not_the_first_told_of(run: Path) -> N
     assert alone.chosen == 0 and alone.words[0] == Word(alone.words[0].text, alone.words[0].before)
 
 
+def test_words_before_the_passage_are_left_out_where_there_is_no_room(
+    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = explain_run(run, "buffer", Place("valid", 20, 4))
+    monkeypatch.setattr("backstory.explanations.buffer.MOST_SHOWN", 9)
+    cut = explain_run(run, "buffer", Place("valid", 20, 4), out=tmp_path / "cut")
+    assert passage_of(whole).note == "The passage begins after 13 words, which are what its first word may attend to."
+    assert "after 5 words, which are the last of what its" in passage_of(cut).note
+    assert passage_of(cut).words[1:] == passage_of(whole).words[9:]
+    kept = {j - 8: w for j, w in layers(whole)["attention"].links[13] if j >= 8}
+    assert dict(layers(cut)["attention"].links[5]) == kept
+
+
 def test_what_it_cannot_explain_is_one_line_and_nothing_is_written(
     run: Path, tiny_run: Path, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
