@@ -1,5 +1,6 @@
 """`backstory explain`: what it prints, what it writes, and that a report shows it."""
 
+import io
 import json
 import os
 import pty
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 from commands import Command
+from rich.console import Console
+from runs import with_model
 
+from backstory.config import RunConfig, SpanBufferConfig
 from backstory.reports import result_from
+from backstory.training import train
 
 PROVENANCE = {"config", "seed", "commit", "versions", "device", "precision", "ranks", "precision_reason", "corpus", "started",
               "seconds", "command"}  # fmt: skip
@@ -163,3 +168,27 @@ def test_readers_are_compared_in_a_pipe_as_json_and_on_a_page(command: Command, 
     assert command(*told, "--html", "other/notes.txt").code == 2
     assert command("report", "run", "--out", "report.html").code == 0
     assert "Readers against each other" in Path("report.html").read_text()
+
+
+def test_a_span_buffer_at_a_word(command: Command, tiny_config: RunConfig, desk: Path) -> None:
+    """The heat map of the first word of the passage, and what each part expected there."""
+    buffer = SpanBufferConfig(size=12, span=4)
+    train(with_model(tiny_config, buffer=buffer), Path("buffered"), console=Console(file=io.StringIO()))
+    done = command("explain", "buffer", "buffered", "--at", "30", "--words", "1", "--top", "2")
+    assert (done.code, done.err) == (0, "")
+    head, *lines, blank, summary = done.out.splitlines()
+    assert "attention of " in head and "gate, %" in head and len(lines) == 14 and blank == ""
+    (written,) = Path("buffered").glob("explain-buffer-at30-words1-top2/result.json")
+    passage = json.loads(written.read_text())["figures"]["passage"]
+    weights = dict(map(tuple, passage["layers"][0]["links"][-1]))
+    assert len(weights) == 12 and passage["chosen"] == 13
+    assert [line.split()[1] for line in lines[:12]] == [f"{weights[i]:.4f}" for i in range(12)]
+    assert lines[-1].split()[0] == "1" and "buffer: " in lines[-1] and "mixture: " in lines[-1]
+    assert summary.startswith("buffered reads this word at perplexity ")
+    assert " with the sequence model alone; 30 words before it were read first." in summary
+    done = command("explain", "buffer", "buffered", "--at", "30", "--layer", "gate", "--html", "page.html")
+    assert (done.code, done.out) == (0, "page.html\n")
+    assert command("report", "buffered", "--out", "report.html").code == 0
+    assert (
+        'data-lead title=""' in Path("page.html").read_text() and "surprisal, buffer" in Path("report.html").read_text()
+    )

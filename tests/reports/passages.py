@@ -13,3 +13,12 @@ def passage() -> Passage:
     back = Weights("attention", ((), ((0, 1.0),), ((0, 0.25), (1, 0.75)), (), ((0, 0.9), (2, 0.05)), ((4, 0.5),)), 1.0)
     lists = tuple({"model": (("the", 0.5), (word, 0.0004)), "buffer": (("Kim", 0.9),)} for word in WORDS)
     return Passage(words, (surprisal, gain, rank, back, Candidates("expected", lists)), "A <passage>", "A <note>.")
+
+
+def led() -> Passage:
+    """Two words that lead up to three others, the second of which is chosen."""
+    words = tuple(Word(text, "\n" if text == "b" else " ") for text in "abcde")
+    gate = Numbers("sequential", "gate", (None, None, 10.0, 50.0, 0.0), "%", 0.0, 100.0, 1)
+    back = Weights("attention", ((), (), (), ((0, 0.25), (1, 0.25), (2, 0.75)), ((1, 0.5), (2, 0.5))), 1.0)
+    lists = ({}, {}, {}, {"buffer": (("d", 0.5),), "model": (("e", 0.25), ("d", 0.1))}, {})
+    return Passage(words, (back, gate, Candidates("expected", lists)), "Led", chosen=3)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from passages import passage
+from passages import led, passage
 from rich.console import Console
 
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.context import examine_run
 from backstory.explanations import Detail, Place, Stretch, compare_readers, explain_run
 from backstory.reading import evaluate
-from backstory.reports import render_comparison, result_from, shades, write
+from backstory.reports import render_comparison, render_passage, result_from, shades, write
 from backstory.reports.passage import to_json
 from backstory.training import train
 
@@ -61,6 +61,16 @@ def layered(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     (run / "explain" / "result.json").write_text(json.dumps(result))
     write([run], run / "report.html")
     return run / "report.html"
+
+
+@pytest.fixture(scope="module")
+def leading(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of a passage with words before it and a chosen one."""
+    result = json.loads(next(runs[0].glob("explain-*/result.json")).read_text())
+    result["figures"]["passage"] = to_json(led())
+    page = tmp_path_factory.mktemp("leading") / "page.html"
+    page.write_text(render_passage(result_from(json.dumps(result), "x")), encoding="utf-8")
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +260,33 @@ def test_weights_shade_the_words_before(layered: Path, opened: Open) -> None:
     assert "expected (buffer) Kim 90.0%" in told and "<b> <0.1%" in told
     words(page).nth(5).hover()
     assert words(page).evaluate_all("all => all.map(w => w.className)") == ["", "", "", "", "cool4", " on"]
+
+
+def test_a_chosen_word_is_told_of_at_once_and_words_before_the_passage_are_not_chosen(
+    leading: Path, opened: Open
+) -> None:
+    page = opened(leading)
+    looks = ["cool2", "cool2", "cool6", " on", ""]
+    assert words(page).evaluate_all("all => all.map(w => w.className)") == looks
+    told = re.sub(r"\s+", " ", panel(page))
+    assert "word 2 of 3" in told and "expected (buffer) d 50.0%" in told and "attention c 0.75 a b 0.25" in told
+    words(page).nth(0).hover()  # the heat map stays while one looks at it
+    words(page).nth(0).click(force=True)
+    assert words(page).evaluate_all("all => all.map(w => w.className)") == looks and "word 2 of 3" in panel(page)
+    tab_to(page, "radio")
+    tab_to(page, "option", most=1)
+    for key, place in (("Home", 2), ("ArrowLeft", 2), ("ArrowUp", 2), ("ArrowRight", 3), ("End", 4)):
+        page.keyboard.press(key)
+        assert focused(page) == place and f"word {place - 1} of 3" in panel(page)
+    assert page.get_by_role("option", name="a", exact=True, disabled=True).count() == 1
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_words_before_a_passage_are_quieter_and_readable(scheme: str, leading: Path, opened: Open) -> None:
+    page = opened(leading, color_scheme=scheme)
+    words(page).nth(2).click()  # which looks back at nothing
+    lead, own = (words(page).nth(i).evaluate("e => getComputedStyle(e).color") for i in (0, 4))
+    assert lead == page.locator(".panel p").first.evaluate("e => getComputedStyle(e).color") != own
 
 
 def test_without_javascript_shades_and_titles_are_there(layered: Path, opened: Open) -> None:

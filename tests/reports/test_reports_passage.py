@@ -1,5 +1,6 @@
 """A passage fits its layers, survives its JSON, and is shown in colours that everybody can read."""
 
+import io
 import json
 import math
 import re
@@ -9,12 +10,13 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from passages import WORDS, passage
+from passages import WORDS, led, passage
 from rich.color import Color
+from rich.console import Console
 
 from backstory.config import UserError
 from backstory.reports import Candidates, Numbers, Passage, Weights, Word, passage_html, passage_terminal, shades
-from backstory.reports.passage import MOST_WORDS, from_json, to_json
+from backstory.reports.passage import MOST_SHOWN, from_json, to_json
 
 finite = st.floats(-1e9, 1e9)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -38,7 +40,8 @@ def passages(draw: Any) -> Passage:
     lists = each(st.dictionaries(text, st.lists(st.tuples(text, finite), max_size=2).map(tuple), max_size=2))
     layer = numbers | st.builds(Weights, text, links, finite, text) | st.builds(Candidates, text, lists, text)
     words = each(st.builds(Word, text, text))
-    return Passage(draw(words), tuple(draw(st.lists(layer, max_size=4))), draw(text), draw(text))
+    chosen = draw(st.none() | st.integers(0, n - 1))
+    return Passage(draw(words), tuple(draw(st.lists(layer, max_size=4))), draw(text), draw(text), chosen)
 
 
 @given(passages())
@@ -62,16 +65,27 @@ def wrong(**changes: Any) -> dict[str, Any]:
 def test_what_may_be_left_out() -> None:
     made = from_json(wrong(), "x")
     assert made.words == (Word("a", " "), Word("b", " ")) and made.note == "" and made.numbers[0].unit == ""
+    assert made.chosen is None
+
+
+def test_the_words_before_the_first_of_which_anything_is_known() -> None:
+    made = led()
+    assert made.lead == 2 and passage().lead == 0
+    assert [Passage(made.words, (layer,), "t").lead for layer in made.layers] == [3, 2, 3]
+    assert Passage(made.words, (), "t").lead == 0
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
         (wrong(words=[]), "0 words"),
-        (wrong(words=[{"text": "a"}] * (MOST_WORDS + 1)), "2,001 words"),
+        (wrong(words=[{"text": "a"}] * (MOST_SHOWN + 1)), "5,001 words"),
         (wrong(words=[{"text": 1}, {"text": "b"}]), "1 is not text"),
         (wrong(words="ab"), ""),
         (wrong(title=None), "None is not text"),
+        (wrong(chosen=2), "word 2 is chosen, and there are 2"),
+        (wrong(chosen=-1), "-1 is not a whole number"),
+        (wrong(chosen="a"), "'a' is not a whole number"),
         (wrong(layers=None), ""),
         (wrong(layer={"kind": "rainbow"}), "no layer is of kind 'rainbow'"),
         (wrong(layer={"kind": []}), "no layer is of kind"),
@@ -222,6 +236,30 @@ def test_what_the_script_is_given() -> None:
     ]
     assert data["shades"][1] == {"looks": ["warm8 loss", "cool4", "", "cool8", "", ""]}
     assert data["shades"][2]["links"][2] == [[0, "cool2"], [1, "cool6"]]
+    assert (data["lead"], data["first"]) == (0, None)
+
+
+def test_what_a_chosen_word_looks_back_at_is_seen_without_javascript_and_in_columns() -> None:
+    """Neighbours of one weight are told as one."""
+    seen = Seen(passage_html.figure(led(), "p"))
+    assert [a["class"] for a in seen.attributes] == ["cool2", "cool2", "cool6", "", ""]
+    assert ["data-lead" in a for a in seen.attributes] == [True, True, False, False, False]
+    data = json.loads(seen.data)
+    assert (data["lead"], data["first"]) == (2, 3)
+    assert data["words"][3]["lists"][2] == ["attention", [["c", 75.0, "0.75", False], ["a\nb", 25.0, "0.25", False]]]
+    assert data["words"][4]["lists"] == [["attention", [["b c", 50.0, "0.5", False]]]]
+    head, *lines = (line.split() for line in passage_terminal.columns(led()))
+    assert head[:4] == ["word", "attention", "of", "'d'"]
+    assert [line[:2] for line in lines] == [["a", "0.2500"], ["b", "0.2500"], ["1", "c"], ["2", "d"], ["3", "e"]]
+    assert lines[2][2] == "0.7500"
+
+
+def test_a_chosen_word_is_told_of_below_the_text_in_a_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=200)
+    passage_terminal.show(led(), console)
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())  # type: ignore[attr-defined]
+    assert "of 'd' on the words before it" in printed and "'d': gate 50.0%" in printed
+    assert "expected  buffer  d 0.500\nexpected  model   e 0.250, d 0.100\n" in printed
 
 
 def test_white_space_of_the_text_is_kept() -> None:

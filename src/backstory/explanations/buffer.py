@@ -55,7 +55,7 @@ def buffer(subject: Subject, progress: Progress) -> Explained:
         raise UserError("`explain buffer` compares with the sequence model beside the buffer; leave --against out")
     second = _span_buffer(subject.reader.model)
     assert second is not None
-    words = _words(subject, second)
+    words, all_of_it = _words(subject, second)
     lead = len(words) - len(subject.spans)
     owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
     links: list[dict[int, float]] = []
@@ -97,7 +97,7 @@ def buffer(subject: Subject, progress: Progress) -> Explained:
         "gate_percent": 100 * float(np.mean(gates)),
     }
     shown = tuple(span.word for span in words)
-    return Explained(figures, tuple(layers), _about(subject, lead), shown, lead + chosen)
+    return Explained(figures, tuple(layers), _about(subject, lead, all_of_it), shown, lead + chosen)
 
 
 def links_of(
@@ -115,13 +115,14 @@ def links_of(
     return mass
 
 
-def _words(subject: Subject, second: SpanBuffer) -> list[Span]:
-    """The words of the passage, and before them all that its first word may attend to, as far as there is room."""
+def _words(subject: Subject, second: SpanBuffer) -> tuple[list[Span], bool]:
+    """The words of the passage, and before them what its first word may attend to; whether there is room for all of that."""
     reached = second.covered(subject.start).values()
-    oldest = min((first for first, _ in reached), default=subject.start + 1) - 1
-    oldest = max(0, oldest, subject.start - (MOST_SHOWN - len(subject.spans)))
-    before = subject.ids[oldest : subject.start]
-    return led_by(subject.vocabulary, before, int(subject.ids[subject.start]), subject.spans)
+    oldest = max(0, min((first for first, _ in reached), default=subject.start + 1) - 1)
+    begin = max(oldest, subject.start - (MOST_SHOWN - len(subject.spans)))
+    before = subject.ids[begin : subject.start]
+    words = led_by(subject.vocabulary, before, int(subject.ids[subject.start]), subject.spans)
+    return words, begin == oldest
 
 
 def _chosen(links: Sequence[Mapping[int, float]], gains: np.ndarray) -> int:
@@ -173,11 +174,12 @@ def _note(config: SpanBufferConfig) -> str:
     return f"{of}; weights add up to 1.{following}"
 
 
-def _about(subject: Subject, lead: int) -> str:
+def _about(subject: Subject, lead: int, all_of_it: bool) -> str:
     """What the words before the passage are, and where words are several tokens."""
     told = [note_on_words(subject.vocabulary, "attention, gate and candidates")]
     if lead:
+        what = "what its first word may attend to" if all_of_it else "the last of what its first word may attend to"
         told.insert(
-            0, f"The passage begins after {lead:,} {plural('word', lead)}, which are what its first word may attend to."
+            0, f"The passage begins after {lead:,} {plural('word', lead)}, which {'is' if lead == 1 else 'are'} {what}."
         )
     return " ".join(filter(None, told))

@@ -1,7 +1,7 @@
 """Tokens as words to show: which tokens make up a word, and the white space before it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -12,6 +12,8 @@ from backstory.text.tokenizers import END
 
 MARK = "¶"
 """How the token at the end of a line or paragraph is shown."""
+BLANK = "␣"
+"""How a word of white space alone is shown."""
 LONGEST = 32
 """Characters after which a word made of smaller tokens ends in any case: not every script puts spaces between words."""
 
@@ -48,11 +50,17 @@ def led_by(vocabulary: Vocabulary, before: np.ndarray, first: int, passage: Sequ
         Span(span.word, span.start - len(before), span.end - len(before))
         for span in spans(vocabulary, before, len(before))
     ]
-    if not lead or vocabulary.tokenizer.unit != "word":
-        return [*lead, *passage]
+    if not lead:
+        return list(passage)
+    if vocabulary.tokenizer.unit != "word":
+        if lead[-1].word.text != BLANK:
+            return [*lead, *passage]
+        # White space that was cut off from the word it comes before.
+        cut, word = lead.pop().word.before, passage[0].word
+        return [*lead, replace(passage[0], word=Word(word.text, cut + word.before)), *passage[1:]]
     # White space is no part of these tokens: what comes before the first of the passage depends on the last before it.
     _, met = _whole(vocabulary, np.array([before[-1], first]))
-    return [*lead, Span(met.word, passage[0].start, passage[0].end), *passage[1:]]
+    return [*lead, replace(passage[0], word=met.word), *passage[1:]]
 
 
 def _whole(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
@@ -83,4 +91,4 @@ def _folded(vocabulary: Vocabulary, ids: np.ndarray) -> Iterator[Span]:
 def _word(text: str) -> Word:
     """A word without the white space around it; of white space alone, a mark."""
     inside = text.strip()
-    return Word(inside or "␣", text[: len(text) - len(text.lstrip())])
+    return Word(inside or BLANK, text[: len(text) - len(text.lstrip())])
