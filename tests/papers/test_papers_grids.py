@@ -61,9 +61,20 @@ def test_published_figures_carry_their_source() -> None:
 def test_the_grid_of_the_page_is_right() -> None:
     [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     grid = from_yaml(Grid, block, "the page")
-    assert len(runs_of(grid, "small", "the page")) == 6
+    assert len(runs_of(grid, "small", "the page")) == 9
     keys = {key for line in block.splitlines() if (key := line.partition(":")[0].strip(" -#{"))}
-    assert {"title", "metric", "rows", "readings", "published", "small", "overrides", "seeds", "claims"} <= keys
+    assert {
+        "title",
+        "metric",
+        "rows",
+        "readings",
+        "published",
+        "small",
+        "overrides",
+        "begin",
+        "seeds",
+        "claims",
+    } <= keys
 
 
 def test_the_row_of_a_part_of_another_kind_takes_nothing_from_the_recipe(desk: Path) -> None:
@@ -104,6 +115,14 @@ def without(key: str) -> dict[str, Any]:
 
 def published_as(**published: Any) -> dict[str, Any]:
     return row(readings=[{"published": published}])
+
+
+def begins(rows: dict[str, str]) -> dict[str, Any]:
+    """The grid with rows that begin with others."""
+    changed = grid()
+    for one in changed["rows"]:
+        one["small"] |= {"begin": rows[one["name"]]} if one["name"] in rows else {}
+    return changed
 
 
 def claim(**changes: Any) -> dict[str, Any]:
@@ -181,10 +200,37 @@ BAD = {
     ),
     "a metric": (grid(metric="loss"), r"metric must be one of perplexity, bits_per_token, not 'loss'"),
     "a paper": (grid(papers=["mss"]), r"papers: there is no paper 'mss' \(did you mean 'mos'\?\)"),
+    "a figure of one row": (
+        row(readings=[{"rows": 10, "published": {"figure": "awd-lstm/ptb-test"}}]),
+        r"beside the perplexity of test with static in 10 rows",
+    ),
+    "rows of nothing": (row(readings=[{"rows": 0}]), r"rows\[0\].readings\[0\].rows must be at least 1"),
+    "a reading of several rows twice": (
+        row(readings=[{"rows": 10}, {}, {"rows": 10}]),
+        r"row plain: two readings of test with static in 10 rows",
+    ),
+    "a claim's rows": (
+        claim(better={"row": "wide", "rows": 10}),
+        r"row wide does not read test with static in 10 rows",
+    ),
+    "a row that begins with itself": (small(begin="plain"), r"row plain, small: it begins with itself; begin with"),
+    "rows that begin with each other": (
+        begins({"plain": "wide", "wide": "plain"}),
+        r"row plain, small: it begins with itself, by way of wide;",
+    ),
+    "a row to begin with": (small(begin="wyde"), r"small: begin: there is no row 'wyde' \(did you mean 'wide'\?\)"),
+    "a row to begin with at another scale": (
+        {**grid(), "rows": [small(begin="wide")["rows"][0], {"name": "wide", "full": grid()["rows"][1]["small"]}]},
+        r"row plain, small: it begins with row wide, which is not at the small scale",
+    ),
+    "a seed to begin with": (
+        small(begin="wide", seeds=[1, 2, 3]),
+        r"row plain, small: it begins with row wide, which has no seed 3",
+    ),
     "a claim's row": (claim(better={"row": "wyde"}), r"no row 'wyde' \(did you mean 'wide'\?\)"),
     "a claim's reading": (
         claim(better={"row": "wide", "split": "valid"}),
-        r"row wide does not read valid with the static",
+        r"row wide does not read valid with static",
     ),
     "a claim of a row against itself": (claim(better={"row": "plain"}), r"it compares row plain with itself"),
     "a claim across scales": (

@@ -19,7 +19,7 @@ def systems(result: Result) -> Table:
     """Every system of a reproduction and how it was read: the published figure, and ours over its seeds."""
     f = result.figures
     rows = [
-        (row["row"], f"{row['split']}, {row['reader']}", _published(f, row), _figure(f, row["mean"]),
+        (row["row"], _read(row), _published(f, row), _figure(f, row["mean"]),
          _figure(f, row["deviation"]), _seeds(row), count(row["parameters"]), count(row["tokens"]), _audit(row),
          _context(f, row["row"]), row["note"] or MISSING)
         for row in f["rows"]
@@ -46,6 +46,12 @@ def claims(result: Result) -> Table:
 def failed(result: Result) -> list[str]:
     """What went wrong, a line for each run that failed."""
     return [f"{run['run']} failed: {run.get('problem')}" for run in result.figures["runs"] if run["state"] == "failed"]
+
+
+def _read(row: Record) -> str:
+    """What was read and how: `test, static`, `test, foreign, 10 rows`."""
+    rows = row.get("rows", 1)  # results of versions that read in one row only do not say so
+    return f"{row['split']}, {row['reader']}" + ("" if rows == 1 else f", {count(rows)} rows")
 
 
 def _figure(figures: Record, value: float | None) -> str:
