@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from grids import BROKEN, CLAIM, grid, write
 
 from backstory.cli.main import main
-from backstory.config import MixtureConfig, from_yaml
+from backstory.config import MixtureConfig, SpanBufferConfig, from_yaml
 from backstory.models import build_model, count_parameters
 from backstory.papers import grid as grids
 from backstory.papers import published
@@ -49,6 +50,61 @@ def test_a_packaged_grid_puts_each_paper_to_the_test(name: str) -> None:
         reading.published.figure for grid in about for row in grid.rows for reading in row.readings if reading.published
     }
     assert any(figure and figure.startswith(f"{name}/") for figure in used)
+
+
+def test_the_grid_of_the_span_buffer_has_its_tables_beside_it() -> None:
+    figures = published.paper("span-buffer").figures
+    printed = {name for name in figures if "table-3" not in name}
+    assert len(printed) == 64 and len(figures) == 80
+    for name, value in {
+        "ptb-awd-lstm-snb-valid": 56.82,
+        "ptb-mos-snb-test-dynamic": 45.41,
+        "ptb-mos-ps-at-snb-test": 50.18,
+        "wikitext-2-mos-ps-valid-dynamic": 40.75,
+        "wikitext-2-mos-ps-at-snb-test-dynamic": 35.16,
+        "wikitext-2-awd-lstm-valid": 68.60,
+        "ptb-table-3-only-buffer": 52.54,
+        "wikitext-2-table-3-oracle": 32.35,
+    }.items():
+        assert figures[name].value == value, name
+    full = [row for row in grids.load("span-buffer").rows if row.full]
+    beside = {reading.published.figure for row in full for reading in row.readings if reading.published}
+    assert len(full) == 16 and beside == {f"span-buffer/{name}" for name in printed}
+
+
+def test_the_full_size_span_buffers_have_the_published_settings() -> None:
+    runs = {run.row: run.config for run in runs_of(grids.load("span-buffer"), "full", "span-buffer")}
+    for row, config in runs.items():
+        buffer, training = config.model.buffer, config.training
+        assert (config.text.corpus, isinstance(buffer, SpanBufferConfig)) == (
+            "ptb" if row.startswith("ptb") else "wikitext-2",
+            row.endswith("-snb"),
+        )
+        if isinstance(buffer, SpanBufferConfig):
+            gate = buffer.gate
+            found = (buffer.size, buffer.span, gate.training_temperature, gate.temperature)
+            assert found == ((2048, 8, 100.0, 0.1) if row.startswith("ptb") else (512, 4, 10.0, 0.01))
+            assert training.reward.weight > 0
+        assert training.partial_shuffle is ("-ps" in row)
+        assert (training.adversarial, training.finetune_adversarial) == (
+            (0.005, 0.028) if "-at" in row else (0.0, None)
+        )
+        assert isinstance(config.model.head, MixtureConfig) is ("-mos" in row)
+
+
+@pytest.mark.parametrize("name", grids.names())
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_runs_begin_with_parts_of_their_own_model(name: str, scale: Scale) -> None:
+    runs = {run.name: run for run in runs_of(grids.load(name), scale, name)}
+    for run in runs.values():
+        if run.begin:
+            first = runs[run.begin]
+            assert (first.config.text, first.seed) == (run.config.text, run.seed)
+            with torch.device("meta"):
+                theirs, own = (build_model(r.config.model, PTB_TYPES).state_dict() for r in (first, run))
+            assert {key: t.shape for key, t in theirs.items()}.items() <= {
+                key: t.shape for key, t in own.items()
+            }.items()
 
 
 def test_published_figures_carry_their_source() -> None:
