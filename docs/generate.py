@@ -103,11 +103,17 @@ def claims(name: str) -> Table:
     return reproductions.claims(result(f"reproduce-{name}"))
 
 
+def parts(name: str) -> Table:
+    """What the gates between two predictions make of them, of the same file."""
+    return reproductions.gates(result(f"reproduce-{name}"))
+
+
 def reproduced() -> dict[str, Callable[[], Table]]:
-    """The tables of every grid that has a result: `NAME` and `NAME-claims`."""
+    """The tables of every grid that has a result: `NAME`, `NAME-claims`, and `NAME-parts` where a model has two predictions."""
     names = [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
     tables: dict[str, Callable[[], Table]] = {name: partial(reproduction, name) for name in names}
-    return tables | {f"{name}-claims": partial(claims, name) for name in names}
+    tables |= {f"{name}-claims": partial(claims, name) for name in names}
+    return tables | {f"{name}-parts": partial(parts, name) for name in names if parts(name).rows}
 
 
 def adaptive() -> Table:

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from grids import BROKEN, CLAIM, grid, write
 
 from backstory.cli.main import main
-from backstory.config import MixtureConfig, from_yaml
+from backstory.config import MixtureConfig, SpanBufferConfig, from_yaml
 from backstory.models import build_model, count_parameters
 from backstory.papers import grid as grids
 from backstory.papers import published
@@ -51,6 +52,61 @@ def test_a_packaged_grid_puts_each_paper_to_the_test(name: str) -> None:
     assert any(figure and figure.startswith(f"{name}/") for figure in used)
 
 
+def test_the_grid_of_the_span_buffer_has_its_tables_beside_it() -> None:
+    figures = published.paper("span-buffer").figures
+    printed = {name for name in figures if "table-3" not in name}
+    assert len(printed) == 64 and len(figures) == 80
+    for name, value in {
+        "ptb-awd-lstm-snb-valid": 56.82,
+        "ptb-mos-snb-test-dynamic": 45.41,
+        "ptb-mos-ps-at-snb-test": 50.18,
+        "wikitext-2-mos-ps-valid-dynamic": 40.75,
+        "wikitext-2-mos-ps-at-snb-test-dynamic": 35.16,
+        "wikitext-2-awd-lstm-valid": 68.60,
+        "ptb-table-3-only-buffer": 52.54,
+        "wikitext-2-table-3-oracle": 32.35,
+    }.items():
+        assert figures[name].value == value, name
+    full = [row for row in grids.load("span-buffer").rows if row.full]
+    beside = {reading.published.figure for row in full for reading in row.readings if reading.published}
+    assert len(full) == 16 and beside == {f"span-buffer/{name}" for name in printed}
+
+
+def test_the_full_size_span_buffers_have_the_published_settings() -> None:
+    runs = {run.row: run.config for run in runs_of(grids.load("span-buffer"), "full", "span-buffer")}
+    for row, config in runs.items():
+        buffer, training = config.model.buffer, config.training
+        assert (config.text.corpus, isinstance(buffer, SpanBufferConfig)) == (
+            "ptb" if row.startswith("ptb") else "wikitext-2",
+            row.endswith("-snb"),
+        )
+        if isinstance(buffer, SpanBufferConfig):
+            gate = buffer.gate
+            found = (buffer.size, buffer.span, gate.training_temperature, gate.temperature)
+            assert found == ((2048, 8, 100.0, 0.1) if row.startswith("ptb") else (512, 4, 10.0, 0.01))
+            assert training.reward.weight > 0
+        assert training.partial_shuffle is ("-ps" in row)
+        assert (training.adversarial, training.finetune_adversarial) == (
+            (0.005, 0.028) if "-at" in row else (0.0, None)
+        )
+        assert isinstance(config.model.head, MixtureConfig) is ("-mos" in row)
+
+
+@pytest.mark.parametrize("name", grids.names())
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_runs_begin_with_parts_of_their_own_model(name: str, scale: Scale) -> None:
+    runs = {run.name: run for run in runs_of(grids.load(name), scale, name)}
+    for run in runs.values():
+        if run.begin:
+            first = runs[run.begin]
+            assert (first.config.text, first.seed) == (run.config.text, run.seed)
+            with torch.device("meta"):
+                theirs, own = (build_model(r.config.model, PTB_TYPES).state_dict() for r in (first, run))
+            assert {key: t.shape for key, t in theirs.items()}.items() <= {
+                key: t.shape for key, t in own.items()
+            }.items()
+
+
 def test_published_figures_carry_their_source() -> None:
     rows = {row.name: row for row in grids.load("base").rows}
     reading = rows["mos"].readings[0].published
@@ -61,9 +117,20 @@ def test_published_figures_carry_their_source() -> None:
 def test_the_grid_of_the_page_is_right() -> None:
     [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     grid = from_yaml(Grid, block, "the page")
-    assert len(runs_of(grid, "small", "the page")) == 6
+    assert len(runs_of(grid, "small", "the page")) == 9
     keys = {key for line in block.splitlines() if (key := line.partition(":")[0].strip(" -#{"))}
-    assert {"title", "metric", "rows", "readings", "published", "small", "overrides", "seeds", "claims"} <= keys
+    assert {
+        "title",
+        "metric",
+        "rows",
+        "readings",
+        "published",
+        "small",
+        "overrides",
+        "begin",
+        "seeds",
+        "claims",
+    } <= keys
 
 
 def test_the_row_of_a_part_of_another_kind_takes_nothing_from_the_recipe(desk: Path) -> None:
@@ -104,6 +171,14 @@ def without(key: str) -> dict[str, Any]:
 
 def published_as(**published: Any) -> dict[str, Any]:
     return row(readings=[{"published": published}])
+
+
+def begins(rows: dict[str, str]) -> dict[str, Any]:
+    """The grid with rows that begin with others."""
+    changed = grid()
+    for one in changed["rows"]:
+        one["small"] |= {"begin": rows[one["name"]]} if one["name"] in rows else {}
+    return changed
 
 
 def claim(**changes: Any) -> dict[str, Any]:
@@ -181,10 +256,37 @@ BAD = {
     ),
     "a metric": (grid(metric="loss"), r"metric must be one of perplexity, bits_per_token, not 'loss'"),
     "a paper": (grid(papers=["mss"]), r"papers: there is no paper 'mss' \(did you mean 'mos'\?\)"),
+    "a figure of one row": (
+        row(readings=[{"rows": 10, "published": {"figure": "awd-lstm/ptb-test"}}]),
+        r"beside the perplexity of test with static in 10 rows",
+    ),
+    "rows of nothing": (row(readings=[{"rows": 0}]), r"rows\[0\].readings\[0\].rows must be at least 1"),
+    "a reading of several rows twice": (
+        row(readings=[{"rows": 10}, {}, {"rows": 10}]),
+        r"row plain: two readings of test with static in 10 rows",
+    ),
+    "a claim's rows": (
+        claim(better={"row": "wide", "rows": 10}),
+        r"row wide does not read test with static in 10 rows",
+    ),
+    "a row that begins with itself": (small(begin="plain"), r"row plain, small: it begins with itself; begin with"),
+    "rows that begin with each other": (
+        begins({"plain": "wide", "wide": "plain"}),
+        r"row plain, small: it begins with itself, by way of wide;",
+    ),
+    "a row to begin with": (small(begin="wyde"), r"small: begin: there is no row 'wyde' \(did you mean 'wide'\?\)"),
+    "a row to begin with at another scale": (
+        {**grid(), "rows": [small(begin="wide")["rows"][0], {"name": "wide", "full": grid()["rows"][1]["small"]}]},
+        r"row plain, small: it begins with row wide, which is not at the small scale",
+    ),
+    "a seed to begin with": (
+        small(begin="wide", seeds=[1, 2, 3]),
+        r"row plain, small: it begins with row wide, which has no seed 3",
+    ),
     "a claim's row": (claim(better={"row": "wyde"}), r"no row 'wyde' \(did you mean 'wide'\?\)"),
     "a claim's reading": (
         claim(better={"row": "wide", "split": "valid"}),
-        r"row wide does not read valid with the static",
+        r"row wide does not read valid with static",
     ),
     "a claim of a row against itself": (claim(better={"row": "plain"}), r"it compares row plain with itself"),
     "a claim across scales": (

@@ -47,7 +47,7 @@ def test_every_required_field_is_described() -> None:
     named = {part for code in re.findall(r"`([\w.]+)`", prose) for part in code.split(".")}
     kinds = (
         *(shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE, shapes.REPRODUCTION, shapes.CLAIM, shapes.COMPARISON),
-        *(shapes.MEMORY, shapes.CURVE),
+        *(shapes.MEMORY, shapes.CURVE, shapes.READING, shapes.POLICY),
     )
     required = set().union(*map(keys, (shapes.ENVELOPE, *kinds)))
     assert len(required) > 30 and required - named == set()

@@ -6,7 +6,7 @@ import pytest
 
 from backstory.config import UserError
 from backstory.reports import Result, read, render, to_html
-from backstory.reports.reproductions import RULE, claims, systems
+from backstory.reports.reproductions import GATES, RULE, claims, gates, systems
 from backstory.reports.words import summary
 
 
@@ -81,6 +81,46 @@ def test_claims_have_gains_intervals_and_a_verdict() -> None:
     assert table.rows[1][3:] == ("–", "3 and 3", "one seed: no claim")
 
 
+def policy(**changes: Any) -> dict[str, Any]:
+    return {"utilization": 0.125, "mean_lambda": 0.25, "p_perplexity": 90.0, "q_perplexity": 120.0, "oracle_perplexity": 80.0,
+            "best_constant_perplexity": 88.0, "temperatures": {"0.1": 89.5, "1": 88.5}} | changes  # fmt: skip
+
+
+def gated(*policies: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
+    """A reproduction of one row with a run for each of these figures of a gate, read in ten rows, and with a cache."""
+    read = [{"split": "test", "reader": "foreign", "rows": 10}, {"split": "test", "reader": "foreign+cache", "rows": 1}]
+    runs = [
+        {"run": f"snb-seed{seed}", "row": "snb", "seed": seed, "state": "done", "examinations": [],
+         "readings": [{**r, "tokens": 9, "value": 99.0, "audited": False, "policy": found} for r in read]}
+        for seed, found in enumerate(policies, 1)
+    ]  # fmt: skip
+    return reproduction(rows=[row("snb", **r) for r in read], runs=runs, **changes)
+
+
+def made_of(figures: dict[str, Any]) -> Result:
+    return Result("reproduction", "mine", figures, {}, "result.json")
+
+
+def test_gates_have_means_over_seeds_and_none_where_there_is_one_prediction() -> None:
+    other = policy(
+        utilization=0.375, mean_lambda=0.5, q_perplexity=130.0, temperatures={"0.1": 90.5, "1": 88.5, "10": 1.0}
+    )
+    table = gates(made_of(gated(policy(), other)))
+    assert table.rows == (
+        ("snb", "test, foreign, 10 rows", "0.375", "25.0%", "90.00", "125.00", "80.00", "90.00", "88.50", "88.00", "2"),
+    )
+    assert gates(made_of(gated(None))).rows == ()
+    assert gates(made_result()).rows == (), "results of before there were gates can be read"
+    assert systems(made_of(gated(policy()))).rows[0][1] == "test, foreign, 10 rows"
+
+
+def test_the_page_has_gates(run: Any, made: Any) -> None:
+    for figures, shown in ((gated(policy()), True), (reproduction(), False)):
+        folder = run(f"r{shown}", {"": made.result("reproduction", figures, name="mine")}, config=None, metrics="")
+        page = render([folder])
+        assert (GATES.split(";")[0][:60] in page, "Best constant lambda" in page) == (shown, shown)
+
+
 def test_the_page_has_all_of_it_and_says_what_failed(run: Any, made: Any) -> None:
     folder = run(
         "base-small", {"": made.result("reproduction", reproduction(), name="base-small")}, config=None, metrics=""
@@ -117,6 +157,10 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
         ({"rows": [row("a", audited="yes")]}, r"figures.rows\[0\].audited must be true, false or null"),
         ({"claims": [claim(verdict=1)]}, r"figures.claims\[0\].verdict must be text"),
         ({"runs": [{"run": "a"}]}, r"figures.runs\[0\].row must be text"),
+        ({"rows": [row("a", rows="ten")]}, "figures.rows: rows must be a number"),
+        (gated(policy(mean_lambda=None)), "figures.runs: reading.policy.mean_lambda must be a number"),
+        (gated(policy(temperatures={"1": 2.0})), r"reading.policy.temperatures.0.1 must be a number"),
+        (gated(policy(temperatures=[])), r"reading.policy.temperatures must be an object"),
         ({"core_hours": True}, "figures.core_hours must be a number"),
     ],
 )

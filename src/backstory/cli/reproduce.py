@@ -48,9 +48,10 @@ def main(arguments: Sequence[str]) -> int:
     if given.dry_run:
         found = planned.standings()
         print(planned.budget(found, given.processes))
-        for standing in found:
-            if standing.run in planned.todo:
-                print(f"  {standing.run.name:<32} {standing.state:<8} {standing.minutes_left:8.1f} minutes")
+        asked = [standing for standing in found if standing.run in planned.todo]
+        width = max(len(standing.run.name) for standing in asked)
+        for standing in asked:
+            print(f"  {standing.run.name:<{width}} {standing.state:<8} {standing.minutes_left:8.1f} minutes")
         return 0
     try:
         result = planned.run(given.processes, given.data_dir)
@@ -59,11 +60,11 @@ def main(arguments: Sequence[str]) -> int:
         return stopped.exit_code
 
     from backstory.reports import result_from, to_text
-    from backstory.reports.reproductions import claims, systems
+    from backstory.reports.reproductions import claims, gates, systems
 
     path = planned.folder.path / "result.json"
     read = result_from(path.read_text(encoding="utf-8"), str(path))
-    for table in (systems(read), claims(read)):
+    for table in (systems(read), gates(read), claims(read)):
         if table.rows:
             print(f"\n{to_text(table)}")
     print(f"\n{path}; `backstory report {planned.folder.path}` makes a page of it")

@@ -7,15 +7,18 @@ from pathlib import Path
 
 from backstory.config import RunConfig, UserError, to_yaml
 from backstory.config.strict import from_file
-from backstory.models.loading import CONFIG
+from backstory.models.loading import CHECKPOINTS, CONFIG
 from backstory.papers.grid import Grid
 from backstory.papers.plan import Run
 from backstory.papers.preparations import preparation
 from backstory.reading.evaluation import file_name
 from backstory.reports import Result, result_from
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
+from backstory.storage.documents import parse
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT, check_place
+from backstory.training.fit import BEGUN
+from backstory.training.run_folder import RunFolder
 
 GRID = "grid.yaml"
 """The grid as it is run; it makes a folder that of a reproduction."""
@@ -75,8 +78,7 @@ class Folder:
     def commands(self, run: Run) -> list[Command]:
         """Train, then what prepares the readings, the readings, then the examinations. A training that was begun is resumed."""
         place = self.run(run)
-        resume = ["--resume"] if (place / CONFIG).is_file() else []
-        train = ["train", str(self.recipe(run)), "--seed", str(run.seed), "--out", str(place), *resume]
+        train = ["train", str(self.recipe(run)), "--seed", str(run.seed), "--out", str(place), *self._mode(run)]
         commands = [Command("running", tuple(train), "training", place)]
         for text in run.prepare:
             found = preparation(text)
@@ -84,8 +86,9 @@ class Folder:
             commands.append(Command("preparing", arguments, "", place, made=place / found.made))
         for reading in run.readings:
             reader = [] if reading.reader == "static" else [reading.reader]
-            out = place / file_name("evaluate", reading.split, *reader)
-            flags = ("--split", reading.split, "--reader", reading.reader)
+            several = [] if reading.rows == 1 else [str(reading.rows)]
+            out = place / file_name("evaluate", reading.split, *reader, *(f"rows{rows}" for rows in several))
+            flags = ("--split", reading.split, "--reader", reading.reader, *(f for n in several for f in ("--rows", n)))
             arguments = ("evaluate", str(place), *flags, "--out", str(out))
             commands.append(Command("reading", arguments, "evaluation", out, flags))
         for e in run.examinations:
@@ -95,6 +98,16 @@ class Folder:
             arguments = ("examine", str(place), *flags, "--out", str(out))
             commands.append(Command("examining", arguments, "examination", out, flags))
         return commands
+
+    def _mode(self, run: Run) -> list[str]:
+        """How its training starts: anew, with another run's weights, or from where it was."""
+        place = self.run(run)
+        begin = ["--begin", str(self.path / "runs" / run.begin)] if run.begin else []
+        if not (place / CONFIG).is_file():
+            return begin
+        # One that was killed before its first checkpoint holds nothing of the run it begins with.
+        saved = not begin or any((place / CHECKPOINTS).glob("last-*"))
+        return ["--resume"] if saved else ["--overwrite", *begin]
 
     def results(self, run: Run) -> list[Result]:
         """What its commands wrote so far: training first. Whatever else lies in its folder is no part of it."""
@@ -117,6 +130,21 @@ class Folder:
                     f"{self.run(run)} was trained with other settings than the grid now has for it; "
                     "remove that folder to train it again, or choose another with --out"
                 )
+            if saved.is_file() and (begun := self._begun(run)) != run.begin:
+                raise UserError(
+                    f"{self.run(run)} began with {begun or 'weights of its own'}, and the grid now has it begin with "
+                    f"{run.begin or 'weights of its own'}; remove that folder to train it again, or choose another with --out"
+                )
+
+    def _begun(self, run: Run) -> str | None:
+        """The run that it began with, as its training recorded; what it is to begin with, where that is not told yet."""
+        path = RunFolder(self.run(run)).provenance
+        try:
+            found = parse(path.read_bytes())
+        except (OSError, ValueError):
+            return run.begin
+        begun = found.get(BEGUN) if isinstance(found, dict) else None
+        return begun.get("run") if isinstance(begun, dict) else None
 
     def open(self, grid: Grid, runs: Sequence[Run]) -> None:
         """Make the folder, or take it, after `check`."""

@@ -31,6 +31,8 @@ class Reading:
 
     split: str = "test"
     reader: str = "static"
+    rows: int = between(1, 1)
+    """Rows read side by side, as in `backstory evaluate --rows`."""
     published: Published | None = None
 
 
@@ -58,6 +60,8 @@ class Setup:
     """A run for each."""
     overrides: dict = field(default_factory=dict)
     """Settings that differ from the recipe's, nested as there."""
+    begin: str | None = None
+    """A row whose run of the same seed each run begins with, as in `backstory train --begin`."""
     examinations: tuple[Examination, ...] = ()
 
 
@@ -86,6 +90,7 @@ class Side:
     row: str
     split: str = "test"
     reader: str = "static"
+    rows: int = between(1, 1)
 
 
 @dataclass(frozen=True)

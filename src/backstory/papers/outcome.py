@@ -97,9 +97,11 @@ def _reading(result: Result, grid: Grid) -> Record:
     return {
         "split": f["split"],
         "reader": f["reader"],
+        "rows": f.get("rows", 1),
         "tokens": f["tokens"],
         "value": f[grid.metric],
         "audited": audited,
+        "policy": f.get("policy"),
     }
 
 
@@ -113,6 +115,7 @@ def _row(row: Row, reading: Reading, runs: Sequence[Record]) -> Record:
         "note": row.note,
         "split": reading.split,
         "reader": reading.reader,
+        "rows": reading.rows,
         "published": value,
         "source": source,
         "mean": statistics.fmean(ours) if ours else None,
@@ -127,8 +130,8 @@ def _row(row: Row, reading: Reading, runs: Sequence[Record]) -> Record:
 
 def _readings(runs: Sequence[Record], reading: Reading | Side) -> dict[int, Record]:
     """The reading (or that of a claim's side) by seed, in the runs that have it."""
-    place = (reading.split, reading.reader)
-    return {run["seed"]: r for run in runs for r in run["readings"] if (r["split"], r["reader"]) == place}
+    place = (reading.split, reading.reader, reading.rows)
+    return {run["seed"]: r for run in runs for r in run["readings"] if (r["split"], r["reader"], r["rows"]) == place}
 
 
 def _claim(claim: Claim, grid: Grid, planned: dict[str, list[Record]]) -> Record:

@@ -30,11 +30,18 @@ class Run:
     examinations: tuple[Examination, ...]
     prepare: tuple[str, ...] = ()
     """What `backstory reader` does before the readings."""
+    begin: str | None = None
+    """Name of the run that it begins with."""
 
     @property
     def name(self) -> str:
         """What its folder is called."""
-        return f"{self.row}-seed{self.seed}"
+        return run_name(self.row, self.seed)
+
+
+def run_name(row: str, seed: int) -> str:
+    """The name of a row's run."""
+    return f"{row}-seed{seed}"
 
 
 def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
@@ -47,7 +54,8 @@ def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
             for place, seed in enumerate(setup.seeds):
                 seeded = from_dict(RunConfig, config | {"seed": seed}, source)
                 examined = tuple(e for e in setup.examinations if place < e.runs)
-                runs.append(Run(row.name, seed, seeded, setup.minutes, row.readings, examined, row.prepare))
+                begin = run_name(setup.begin, seed) if setup.begin else None
+                runs.append(Run(row.name, seed, seeded, setup.minutes, row.readings, examined, row.prepare, begin))
     if not runs:
         raise UserError(f"{source} has nothing at the {scale} scale; give another with --scale")
     return runs
@@ -94,7 +102,7 @@ def _check_row(row: Row, grid: Grid, where: str) -> None:
         _told(where, preparation, text)
     if not row.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
-    _unique([f"{r.split} with {r.reader}" for r in row.readings], f"{where}: two readings of", "leave one out")
+    _unique([_read(reading) for reading in row.readings], f"{where}: two readings of", "leave one out")
     for reading in row.readings:
         _told(where, check_name, reading.split, SPLITS, "split")
         if (name := stack_name(_told(where, parse_stack, reading.reader))) != reading.reader:
@@ -106,6 +114,28 @@ def _check_row(row: Row, grid: Grid, where: str) -> None:
     for scale in get_args(Scale):
         if setup := row.at(scale):
             _check_setup(setup, f"{where}, {scale}")
+            if setup.begin is not None:
+                _check_begin(row, setup, grid, scale, f"{where}, {scale}")
+
+
+def _check_begin(row: Row, setup: Setup, grid: Grid, scale: Scale, where: str) -> None:
+    """Raise UserError unless there is a run to begin with for every seed, and one of the rows begins from nothing."""
+    setups = {other.name: found for other in grid.rows if (found := other.at(scale))}
+    _told(f"{where}: begin", check_name, setup.begin, [other.name for other in grid.rows], "row")
+    if setup.begin not in setups:
+        raise UserError(f"{where}: it begins with row {setup.begin}, which is not at the {scale} scale")
+    if lacking := [seed for seed in setup.seeds if seed not in setups[setup.begin].seeds]:
+        raise UserError(f"{where}: it begins with row {setup.begin}, which has no seed {lacking[0]}")
+    passed, name = [row.name], setup.begin
+    while name in setups and name not in passed:
+        passed.append(name)
+        name = setups[name].begin
+    if name == row.name:
+        raise UserError(f"{where}: it begins with itself{_by_way(passed[1:])}; begin with another row, or leave it out")
+
+
+def _by_way(rows: Sequence[str]) -> str:
+    return f", by way of {', '.join(rows)}" if rows else ""
 
 
 def _check_setup(setup: Setup, where: str) -> None:
@@ -155,10 +185,10 @@ def _check_published(published: Published, reading: Reading, grid: Grid, where: 
     found, _ = _told(where, figure, published.figure)
     if published.source:
         raise UserError(f"{where}: {published.figure} has its source already; leave `source` out")
-    if (found.split, found.reader, found.metric) != (reading.split, reading.reader, grid.metric):
+    if (found.split, found.reader, 1, found.metric) != (reading.split, reading.reader, reading.rows, grid.metric):
         raise UserError(
             f"{where}: {published.figure} is a {found.metric} of the {found.split} split with the {found.reader} reader, "
-            f"and stands beside the {grid.metric} of {reading.split} with {reading.reader}"
+            f"and stands beside the {grid.metric} of {_read(reading)}"
         )
 
 
@@ -167,7 +197,7 @@ def _check_claim(claim: Claim, grid: Grid, where: str) -> None:
     for side in (claim.better, claim.than):
         _told(where, check_name, side.row, rows, "row")
         if not any(reads(reading, side) for reading in rows[side.row].readings):
-            raise UserError(f"{where}: row {side.row} does not read {side.split} with the {side.reader} reader")
+            raise UserError(f"{where}: row {side.row} does not read {_read(side)}")
     if claim.better == claim.than:
         raise UserError(f"{where}: it compares row {claim.than.row} with itself")
     if not any(rows[claim.better.row].at(scale) and rows[claim.than.row].at(scale) for scale in get_args(Scale)):
@@ -176,7 +206,13 @@ def _check_claim(claim: Claim, grid: Grid, where: str) -> None:
 
 def reads(reading: Reading, side: Side) -> bool:
     """Whether a claim's side speaks of this reading (of its row)."""
-    return (reading.split, reading.reader) == (side.split, side.reader)
+    return (reading.split, reading.reader, reading.rows) == (side.split, side.reader, side.rows)
+
+
+def _read(reading: Reading | Side) -> str:
+    """What is read and how: `test with foreign in 10 rows`."""
+    rows = "" if reading.rows == 1 else f" in {reading.rows} rows"
+    return f"{reading.split} with {reading.reader}{rows}"
 
 
 def _unique(values: Sequence[object], problem: str, remedy: str) -> None:

@@ -81,6 +81,14 @@ def expected_minutes(run: Run, runs: Sequence[Run], measured: Mapping[str, float
 
 
 def minutes_to_go(found: Sequence[Standing], processes: int) -> float:
-    """Minutes until all is done, with so many processes side by side: no shorter than the longest run that is left."""
-    left = [standing.minutes_left for standing in found]
-    return max([sum(left) / processes, *left], default=0.0)
+    """Minutes until all is done, with so many processes side by side.
+
+    That is no shorter than the longest run that is left, after the one it begins with.
+    """
+    by_name = {standing.run.name: standing for standing in found}
+
+    def until_done(standing: Standing) -> float:
+        first = by_name.get(standing.run.begin or "")
+        return standing.minutes_left + (until_done(first) if first else 0.0)
+
+    return max([sum(s.minutes_left for s in found) / processes, *map(until_done, found)], default=0.0)

@@ -48,7 +48,9 @@ class Reproduction:
         runs = runs_of(grid, scale, name if name != stem else f"grid {name}")
         folder = Folder(_relative(out or Path("runs") / f"{stem}-{scale}"))
         folder.check(runs)
-        return cls(name, grid, scale, folder, runs, chosen(runs, only, grid))
+        todo = chosen(runs, only, grid)
+        _check_beginnings(todo, runs, folder)
+        return cls(name, grid, scale, folder, runs, todo)
 
     def standings(self) -> list[Standing]:
         """Where all runs of the scale stand."""
@@ -123,6 +125,17 @@ class Reproduction:
 def failures(result: dict[str, Any]) -> list[str]:
     """A line for each run that failed."""
     return [f"{run['run']}: {run['problem']}" for run in result["figures"]["runs"] if run["state"] == FAILED]
+
+
+def _check_beginnings(todo: Iterable[Run], runs: Iterable[Run], folder: Folder) -> None:
+    """Raise UserError unless what each run begins with is asked for, too, or finished."""
+    asked = {run.name for run in todo}
+    left_out = {run.name: run for run in runs if run.name not in asked and not folder.finished(run)}
+    for run in todo:
+        if (first := left_out.get(run.begin or "")) and not folder.finished(run):
+            raise UserError(
+                f"row {run.row} begins with row {first.row}, and {first.name} is not finished; ask for {first.row}, too"
+            )
 
 
 def _relative(path: Path) -> Path:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -53,9 +53,10 @@ def run_all(
     """Bring every run to its end, or to a failure, which leaves the others alone; return early on a stop.
 
     The standings are kept up to date and shown. A run that another process trains at the moment (a left-over of a
-    killed reproduction, which is about to end) waits.
+    killed reproduction, which is about to end) waits. So does one that begins with another, until that one is done.
     """
     working: list[Work] = []
+    by_name = {standing.run.name: standing for standing in standings}
     looked = 0.0
     try:
         while not stop.requested:
@@ -65,7 +66,7 @@ def run_all(
                 working += _advance(work, folder, data_dir)
             # The longest first, so that no process is left alone with it in the end.
             for standing in sorted(standings, key=lambda s: -s.minutes):
-                if len(working) < processes and standing.state == WAITING and not held(folder.run(standing.run)):
+                if len(working) < processes and standing.state == WAITING and _may_begin(standing, by_name, folder):
                     working += _start(standing, folder, data_dir)
             if time.monotonic() - looked > LOOK or not working:
                 for work in working:
@@ -78,6 +79,15 @@ def run_all(
     finally:
         _end(working, folder)
         show(standings)
+
+
+def _may_begin(standing: Standing, by_name: Mapping[str, Standing], folder: Folder) -> bool:
+    """Whether a waiting run may start now; one whose beginning failed has failed with it."""
+    # A run that is not among them was finished before.
+    first = by_name.get(standing.run.begin or "")
+    if first is not None and first.state == FAILED:
+        standing.state, standing.problem = FAILED, f"it begins with {first.run.name}, which failed"
+    return standing.state == WAITING and (first is None or first.state == DONE) and not held(folder.run(standing.run))
 
 
 def _start(standing: Standing, folder: Folder, data_dir: Path | None) -> list[Work]:

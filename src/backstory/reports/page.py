@@ -184,8 +184,11 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             parts.append(f"<h3>{escape(f['title'])}, {escape(f['scale'])} scale</h3>")
             parts += [f'<p class="alarm">{escape(line)}</p>' for line in reproductions.failed(result)]
             parts.append(pieces.table(reproductions.systems(result), f"Systems of {run.name}"))
+            gates = reproductions.gates(result)
+            parts.append(pieces.table(gates, f"Gates of {run.name}"))
             parts.append(pieces.table(reproductions.claims(result), f"Claims of {run.name}"))
-            notes = [f.get("note"), reproductions.RULE if f["claims"] else "", *f.get("papers", [])]
+            rules = [reproductions.GATES if gates.rows else "", reproductions.RULE if f["claims"] else ""]
+            notes = [f.get("note"), *rules, *f.get("papers", [])]
             parts += [f'<p class="note">{escape(note)}</p>' for note in notes if note]
     return pieces.section("Published and ours", *parts) if parts else ""
 

@@ -98,6 +98,16 @@ REPRODUCTION = {
     "claims": _LIST,
     "runs": [{"run": _TEXT, "row": _TEXT, "seed": _NUMBER, "state": _TEXT, "examinations": _LIST}],
 }
+READING = {"split": _TEXT, "reader": _TEXT}
+POLICY = {
+    "utilization": _NUMBER,
+    "mean_lambda": _NUMBER,
+    "p_perplexity": _NUMBER,
+    "q_perplexity": _NUMBER,
+    "oracle_perplexity": _NUMBER,
+    "best_constant_perplexity": _NUMBER,
+    "temperatures": _OBJECT,
+}
 CLAIM = {
     "sentence": _TEXT,
     "published_gain": _NUMBER_OR_NULL,
@@ -180,10 +190,27 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(REPRODUCTION, figures, "figures", source)
         for index, claim in enumerate(figures["claims"]):
             _match(CLAIM, claim, f"figures.claims[{index}]", source)
+        for row in figures["rows"]:
+            _match(_NUMBER, row.get("rows", 1), "figures.rows: rows", source)
+        _check_gates(figures["runs"], source)
         for index, examined in enumerate(e for run in figures["runs"] for e in run["examinations"]):
             if isinstance(examined, dict) and "effective_context" in examined:
                 shape = {key: TRUNCATE[key] for key in ("maximum_context", "effective_context")}
                 _match(shape, examined, f"figures.runs: examination {index}", source)
+
+
+def _check_gates(runs: list[dict[str, Any]], source: str) -> None:
+    """Check the readings of a reproduction's runs, and the figures of the gates of those that have some."""
+    for run in runs:
+        readings = run.get("readings", [])
+        _match(_LIST, readings, "figures.runs: readings", source)
+        for reading in readings:
+            _match(READING, reading, "figures.runs: reading", source)
+            _match(_NUMBER, reading.get("rows", 1), "figures.runs: reading.rows", source)
+            if reading.get("policy") is not None:
+                _match(POLICY, reading["policy"], "figures.runs: reading.policy", source)
+                shown = {"0.1": _NUMBER, "1": _NUMBER}
+                _match(shown, reading["policy"]["temperatures"], "figures.runs: reading.policy.temperatures", source)
 
 
 def _check_comparison(figures: dict[str, Any], source: str) -> None:

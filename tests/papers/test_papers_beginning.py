@@ -1,0 +1,163 @@
+"""Rows that begin with another row's runs, and readings of several rows: what waits for what, and what is told."""
+
+import copy
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from grids import BROKEN, finish, grid, start, write
+
+from backstory.cli.main import main
+from backstory.config import UserError, from_yaml
+from backstory.papers import runner
+from backstory.papers.folder import Folder
+from backstory.papers.grid import Grid
+from backstory.papers.plan import Run, runs_of
+from backstory.papers.progress import DONE, FAILED, WAITING, Standing, minutes_to_go
+from backstory.training.stopping import StopRequest
+
+SPANS = {"kind": "span-buffer", "size": 12, "span": 3, "attention": "bilinear"}
+
+
+def begun() -> dict[str, Any]:
+    """A plain row, one with a buffer that begins with it, one that breaks down, and one that would begin with that."""
+    buffered = {
+        "name": "spans",
+        "readings": [{"rows": 3}, {"reader": "foreign", "rows": 3}],
+        "small": {
+            "recipe": "tiny.yaml",
+            "overrides": {"model": {"buffer": SPANS}},
+            "begin": "plain",
+            "seeds": [1],
+            "minutes": 0.5,
+        },
+    }
+    plain, after = grid()["rows"][0], {"name": "after", "small": {**copy.deepcopy(BROKEN["small"]), "begin": "broken"}}
+    plain["small"] = {"recipe": "tiny.yaml", "seeds": [1], "minutes": 0.25}
+    claim = {"sentence": "Foreign spans are as good", "better": {"row": "spans", "reader": "foreign", "rows": 3},
+             "than": {"row": "spans", "rows": 3}}  # fmt: skip
+    return grid(rows=[after, buffered, plain, BROKEN], claims=[claim])
+
+
+def planned(changed: dict[str, Any]) -> dict[str, Run]:
+    return {run.name: run for run in runs_of(from_yaml(Grid, yaml.safe_dump(changed), "mine"), "small", "mine")}
+
+
+def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None:
+    write(grid(rows=begun()["rows"][1:3], claims=begun()["claims"]))
+    code, out, err = finish(start("grid.yaml", "--processes", "2"))
+    assert code == 0, err
+    folder = desk / "runs" / "grid-small"
+    found = json.loads((folder / "result.json").read_text())["figures"]
+    runs = {run["row"]: run for run in found["runs"]}
+    assert {run["state"] for run in runs.values()} == {DONE}
+    trained = json.loads((folder / "runs" / "spans-seed1" / "result.json").read_text())["provenance"]
+    assert trained["begun_with"]["run"] == "plain-seed1"
+    assert trained["command"].endswith(
+        "--out runs/grid-small/runs/spans-seed1 --begin runs/grid-small/runs/plain-seed1"
+    )
+
+    readings = {(r["reader"], r["rows"]): r for r in runs["spans"]["readings"]}
+    assert list(readings) == [("static", 3), ("foreign", 3)]
+    assert len({r["value"] for r in readings.values()}) == 2, "each is a reading of its own"
+    assert runs["plain"]["readings"][0]["policy"] is None
+    for (reader, rows), reading in readings.items():
+        name = "evaluate-test" + (f"-{reader}" if reader != "static" else "") + (f"-rows{rows}" if rows > 1 else "")
+        read = json.loads((folder / "runs" / "spans-seed1" / name / "result.json").read_text())["figures"]
+        assert (reading["value"], reading["policy"]) == (read["perplexity"], read["policy"])
+        assert reading["policy"]["oracle_perplexity"] <= reading["value"]
+    rows = {(row["row"], row["reader"], row["rows"]): row for row in found["rows"]}
+    assert rows["spans", "foreign", 3]["mean"] == readings["foreign", 3]["value"]
+    [claim] = found["claims"]
+    assert claim["better"] == {"row": "spans", "split": "test", "reader": "foreign", "rows": 3}
+    assert claim["verdict"] == "an audit failed: no claim", "rows with each other's buffers depend on each other"
+    assert "test, foreign, 3 rows" in out and "test, static, 3 rows" in out
+
+    assert main(["reproduce", "grid.yaml", "--dry-run", "--only", "spans"]) == 0, "what it begins with is finished"
+    changed = begun()
+    del changed["rows"][1]["small"]["begin"]
+    write(changed)
+    assert main(["reproduce", "grid.yaml", "--dry-run"]) == 2
+
+
+def test_what_another_training_began_with_is_refused(desk: Path) -> None:
+    runs, folder = planned(begun()), Folder(desk / "out")
+    run = runs["spans-seed1"]
+    folder.open(from_yaml(Grid, yaml.safe_dump(begun()), "mine"), list(runs.values()))
+    place = folder.run(run)
+    place.mkdir()
+    shutil.copy(folder.recipe(run), place / "config.yaml")
+    folder.check([run])
+    for begun_with in ({}, {"begun_with": {"run": "wide-seed1", "weights": "0"}}):
+        (place / "run.json").write_text(json.dumps(begun_with))
+        with pytest.raises(
+            UserError, match=r"spans-seed1 began with .* and the grid now has it begin with plain-seed1"
+        ):
+            folder.check([run])
+    (place / "run.json").write_text(json.dumps({"begun_with": {"run": "plain-seed1", "weights": "0"}}))
+    folder.check([run])
+    with pytest.raises(
+        UserError, match=r"began with plain-seed1, and the grid now has it begin with weights of its own"
+    ):
+        folder.check([dataclasses.replace(run, begin=None)])
+
+
+def test_a_training_goes_on_or_begins_again_with_the_other_run(desk: Path) -> None:
+    runs, folder = planned(begun()), Folder(Path("out"))
+    run, begin = runs["spans-seed1"], ("--begin", "out/runs/plain-seed1")
+    place = folder.run(run)
+    assert folder.commands(run)[0].arguments[-2:] == begin
+    place.mkdir(parents=True)
+    (place / "config.yaml").touch()
+    assert folder.commands(run)[0].arguments[-3:] == ("--overwrite", *begin), (
+        "it was killed before its first checkpoint"
+    )
+    (place / "checkpoints" / "last-0").mkdir(parents=True)
+    assert folder.commands(run)[0].arguments[-2:] == (str(place), "--resume")
+    assert folder.commands(dataclasses.replace(run, begin=None))[0].arguments[-1] == "--resume"
+
+
+def test_a_row_that_is_left_out_is_needed_by_those_that_begin_with_it(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(begun())
+    assert main(["reproduce", "grid.yaml", "--only", "spans"]) == 2
+    told = "row spans begins with row plain, and plain-seed1 is not finished; ask for plain, too"
+    assert capsys.readouterr().err == f"backstory: {told}\n"
+    assert not Path("runs").exists()
+    assert main(["reproduce", "grid.yaml", "--dry-run", "--only", "spans", "plain"]) == 0
+
+
+def test_a_run_waits_for_the_one_it_begins_with(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pretends to run for a moment; the one that begins with another would be the first to start, as the longest."""
+    runs, started = planned(begun()), []
+
+    def start(standing: Standing, *_: Any) -> list[Any]:
+        started.append(standing.run.name)
+        standing.state = FAILED if standing.run.row == "broken" else DONE
+        return []
+
+    monkeypatch.setattr(runner, "_start", start)
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
+    found = [Standing(run, minutes=run.minutes) for run in runs.values()]
+    runner.run_all(Folder(desk / "out"), found, 2, None, StopRequest(), lambda _: None)
+    assert started.index("plain-seed1") < started.index("spans-seed1") and "after-seed1" not in started
+    by_name = {standing.run.name: standing for standing in found}
+    assert by_name["after-seed1"].problem == "it begins with broken-seed1, which failed"
+    alone = Standing(runs["spans-seed1"])
+    runner.run_all(Folder(desk / "out"), [alone], 1, None, StopRequest(), lambda _: None)
+    assert alone.state == DONE, "what it begins with was finished before"
+
+
+def test_what_is_left_is_no_shorter_than_a_run_after_the_one_it_begins_with(desk: Path) -> None:
+    runs = planned(begun())
+    plain, spans = (Standing(runs[name], WAITING, minutes=10.0) for name in ("plain-seed1", "spans-seed1"))
+    assert minutes_to_go([plain, spans], 2) == 20
+    plain.state = DONE
+    assert minutes_to_go([plain, spans], 2) == 10
+    assert minutes_to_go([spans], 2) == 10
