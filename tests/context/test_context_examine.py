@@ -14,7 +14,7 @@ import torch
 from copying import Copying
 
 from backstory.config import UserError
-from backstory.context import EXPERIMENTS, Examination, ModelScorer, examine, examine_run
+from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine, examine_run
 from backstory.context.examine import CONTEXTS
 from backstory.models import Precision, Prediction
 from backstory.models.loading import load_run
@@ -46,7 +46,7 @@ def examination(distance: int, maximum_context: int = 100, **changes: Any) -> Ex
     """An experiment on a model that repeats what it read `distance` tokens ago, on a text that does repeat so."""
     model, ids = Copying(TYPES, distance), repeating(distance)
     settings = {"targets": 150, "maximum_context": maximum_context} | changes
-    return Examination(ids, baseline(model, ids), ModelScorer(model, FLOAT32), **settings)
+    return Examination(ids, baseline(model, ids), ReaderScorer(StaticReader(model, FLOAT32)), **settings)
 
 
 class Noting:
@@ -172,12 +172,13 @@ def test_the_written_result_is_the_one_returned_and_a_report_takes_it(examined: 
 
 def test_a_result_has_the_documented_fields(examined: tuple[dict[str, Any], Path]) -> None:
     figures = examined[0]["figures"]
-    plain = {"experiment", "split", "unit", "targets", "maximum_context", "seed"}
-    assert figures.keys() == plain | {"baseline", "conditions", "effective_context"}
+    plain = {"experiment", "split", "reader", "unit", "targets", "maximum_context", "seed"}
+    assert figures.keys() == plain | {"readers", "baseline", "conditions", "effective_context"}
     assert {key: figures[key] for key in plain} == {
-        "experiment": "truncate", "split": "valid", "unit": "word", "targets": 40, "maximum_context": 30,
-        "seed": 0,
+        "experiment": "truncate", "split": "valid", "reader": "static", "unit": "word", "targets": 40,
+        "maximum_context": 30, "seed": 0,
     }  # fmt: skip
+    assert [layer["name"] for layer in figures["readers"]] == ["static"]
     assert figures["baseline"].keys() == {"context", "nats", "perplexity"}
     assert figures["effective_context"].keys() == {"context", "low", "high", "threshold_percent"}
     for condition in figures["conditions"]:
@@ -191,7 +192,7 @@ def test_the_baseline_is_every_token_before_the_target(examined: tuple[dict[str,
     ids, start = np.asarray(dataset.splits["valid"].ids), dataset.vocabulary.start
     positions = Examination(ids, np.empty(0), Noting(), 40, 30).positions()
     whole = [np.concatenate([[start], ids[:p]]) for p in positions]
-    expected = -ModelScorer(run.model, FLOAT32).score(whole, ids[positions]).mean()
+    expected = -ReaderScorer(StaticReader(run.model, FLOAT32)).score(whole, ids[positions]).mean()
     assert examined[0]["figures"]["baseline"]["nats"] == pytest.approx(expected, abs=1e-4)
 
 
