@@ -6,10 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from adaptive import Learning
 from copying import Copying
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adaptive import Learning
 from backstory.config import (
     EmbeddingConfig,
     GateConfig,
@@ -32,10 +32,10 @@ TYPES = 53
 FLOAT32 = Precision(torch.float32, "a test")
 LENGTHS = (1, 2, 5, STEPS - 1, STEPS, STEPS + 1, 2 * STEPS, 2 * STEPS + 9, 7, 1)
 
+NO_BUFFER = NoBufferConfig()
 
-def build(
-    head: SoftmaxConfig | MixtureConfig, buffer: NoBufferConfig | SpanBufferConfig = NoBufferConfig()
-) -> ComposedModel:
+
+def build(head: SoftmaxConfig | MixtureConfig, buffer: NoBufferConfig | SpanBufferConfig = NO_BUFFER) -> ComposedModel:
     """A model in float64 with weights as large as after training, so that contexts matter."""
     torch.manual_seed(0)
     core = LSTMConfig(layers=2, hidden=6)
@@ -93,13 +93,13 @@ def test_the_budget_does_not_change_the_scores(model: LanguageModel, memory: int
 
 WORDS = SpanBufferConfig(size=48, vectors="words", values="following", attention="bilinear", gate=GateConfig(1.0, 1.0))
 SPANS = SpanBufferConfig(size=24, span=4, gate=GateConfig(1.0, 1.0))
-CACHE = CacheSettings(window=40, theta=0.2, weight=0.4)
+CACHE = CacheSettings(window=40, theta=10.0, weight=0.4)
 REMEMBERING: dict[str, Callable[[], Reader]] = {
     "buffer of words": lambda: StaticReader(build(SoftmaxConfig(), WORDS), FLOAT32),
     "buffer of spans": lambda: StaticReader(build(SoftmaxConfig(), SPANS), FLOAT32),
     "cache": lambda: NeuralCache(StaticReader(build(SoftmaxConfig()), FLOAT32), CACHE),
     "sure cache": lambda: NeuralCache(
-        StaticReader(build(SoftmaxConfig()), FLOAT32), CacheSettings(40, 5.0, 0.4, confidence=0.1)
+        StaticReader(build(SoftmaxConfig()), FLOAT32), CacheSettings(40, 50.0, 0.4, confidence=0.1)
     ),
     "buffer and cache": lambda: NeuralCache(StaticReader(build(SoftmaxConfig(), WORDS), FLOAT32), CACHE),
 }
@@ -137,7 +137,7 @@ def test_what_remembers_is_asked_with_the_context_alone_in_memory(make: Callable
 
 
 def test_a_reader_whose_weights_move_is_refused() -> None:
-    with pytest.raises(UserError, match="the reader learning learns as it reads.*static or cache"):
+    with pytest.raises(UserError, match=r"the reader learning learns as it reads.*static or cache"):
         ReaderScorer(Learning(build(SoftmaxConfig())))
 
 

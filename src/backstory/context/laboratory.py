@@ -11,6 +11,7 @@ from torch import Tensor
 from backstory.context.examine import Examination, check_experiment, check_length, examine
 from backstory.context.scorer import ReaderScorer
 from backstory.models import Prediction
+from backstory.models.allocator import keep_freed_memory
 from backstory.reading import Block, read
 from backstory.reading.evaluation import file_name
 from backstory.reading.kinds import parse_stack, stack_name
@@ -42,6 +43,7 @@ def examine_run(
     contexts, in bytes. Raises UserError, also for a reader whose weights move.
     """
     check_experiment(experiment)
+    keep_freed_memory()
     path, name = Path(folder), stack_name(parse_stack(reader))
     added = () if name == "static" else (name,)
     destination = Path(out or path / file_name("examine", experiment, split, *added))
