@@ -70,7 +70,7 @@ def test_the_commands_and_the_python_run(home: Path, capsys: pytest.CaptureFixtu
         exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "True" in printed and "word" in printed
-    assert {"demo", "ptb-small", "mine"} == {p.name for p in (home / "runs").iterdir()}
+    assert {"demo", "demo-buffer", "ptb-small", "mine"} == {p.name for p in (home / "runs").iterdir()}
 
 
 def test_the_install_commands_name_what_is_there() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import torch
 from copying import Copying
 
 from backstory.config import UserError
-from backstory.context import EXPERIMENTS, Examination, ModelScorer, examine, examine_run
+from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine, examine_run
 from backstory.context.examine import CONTEXTS
 from backstory.models import Precision, Prediction
 from backstory.models.loading import load_run
-from backstory.reading import Block, StaticReader, read
+from backstory.reading import Block, StaticReader, evaluate, read
+from backstory.reading.opening import open_run
+from backstory.reports import read as read_results
 from backstory.reports import result_from
 from backstory.text import prepare
 
@@ -46,7 +49,7 @@ def examination(distance: int, maximum_context: int = 100, **changes: Any) -> Ex
     """An experiment on a model that repeats what it read `distance` tokens ago, on a text that does repeat so."""
     model, ids = Copying(TYPES, distance), repeating(distance)
     settings = {"targets": 150, "maximum_context": maximum_context} | changes
-    return Examination(ids, baseline(model, ids), ModelScorer(model, FLOAT32), **settings)
+    return Examination(ids, baseline(model, ids), ReaderScorer(StaticReader(model, FLOAT32)), **settings)
 
 
 class Noting:
@@ -172,12 +175,13 @@ def test_the_written_result_is_the_one_returned_and_a_report_takes_it(examined: 
 
 def test_a_result_has_the_documented_fields(examined: tuple[dict[str, Any], Path]) -> None:
     figures = examined[0]["figures"]
-    plain = {"experiment", "split", "unit", "targets", "maximum_context", "seed"}
-    assert figures.keys() == plain | {"baseline", "conditions", "effective_context"}
+    plain = {"experiment", "split", "reader", "unit", "targets", "maximum_context", "seed"}
+    assert figures.keys() == plain | {"readers", "baseline", "conditions", "effective_context"}
     assert {key: figures[key] for key in plain} == {
-        "experiment": "truncate", "split": "valid", "unit": "word", "targets": 40, "maximum_context": 30,
-        "seed": 0,
+        "experiment": "truncate", "split": "valid", "reader": "static", "unit": "word", "targets": 40,
+        "maximum_context": 30, "seed": 0,
     }  # fmt: skip
+    assert [layer["name"] for layer in figures["readers"]] == ["static"]
     assert figures["baseline"].keys() == {"context", "nats", "perplexity"}
     assert figures["effective_context"].keys() == {"context", "low", "high", "threshold_percent"}
     for condition in figures["conditions"]:
@@ -191,7 +195,7 @@ def test_the_baseline_is_every_token_before_the_target(examined: tuple[dict[str,
     ids, start = np.asarray(dataset.splits["valid"].ids), dataset.vocabulary.start
     positions = Examination(ids, np.empty(0), Noting(), 40, 30).positions()
     whole = [np.concatenate([[start], ids[:p]]) for p in positions]
-    expected = -ModelScorer(run.model, FLOAT32).score(whole, ids[positions]).mean()
+    expected = -ReaderScorer(StaticReader(run.model, FLOAT32)).score(whole, ids[positions]).mean()
     assert examined[0]["figures"]["baseline"]["nats"] == pytest.approx(expected, abs=1e-4)
 
 
@@ -199,6 +203,38 @@ def test_an_examination_is_repeated_by_its_seed(examined: tuple[dict[str, Any], 
     settings: dict[str, Any] = {"targets": 40, "maximum_context": 30, "precision": "float32", "out": examined[1]}
     again, other = (examine_run(tiny_run, "truncate", seed=seed, **settings)["figures"] for seed in (0, 1))
     assert again == examined[0]["figures"] != other
+
+
+def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    cache: dict[str, Any] = {"reader": "cache:window=40,weight=0.3", "precision": "float32"}
+    evaluation = evaluate(run, "valid", **cache)["figures"]
+    text = evaluation["tokens"]
+    # Every token that has ten before it is a target, so the baseline is the evaluation but for the first ten.
+    figures = examine_run(run, "truncate", targets=text, maximum_context=10, **cache)["figures"]
+    assert figures["reader"] == evaluation["reader"] and figures["readers"] == evaluation["readers"]
+    opened = open_run(run, "valid", **cache)
+    ids, first = np.asarray(opened.split.ids), opened.dataset.vocabulary.start
+    pieces: list[torch.Tensor] = []
+    read(opened.reader, ids, first, each=lambda block, prediction, log_prob: pieces.append(-log_prob[0].double()))
+    nats = torch.cat(pieces)
+    assert nats.mean().item() == pytest.approx(evaluation["nats_per_token"], abs=1e-6)
+    assert figures["baseline"]["nats"] == pytest.approx(nats[10:].mean().item(), abs=1e-6)
+    examine_run(run, "truncate", targets=text, maximum_context=10, precision="float32")
+    assert {p.name for p in run.glob("examine-*")} == {
+        "examine-truncate-valid", "examine-truncate-valid-cache_window_40_weight_0.3",
+    }  # fmt: skip
+    labels = [r.label for r in read_results(run).of_kind("examination")]
+    assert labels == ["examine truncate on valid", "examine truncate on valid (cache:window=40,weight=0.3)"]
+
+
+def test_a_reader_that_learns_is_refused_before_the_split_is_read(
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backstory.context.laboratory.read", lambda *_, **__: pytest.fail("it read the split"))
+    with pytest.raises(UserError, match="the reader dynamic learns as it reads"):
+        examine_run(tiny_run, "truncate", reader="dynamic:rule=sgd", maximum_context=30)
 
 
 def test_a_split_too_short_is_refused_before_it_is_read(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

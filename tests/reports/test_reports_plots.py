@@ -73,7 +73,7 @@ def test_hostile_names_are_text(run: Any) -> None:
     context = context_curves([(r.name, r.of_kind("examination")[0]) for r in runs])
     assert learning and context
     assert "_<script>$\\fr… 130.1" in texts(learning.svg)
-    assert "_<script>$\\fr… 150" in texts(context.svg)
+    assert "_<script>$\\frac$… 150" in texts(context.svg)
 
 
 def test_the_mark_stands_at_the_effective_context(run: Any, made: Any) -> None:

@@ -1,8 +1,9 @@
-"""`backstory demo`: train, read, examine and report a small model on the documentation of your own Python."""
+"""`backstory demo`: a small language model with and without a memory, trained on the documentation of your own Python."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -12,14 +13,14 @@ from backstory.config import UserError, recipes
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train a small AWD-LSTM, read its test split, measure its use of context, and write a report (about 5 minutes)."""
+    """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (about 5 minutes)."""
 
     out: Path = Path("runs/demo")
-    """The run's folder."""
+    """The run's folder; the run with a buffer goes beside it, with -buffer after its name."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Go on with a demo that was stopped."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Start again in a folder that holds a run."""
+    """Start again in folders that hold runs."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,41 +30,96 @@ def main(arguments: Sequence[str]) -> int:
 
     from rich.console import Console
 
-    from backstory.cli import evaluate as evaluating
-    from backstory.cli import examine as examining
     from backstory.cli.progress import progress_bar
-    from backstory.cli.train import run_training
     from backstory.context import examine_run
     from backstory.explanations import Place, explain_run
     from backstory.reading import evaluate, generate
+    from backstory.reading.kinds import parse_stack
+    from backstory.reading.preparation import tune_reader
     from backstory.reports import write
 
     console, out = Console(), given.out
-    console.rule("[bold]1. train[/] a language model on the documentation of your Python", align="left")
-    mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
-    if (code := run_training(recipes.load("demo"), out, mode)) != 0:
+    beside = out.with_name(f"{out.resolve().name}-buffer")
+    systems = (("LSTM", out, "static"), ("LSTM + span buffer", beside, "static"), ("LSTM + cache", out, "cache"))
+    if (code := _train(console, given, beside)) != 0:
         return code
-    console.rule("[bold]2. read[/] the test split once, every word scored, audited", align="left")
-    with progress_bar("reading test") as progress:
-        evaluation = evaluate(out, "test", progress=progress)
-    print(evaluating.describe(evaluation))
-    console.rule("[bold]3. examine[/] how much context the model uses", align="left")
-    with progress_bar("examining truncate") as progress:
-        examination = examine_run(out, "truncate", targets=TARGETS, progress=progress)
-    print(examining.describe(examination))
-    console.rule("[bold]4. write[/]: how the model goes on with a sentence", align="left")
+    console.rule(
+        "[bold]3. read[/] the test split, every word scored, audited: without a memory, with each", align="left"
+    )
+    with progress_bar("tuning the cache") as progress:
+        tune_reader(out, parse_stack(CACHE), "valid", None, CACHE_GRID, progress)
+    read = []
+    for name, folder, reader in systems:
+        with progress_bar(f"reading test, {name}") as progress:
+            read.append(evaluate(folder, "test", reader=reader, progress=progress))
+        print(_perplexity(name, read[-1]))
+    console.rule("[bold]4. examine[/] how much context each of them uses", align="left")
+    examined = []
+    for name, folder, reader in systems:
+        with progress_bar(f"examining {name}") as progress:
+            examined.append(examine_run(folder, "truncate", reader=reader, targets=TARGETS, progress=progress))
+    print(_contexts([name for name, _, _ in systems], examined))
+    console.rule("[bold]5. write[/]: how the model goes on with a sentence", align="left")
     for text in generate(out, PROMPT, tokens=40, temperature=0.7, echo=True, save=True):
         print(text, end="", flush=True)
     print()
-    console.rule("[bold]5. report[/]", align="left")
+    console.rule("[bold]6. report[/]", align="left")
     explain_run(out, place=Place(at=PASSAGE))
     page = out / "report.html"
-    write([out], page)
+    write([out, beside], page)
     print(
         f"{page} shows it all; open it in a browser.\n\n"
         "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=out)
     )
     return 0
+
+
+def _train(console: Any, given: Arguments, beside: Path) -> int:
+    """Train the LSTM, then the same with a buffer, which begins with its weights; the exit code."""
+    from backstory.cli.train import run_training
+    from backstory.training.run_folder import Mode, check_folder
+
+    mode: Mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
+    then = mode
+    if given.resume and not any((beside / "checkpoints").glob("last-*")):
+        then = "overwrite"  # the demo was stopped before there was anything of this run to go on from
+    alone, buffered = recipes.load("demo"), recipes.load("demo-buffer")
+    check_folder(beside, buffered, then)  # before minutes go into the first
+    console.rule("[bold]1. train[/] a language model on the documentation of your Python", align="left")
+    if (code := run_training(alone, given.out, mode)) != 0:
+        return code
+    console.rule("[bold]2. train[/] it on with a buffer of the last 512 words", align="left")
+    return run_training(buffered, beside, then, begin=None if then == "resume" else given.out)
+
+
+def _perplexity(name: str, result: dict[str, Any]) -> str:
+    from backstory.reports.words import verdict
+
+    figures = result["figures"]
+    return (
+        f"  {name:<18}  perplexity {figures['perplexity']:.2f} per {figures['unit']} over {figures['tokens']:,}, "
+        f"audit {verdict(figures['audit'])}"
+    )
+
+
+def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
+    """Perplexity with only so much context, a line for each system."""
+    from backstory.reports.formats import count, perplexity
+    from backstory.reports.tables import Table, columns, to_text
+    from backstory.reports.words import effective_context
+
+    figures = [result["figures"] for result in results]
+    shown = [[c for c in f["conditions"] if c["context"] in SHOWN] for f in figures]
+    rows = tuple(
+        (name, *(perplexity(c["perplexity"]) for c in conditions), effective_context(f))
+        for name, conditions, f in zip(names, shown, figures, strict=True)
+    )
+    head = columns("", *(f"{count(c['context'])}#" for c in shown[0]), "effective context")
+    table = to_text(Table(head, rows)).splitlines()
+    told = (
+        f"perplexity of {figures[0]['targets']:,} words of {figures[0]['split']} with only so many words before them:"
+    )
+    return "\n".join(f"  {line}" for line in (told, *table))
 
 
 NEXT = (
@@ -74,8 +130,13 @@ NEXT = (
     ("backstory train demo --corpus my.txt --out runs/my", "the same on a text of your own"),
     ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model, every setting in a file"),
 )
+CACHE = "cache:window=500"
+"""As many words as the buffer holds, or so."""
+CACHE_GRID = ("theta=0.7,1,1.5,2", "weight=0.1,0.2,0.3,0.4")
 PROMPT = "Return a list of"
 PASSAGE = 1000
 """Token of the test text at which the passage of the report begins."""
-TARGETS = 1000
-"""Enough for an interval of the effective context that means something, in some twenty seconds."""
+TARGETS = 600
+"""Enough for intervals that mean something, in some twenty seconds for each of the three."""
+SHOWN = (5, 20, 50, 100, 200, 500, 1000)
+"""The contexts that the terminal is told of."""

@@ -22,6 +22,8 @@ class Arguments(RunArguments):
     """Tokens that are scored under every condition, drawn at random."""
     split: str = "valid"
     """train, valid or test."""
+    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """How it is read: static (the default) or cache; no reader whose weights move."""
     maximum_context: int = between(1000, 1)
     """The longest context; only tokens with so many before them are targets."""
     seed: int = between(0, 0)
@@ -31,7 +33,7 @@ class Arguments(RunArguments):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products, of the baseline too."""
     out: Path | None = None
-    """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT)."""
+    """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static)."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
             given.run,
             given.experiment,
             split=given.split,
+            reader=given.reader,
             targets=given.targets,
             maximum_context=given.maximum_context,
             seed=given.seed,
@@ -68,8 +71,9 @@ def describe(result: dict[str, Any]) -> str:
 
     figures = result["figures"]
     unit = figures["unit"]
+    reader = "" if figures["reader"] == "static" else f", {figures['reader']} reader"
     lines = [
-        f"{result['name']}, {figures['split']} split, {figures['targets']:,} targets; "
+        f"{result['name']}, {figures['split']} split{reader}, {figures['targets']:,} targets; "
         f"with all context perplexity {figures['baseline']['perplexity']:.2f} per {unit}",
         f"  {'context':>8}  {'perplexity':>10}  {'effect, nats':>12}  95% interval",
     ]

@@ -3,7 +3,7 @@
 from backstory.context.examine import EXPERIMENTS, Examination, Experiment, examine
 from backstory.context.laboratory import examine_run
 from backstory.context.perturbations import Perturbation, Truncate
-from backstory.context.scorer import ModelScorer, Scorer
+from backstory.context.scorer import ReaderScorer, Scorer
 from backstory.context.statistics import Interval, effective_context, paired_interval
 
 __all__ = [
@@ -11,8 +11,8 @@ __all__ = [
     "Examination",
     "Experiment",
     "Interval",
-    "ModelScorer",
     "Perturbation",
+    "ReaderScorer",
     "Scorer",
     "Truncate",
     "effective_context",

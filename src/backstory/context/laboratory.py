@@ -9,10 +9,13 @@ import numpy as np
 from torch import Tensor
 
 from backstory.context.examine import Examination, check_experiment, check_length, examine
-from backstory.context.scorer import ModelScorer
+from backstory.context.scorer import ReaderScorer
 from backstory.models import Prediction
+from backstory.models.allocator import keep_freed_memory
 from backstory.reading import Block, read
-from backstory.reading.opening import open_run
+from backstory.reading.evaluation import file_name
+from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reading.opening import Readers, open_run
 from backstory.storage.provenance import check_place, write_result
 
 
@@ -21,6 +24,7 @@ def examine_run(
     experiment: str,
     *,
     split: str = "valid",
+    reader: Readers = "static",
     targets: int = 2000,
     maximum_context: int = 1000,
     seed: int = 0,
@@ -33,16 +37,20 @@ def examine_run(
 ) -> dict[str, Any]:
     """Run an experiment on a trained run and return the content of its result.json (docs/results.md describes it).
 
-    It is written to `out`, else to RUN/examine-EXPERIMENT-SPLIT. Baseline and conditions run in the same precision;
-    `memory` is the budget of a batch of contexts, in bytes. Raises UserError.
+    `reader` names one reader, or several that are stacked on each other (`parse_stack`); it reads the baseline, and every
+    context with nothing read before it. The result is written to `out`, else to RUN/examine-EXPERIMENT-SPLIT, with any reader
+    but static added to the name. Baseline and conditions run in the same precision; `memory` is the budget of a batch of
+    contexts, in bytes. Raises UserError, also for a reader whose weights move.
     """
     check_experiment(experiment)
-    path = Path(folder)
-    destination = Path(out or path / f"examine-{experiment}-{split}")
-    opened = open_run(folder, split, precision=precision, device=device, data_dir=data_dir)
+    keep_freed_memory()
+    path, name = Path(folder), stack_name(parse_stack(reader))
+    added = () if name == "static" else (name,)
+    destination = Path(out or path / file_name("examine", experiment, split, *added))
+    opened = open_run(folder, split, reader=reader, precision=precision, device=device, data_dir=data_dir)
     check_place(destination, "examination")
     origin, began = opened.provenance(), time.perf_counter()
-    ids, scorer = opened.split.ids, ModelScorer(opened.run.model, opened.reader.precision, memory)
+    ids, scorer = opened.split.ids, ReaderScorer(opened.reader, memory)
     check_length(len(ids), maximum_context)  # before the baseline is read
     baseline: list[np.ndarray] = []
 
@@ -54,6 +62,8 @@ def examine_run(
     figures = {
         "experiment": experiment,
         "split": split,
+        "reader": name,
+        "readers": [layer.as_dict() for layer in opened.layers],
         "unit": opened.dataset.vocabulary.tokenizer.unit,
         "seed": seed,
         **examine(experiment, on, progress),

@@ -1,13 +1,16 @@
 """Scorers: from (context, target) pairs to log p(target | context), whatever the model."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from dataclasses import fields, is_dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from backstory.models import LanguageModel, Precision
-from backstory.reading import evaluating
+from backstory.config import UserError
+from backstory.models import Prediction
+from backstory.reading import Reader
 
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""
@@ -28,70 +31,96 @@ class Scorer(Protocol):
         ...
 
 
-class ModelScorer:
-    """A language model that starts from its initial state before every context.
+class ReaderScorer:
+    """A reader that has read nothing before every context: what it remembers at the target is of the context alone.
 
     Contexts of like length run side by side, as many as fit the memory budget; the output layer runs on the last position
     of each alone.
     """
 
-    def __init__(self, model: LanguageModel, precision: Precision, memory: int = 1 << 30) -> None:
-        """`memory` is the budget of a batch, in bytes."""
-        self.model, self.precision = model, precision
-        self.device = next(model.parameters()).device
-        self.rows = self._rows(memory)
+    def __init__(self, reader: Reader, memory: int = 1 << 30) -> None:
+        """`memory` is the budget of a batch, in bytes. What the reader has read before is forgotten.
 
-    def _rows(self, memory: int) -> int:
-        """Contexts per batch: the budget over what one row of activations takes, measured on a short text."""
-        tokens = torch.zeros(1, STEPS, dtype=torch.long, device=self.device)
-        with evaluating(self.model), self.precision.context(self.device):
-            prediction, _ = self.model(tokens, self.model.start(1))
-        activations = prediction.activations
-        held = [] if activations is None else [activations.embedded, *activations.layers, activations.head_input]
-        # Gates and copies: about eight times the outputs. A row also pays for one line of logits, in three copies.
-        row = 8 * sum(t.numel() * 4 for t in held) + 12 * self.model.vocabulary_size
-        return int(np.clip(memory // row, 1, MOST_ROWS))
+        Raises UserError for a reader whose weights move: side by side, contexts would learn from each other.
+        """
+        if reader.capabilities.adapts_weights:
+            raise UserError(
+                f"the reader {reader.name} learns as it reads, and contexts are read side by side; examine with another, such "
+                "as static or cache"
+            )
+        self.reader, self.memory = reader, memory
+        self.device = next(reader.model.parameters()).device
 
     def score(
         self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
-        lengths = np.array([len(c) for c in contexts])
+        lengths = np.array([len(c) for c in contexts], np.int64)
         if len(lengths) and not lengths.min():
             raise ValueError("a context must hold at least one token")
-        scores = np.empty(len(contexts))
-        for chosen in self._batches(lengths):
+        scores, order = np.empty(len(contexts)), np.argsort(lengths, kind="stable")
+        rows = self.rows(int(lengths.max())) if len(lengths) else 1
+        for start in range(0, len(order), rows):
+            chosen = order[start : start + rows]
             scores[chosen] = self._batch([contexts[i] for i in chosen], targets[chosen])
             if progress is not None:
                 progress(int(lengths[chosen].sum()))
         return scores
 
-    def _batches(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
-        order = np.argsort(lengths, kind="stable")
-        while len(order):
-            rows = self.rows
-            if not self.model.capabilities.exact_state:  # read in one piece, so a row costs as much as it is long
-                rows = max(1, rows * STEPS // max(STEPS, int(lengths[order[:rows]].max())))
-            yield order[:rows]
-            order = order[rows:]
+    def rows(self, longest: int) -> int:
+        """Contexts of at most so many tokens per batch: the budget over what one takes, measured by reading one."""
+        model, largest = self.reader.model, 0
+        weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        for _, prediction in self._read(torch.zeros(1, longest, dtype=torch.long, device=self.device)):
+            largest = max(largest, _bytes(prediction, weights))
+        # Gates and copies: about eight times what a prediction holds, and a state is held before, after and in between. A row
+        # also pays for one line of logits, in three copies.
+        row = 8 * largest + 4 * _bytes(self.reader.snapshot(), weights) + 12 * model.vocabulary_size
+        return int(np.clip(self.memory // row, 1, MOST_ROWS))
 
     def _batch(self, contexts: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
-        """One batch, shorter contexts padded at their end, where a causal model cannot see it."""
+        """One batch, shorter contexts padded at their end, where a causal reader cannot see it."""
         lengths = torch.tensor([len(c) for c in contexts], device=self.device)
         padded = np.zeros((len(contexts), int(lengths.max())), np.int64)
         for row, context in zip(padded, contexts, strict=True):
             row[: len(context)] = context
-        tokens, wanted = (
-            torch.from_numpy(padded).to(self.device),
-            torch.from_numpy(targets.astype(np.int64)).to(self.device),
-        )
+        wanted = torch.from_numpy(targets.astype(np.int64)).to(self.device)
         scores = torch.empty(len(contexts), dtype=torch.float64, device=self.device)
-        step = STEPS if self.model.capabilities.exact_state else tokens.shape[1]
-        with evaluating(self.model), self.precision.context(self.device):
-            state = self.model.start(len(contexts))
-            for start in range(0, tokens.shape[1], step):
-                prediction, state = self.model(tokens[:, start : start + step], state)
-                (ending,) = torch.where((lengths > start) & (lengths <= start + step))
-                if len(ending):
-                    last = prediction.select(ending, lengths[ending] - 1 - start)
+        for start, prediction in self._read(torch.from_numpy(padded).to(self.device)):
+            (ending,) = torch.where((lengths > start) & (lengths <= start + self._step(padded.shape[1])))
+            if len(ending):
+                last = prediction.select(ending, lengths[ending] - 1 - start)
+                with self.reader.precision.context(self.device):
                     scores[ending] = last.log_prob(wanted[ending, None])[:, 0].double()
         return scores.cpu().numpy()
+
+    def _read(self, tokens: Tensor) -> Iterator[tuple[int, Prediction]]:
+        """Read contexts (B, T) from their beginning: where each piece of them starts, and the prediction over it."""
+        length = tokens.shape[1]
+        step = self._step(length)
+        with torch.no_grad():
+            self.reader.start(len(tokens))
+            for start in range(0, length, step):
+                yield start, self.reader.predict(tokens[:, start : start + step])
+                if start + step < length:
+                    self.reader.observe(tokens[:, start + 1 : start + step + 1])
+
+    def _step(self, length: int) -> int:
+        """Tokens of a piece; a reader whose scores depend on the cut reads a context in one."""
+        return STEPS if self.reader.capabilities.block_invariant else length
+
+
+def _bytes(tree: Any, weights: set[int]) -> int:
+    """What the tensors of a prediction or a state take, those that share memory once, and the weights not at all."""
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(tree)}
+    return sum(size for place, size in storages.items() if place not in weights)
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        tree = list(tree.values())
+    elif is_dataclass(tree):
+        tree = [getattr(tree, field.name) for field in fields(tree)]
+    for part in tree if isinstance(tree, tuple | list) else ():
+        yield from _tensors(part)

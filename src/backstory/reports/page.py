@@ -224,7 +224,9 @@ def _context(runs: Sequence[RunResults]) -> str:
             f = result.figures
             if f["experiment"] == "truncate":
                 key = (f["split"], f["unit"], f["effective_context"]["threshold_percent"])
-                groups.setdefault(key, []).append((run.name, result))
+                # What a reader remembers is beside what the model alone does, under a name of its own.
+                name = run.name if result.reader == "static" else f"{run.name}, {result.reader}"
+                groups.setdefault(key, []).append((name, result))
     parts = []
     for number, group in enumerate(groups.values(), start=1):
         parts += [

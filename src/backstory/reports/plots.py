@@ -151,7 +151,7 @@ def _name_contexts(axes: "Axes", examinations: Sequence[tuple[str, Result]]) -> 
     for place, (name, result) in enumerate(examinations):
         found, longest = result.figures["effective_context"]["context"], result.figures["maximum_context"]
         context = f">{count(longest)}" if found is None else count(found)
-        label(axes, 0.97 - gap * place, place, f"{svg.label(name, 14)} {context}")
+        label(axes, 0.97 - gap * place, place, f"{svg.label(name, 18)} {context}")
 
 
 def label(axes: "Axes", height: float, place: int, text: str) -> None:

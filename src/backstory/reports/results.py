@@ -37,7 +37,8 @@ class Result:
         if self.kind == "evaluation":
             return f"evaluate {f['split']} ({f['reader']})"
         if self.kind == "examination":
-            return f"examine {f['experiment']} on {f.get('split', 'unknown text')}"
+            reader = "" if self.reader == "static" else f" ({self.reader})"
+            return f"examine {f['experiment']} on {f.get('split', 'unknown text')}{reader}"
         if self.kind == "reproduction":
             return f"reproduce {f['grid']} ({f['scale']})"
         if self.kind == "explanation":
@@ -45,6 +46,12 @@ class Result:
         if self.kind == "comparison":
             return f"explain {f['comparison']} of {f['text']}"
         return "train" if self.kind == "training" else self.kind
+
+    @property
+    def reader(self) -> str:
+        """How the text was read, `static` where nothing is said of it."""
+        reader = self.figures.get("reader")
+        return reader if isinstance(reader, str) else "static"
 
     @property
     def corpus(self) -> Record:
@@ -122,8 +129,8 @@ _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")
 _KINDS = ("training", "evaluation", "examination", "reproduction", "sample", "explanation", "comparison")
 
 
-def _order(result: Result) -> tuple[int, str]:
-    return (_KINDS.index(result.kind) if result.kind in _KINDS else len(_KINDS), result.source)
+def _order(result: Result) -> tuple[int, tuple[str, ...]]:
+    return (_KINDS.index(result.kind) if result.kind in _KINDS else len(_KINDS), Path(result.source).parts)
 
 
 def _numbers(record: Record, *keys: str) -> bool:

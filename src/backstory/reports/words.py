@@ -69,9 +69,11 @@ def summary(run: RunResults) -> str:
     if found := run.of_kind("reproduction"):
         return reproduced(found[0])
     truncations = [r for r in run.of_kind("examination") if r.figures["experiment"] == "truncate"]
-    context = ""
+    context, told = "", headline(run)
     if truncations:
-        f = truncations[-1].figures
+        # The context that the sentence's own reader uses, where that was examined.
+        alike = [r for r in truncations if told and r.reader == told.reader]
+        f = (alike or truncations)[-1].figures
         about = "" if f["effective_context"]["context"] is None else "about "
         words = effective_context(f)
         context = f"uses {about}{words.replace(' (95', ' of context (95')}" + ("" if "(" in words else " of context")

@@ -11,13 +11,14 @@ from typing import Any, Literal
 from backstory.config import RunConfig, UserError, to_dict, to_yaml
 from backstory.config.strict import from_file
 from backstory.models.loading import CHECKPOINTS, CONFIG
+from backstory.reading.kinds import SAVED
 from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT
 from backstory.training.events import TENSORBOARD
 
 Mode = Literal["new", "resume", "overwrite"]
-OURS = (RESULT, "run.json", CHECKPOINTS, "metrics.jsonl", TENSORBOARD)
+OURS = (SAVED, RESULT, "run.json", CHECKPOINTS, "metrics.jsonl", TENSORBOARD)
 """What goes when a run is overwritten, in this order: interrupted anywhere, what is left can be resumed or overwritten. The
 settings, by which a folder is known for a run, are replaced after it."""
 
