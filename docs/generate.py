@@ -93,6 +93,25 @@ def speed(name: str) -> Table:
     return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
 
 
+def buffer_cost() -> Table:
+    """A training step with a span buffer, as multiples of its control's."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-span-buffer.json").read_text())["rows"]
+    rows = tuple(
+        (
+            f"{int(words):,}",
+            name,
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['time']:.2f}",
+            f"{row['peak_gib']:.2f}",
+            f"{row['memory']:.2f}",
+        )
+        for words, models in found.items()
+        for name, row in models.items()
+    )
+    heads = ("words", "model", "tokens/s", "time", "peak, GiB", "memory")
+    return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), rows)
+
+
 def reproduction(name: str) -> Table:
     """Published beside ours, system by system, from results/reproduce-NAME.json."""
     return reproductions.systems(result(f"reproduce-{name}"))
@@ -108,12 +127,19 @@ def parts(name: str) -> Table:
     return reproductions.gates(result(f"reproduce-{name}"))
 
 
+def remembered(name: str) -> Table:
+    """Where what comes back is paid for, of the same file."""
+    return reproductions.memories(result(f"reproduce-{name}"))
+
+
 def reproduced() -> dict[str, Callable[[], Table]]:
-    """The tables of every grid that has a result: `NAME`, `NAME-claims`, and `NAME-parts` where a model has two predictions."""
+    """The tables of every grid that has a result: `NAME` and `NAME-claims`; `NAME-parts` where a model has two predictions,
+    and `NAME-memory` where the exact cost of its text is known."""
     names = [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
     tables: dict[str, Callable[[], Table]] = {name: partial(reproduction, name) for name in names}
     tables |= {f"{name}-claims": partial(claims, name) for name in names}
-    return tables | {f"{name}-parts": partial(parts, name) for name in names if parts(name).rows}
+    tables |= {f"{name}-parts": partial(parts, name) for name in names if parts(name).rows}
+    return tables | {f"{name}-memory": partial(remembered, name) for name in names if remembered(name).rows}
 
 
 def adaptive() -> Table:

@@ -6,7 +6,7 @@ import pytest
 
 from backstory.config import UserError
 from backstory.reports import Result, read, render, to_html
-from backstory.reports.reproductions import GATES, RULE, claims, gates, systems
+from backstory.reports.reproductions import GATES, RULE, claims, gates, memories, systems
 from backstory.reports.words import summary
 
 
@@ -119,6 +119,33 @@ def test_the_page_has_gates(run: Any, made: Any) -> None:
         folder = run(f"r{shown}", {"": made.result("reproduction", figures, name="mine")}, config=None, metrics="")
         page = render([folder])
         assert (GATES.split(";")[0][:60] in page, "Best constant lambda" in page) == (shown, shown)
+
+
+def curves(first: float, second: float | None) -> dict[str, Any]:
+    """The memory of a reading, with a bin or two."""
+    costs = {"tokens": 5, "nats": 2.0, "exact": 1.0}
+    bins = [{"from": 1, "to": 4, "distance": 2.0, **costs, "excess": first}]
+    bins += [] if second is None else [{"from": 1000, "to": None, "distance": 1200.0, **costs, "excess": second}]
+    found = [{"kind": "asked value", "forgotten": 1.386, "bins": bins}]
+    exact = {"exact_nats_per_token": 1.0, "exact_perplexity": 2.7, "excess_nats_per_token": 0.1}
+    return {**exact, "kinds": [{"kind": "asked value", **costs, "excess": 0.5}], "curves": found}
+
+
+def test_memories_have_means_over_the_seeds_that_reach_so_far() -> None:
+    figures = gated(None, None)
+    for run, found in zip(figures["runs"], (curves(0.25, None), curves(0.75, 1.5)), strict=True):
+        run["readings"][0]["memory"] = found
+    table = memories(made_of(figures))
+    assert [column.heading for column in table.columns][3:5] == ["1–4 ago", "1,000 or more ago"]
+    assert table.rows == (("snb", "test, foreign, 10 rows", "asked value", "0.50", "1.50", "1.39", "2"),)
+    assert memories(made_result()).rows == ()
+
+
+def test_the_page_has_memories(run: Any, made: Any) -> None:
+    figures = gated(None)
+    figures["runs"][0]["readings"][0]["memory"] = curves(0.25, 1.5)
+    folder = run("r", {"": made.result("reproduction", figures, name="mine")}, config=None, metrics="")
+    assert "1,000 or more ago" in render([folder])
 
 
 def test_the_page_has_all_of_it_and_says_what_failed(run: Any, made: Any) -> None:

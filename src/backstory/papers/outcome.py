@@ -102,6 +102,7 @@ def _reading(result: Result, grid: Grid) -> Record:
         "value": f[grid.metric],
         "audited": audited,
         "policy": f.get("policy"),
+        "memory": f.get("memory"),
     }
 
 

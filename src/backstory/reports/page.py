@@ -186,6 +186,7 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             parts.append(pieces.table(reproductions.systems(result), f"Systems of {run.name}"))
             gates = reproductions.gates(result)
             parts.append(pieces.table(gates, f"Gates of {run.name}"))
+            parts.append(pieces.table(reproductions.memories(result), f"Nats above the exact cost, {run.name}"))
             parts.append(pieces.table(reproductions.claims(result), f"Claims of {run.name}"))
             rules = [reproductions.GATES if gates.rows else "", reproductions.RULE if f["claims"] else ""]
             notes = [f.get("note"), *rules, *f.get("papers", [])]

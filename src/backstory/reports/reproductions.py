@@ -2,17 +2,19 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count
+from backstory.reports.memory import span
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.reports.words import effective_context
 
 GATES = (
     "Lambda is the mean share of the second prediction (q), PoU the share of tokens that give it half or more. p alone, q "
-    "alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of the gate and the best "
-    "lambda for all tokens alike are perplexities from the same readings."
+    "alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of the gate and the "
+    "best lambda for all tokens alike are perplexities from the same readings."
 )
 RULE = (
     "A claim holds where the 95% t interval of the mean gain over seeds lies above 0 (lower is better): of the differences "
@@ -50,13 +52,46 @@ def gates(result: Result) -> Table:
                 "Best constant lambda#", "Seeds#"), rows)  # fmt: skip
 
 
+def memories(result: Result) -> Table:
+    """What is paid above the exact cost where something comes back, by how many tokens ago it was seen: means over seeds.
+
+    Of texts whose exact cost is known.
+    """
+    f = result.figures
+    found = {(row["row"], _read(row)): curves for row in f["rows"] if (curves := _curves(f, row))}
+    bins = sorted(
+        {(b["from"], b["to"]) for curves in found.values() for c in curves for b in c["bins"]}, key=itemgetter(0)
+    )
+    rows = []
+    for (system, read), curves in found.items():
+        for kind in dict.fromkeys(c["kind"] for c in curves):
+            alike = [c for c in curves if c["kind"] == kind]
+            each = [[b["excess"] for c in alike for b in c["bins"] if (b["from"], b["to"]) == place] for place in bins]
+            means = (formats.decimal(statistics.fmean(values), 2) if values else MISSING for values in each)
+            rows.append((system, read, kind, *means, formats.decimal(alike[0]["forgotten"], 2), count(len(alike))))
+    heads = (f"{span(first, last)} ago#" for first, last in bins)
+    return Table(columns("System", "Read", "What comes back", *heads, "All forgotten#", "Seeds#"), tuple(rows))
+
+
+def _curves(figures: Record, row: Record) -> list[Record]:
+    """The memory curves in a line's readings, of all seeds."""
+    return [
+        curve for reading in _readings(figures, row) if reading.get("memory") for curve in reading["memory"]["curves"]
+    ]
+
+
 def _policies(figures: Record, row: Record) -> list[Record]:
     """The figures of the gate in a line's readings; none of a cache, which leaves the gate inside it as it was."""
     if "cache" in row["reader"]:
         return []
+    return [reading["policy"] for reading in _readings(figures, row) if reading.get("policy")]
+
+
+def _readings(figures: Record, row: Record) -> list[Record]:
+    """A line's readings, of the seeds that have them."""
     place = (row["split"], row["reader"], row.get("rows", 1))
     readings = [r for run in figures["runs"] if run["row"] == row["row"] for r in run.get("readings", [])]
-    return [r["policy"] for r in readings if (r["split"], r["reader"], r.get("rows", 1)) == place and r.get("policy")]
+    return [r for r in readings if (r["split"], r["reader"], r.get("rows", 1)) == place]
 
 
 def _gate(found: Sequence[Record]) -> tuple[str, ...]:

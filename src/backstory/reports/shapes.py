@@ -207,6 +207,10 @@ def _check_gates(runs: list[dict[str, Any]], source: str) -> None:
         for reading in readings:
             _match(READING, reading, "figures.runs: reading", source)
             _match(_NUMBER, reading.get("rows", 1), "figures.runs: reading.rows", source)
+            if reading.get("memory") is not None:
+                _match(MEMORY, reading["memory"], "figures.runs: reading.memory", source)
+                for curve in reading["memory"]["curves"]:
+                    _match(CURVE, curve, "figures.runs: reading.memory.curves", source)
             if reading.get("policy") is not None:
                 _match(POLICY, reading["policy"], "figures.runs: reading.policy", source)
                 shown = {"0.1": _NUMBER, "1": _NUMBER}

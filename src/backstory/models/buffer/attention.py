@@ -1,29 +1,32 @@
 """Attention over spans (eqs. 5 to 7 of the span-based neural buffer): scores of a query for its spans, and what they weigh."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def dot_scores(queries: Tensor, keys: Tensor, places: Tensor | None) -> Tensor:
-    """q_t . k_i of queries (B, T, D) and keys (B, N, D), for all keys (B, T, N), or those at places (T, m): (B, T, m).
+def dot_scores(queries: Tensor, keys: Sequence[Tensor], places: Tensor | None) -> Tensor:
+    """q_t . k_i of queries (B, T, D) and keys (B, N, D) in parts, for all (B, T, N), or those at places (T, m): (B, T, m).
 
-    All products are made by one matrix product and the wanted ones picked out of it: more work than a loop over the spans,
-    and several times faster.
+    All products are made by one matrix product a part and the wanted ones picked out of it: more work than a loop over the
+    spans, and several times faster.
     """
-    products = queries @ keys.transpose(1, 2)
+    products = torch.cat([queries @ part.to(queries.dtype).transpose(1, 2) for part in keys], 2)
     return products if places is None else products.gather(2, places.expand(len(products), *places.shape))
 
 
-def weighed(weights: Tensor, values: Tensor, places: Tensor | None) -> Tensor:
-    """sum_i alpha_ti s_i of weights (B, T, m) and values (B, N, D), which are those at places (T, m): (B, T, D)."""
-    if places is None:
-        return weights.to(values.dtype) @ values
-    spread = values.new_zeros(*weights.shape[:2], values.shape[1])
-    return spread.scatter(2, places.expand_as(weights), weights.to(values.dtype)) @ values
+def weighed(weights: Tensor, values: Sequence[Tensor], places: Tensor | None) -> Tensor:
+    """sum_i alpha_ti s_i of weights (B, T, m) and values (B, N, D) in parts, which are those at places (T, m): (B, T, D)."""
+    dtype, ends = values[0].dtype, list(accumulate(part.shape[1] for part in values))
+    spread = weights.to(dtype)
+    if places is not None:
+        spread = spread.new_zeros(*weights.shape[:2], ends[-1]).scatter(2, places.expand_as(weights), spread)
+    sums = [spread[:, :, end - part.shape[1] : end] @ part.to(dtype) for part, end in zip(values, ends, strict=True)]
+    return torch.stack(sums).sum(0)
 
 
 def masked_softmax(scores: Tensor, there: Tensor) -> Tensor:
@@ -33,7 +36,7 @@ def masked_softmax(scores: Tensor, there: Tensor) -> Tensor:
     return torch.softmax(masked, 2) * there
 
 
-def additive_scores(queries: Tensor, keys: Tensor, v: Tensor, starts: list[int], width: int) -> Tensor:
+def additive_scores(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence[int], width: int) -> Tensor:
     """v . tanh(q_t + k) for every query (B, T, A) and span j: (B, T, m), in at least float32.
 
     The keys (B, N, A) of span j are those from starts[j] on: one for each query where `width` is T, and one for them all
@@ -76,7 +79,7 @@ class _AdditiveScores(torch.autograd.Function):
         return d_queries.mul_(4 * v), d_keys.mul_(4 * v), d_v, None, None
 
 
-def _weighed_sigmoids(queries: Tensor, keys: Tensor, v: Tensor, starts: list[int], width: int) -> Tensor:
+def _weighed_sigmoids(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence[int], width: int) -> Tensor:
     """sum_a v_a u_a (B, m, T)."""
     sums = queries.new_empty(len(queries), len(starts), queries.shape[1])
     for rows in _blocks(queries):
@@ -85,7 +88,7 @@ def _weighed_sigmoids(queries: Tensor, keys: Tensor, v: Tensor, starts: list[int
     return sums
 
 
-def _sigmoids(queries: Tensor, keys: Tensor, starts: list[int], width: int) -> Iterator[tuple[int, Tensor]]:
+def _sigmoids(queries: Tensor, keys: Tensor, starts: Sequence[int], width: int) -> Iterator[tuple[int, Tensor]]:
     """u = 1 / (1 + e^2q e^2k) of each span, (B, T, A); the next one takes its place."""
     one, u = queries.new_ones(()), torch.empty_like(queries)
     for j, start in enumerate(starts):

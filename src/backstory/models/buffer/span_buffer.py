@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from backstory.config import SpanBufferConfig, UserError
 from backstory.models.buffer.attention import additive_scores, dot_scores, masked_softmax, weighed
 from backstory.models.buffer.gated import Second, SecondVectors
+from backstory.models.precision import compute_dtype
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,35 @@ class Spans:
         return (self.count - 1) * self.stride + max(self.back, self.length - 1) + self.lag
 
 
-class Remembered(NamedTuple):
-    """Spans that the positions of a segment attend to."""
+Parts = tuple[Tensor, Tensor]
+"""Vectors of spans, the older ones first."""
 
-    keys: Tensor
-    """(B, N, D)"""
-    old: int
-    """The first of them are of states before the segment, which no gradient goes to."""
-    values: Tensor
-    """(B, N, D)"""
+
+class Remembered(NamedTuple):
+    """Spans that the positions of a segment attend to: those of states before it, to which no gradient goes, and its own."""
+
+    keys: Parts
+    """(B, N, D) in all."""
+    values: Parts
+    """(B, N, D) in all."""
     there: Tensor
-    """(B, T, m) bool: which spans there are, newest first."""
-    starts: list[int] | None
+    """(B, T, m) bool: which spans there are."""
+    starts: range | None
     """Span j of position t is number starts[j] + t; none: all positions share all N."""
+
+    def places(self) -> Tensor | None:
+        """(T, m): the number of each span of each position."""
+        if self.starts is None:
+            return None
+        first, device = self.starts, self.there.device
+        return torch.arange(first.start, first.stop, first.step, device=device) + torch.arange(
+            self.there.shape[1], device=device
+        ).unsqueeze(1)
+
+    def of_others(self) -> "Remembered":
+        """Every row with the spans of the row before it."""
+        keys, values = ((old.roll(1, 0), new.roll(1, 0)) for old, new in (self.keys, self.values))
+        return Remembered(keys, values, self.there.roll(1, 0), self.starts)
 
 
 class SlidingState(NamedTuple):
@@ -157,12 +174,9 @@ class SpanBuffer(Second):
         else:
             found, after = self._grid(own, state)
         if foreign:
-            found = found._replace(
-                keys=found.keys.roll(1, 0), values=found.values.roll(1, 0), there=found.there.roll(1, 0)
-            )
+            found = found.of_others()
         weights = masked_softmax(self._scores(hidden, found), found.there)
-        # A span that is not there is zero, and so is its weight.
-        xi = weighed(weights, found.values, _places(found.starts, hidden)).to(hidden.dtype)
+        xi = weighed(weights, found.values, found.places()).to(hidden.dtype)
         if self.config.residual:
             xi = xi + hidden
         return SecondVectors(xi, found.there.any(2), weights, after)
@@ -170,44 +184,44 @@ class SpanBuffer(Second):
     def _scores(self, hidden: Tensor, found: Remembered) -> Tensor:
         """gamma (B, T, m)."""
         if self.config.attention == "bilinear":
-            return dot_scores(self.query(hidden), found.keys, _places(found.starts, hidden))
-        # No gradient goes to the old states: their projection is its own product, so that none is computed.
-        old, new = found.keys[:, : found.old], found.keys[:, found.old :]
-        keys = torch.cat([self.key(old), self.key(new)], 1)
+            return dot_scores(self.query(hidden), found.keys, found.places())
+        old, new = self.key(found.keys[0]), self.key(found.keys[1])
         if self.config.attention == "linear":
             # As printed. v W_h h is the same for every span and goes out of the softmax.
-            return dot_scores(self.v.expand(*hidden.shape[:2], -1).to(keys.dtype), keys, _places(found.starts, hidden))
-        queries, time = self.query(hidden), hidden.shape[1]
-        starts = list(range(keys.shape[1])) if found.starts is None else found.starts
-        return additive_scores(queries, keys, self.v, starts, 1 if found.starts is None else time)
+            v = self.v.to(old.dtype).expand(*hidden.shape[:2], -1)
+            return dot_scores(v, (old, new), found.places())
+        keys, width = torch.cat([old, new], 1), 1 if found.starts is None else hidden.shape[1]
+        return additive_scores(self.query(hidden), keys, self.v, found.starts or range(keys.shape[1]), width)
 
     def _sliding(
         self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState
     ) -> tuple[Remembered, SlidingState]:
         spans, time, reach, back = self.spans, hidden.shape[1], self.spans.reach, self.spans.back
-        joined = torch.cat(
-            [state.states[:, reach - back :], hidden], 1
-        )  # as much as the segment's own spans are made of
+        # The segment's own spans are made of as many of the states before it.
+        joined = torch.cat([state.states[:, reach - back :], hidden], 1)
         old, new = state.states[:, back:], hidden
         if back:
             old, new = old - state.states[:, : reach - back], new - joined[:, :time]
-        keys = torch.cat([old, new], 1)
-        starts = [reach - back - spans.lag - j * spans.stride for j in range(spans.count)]
+        keys = old.to(compute_dtype(hidden)), new
+        newest = reach - back - spans.lag
+        starts = range(newest, newest - spans.count * spans.stride, -spans.stride)
         position = torch.arange(time, device=hidden.device)[:, None]
         needed = spans.lag + spans.length - 1 + spans.stride * torch.arange(spans.count, device=hidden.device)
         there = state.filled[:, None, None] + position >= needed
         values, words = keys, state.words
         if self.embeds_words:
             words = torch.cat([state.words, tokens], 1)
-            after = int(
-                self.config.values == "following"
-            )  # the last span, of which it is not known, is not attended to
-            vectors = self.value(F.embedding(words[:, back + after :], embedding))
-            values = F.pad(vectors, (0, 0, 0, after))
-            words = words[:, words.shape[1] - reach :]
+            values = self._words_of_spans(words[:, back:], embedding, reach - back)
+            words = words[:, time:]
         states = torch.cat([state.states, hidden], 1)[:, time:]
-        later = SlidingState(states, words, (state.filled + time).clamp(max=reach + 1))
-        return Remembered(keys, reach - back, values, there, starts), later
+        after = SlidingState(states, words, (state.filled + time).clamp(max=reach + 1))
+        return Remembered(keys, values, there, starts), after
+
+    def _words_of_spans(self, last: Tensor, embedding: Tensor, old: int) -> Parts:
+        """Vectors of the words that end the spans (B, N), or of those after them, of which the newest is not known."""
+        ahead = int(self.config.values == "following")
+        vectors = F.pad(self.value(F.embedding(last[:, ahead:], embedding)), (0, 0, 0, ahead))
+        return vectors[:, :old], vectors[:, old:]
 
     def _grid(self, hidden: Tensor, state: GridState) -> tuple[Remembered, GridState]:
         spans, length, time = self.spans, self.config.span, hidden.shape[1]
@@ -219,27 +233,20 @@ class SpanBuffer(Second):
         new = _at(joined, ends + length)
         if spans.back:
             new = new - _at(joined, ends + length - spans.back)
-        keys = torch.cat([state.spans, new], 1)
+        spans_now = torch.cat([state.spans, new], 1)
         # Each span that has ended takes the place of the oldest: at a position that is the window of m after so many.
-        position, slot = (torch.arange(n, device=hidden.device) for n in (time, keys.shape[1]))
+        position, slot = (torch.arange(n, device=hidden.device) for n in (time, spans_now.shape[1]))
         ended = (ends[:, None] + spans.lag <= position[:, None]).sum(2, keepdim=True)
         filled = slot >= spans.count - (state.read // length)[:, None]
         there = filled[:, None] & (slot >= ended) & (slot < ended + spans.count)
         done = (ends < time).sum(1, keepdim=True)
-        after = GridState(
-            _at(keys, done + torch.arange(spans.count, device=hidden.device)), joined[:, -length:], state.read + time
-        )
-        return Remembered(keys, spans.count, keys, there, None), after
+        kept = _at(spans_now, done + torch.arange(spans.count, device=hidden.device))
+        after = GridState(kept, joined[:, -length:], state.read + time)
+        keys = state.spans.to(compute_dtype(hidden)), new
+        return Remembered(keys, keys, there, None), after
 
 
 def _at(vectors: Tensor, places: Tensor) -> Tensor:
     """Vectors (B, N, D) at places (B, K), those beyond the last being the last."""
     index = places.clamp(max=vectors.shape[1] - 1)[..., None].expand(-1, -1, vectors.shape[2])
     return vectors.gather(1, index)
-
-
-def _places(starts: list[int] | None, hidden: Tensor) -> Tensor | None:
-    """(T, m): which key each span of each position is."""
-    if starts is None:
-        return None
-    return torch.tensor(starts, device=hidden.device) + torch.arange(hidden.shape[1], device=hidden.device)[:, None]
