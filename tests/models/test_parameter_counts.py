@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig
+from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, recipes
 from backstory.models import build_model, count_parameters
 
 AWD_LSTM = ModelConfig(EmbeddingConfig(400), LSTMConfig(layers=3, hidden=1150))
@@ -21,6 +21,7 @@ SMALL = ModelConfig(EmbeddingConfig(200), LSTMConfig(layers=2, hidden=200))
         pytest.param(MOS_PTB, 10_000, 21_500_620, id="MoS, PTB"),
         pytest.param(MOS_WIKITEXT, 33_278, 34_909_528, id="MoS, WikiText-2"),
         pytest.param(SMALL, 10_000, 2_653_200, id="2 x 200"),
+        pytest.param(recipes.load("ptb-awd-lstm-snb").model, 10_000, 24_542_800, id="AWD-LSTM + SNB, PTB"),
     ],
 )
 def test_published_counts(config: ModelConfig, types: int, count: int) -> None:

@@ -11,8 +11,8 @@ from backstory.reports.words import effective_context
 
 GATES = (
     "Lambda is the mean share of the second prediction (q), PoU the share of tokens that give it half or more. p alone, q "
-    "alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of the gate and the best "
-    "lambda for all tokens alike are perplexities from the same readings."
+    "alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of the gate and the "
+    "best lambda for all tokens alike are perplexities from the same readings."
 )
 RULE = (
     "A claim holds where the 95% t interval of the mean gain over seeds lies above 0 (lower is better): of the differences "
