@@ -5,7 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+<<<<<<< HEAD
 from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, SpanBufferConfig
+=======
+from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, recipes
+>>>>>>> grid
 from backstory.models import build_model, count_parameters
 
 AWD_LSTM = ModelConfig(EmbeddingConfig(400), LSTMConfig(layers=3, hidden=1150))
@@ -28,6 +32,7 @@ SMALL = ModelConfig(EmbeddingConfig(200), LSTMConfig(layers=2, hidden=200))
         pytest.param(replace(MOS_PTB, buffer=BUFFER), 10_000, 21_500_620 + 770_660, id="MoS + SNB, PTB"),
         pytest.param(replace(MOS_WIKITEXT, buffer=BUFFER), 33_278, 34_909_528 + 846_950, id="MoS + SNB, WikiText-2"),
         pytest.param(SMALL, 10_000, 2_653_200, id="2 x 200"),
+        pytest.param(recipes.load("ptb-awd-lstm-snb").model, 10_000, 24_542_800, id="AWD-LSTM + SNB, PTB"),
     ],
 )
 def test_published_counts(config: ModelConfig, types: int, count: int) -> None:
