@@ -5,11 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-<<<<<<< HEAD
-from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, SpanBufferConfig
-=======
-from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, recipes
->>>>>>> grid
+from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, SpanBufferConfig, recipes
 from backstory.models import build_model, count_parameters
 
 AWD_LSTM = ModelConfig(EmbeddingConfig(400), LSTMConfig(layers=3, hidden=1150))
