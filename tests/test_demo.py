@@ -5,8 +5,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())["figures"]
+
+
+def gain(examined: dict[str, Any], short: int, long: int) -> float:
+    """Nats that a longer context gains on a shorter one."""
+    nats = {c["context"]: c["nats"] for c in examined["conditions"]}
+    return nats[short] - nats[long]
 
 
 @pytest.mark.full
@@ -15,11 +26,20 @@ def test_demo_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "backstory", "demo"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "demo"
-    read = json.loads((run / "evaluate-test" / "result.json").read_text())["figures"]
-    assert read["audit"]["passed"] and read["perplexity"] < 100
-    examined = json.loads((run / "examine-truncate-valid" / "result.json").read_text())["figures"]
-    assert examined["conditions"][0]["low"] > 0  # five tokens of context are too few, beyond doubt
+    lstm, buffer, cache = (
+        [figures(folder / f"{verb}{reader}") for verb in ("evaluate-test", "examine-truncate-valid")]
+        for folder, reader in ((run, ""), (run.with_name("demo-buffer"), ""), (run, "-cache"))
+    )
+    for read, examined in (lstm, buffer, cache):
+        assert read["audit"]["passed"]
+        assert examined["conditions"][0]["low"] > 0  # five tokens of context are too few, beyond doubt
+    assert lstm[0]["perplexity"] < 75
+    for read, examined in (buffer, cache):  # both memories gain, and most of it from words that an LSTM has forgotten
+        assert read["perplexity"] < lstm[0]["perplexity"] - 5
+        assert gain(examined, 20, 1000) > gain(lstm[1], 20, 1000)
+    assert gain(cache[1], 100, 1000) > 0.02
     sample = json.loads((run / "sample" / "result.json").read_text())["figures"]
     assert sample["prompt"] + sample["text"] in done.stdout
-    assert all(part in (run / "report.html").read_text() for part in ("<svg", "Sample text", "Word by word"))
+    page = (run / "report.html").read_text()
+    assert all(part in page for part in ("<svg", "demo, cache", "demo-buffer", "Sample text", "Word by word"))
     print(f"demo: {time.monotonic() - began:.0f} s")

@@ -2,16 +2,20 @@
 
 import dataclasses
 import importlib.util
+import json
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from backstory.cli import demo, main
+from backstory.cli import demo, main, train
 from backstory.config import RunConfig, recipes
+from backstory.training.run_folder import Mode
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -71,6 +75,34 @@ def test_the_commands_and_the_python_run(home: Path, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert "True" in printed and "word" in printed
     assert {"demo", "demo-buffer", "ptb-small", "mine"} == {p.name for p in (home / "runs").iterdir()}
+
+
+def test_a_demo_goes_on_from_either_training(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, calls = train.run_training, []
+
+    def stopped(config: RunConfig, out: Path, mode: Mode, *rest: Any, **others: Any) -> int:
+        calls.append((out.name, mode))
+        return 130 if out.name == at else whole(config, out, mode, *rest, **others)
+
+    monkeypatch.setattr(train, "run_training", stopped)
+    at = "demo-buffer"
+    assert main.main(["demo"]) == 130
+    assert calls == [("demo", "new"), ("demo-buffer", "new")]
+    # The second training had not begun, so that going on begins it, with the weights of the first.
+    at, before = "", calls.copy()
+    assert main.main(["demo", "--resume"]) == 0
+    assert calls[len(before) :] == [("demo", "resume"), ("demo-buffer", "overwrite")]
+    begun = json.loads((home / "runs" / "demo-buffer" / "result.json").read_text())["provenance"]["begun_with"]
+    assert begun["run"] == "demo"
+    assert main.main(["demo", "--resume"]) == 0
+    assert calls[-2:] == [("demo", "resume"), ("demo-buffer", "resume")]
+    # Anything in the way of the second is told of before the first is trained.
+    shutil.rmtree(home / "runs" / "demo")
+    capsys.readouterr()
+    assert main.main(["demo"]) == 2 and "demo-buffer is not empty" in capsys.readouterr().err
+    assert not (home / "runs" / "demo").exists()
 
 
 def test_the_install_commands_name_what_is_there() -> None:

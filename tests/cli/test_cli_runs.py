@@ -176,6 +176,11 @@ def test_examine_prints_what_it_writes(command: Command, run_copy: Path) -> None
     assert lines[0].startswith("run, valid split, 30 targets; with all context perplexity ")
     assert [line.split()[0] for line in lines[2:-1]] == ["5", "10", "20"]
     assert lines[-1] == f"  effective context: {effective_context(figures)}, within 1% of perplexity"
+    shown = command("examine", "run", *small, "--reader", "cache")
+    assert shown.out.startswith("run, valid split, cache reader, 30 targets; with all context perplexity ")
+    remembered = written(run_copy / "examine-truncate-valid-cache")["figures"]
+    assert [layer["name"] for layer in remembered["readers"]] == ["static", "cache"]
+    assert remembered["baseline"] != figures["baseline"]
 
 
 def test_an_audit_is_told_check_by_check(command: Command, run_copy: Path) -> None:

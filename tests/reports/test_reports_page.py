@@ -179,6 +179,30 @@ def test_summaries_without_an_evaluation(run: Any, made: Any, kept: str, sentenc
     assert sentence in flat(Page(render([run(results=results, metrics="")])))
 
 
+def test_a_model_is_examined_beside_what_it_remembers_with_a_reader(run: Any, made: Any) -> None:
+    longer = {"context": 300, "low": 200, "high": 500, "threshold_percent": 1.0}
+    results = made.everything() | {
+        "evaluate-test-cache": made.result("evaluation", made.evaluation(60.0, reader="cache")),
+        "examine-truncate-valid-cache": made.result(
+            "examination", made.truncation(reader="cache", effective_context=longer)
+        ),
+    }
+    page = Page(render([run(results=results)]))
+    text = flat(page)
+    assert "with the cache reader at perplexity 60.0 per word over 20,123 words, audited; it uses about 300 tok" in text
+    assert "demo gains less than 1% from context beyond 150 tokens (95%: 100 to 200), and its" in text
+    assert "; demo, cache gains less than 1% from context beyond 300 tokens (95%: 200 to 500), and its" in text
+    # In one figure, with the model alone first.
+    assert [row[:2] for row in page.rows if row[0] in ("demo", "demo, cache") and "tokens (95" in row[1]] == [
+        ["demo", "150 tokens (95%: 100 to 200)"],
+        ["demo, cache", "300 tokens (95%: 200 to 500)"],
+    ]
+    # Without an evaluation by it, the cache's context is not said to be the model's.
+    for place, gone in (("b", "evaluate-test-cache"), ("c", "evaluate-test")):
+        del results[gone]
+        assert "it uses about 150 tokens" in flat(Page(render([run(place, results=results)])))
+
+
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [

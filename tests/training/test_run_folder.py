@@ -247,7 +247,10 @@ def test_overwriting_leaves_no_result_of_the_old_weights(
         (finished / name).mkdir()
         (finished / name / "result.json").write_text("{}")
         (finished / name / "notes.txt").write_text("notes")
+    (finished / "readers").mkdir()
+    (finished / "readers" / "cache.json").write_text("tuned for the old weights, and refused with others")
     quietly(tiny_config, finished, mode="overwrite")
+    assert not (finished / "readers").exists()
     assert [p.parent.name for p in finished.glob("*/notes.txt")] == ["of-my-own"]
     assert not list(finished.glob("*/result.json"))
 

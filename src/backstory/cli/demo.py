@@ -43,9 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     systems = (("LSTM", out, "static"), ("LSTM + span buffer", beside, "static"), ("LSTM + cache", out, "cache"))
     if (code := _train(console, given, beside)) != 0:
         return code
-    console.rule(
-        "[bold]3. read[/] the test split, every word scored, audited: without a memory, with each", align="left"
-    )
+    console.rule("[bold]3. read[/] the test split, audited: without a memory, and with two", align="left")
     with progress_bar("tuning the cache") as progress:
         tune_reader(out, parse_stack(CACHE), "valid", None, CACHE_GRID, progress)
     read = []

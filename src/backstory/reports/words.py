@@ -69,10 +69,11 @@ def summary(run: RunResults) -> str:
     if found := run.of_kind("reproduction"):
         return reproduced(found[0])
     truncations = [r for r in run.of_kind("examination") if r.figures["experiment"] == "truncate"]
-    context, told = "", headline(run)
+    context = ""
     if truncations:
         # The context that the sentence's own reader uses, where that was examined.
-        alike = [r for r in truncations if told and r.reader == told.reader]
+        told = headline(run)
+        alike = [r for r in truncations if r.reader == (told.reader if told else "static")]
         f = (alike or truncations)[-1].figures
         about = "" if f["effective_context"]["context"] is None else "about "
         words = effective_context(f)
