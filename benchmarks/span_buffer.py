@@ -13,6 +13,8 @@ from pathlib import Path
 from training import SIZES, Contenders, compare, ours, write
 
 SPAN = 8
+MOST = 20_000
+"""Words up to which sliding spans are measured, side by side: the states of 65,536 words alone take 2 GiB, a step of them 12."""
 
 
 def contenders(size: str, words: int, on: str, precision: str) -> Contenders:
@@ -23,8 +25,11 @@ def contenders(size: str, words: int, on: str, precision: str) -> Contenders:
     buffer = {
         "bilinear": SpanBufferConfig(size=words, span=SPAN, attention="bilinear"),
         "additive": SpanBufferConfig(size=words, span=SPAN, attention="additive"),
+        "bilinear, grid": SpanBufferConfig(size=words, span=SPAN, attention="bilinear", slots="grid"),
         "additive, grid": SpanBufferConfig(size=words, span=SPAN, attention="additive", slots="grid"),
     }
+    if words > MOST:
+        buffer = {name: config for name, config in buffer.items() if config.slots == "grid"}
     found: Contenders = {"one softmax": (ours, how), "control": (ours, (*how, SecondSoftmaxConfig()))}
     return found | {name: (ours, (*how, config)) for name, config in buffer.items()}
 
@@ -33,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--size", choices=SIZES, default="P")
-    parser.add_argument("--buffers", type=int, nargs="+", default=[256, 2048, 16384])
+    parser.add_argument("--buffers", type=int, nargs="+", default=[256, 2048, 16384, 65536])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--out", type=Path)
@@ -53,8 +58,8 @@ def main() -> None:
                 flush=True,
             )
         rows[str(words)] = found
-    if given.out:
-        write(given.out, "span-buffer", rows, given.device)
+        if given.out:
+            write(given.out, "span-buffer", rows, given.device)
 
 
 if __name__ == "__main__":

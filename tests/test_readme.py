@@ -74,7 +74,9 @@ def test_the_commands_and_the_python_run(home: Path, capsys: pytest.CaptureFixtu
         exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "True" in printed and "word" in printed
-    assert {"demo", "demo-buffer", "ptb-small", "mine"} == {p.name for p in (home / "runs").iterdir()}
+    assert {"demo", "demo-buffer", "ptb-small", "ptb-small-following", "mine"} == {
+        p.name for p in (home / "runs").iterdir()
+    }
 
 
 def test_a_demo_goes_on_from_either_training(
