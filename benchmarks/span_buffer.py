@@ -14,7 +14,7 @@ from training import SIZES, Contenders, compare, ours, write
 
 SPAN = 8
 MOST = 20_000
-"""Words up to which sliding spans are measured, side by side: the states of 65,536 words alone take 2 GiB, a step of them 12."""
+"""Words up to which sliding spans are measured: the states of 65,536 words alone take 2 GiB, and a step of them 12."""
 
 
 def contenders(size: str, words: int, on: str, precision: str) -> Contenders:

@@ -93,6 +93,30 @@ def speed(name: str) -> Table:
     return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
 
 
+def continued() -> Table:
+    """Validation perplexity of a trained ptb-small after one epoch more, with and without second predictions; one seed."""
+    names = {
+        "longer": "no second prediction",
+        "second-softmax": "second softmax (the control)",
+        "printed": "spans, as printed: T 100 and 0.1, reward 0.01",
+        "spans": "spans, T 1, bilinear, no reward",
+        "end-residual": "the same; states at span ends, added to the present one",
+        "words": "the same; every word a span, up to the present one",
+        "following": "the same; words, of which the following ones are attended to",
+    }
+    rows = []
+    for name, shown in names.items():
+        figures = result(f"ptb-continued-{name}").figures
+        policy = figures["curve"][-1].get("policy")
+        told = (f"{figures['valid_perplexity']:.2f}",)
+        if policy is not None:
+            parts = (policy[f"{part}_perplexity"] for part in ("p", "q", "oracle"))
+            told += (f"{policy['mean_lambda']:.3f}", *(f"{part:.2f}" for part in parts))
+        rows.append((shown, *told, *["–"] * (5 - len(told))))
+    heads = ("second prediction", "validation", "mean lambda", "p alone", "q alone", "oracle")
+    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), tuple(rows))
+
+
 def buffer_cost() -> Table:
     """A training step with a span buffer, as multiples of its control's."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-span-buffer.json").read_text())["rows"]
@@ -206,6 +230,14 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     },
     "docs/reliability.md": {"reliability": reliability},
     "docs/reproduce.md": reproduced(),
+    "docs/span-buffer.md": {
+        "span-buffer-cost": buffer_cost,
+        "ptb-continued": continued,
+        "recall": partial(reproduction, "recall"),
+        "recall-memory": partial(remembered, "recall"),
+        "recall-claims": partial(claims, "recall"),
+        "recall-parts": partial(parts, "recall"),
+    },
     "docs/dynamical.md": {
         "dynamical": partial(reproduction, "dynamical"),
         "dynamical-claims": partial(claims, "dynamical"),
