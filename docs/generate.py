@@ -236,7 +236,6 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "recall": partial(reproduction, "recall"),
         "recall-memory": partial(remembered, "recall"),
         "recall-claims": partial(claims, "recall"),
-        "recall-parts": partial(parts, "recall"),
     },
     "docs/dynamical.md": {
         "dynamical": partial(reproduction, "dynamical"),
