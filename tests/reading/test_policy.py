@@ -37,10 +37,10 @@ def naive(ids: np.ndarray) -> dict[str, float]:
         found["pou"] += share >= 0.5
         found["lambda"] += share
         found["reward"] += z if z >= 0 else 3 * z
-        found["wins"] += q > p
+        found["wins"] += q > p and to_q > -math.inf
         found["p"] -= math.log(p)
         found["q"] -= math.log(q)
-        found["oracle"] -= math.log(max(p, q))
+        found["oracle"] -= math.log(max(p, q) if to_q > -math.inf else p)
         for c, gate in gates.items():
             found[f"T{c}"] -= math.log(gate * q + (1 - gate) * p)
         for c in CONSTANTS:

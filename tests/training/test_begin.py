@@ -68,6 +68,19 @@ def test_one_that_was_killed_before_it_had_begun_does_not_go_on_without(
     quietly(tiny_config, tmp_path / "run", mode="overwrite", begin=base)
 
 
+def test_one_that_was_killed_after_its_first_save_still_tells(
+    tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(loop.Trainer, "train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            quietly(tiny_config, tmp_path / "run", begin=base)
+    resumed = quietly(tiny_config, tmp_path / "run", mode="resume")
+    quietly(tiny_config, tmp_path / "straight", begin=base)
+    assert resumed["provenance"]["begun_with"]["run"] == "base"
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
+
+
 def test_what_it_refuses(tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path) -> None:
     wide = with_model(tiny_config, core=LSTMConfig(layers=2, hidden=11))
     elsewhere = tiny_corpus(tmp_path / "other", lines=8)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from runs import checkpoints, outcome, with_model, with_training
 
-from backstory.config import LSTMConfig, MixtureConfig, RunConfig
+from backstory.config import LSTMConfig, MixtureConfig, RewardConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig
 from backstory.context import examine_run
 from backstory.reading import evaluate
 from backstory.storage.checkpoint import read_checkpoint
@@ -24,6 +24,16 @@ VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
     "adam, mixture": lambda c: with_model(
         with_training(c, optimizer="adam", learning_rate=0.01, averaging="none"), head=MixtureConfig(experts=3)
     ),
+    "span buffer": lambda c: with_model(
+        with_training(c, reward=RewardConfig(weight=0.01)), buffer=SpanBufferConfig(size=12, span=4)
+    ),
+    "span buffer, grid": lambda c: with_model(
+        c, buffer=SpanBufferConfig(size=12, span=4, slots="grid", attention="bilinear")
+    ),
+    "span buffer, following words": lambda c: with_model(
+        c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", attention="linear")
+    ),
+    "second softmax": lambda c: with_model(c, buffer=SecondSoftmaxConfig()),
     "adversarial, fine-tuned": lambda c: with_training(
         c,
         epochs=1,

@@ -143,7 +143,7 @@ def policy(figures: dict[str, Any]) -> list[str]:
         f"  gate        lambda {found['mean_lambda']:.3f} on average, 0.5 or more at {found['utilization']:.1%} of tokens; "
         f"q is better at {found['win_share']:.1%}",
         f"  parts       p alone {found['p_perplexity']:.2f}, q alone {found['q_perplexity']:.2f}, oracle "
-        f"{found['oracle_perplexity']:.2f}, constant lambda {found['best_constant_lambda']:g} "
+        f"{found['oracle_perplexity']:.2f}, best constant lambda here {found['best_constant_lambda']:g}: "
         f"{found['best_constant_perplexity']:.2f}",
         f"  temperature {by_temperature}",
     ]

@@ -130,7 +130,7 @@ class GateConfig:
     temperature: float = between(0.1, 0.0, above=True)
     """T in evaluation."""
     rate: float = between(1.0, 0.0)
-    """Learning rate of W_g, times the model's; 0: it stays as it was made, lambda near one half."""
+    """Learning rate of W_g, times the model's; 0: it stays as it was made, and lambda near one half at a T of 1 or more."""
     after: int = between(0, 0)
     """Epochs before W_g begins to learn."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from backstory.config import UserError
 from backstory.models import Prediction
 from backstory.reading import Reader
+from backstory.reading.foreign import ForeignBuffer
 
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""
@@ -47,6 +48,10 @@ class ReaderScorer:
             raise UserError(
                 f"the reader {reader.name} learns as it reads, and contexts are read side by side; examine with another, such "
                 "as static or cache"
+            )
+        if isinstance(reader, ForeignBuffer):
+            raise UserError(
+                "the reader foreign gives contexts each other's buffers; examine with another, such as static"
             )
         self.reader, self.memory = reader, memory
         self.device = next(reader.model.parameters()).device

@@ -2,7 +2,7 @@
 
 `p` is the head's prediction and `q` the second one, each by itself; the oracle takes for every token the better of them, which
 no gate can know: a lower bound, and never a result. Temperatures and constant lambdas are compared from the same two figures of
-a token, so all of it takes one reading.
+a token, so all of it takes one reading; what is best among them is so on the very text that was read, and no result either.
 """
 
 import math
@@ -22,7 +22,7 @@ EPSILON = 1e-10
 
 def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
     """r = f(min((q / (p + eps))^kappa, a) - b), f(z) = z, or beta z below 0 (eqs. 12 and 13); no gradient goes through it."""
-    ratio = log_q.detach() - torch.logaddexp(log_p.detach(), log_p.new_tensor(math.log(EPSILON)))
+    ratio = log_q.detach() - torch.logaddexp(log_p.detach(), torch.full_like(log_p, math.log(EPSILON)))
     # In logarithms, as q / p to the fifth overflows.
     z = (settings.power * ratio).clamp(max=math.log(settings.ceiling)).exp() - settings.baseline
     return torch.where(z < 0, settings.slope * z, z)
@@ -51,18 +51,18 @@ class PolicyWatch:
         with self.precision.context(log_prob.device):
             p, q = (part.log_prob(block.targets).double()[block.scored] for part in (blend.p, blend.q))
         logits = blend.gate_logits.double()[block.scored]
+        shut = torch.isneginf(logits[:, 0])  # where the buffer is empty there is no choice
         gate = torch.log_softmax(logits / blend.temperature, -1)
         found = {
             "pou": (gate[:, 0] >= math.log(0.5)).double(),
             "lambda": gate[:, 0].exp(),
             "reward": reward(p, q, self.settings),
-            "wins": (q > p).double(),
+            "wins": ((q > p) & ~shut).double(),
             "p": -p,
             "q": -q,
-            "oracle": -torch.maximum(p, q),
+            "oracle": -torch.where(shut, p, torch.maximum(p, q)),
         }
         found |= {f"temperature {t:g}": _blended(p, q, torch.log_softmax(logits / t, -1)) for t in TEMPERATURES}
-        shut = torch.isneginf(logits[:, 0])
         for share in CONSTANTS:
             constant = p.new_tensor([share, 1 - share]).log().repeat(len(p), 1)
             constant[shut] = p.new_tensor([-math.inf, 0.0])

@@ -153,10 +153,11 @@ def _run(
     origin = provenance(
         to_dict(trainer.config), device_name(device), precision.name, precision.reason, dataset.describe()
     )
-    if begun is not None:
-        origin[BEGUN] = begun
+    first = _begun(folder)
+    if begun is not None or BEGUN in first:
+        origin[BEGUN] = begun or first[BEGUN]
     if trainer.progress.step and not changed:
-        origin |= _begun(folder)
+        origin |= first
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     if trainer.progress.step:
         trainer.drop_other_best()

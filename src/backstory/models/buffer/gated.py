@@ -76,12 +76,14 @@ class Gated(nn.Module):
         assert p.activations is not None
         hidden, gate = p.activations.last_raw, self.config.gate
         found = self.second(hidden, tokens, embedding, state, foreign)
-        logits = self.policy(hidden)
+        with torch.autocast(
+            hidden.device.type, enabled=False
+        ):  # divided by a small temperature, a rounded logit is another
+            logits = self.policy(hidden.to(self.policy.weight.dtype))
         if found.there is not None:
             # Exactly nothing comes of a buffer that holds nothing.
-            logits = logits.masked_fill(
-                ~found.there[..., None] & logits.new_tensor([True, False], dtype=torch.bool), -torch.inf
-            )
+            to_q, to_p = logits.unbind(2)
+            logits = torch.stack([to_q.masked_fill(~found.there, -torch.inf), to_p], 2)
         vectors = locked_dropout(found.vectors, self.config.dropout, self.training)
         temperature = gate.training_temperature if self.training else gate.temperature
         attention = None if found.weights is None else found.weights.detach()
