@@ -19,7 +19,7 @@ LIBRARIES = 64 << 20
 
 MARGIN = 1.3
 """The share of what is free that an estimate must exceed for a refusal: what fits is never refused."""
-BUFFERS = 6
+BUFFERS = 4
 """How many times a training step holds the states that a span buffer reaches back to, or what is made of each."""
 SCORES = 4
 """How many numbers are held for a position and a word of the buffer (a span of it, where those are all it holds)."""
