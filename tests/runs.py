@@ -13,6 +13,13 @@ from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig
 from backstory.storage.checkpoint import read_checkpoint
 
 TIMINGS = ("seconds", "tokens_per_second")
+ADVERSARIAL = {
+    "adversarial": 0.005,
+    "finetune_adversarial": 0.028,
+    "embedding_noise": 0.15,
+    "finetune_embedding_noise": 0.0,
+}
+"""Settings of adversarial training that are others while fine-tuning."""
 
 
 def sentences(count: int, seed: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import checkpoints, contents, events, outcome, saved_progress, with_model, with_training
+from runs import ADVERSARIAL, checkpoints, contents, events, outcome, saved_progress, with_model, with_training
 
 from backstory.config import (
     GateConfig,
@@ -32,12 +32,6 @@ Change = Callable[[RunConfig], RunConfig]
 FRESH = TextConfig(
     "recall", recall=RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
 )
-ADVERSARIAL = {
-    "adversarial": 0.005,
-    "finetune_adversarial": 0.028,
-    "embedding_noise": 0.15,
-    "finetune_embedding_noise": 0.0,
-}
 VARIANTS: dict[str, Change] = {
     # A learning rate that is too high for the last epochs to be better, so that averaging is triggered.
     "sgd, averaging triggered": lambda c: with_training(c, epochs=5, learning_rate=40.0, trigger=1),

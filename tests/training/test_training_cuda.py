@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import checkpoints, outcome, with_model, with_training
+from runs import ADVERSARIAL, checkpoints, outcome, with_model, with_training
 
 from backstory.config import LSTMConfig, MixtureConfig, RewardConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig
 from backstory.context import examine_run
@@ -34,15 +34,7 @@ VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
         c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", attention="linear")
     ),
     "second softmax": lambda c: with_model(c, buffer=SecondSoftmaxConfig()),
-    "adversarial, fine-tuned": lambda c: with_training(
-        c,
-        epochs=1,
-        finetune_epochs=1,
-        adversarial=0.005,
-        finetune_adversarial=0.028,
-        embedding_noise=0.15,
-        finetune_embedding_noise=0.0,
-    ),
+    "adversarial, fine-tuned": lambda c: with_training(c, epochs=1, finetune_epochs=1, **ADVERSARIAL),
     # Units of the published sizes take other kernels than tiny ones.
     "wide": lambda c: with_model(c, core=LSTMConfig(layers=2, hidden=1152)),
 }

@@ -75,11 +75,11 @@ def main(arguments: Sequence[str]) -> int:
 def _train(console: Any, given: Arguments, beside: Path) -> int:
     """Train the LSTM, then the same with a buffer, which begins with its weights; the exit code."""
     from backstory.cli.train import run_training
-    from backstory.training.run_folder import Mode, check_folder
+    from backstory.training.run_folder import Mode, RunFolder, check_folder
 
     mode: Mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
     then = mode
-    if given.resume and not any((beside / "checkpoints").glob("last-*")):
+    if given.resume and not RunFolder(beside).resumable:
         then = "overwrite"  # the demo was stopped before there was anything of this run to go on from
     alone, buffered = recipes.load("demo"), recipes.load("demo-buffer")
     check_folder(beside, buffered, then)  # before minutes go into the first

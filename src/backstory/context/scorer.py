@@ -11,7 +11,6 @@ from torch import Tensor
 from backstory.config import UserError
 from backstory.models import Prediction
 from backstory.reading import Reader
-from backstory.reading.foreign import ForeignBuffer
 
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""
@@ -42,16 +41,18 @@ class ReaderScorer:
     def __init__(self, reader: Reader, memory: int = 1 << 30) -> None:
         """`memory` is the budget of a batch, in bytes. What the reader has read before is forgotten.
 
-        Raises UserError for a reader whose weights move: side by side, contexts would learn from each other.
+        Raises UserError for a reader whose weights move or whose rows depend on each other: side by side, contexts would learn
+        from one another.
         """
         if reader.capabilities.adapts_weights:
             raise UserError(
                 f"the reader {reader.name} learns as it reads, and contexts are read side by side; examine with another, such "
                 "as static or cache"
             )
-        if isinstance(reader, ForeignBuffer):
+        if not reader.capabilities.independent_rows:
             raise UserError(
-                "the reader foreign gives contexts each other's buffers; examine with another, such as static"
+                f"the reader {reader.name} reads rows that depend on each other, and contexts are read side by side; examine "
+                "with another, such as static or cache"
             )
         self.reader, self.memory = reader, memory
         self.device = next(reader.model.parameters()).device

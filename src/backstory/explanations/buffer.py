@@ -41,8 +41,7 @@ def check_buffer(opened: Opened) -> None:
 
 
 def _span_buffer(model: LanguageModel) -> SpanBuffer | None:
-    gated = model.gated if isinstance(model, ComposedModel) else None
-    return gated.second if gated is not None and isinstance(gated.second, SpanBuffer) else None
+    return model.span_buffer if isinstance(model, ComposedModel) else None
 
 
 def buffer(subject: Subject, progress: Progress) -> Explained:

@@ -45,9 +45,10 @@ class ComposedModel(LanguageModel):
         return self.embedding.weight.shape[0]
 
     @property
-    def remembers_spans(self) -> bool:
-        """Whether the second prediction is a span buffer's."""
-        return self.gated is not None and isinstance(self.gated.second, SpanBuffer)
+    def span_buffer(self) -> SpanBuffer | None:
+        """What makes the second prediction, where that is a span buffer."""
+        second = None if self.gated is None else self.gated.second
+        return second if isinstance(second, SpanBuffer) else None
 
     def start(self, batch_size: int) -> State:
         core = self.core.start(batch_size)

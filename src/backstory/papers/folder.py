@@ -7,7 +7,7 @@ from pathlib import Path
 
 from backstory.config import RunConfig, UserError, to_yaml
 from backstory.config.strict import from_file
-from backstory.models.loading import CHECKPOINTS, CONFIG
+from backstory.models.loading import CONFIG
 from backstory.papers.grid import Grid
 from backstory.papers.plan import Run
 from backstory.papers.preparations import preparation
@@ -106,7 +106,7 @@ class Folder:
         if not (place / CONFIG).is_file():
             return begin
         # One that was killed before its first checkpoint holds nothing of the run it begins with.
-        saved = not begin or any((place / CHECKPOINTS).glob("last-*"))
+        saved = not begin or RunFolder(place).resumable
         return ["--resume"] if saved else ["--overwrite", *begin]
 
     def results(self, run: Run) -> list[Result]:

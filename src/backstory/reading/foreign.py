@@ -1,5 +1,7 @@
 """A control of the span buffer: every row reads with another row's, so that nothing it gains is memory of its own text."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from backstory.config import UserError
@@ -17,12 +19,13 @@ class ForeignBuffer(StaticReader):
 
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
         """Raises UserError for a model that has no buffer."""
-        if not isinstance(model, ComposedModel) or not model.remembers_spans:
+        if not isinstance(model, ComposedModel) or model.span_buffer is None:
             raise UserError(
                 "the reader foreign is a control of a span buffer, and the model has none; train one with "
                 "--model.buffer.kind span-buffer"
             )
         super().__init__(model, precision)
+        self.capabilities = replace(self.capabilities, independent_rows=False)
 
     def start(self, batch_size: int) -> None:
         if batch_size < 2:

@@ -63,12 +63,13 @@ class PolicyWatch:
             "oracle": -torch.where(shut, p, torch.maximum(p, q)),
         }
         found |= {f"temperature {t:g}": _blended(p, q, torch.log_softmax(logits / t, -1)) for t in TEMPERATURES}
-        for share in CONSTANTS:
-            constant = p.new_tensor([share, 1 - share]).log().repeat(len(p), 1)
-            constant[shut] = p.new_tensor([-math.inf, 0.0])
-            found[f"constant {share:g}"] = _blended(p, q, constant)
-        for name, values in found.items():
-            self.sums[name] = self.sums.get(name, 0.0) + values.sum().item()
+        shares = torch.tensor(CONSTANTS, dtype=p.dtype, device=p.device)[:, None]
+        constant = torch.stack([shares.log(), (1 - shares).log()], -1)
+        blended = torch.where(shut, -p, _blended(p, q, constant))
+        found |= {f"constant {share:g}": values for share, values in zip(CONSTANTS, blended, strict=True)}
+        # All in one: on a GPU every number that is fetched by itself waits for the device.
+        for name, total in zip(found, torch.stack(list(found.values())).sum(1).tolist(), strict=True):
+            self.sums[name] = self.sums.get(name, 0.0) + total
         self.tokens += len(p)
 
     def saved(self) -> dict[str, Any]:
@@ -98,5 +99,5 @@ class PolicyWatch:
 
 
 def _blended(log_p: Tensor, log_q: Tensor, gates: Tensor) -> Tensor:
-    """-log of the blend (N,), with log lambda and log (1 - lambda) in gates (N, 2)."""
-    return -torch.logaddexp(gates[:, 1] + log_p, gates[:, 0] + log_q)
+    """-log of the blend (..., N), with log lambda and log (1 - lambda) in gates (..., N or 1, 2)."""
+    return -torch.logaddexp(gates[..., 1] + log_p, gates[..., 0] + log_q)

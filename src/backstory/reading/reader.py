@@ -24,6 +24,8 @@ class ReaderCapabilities:
     """Scores do not depend on how the text is cut into blocks."""
     adapts_weights: bool = False
     """Weights move while it reads (in a copy; the loaded model stays as it was)."""
+    independent_rows: bool = True
+    """A row's scores do not depend on the rows that are read beside it."""
 
 
 class Reader(ABC):

@@ -170,10 +170,7 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(EVALUATION, figures, "figures", source)
         if figures.get("audit") is not None:
             _match({"passed": _BOOLEAN}, figures["audit"], "figures.audit", source)
-        if figures.get("memory") is not None:
-            _match(MEMORY, figures["memory"], "figures.memory", source)
-            for index, curve in enumerate(figures["memory"]["curves"]):
-                _match(CURVE, curve, f"figures.memory.curves[{index}]", source)
+        _check_memory(figures.get("memory"), "figures.memory", source)
     if data["kind"] == "sample":
         _match(SAMPLE, figures, "figures", source)
     if data["kind"] == "explanation":
@@ -199,6 +196,14 @@ def check(data: dict[str, Any], source: str) -> None:
                 _match(shape, examined, f"figures.runs: examination {index}", source)
 
 
+def _check_memory(memory: Any, path: str, source: str) -> None:
+    """Check the memory of a reading, if it has one."""
+    if memory is not None:
+        _match(MEMORY, memory, path, source)
+        for index, curve in enumerate(memory["curves"]):
+            _match(CURVE, curve, f"{path}.curves[{index}]", source)
+
+
 def _check_gates(runs: list[dict[str, Any]], source: str) -> None:
     """Check the readings of a reproduction's runs, and the figures of the gates of those that have some."""
     for run in runs:
@@ -207,10 +212,7 @@ def _check_gates(runs: list[dict[str, Any]], source: str) -> None:
         for reading in readings:
             _match(READING, reading, "figures.runs: reading", source)
             _match(_NUMBER, reading.get("rows", 1), "figures.runs: reading.rows", source)
-            if reading.get("memory") is not None:
-                _match(MEMORY, reading["memory"], "figures.runs: reading.memory", source)
-                for curve in reading["memory"]["curves"]:
-                    _match(CURVE, curve, "figures.runs: reading.memory.curves", source)
+            _check_memory(reading.get("memory"), "figures.runs: reading.memory", source)
             if reading.get("policy") is not None:
                 _match(POLICY, reading["policy"], "figures.runs: reading.policy", source)
                 shown = {"0.1": _NUMBER, "1": _NUMBER}

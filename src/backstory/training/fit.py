@@ -195,10 +195,11 @@ def _written(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _begun(folder: RunFolder) -> dict[str, Any]:
-    """The command and the time that the run was begun with: a resumed one is made again by that command."""
+    """The command, the time and the run, if any, that it was begun with: a resumed one is made again by that command."""
     try:
         first = json.loads(folder.provenance.read_text(encoding="utf-8"))
-        return {key: first[key] for key in ("command", "started", BEGUN) if key in first or key != BEGUN}
+        told = {key: first[key] for key in ("command", "started")}
+        return told | {BEGUN: first[BEGUN]} if BEGUN in first else told
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

@@ -34,6 +34,11 @@ class RunFolder:
         return self.path / CHECKPOINTS
 
     @property
+    def resumable(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return any(self.checkpoints.glob("last-*"))
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+Parts = tuple[Tensor, Tensor]
+"""Vectors of spans, the older ones first."""
 
-def dot_scores(queries: Tensor, keys: Sequence[Tensor], places: Tensor | None) -> Tensor:
+
+def dot_scores(queries: Tensor, keys: Parts, places: Tensor | None) -> Tensor:
     """q_t . k_i of queries (B, T, D) and keys (B, N, D) in parts, for all (B, T, N), or those at places (T, m): (B, T, m).
 
     All products are made by one matrix product a part and the wanted ones picked out of it: more work than a loop over the
@@ -19,14 +21,13 @@ def dot_scores(queries: Tensor, keys: Sequence[Tensor], places: Tensor | None) -
     return products if places is None else products.gather(2, places.expand(len(products), *places.shape))
 
 
-def weighed(weights: Tensor, values: Sequence[Tensor], places: Tensor | None) -> Tensor:
+def weighed(weights: Tensor, values: Parts, places: Tensor | None) -> Tensor:
     """sum_i alpha_ti s_i of weights (B, T, m) and values (B, N, D) in parts, which are those at places (T, m): (B, T, D)."""
-    dtype, ends = values[0].dtype, list(accumulate(part.shape[1] for part in values))
-    spread = weights.to(dtype)
+    old, new = values
+    spread, cut = weights.to(old.dtype), old.shape[1]
     if places is not None:
-        spread = spread.new_zeros(*weights.shape[:2], ends[-1]).scatter(2, places.expand_as(weights), spread)
-    sums = [spread[:, :, end - part.shape[1] : end] @ part.to(dtype) for part, end in zip(values, ends, strict=True)]
-    return torch.stack(sums).sum(0)
+        spread = spread.new_zeros(*weights.shape[:2], cut + new.shape[1]).scatter(2, places.expand_as(weights), spread)
+    return spread[:, :, :cut] @ old + spread[:, :, cut:] @ new.to(old.dtype)
 
 
 def masked_softmax(scores: Tensor, there: Tensor) -> Tensor:

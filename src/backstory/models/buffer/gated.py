@@ -76,9 +76,8 @@ class Gated(nn.Module):
         assert p.activations is not None
         hidden, gate = p.activations.last_raw, self.config.gate
         found = self.second(hidden, tokens, embedding, state, foreign)
-        with torch.autocast(
-            hidden.device.type, enabled=False
-        ):  # divided by a small temperature, a rounded logit is another
+        # Not rounded: divided by a small temperature, a rounded logit is another.
+        with torch.autocast(hidden.device.type, enabled=False):
             logits = self.policy(hidden.to(self.policy.weight.dtype))
         if found.there is not None:
             # Exactly nothing comes of a buffer that holds nothing.

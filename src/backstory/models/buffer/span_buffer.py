@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import SpanBufferConfig, UserError
-from backstory.models.buffer.attention import additive_scores, dot_scores, masked_softmax, weighed
+from backstory.models.buffer.attention import Parts, additive_scores, dot_scores, masked_softmax, weighed
 from backstory.models.buffer.gated import Second, SecondVectors
 from backstory.models.precision import compute_dtype
 
@@ -55,10 +55,6 @@ class Spans:
     def reach(self) -> int:
         """States before the present one that spans are made of."""
         return (self.count - 1) * self.stride + max(self.back, self.length - 1) + self.lag
-
-
-Parts = tuple[Tensor, Tensor]
-"""Vectors of spans, the older ones first."""
 
 
 class Remembered(NamedTuple):
