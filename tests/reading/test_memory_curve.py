@@ -17,7 +17,8 @@ from rich.console import Console
 
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
-from backstory.reading.memory import FROM, MemoryCurve
+from backstory.reading.distances import FROM
+from backstory.reading.memory import MemoryCurve
 from backstory.reading.stream import blocks
 from backstory.text import Truth
 from backstory.training import train

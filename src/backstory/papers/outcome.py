@@ -103,6 +103,7 @@ def _reading(result: Result, grid: Grid) -> Record:
         "audited": audited,
         "policy": f.get("policy"),
         "memory": f.get("memory"),
+        "recency": f.get("recency"),
     }
 
 

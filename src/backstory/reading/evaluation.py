@@ -19,6 +19,7 @@ from backstory.reading.opening import Opened, Readers, open_run, open_text
 from backstory.reading.per_token import Each, check_per_token, per_token_file
 from backstory.reading.policy import PolicyWatch
 from backstory.reading.reader import StaticReader
+from backstory.reading.recency import Recency
 from backstory.reading.resuming import SAVE_EVERY, Legs, legs
 from backstory.reading.saved import read_by
 from backstory.reading.stream import Block, Reading, block_count, perplexity
@@ -102,8 +103,10 @@ def evaluate(
         memory = None if truth is None else MemoryCurve(truth, opened.reader.block)
         if memory is not None:
             parts.part("memory", memory)
+        recency = Recency(opened.split.ids, rows, opened.reader.block)
+        parts.part("recency", recency)
         with told or nullcontext() as each:
-            watches = [watch for watch in (each, policy, inner, memory, count) if watch is not None]
+            watches = [watch for watch in (each, policy, inner, memory, recency, count) if watch is not None]
             reading, audit = read_audited(opened, rows, places, watches, after is None, parts)
         nats = [*inner.nats(), reading.nats]
         if against:
@@ -126,6 +129,7 @@ def evaluate(
             **score(reading, opened.split, vocabulary),
             "policy": None if policy is None else policy.figures(),
             "memory": None if memory is None else memory.figures(),
+            "recency": recency.figures(),
             "audit": audit.as_dict(),
         }
         origin["seconds"] = round(reading.seconds, 1)

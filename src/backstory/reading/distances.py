@@ -1,0 +1,61 @@
+"""Sums of a reading's nats by a class of its tokens and by how many tokens ago what comes back in each was last seen."""
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from backstory.models import Prediction
+from backstory.reading.stream import Block
+
+FROM = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""The least distance of each bin, in tokens; the last has no end."""
+COLUMNS = len(FROM) + 1
+"""One for tokens in which nothing comes back, then one for each bin."""
+
+
+class NatsByDistance:
+    """Adds up, block by block, the nats of a reading of a whole text."""
+
+    def __init__(self, kind: np.ndarray, kinds: int, distance: np.ndarray, block: int) -> None:
+        """The class of every token of the text and its distance, 0 where nothing comes back, each (tokens,).
+
+        `block`: how many tokens of each row are read at once.
+        """
+        self.block, self.distance = block, distance
+        bins = np.searchsorted(FROM, distance, "right")
+        self.cells = (kind.astype(np.int64) * COLUMNS + bins).astype(np.int32)
+        self.sums = np.zeros(kinds * COLUMNS)
+
+    def __call__(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        rows, times = block.targets.shape
+        length = math.ceil(len(self.cells) / rows)
+        places = np.arange(rows)[:, None] * length + block.index * self.block + np.arange(times)
+        scored = block.scored.cpu().numpy()
+        nats = -log_prob.double().cpu().numpy()[scored]
+        self.sums += np.bincount(self.cells[places[scored]], nats, minlength=len(self.sums))
+
+    def saved(self) -> dict[str, Any]:
+        """What was added up so far."""
+        return {"sums": self.sums.tolist()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from there. Raises ValueError where it is of something else."""
+        sums = np.array(saved["sums"], np.float64)
+        if sums.shape != self.sums.shape:
+            raise ValueError("it has not as many sums")
+        self.sums = sums
+
+    def nats(self) -> np.ndarray:
+        """What was paid in all, (kinds, COLUMNS)."""
+        return self.sums.reshape(-1, COLUMNS)
+
+    def summed(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """Weights (tokens,) summed over the text, or how many tokens there are, (kinds, COLUMNS)."""
+        return np.bincount(self.cells, weights, self.sums.size).reshape(-1, COLUMNS)
+
+
+def ends(column: int) -> dict[str, int | None]:
+    """The least and the largest distance of a bin, by its column."""
+    return {"from": FROM[column - 1], "to": FROM[column] - 1 if column < len(FROM) else None}
