@@ -54,18 +54,22 @@ def probabilities(
                 found.append(p)
                 gates.append(torch.zeros((), dtype=p.dtype))
                 continue
-            weights = torch.softmax(torch.stack([score(model, config, h, s) for _, s in spans]), 0)
-            xi = torch.zeros_like(h)
-            for weight, (end, s) in zip(weights, spans, strict=True):
+            scores = torch.stack([score(model, config, h, s) for _, s in spans])
+            weights = torch.softmax(scores, 0)
+            places = [end + (config.values == "following") for end, _ in spans]
+            words = F.one_hot(tokens[memory, places], model.vocabulary_size).to(h.dtype)
+            if config.prediction == "pointer":
+                q = weights @ words
+            else:
+                values = torch.stack([s for _, s in spans])
                 if config.values != "spans":
-                    place = end + (config.values == "following")
-                    word = F.one_hot(tokens[memory, place], model.vocabulary_size).to(h.dtype)
-                    s = second.value.weight @ (word @ model.embedding.weight)
-                xi = xi + weight * s
-            if config.residual:
-                xi = xi + h
-            q = model.head(xi[None, None]).log_probs()[0, 0].exp()
-            to_q, to_p = (gated.policy.weight @ h / config.gate.temperature).exp()
+                    values = words @ model.embedding.weight @ second.value.weight.t()
+                xi = weights @ values + (h if config.residual else 0)
+                q = model.head(xi[None, None]).log_probs()[0, 0].exp()
+            to_q, to_p = gated.policy.weight @ h
+            if config.sentinel:
+                to_q = to_q + scores.exp().mean().log()
+            to_q, to_p = (torch.stack([to_q, to_p]) / config.gate.temperature).exp()
             gates.append(to_q / (to_q + to_p))
             found.append(gates[-1] * q + (1 - gates[-1]) * p)
     shape = len(tokens), tokens.shape[1]

@@ -27,6 +27,7 @@ from backstory.models import (
     build_model,
 )
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
+from backstory.models.pointer import Pointer
 from backstory.models.prediction import Tempered
 
 TYPES = 17
@@ -75,6 +76,9 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "span buffer, words": lambda: buffered(vectors="words", attention="linear"),
     "span buffer, longer than its segments": lambda: buffered(size=20, span=4, vectors="end", residual=True),
     "span buffer, what followed": lambda: buffered(values="following", attention="bilinear"),
+    "span buffer, pointer": lambda: buffered(
+        vectors="words", values="following", attention="bilinear", prediction="pointer", sentinel=True, dropout=0.0
+    ),
     "span buffer, last words": lambda: buffered(values="last-words", vectors="words", ends="present"),
     "span buffer, grid": lambda: buffered(slots="grid", span=3),
     "span buffer, grid, bilinear": lambda: buffered(slots="grid", attention="bilinear", vectors="minus-before"),
@@ -116,11 +120,19 @@ def blend(p: Prediction, q: Prediction, batch: int, time: int, temperature: floa
     return Blend(p.activations, p, q, leaf(batch, time, 2), temperature)
 
 
+def pointer(batch: int, time: int) -> Pointer:
+    """Two places for every word."""
+    order = torch.stack([torch.randperm(2 * TYPES) for _ in range(batch * time)]) % TYPES
+    weights = torch.softmax(leaf(batch, time, 2 * TYPES), 2)
+    return Pointer(activations(batch, time), weights, order.view(batch, time, -1), TYPES)
+
+
 PREDICTIONS: dict[str, Callable[[int, int], Prediction]] = {
     "softmax": softmax,
     "softmax, no bias": lambda b, t: Softmax(activations(b, t), leaf(b, t, 6), leaf(TYPES, 6), None),
     "softmax, no activations": lambda b, t: Softmax(None, leaf(b, t, 6), leaf(TYPES, 6), leaf(TYPES)),
     "mixture": mixture,
+    "pointer": pointer,
     "blend": lambda b, t: blend(softmax(b, t), mixture(b, t), b, t, temperature=0.7),
     "blend in a blend": lambda b, t: blend(blend(softmax(b, t), mixture(b, t), b, t), softmax(b, t), b, t),
     "tempered mixture": lambda b, t: mixture(b, t).tempered(1.5),

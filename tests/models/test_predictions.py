@@ -11,6 +11,7 @@ from torch import Tensor
 
 from backstory.models import Blend, Prediction
 from backstory.models import prediction as module
+from backstory.models.pointer import Pointer
 
 BATCH, TIME = 2, 5
 
@@ -156,3 +157,15 @@ def test_low_precision_gates_and_logits_are_summed_in_float32(targets: Tensor) -
     for prediction in (part, both):
         assert prediction.log_probs().dtype == prediction.log_prob(targets).dtype == torch.float32
         torch.testing.assert_close(prediction.log_probs().exp().sum(2), torch.ones(BATCH, TIME), rtol=0, atol=1e-5)
+
+
+def test_a_pointer_gives_nothing_to_a_word_that_it_has_nowhere_to_point_to() -> None:
+    weights = torch.softmax(leaf(1, 2, 3), 2)
+    words, targets = torch.tensor([[[0, 1, 0], [2, 2, 2]]]), torch.tensor([[3, 2]])
+    q = Pointer(None, weights, words, TYPES)
+    assert q.log_prob(targets)[0, 0] == -torch.inf and q.log_prob(targets)[0, 1] == 0
+    assert torch.equal(q.log_probs()[0, 1].exp(), torch.eye(TYPES, dtype=torch.float64)[2])
+    p, gates = softmax(1, 2), leaf(1, 2, 2)
+    for score in (lambda b: b.log_prob(targets), lambda b: b.log_probs()):
+        gradients = torch.autograd.grad(score(Blend(None, p, q, gates)).sum(), [gates, weights], retain_graph=True)
+        assert all(g.isfinite().all() and g.abs().max() > 0 for g in gradients)

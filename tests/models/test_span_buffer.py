@@ -28,7 +28,10 @@ def buffers(draw: st.DrawFn) -> dict[str, Any]:
     ends = draw(st.sampled_from(["previous", "present"]))
     values = ["spans", *(["last-words"] if slots == "sliding" else [])]
     values += ["following"] if slots == "sliding" and ends == "previous" else []
+    chosen_values = draw(st.sampled_from(values))
+    pointer = chosen_values != "spans" and draw(st.booleans())
     return {
+        "prediction": "pointer" if pointer else "softmax",
         "size": length * draw(st.integers(1, 5)),
         "span": length,
         "slots": slots,
@@ -36,8 +39,10 @@ def buffers(draw: st.DrawFn) -> dict[str, Any]:
         "ends": ends,
         "attention": draw(st.sampled_from(["additive", "linear", "bilinear"])),
         "attention_size": draw(st.sampled_from([None, 5])),
-        "values": draw(st.sampled_from(values)),
-        "residual": draw(st.booleans()),
+        "values": chosen_values,
+        "residual": not pointer and draw(st.booleans()),
+        "sentinel": draw(st.booleans()),
+        "dropout": 0.0 if pointer else 0.2,
     }
 
 

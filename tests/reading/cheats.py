@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from backstory.models import Blend, LanguageModel, Prediction, clone, map_state
+from backstory.models.pointer import Pointer
 from backstory.reading import StaticReader, evaluating
-from backstory.reading.cache import CacheDistribution, NeuralCache
+from backstory.reading.cache import NeuralCache
 
 
 @dataclass(frozen=True)
@@ -342,15 +343,17 @@ class ForksShareState(StaticReader):
 class RemembersTooSoon(NeuralCache):
     """Position t sees its own pair too, the word that comes next, wherever the block has it."""
 
-    def _cached(self, p: Prediction, tokens: Tensor) -> CacheDistribution:
+    def _cached(self, p: Prediction, tokens: Tensor) -> Pointer:
         q = super()._cached(p, tokens)
         following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
-        likest = torch.cat([q.log_weights, torch.zeros_like(q.log_weights[..., :1])], 2)
-        return replace(q, log_weights=likest.log_softmax(2), words=torch.cat([q.words, following[..., None]], 2))
+        weights = torch.cat([q.weights, torch.ones_like(q.weights[..., :1])], 2)
+        return replace(
+            q, weights=weights / weights.sum(2, keepdim=True), words=torch.cat([q.words, following[..., None]], 2)
+        )
 
 
 @dataclass(frozen=True)
-class GoldMass(CacheDistribution):
+class GoldMass(Pointer):
     """Scores the gold token by exp(theta h_i . h_t) itself, which no sum over the pairs has made a probability."""
 
     def log_prob(self, targets: Tensor) -> Tensor:
@@ -362,14 +365,14 @@ class ScoresOnlyTheGoldToken(NeuralCache):
 
     def predict(self, tokens: Tensor) -> Blend:
         blend = super().predict(tokens)
-        assert isinstance(blend.q, CacheDistribution)
+        assert isinstance(blend.q, Pointer)
         return replace(blend, q=GoldMass(**vars(blend.q)))
 
 
 class OneWindowForAllRows(NeuralCache):
     """Rows see the words of each other."""
 
-    def _cached(self, p: Prediction, tokens: Tensor) -> CacheDistribution:
+    def _cached(self, p: Prediction, tokens: Tensor) -> Pointer:
         q = super()._cached(p, tokens)
         return replace(q, words=q.words.roll(1, 0))
 

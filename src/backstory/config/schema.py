@@ -167,8 +167,14 @@ class SpanBufferConfig:
     """Rows of W_h and W_s; none: the size of h."""
     values: Literal["spans", "last-words", "following"] = "spans"
     """What is attended to: the spans, the vectors of their last words, or of the words that followed them."""
+    prediction: Literal["softmax", "pointer"] = "softmax"
+    """q is the head's softmax of what is attended to; or a word has the weight of the places where it is the value (a pointer,
+    for values that are words)."""
     residual: bool = False
     """The second prediction is of xi + h, not of xi alone."""
+    sentinel: bool = False
+    """The gate knows how well something was found: the logarithm of the mean of exp(scores) is added to the logit of lambda, so
+    that the other logit is the score of a sentinel, which is attended to where nothing is worth it."""
     dropout: float = probability(0.0)
     """Locked dropout on what the second prediction is of."""
     gate: GateConfig = field(default_factory=GateConfig)

@@ -1,5 +1,6 @@
 """Which words before it a span buffer attends to, what it expects, and whether it helps (figure 5 and table 4 of its paper)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -135,7 +136,11 @@ def _numbers(
     subject: Subject, nats: Mapping[str, np.ndarray], gates: Sequence[float], there: Sequence[bool]
 ) -> list[Numbers]:
     own = surprisal_layer(f"surprisal, {BUFFER}", nats[BUFFER], subject.vocabulary)
-    values = tuple(value if some else None for value, some in zip(own.values, there, strict=True))
+    # Nor is there a number for a word that a pointer has nowhere to point to.
+    values = tuple(
+        value if some and value is not None and math.isfinite(value) else None
+        for value, some in zip(own.values, there, strict=True)
+    )
     percent = tuple(100 * gate for gate in gates)
     note = "lambda: the share of the buffer in the mixture."
     return [

@@ -22,7 +22,8 @@ from backstory.explanations.passage_reading import (
 )
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.models import Prediction
-from backstory.reading.cache import CacheDistribution, NeuralCache
+from backstory.models.pointer import Pointer
+from backstory.reading.cache import NeuralCache
 from backstory.reading.tokens import TokenScores
 from backstory.reports.passage import Layer, Numbers
 
@@ -52,7 +53,7 @@ def cache(subject: Subject, progress: Progress) -> Explained:
 
     def at_word(named: Parts, time: int, place: int) -> None:
         q = named["cache"]
-        assert isinstance(q, CacheDistribution)
+        assert isinstance(q, Pointer)
         confidence.append(q.confidence()[0, time].item())
         links.append(links_of(q, time, place, words))
 
@@ -72,13 +73,13 @@ def cache(subject: Subject, progress: Progress) -> Explained:
     return Explained(figures, tuple(layers), note_on_words(subject.vocabulary, "links, confidence and candidates"))
 
 
-def links_of(q: CacheDistribution, time: int, place: int, words: Sequence[int]) -> dict[int, float]:
+def links_of(q: Pointer, time: int, place: int, words: Sequence[int]) -> dict[int, float]:
     """The cache's mass at a position of a block, summed by the word of the passage whose place it remembers.
 
     `place` is the position counted from the passage's first token, and words (tokens,) the number of each token's word. The
     last of the N remembered pairs is that of the token before; mass on what came before the passage is left out.
     """
-    weights = q.log_weights[0, time].exp().tolist()
+    weights = q.weights[0, time].tolist()
     oldest = place - len(weights)
     mass: dict[int, float] = {}
     for pair in range(max(0, -oldest), len(weights)):

@@ -7,7 +7,6 @@ h_t is what the head read, raw; w_i is the word that came after h_i.
 """
 
 import math
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,44 +16,9 @@ from torch import Tensor
 from backstory.config import validate
 from backstory.config.readers import CacheSettings
 from backstory.models import Blend, Prediction
+from backstory.models.pointer import Pointer
 from backstory.reading.pairs import Pairs
 from backstory.reading.reader import Reader
-
-
-@dataclass(frozen=True)
-class CacheDistribution(Prediction):
-    """The mass of remembered pairs, summed by word. Where nothing is remembered yet there is none: log 0 for every word."""
-
-    log_weights: Tensor
-    """(B, T, N): log of the softmax over the pairs in the window, oldest first; minus infinity where there is no pair."""
-    words: Tensor
-    """(B, T, N) int64: the word of each."""
-    types: int
-    """V"""
-
-    def log_prob(self, targets: Tensor) -> Tensor:
-        # Few pairs have the word that is asked for, and an exponential of minus infinity is slow.
-        places = (self.words == targets[..., None]).flatten().nonzero()[:, 0]
-        positions, found = places // self.words.shape[2], self.log_weights.flatten()[places]
-        largest = found.new_full((targets.numel(),), torch.finfo(found.dtype).min)
-        largest.scatter_reduce_(0, positions, found, "amax")
-        sums = _add_at(torch.zeros_like(largest), positions, (found - largest[positions]).exp())
-        return (largest + sums.log()).view(targets.shape)
-
-    def log_probs(self) -> Tensor:
-        rows, steps, _ = self.words.shape
-        table = self.log_weights.new_zeros(rows * steps * self.types)
-        position = torch.arange(rows * steps, device=table.device).view(rows, steps, 1)
-        _add_at(table, (position * self.types + self.words).flatten(), self.log_weights.exp().flatten())
-        return table.log_().view(rows, steps, self.types)
-
-    def select(self, rows: Tensor, times: Tensor) -> "CacheDistribution":
-        chosen = {name: getattr(self, name)[rows, times].unsqueeze(1) for name in ("log_weights", "words")}
-        return replace(self, activations=self._selected(rows, times), **chosen)
-
-    def confidence(self) -> Tensor:
-        """(B, T): the mass of the likeliest pair; 0 where nothing is remembered."""
-        return self.log_weights.amax(2).exp()
 
 
 class NeuralCache(Reader):
@@ -87,7 +51,7 @@ class NeuralCache(Reader):
         p = self.inner.predict(tokens)
         q = self._cached(p, tokens)
         weight = self.settings.weight
-        gates = q.log_weights.new_tensor([math.log(weight) if weight else -math.inf, math.log1p(-weight)])
+        gates = q.weights.new_tensor([math.log(weight) if weight else -math.inf, math.log1p(-weight)])
         gates = gates.repeat(*tokens.shape, 1)
         if self.settings.confidence:
             gates[..., 0].masked_fill_(q.confidence() < self.settings.confidence, -torch.inf)
@@ -95,14 +59,14 @@ class NeuralCache(Reader):
             gates[:, 0, 0] = -torch.inf
         return Blend(p.activations, p, q, gates)
 
-    def _cached(self, p: Prediction, tokens: Tensor) -> CacheDistribution:
+    def _cached(self, p: Prediction, tokens: Tensor) -> Pointer:
         hidden = head_input(p)
         vectors, known = self._pairs.offer(hidden, tokens)
         scores, words = in_window(hidden * self.settings.theta, vectors, known, self.settings.window)
-        log_weights = torch.log_softmax(scores, 2)
+        weights = torch.softmax(scores, 2)
         if not len(self._pairs):
-            log_weights[:, 0] = -torch.inf  # not nan: the first position of a text has nothing to remember
-        return CacheDistribution(p.activations, log_weights, words, self.model.vocabulary_size)
+            weights[:, 0] = 0.0  # not nan: the first position of a text has nothing to remember
+        return Pointer(p.activations, weights, words, self.model.vocabulary_size)
 
     def observe(self, targets: Tensor) -> None:
         self.inner.observe(targets)
@@ -140,10 +104,3 @@ def in_window(queries: Tensor, vectors: Tensor, words: Tensor, window: int) -> t
     rows, _, columns = products.shape
     band = products.as_strided((rows, steps, width), (steps * columns, columns + 1, 1))
     return band, words.unfold(1, width, 1)
-
-
-def _add_at(table: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """Add values (K,) to the table (M,) at places (K,); the same bits come out each time."""
-    if table.is_cuda:  # scatter_add_ adds in any order there; this one sorts first
-        return table.index_put_((places,), values, accumulate=True)
-    return table.scatter_add_(0, places, values)

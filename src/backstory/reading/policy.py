@@ -18,6 +18,8 @@ from backstory.reading.stream import Block, perplexity
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CONSTANTS = tuple(n / 50 for n in range(51))
 EPSILON = 1e-10
+LEAST = -80.0
+"""What log q counts for where it is less: a pointer gives nothing at all to a word that it has not seen."""
 
 
 def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
@@ -50,6 +52,7 @@ class PolicyWatch:
         blend = own_blend(prediction)
         with self.precision.context(log_prob.device):
             p, q = (part.log_prob(block.targets).double()[block.scored] for part in (blend.p, blend.q))
+        q = q.clamp(min=LEAST)
         logits = blend.gate_logits.double()[block.scored]
         shut = torch.isneginf(logits[:, 0])  # where the buffer is empty there is no choice
         gate = torch.log_softmax(logits / blend.temperature, -1)

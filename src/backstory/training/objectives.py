@@ -8,7 +8,7 @@ from torch import Tensor
 
 from backstory.config import RewardConfig, RunConfig, UserError
 from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
-from backstory.reading.policy import reward
+from backstory.reading.policy import LEAST, reward
 
 
 class Objective(Protocol):
@@ -95,7 +95,7 @@ class GatedLikelihood(Likelihood):
             held = torch.where(r < 0, log_lambda.clamp(min=self.reward.floor), log_lambda)
             held = held.masked_fill(torch.isneginf(log_lambda), 0.0)
             loss = loss - self.reward.weight * (r * held).mean()
-        told = {"nats": nats, "nats_p": -log_p.mean(), "nats_q": -log_q.mean()}
+        told = {"nats": nats, "nats_p": -log_p.mean(), "nats_q": -log_q.clamp(min=LEAST).mean()}
         told |= {"lambda": log_lambda.exp().mean(), "reward": r.mean()}
         return loss, {name: value.detach() for name, value in told.items()}
 

@@ -37,6 +37,14 @@ def masked_softmax(scores: Tensor, there: Tensor) -> Tensor:
     return torch.softmax(masked, 2) * there
 
 
+def log_mean_exp(scores: Tensor, there: Tensor) -> Tensor:
+    """log of the mean of exp(score) over the spans that are there (B, T); 0 where none is. In at least float32."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    masked = scores.to(wide).masked_fill(~there, torch.finfo(wide).min)
+    found = torch.logsumexp(masked, 2) - there.sum(2).clamp(min=1).to(wide).log()
+    return found.masked_fill(~there.any(2), 0.0)
+
+
 def additive_scores(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence[int], width: int) -> Tensor:
     """v . tanh(q_t + k) for every query (B, T, A) and span j: (B, T, m), in at least float32.
 

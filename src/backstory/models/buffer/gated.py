@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from backstory.config import SecondSoftmaxConfig, SpanBufferConfig
 from backstory.models.dropout import locked_dropout
 from backstory.models.heads import Head
+from backstory.models.pointer import Pointer
 from backstory.models.prediction import Blend, Prediction
 from backstory.models.state import State
 
@@ -23,13 +24,17 @@ class GatedState(NamedTuple):
 class SecondVectors(NamedTuple):
     """What the second prediction is of, at B x T positions."""
 
-    vectors: Tensor
-    """(B, T, D), for the head."""
+    vectors: Tensor | None
+    """(B, T, D), for the head; or none: q points to words."""
     there: Tensor | None
     """(B, T) bool: where there is anything to predict from; none: everywhere."""
     weights: Tensor | None
     """(B, T, N): the attention, in the order that `SpanBuffer.covered` tells; none where there is none."""
     state: State
+    words: Tensor | None = None
+    """(B, T, N) int64: the words to point to."""
+    evidence: Tensor | None = None
+    """(B, T): what is added to the logit of lambda."""
 
 
 class Second(nn.Module, ABC):
@@ -79,11 +84,19 @@ class Gated(nn.Module):
         # Not rounded: divided by a small temperature, a rounded logit is another.
         with torch.autocast(hidden.device.type, enabled=False):
             logits = self.policy(hidden.to(self.policy.weight.dtype))
+        to_q, to_p = logits.unbind(2)
+        if found.evidence is not None:
+            to_q = to_q + found.evidence
         if found.there is not None:
-            # Exactly nothing comes of a buffer that holds nothing.
-            to_q, to_p = logits.unbind(2)
-            logits = torch.stack([to_q.masked_fill(~found.there, -torch.inf), to_p], 2)
-        vectors = locked_dropout(found.vectors, self.config.dropout, self.training)
+            to_q = to_q.masked_fill(~found.there, -torch.inf)  # exactly nothing comes of a buffer that holds nothing
+        logits = torch.stack([to_q, to_p], 2)
         temperature = gate.training_temperature if self.training else gate.temperature
         attention = None if found.weights is None else found.weights.detach()
-        return Blend(p.activations, p, head(vectors), logits, temperature, attention), found.state
+        q = self._second(found, head, embedding)
+        return Blend(p.activations, p, q, logits, temperature, attention), found.state
+
+    def _second(self, found: SecondVectors, head: Head, embedding: Tensor) -> Prediction:
+        if found.vectors is not None:
+            return head(locked_dropout(found.vectors, self.config.dropout, self.training))
+        assert found.weights is not None and found.words is not None
+        return Pointer(None, found.weights, found.words, len(embedding))

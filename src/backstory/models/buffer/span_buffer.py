@@ -12,7 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import SpanBufferConfig, UserError
-from backstory.models.buffer.attention import Parts, additive_scores, dot_scores, masked_softmax, weighed
+from backstory.models.buffer.attention import (
+    Parts,
+    additive_scores,
+    dot_scores,
+    log_mean_exp,
+    masked_softmax,
+    weighed,
+)
 from backstory.models.buffer.gated import Second, SecondVectors
 from backstory.models.precision import compute_dtype
 
@@ -68,6 +75,8 @@ class Remembered(NamedTuple):
     """(B, T, m) bool: which spans there are."""
     starts: range | None
     """Span j of position t is number starts[j] + t; none: all positions share all N."""
+    words: Tensor | None = None
+    """(B, N): the word of each, where words are what is pointed to."""
 
     def places(self) -> Tensor | None:
         """(T, m): the number of each span of each position."""
@@ -81,7 +90,8 @@ class Remembered(NamedTuple):
     def of_others(self) -> "Remembered":
         """Every row with the spans of the row before it."""
         keys, values = ((old.roll(1, 0), new.roll(1, 0)) for old, new in (self.keys, self.values))
-        return Remembered(keys, values, self.there.roll(1, 0), self.starts)
+        words = None if self.words is None else self.words.roll(1, 0)
+        return Remembered(keys, values, self.there.roll(1, 0), self.starts, words)
 
 
 class SlidingState(NamedTuple):
@@ -113,13 +123,18 @@ class SpanBuffer(Second):
         """`size` is D, of the states. Raises UserError for settings that do not go together."""
         super().__init__()
         self.config, self.spans, self.size = config, Spans.of(config), size
-        self.embeds_words = config.values != "spans"
+        self.keeps_words, self.points = config.values != "spans", config.prediction == "pointer"
+        if self.points and (not self.keeps_words or config.residual or config.dropout):
+            raise UserError(
+                "model.buffer.prediction pointer points to words, which are not summed or dropped; set model.buffer.values "
+                "following or last-words, no residual, and a dropout of 0"
+            )
         if config.values == "following" and config.ends == "present":
             raise UserError(
                 "model.buffer.values following needs the word after a span, which is not known of one that ends at the "
                 "present word; use model.buffer.ends previous"
             )
-        if config.slots == "grid" and (self.embeds_words or config.vectors == "words"):
+        if config.slots == "grid" and (self.keeps_words or config.vectors == "words"):
             raise UserError(
                 "model.buffer.slots grid keeps spans of words alone, no words; use sliding with vectors words and with values "
                 "other than spans"
@@ -132,7 +147,7 @@ class SpanBuffer(Second):
             self.v = nn.Parameter(torch.empty(inner).uniform_(-(inner**-0.5), inner**-0.5))
         if config.attention == "additive":
             self.query = nn.Linear(size, inner, bias=False)
-        if self.embeds_words:
+        if self.keeps_words and not self.points:
             self.value = nn.Linear(embedding_size, size, bias=False)
             if embedding_size == size:
                 nn.init.eye_(self.value.weight)  # the word itself, where the head is tied to the embedding
@@ -143,7 +158,7 @@ class SpanBuffer(Second):
         if self.config.slots == "grid":
             spans = zeros(batch_size, self.spans.count, self.size)
             return GridState(spans, zeros(batch_size, self.config.span, self.size), none)
-        words = zeros(batch_size, self.spans.reach if self.embeds_words else 0, dtype=torch.long)
+        words = zeros(batch_size, self.spans.reach if self.keeps_words else 0, dtype=torch.long)
         return SlidingState(zeros(batch_size, self.spans.reach, self.size), words, none)
 
     def covered(self, position: int, begun: int = 0) -> dict[int, tuple[int, int]]:
@@ -171,11 +186,16 @@ class SpanBuffer(Second):
             found, after = self._grid(own, state)
         if foreign:
             found = found.of_others()
-        weights = masked_softmax(self._scores(hidden, found), found.there)
-        xi = weighed(weights, found.values, found.places()).to(hidden.dtype)
+        scores, places = self._scores(hidden, found), found.places()
+        weights, some = masked_softmax(scores, found.there), found.there.any(2)
+        evidence = log_mean_exp(scores, found.there) if self.config.sentinel else None
+        if self.points:
+            assert found.words is not None and places is not None
+            return SecondVectors(None, some, weights, after, found.words[:, places], evidence)
+        xi = weighed(weights, found.values, places).to(hidden.dtype)
         if self.config.residual:
             xi = xi + hidden
-        return SecondVectors(xi, found.there.any(2), weights, after)
+        return SecondVectors(xi, some, weights, after, None, evidence)
 
     def _scores(self, hidden: Tensor, found: Remembered) -> Tensor:
         """gamma (B, T, m)."""
@@ -204,20 +224,21 @@ class SpanBuffer(Second):
         position = torch.arange(time, device=hidden.device)[:, None]
         needed = spans.lag + spans.length - 1 + spans.stride * torch.arange(spans.count, device=hidden.device)
         there = state.filled[:, None, None] + position >= needed
-        values, words = keys, state.words
-        if self.embeds_words:
+        values, words, pointed = keys, state.words, None
+        if self.keeps_words:
             words = torch.cat([state.words, tokens], 1)
-            values = self._words_of_spans(words[:, back:], embedding, reach - back)
+            pointed = self._words_of_spans(words[:, back:])
+            if not self.points:
+                vectors = self.value(F.embedding(pointed, embedding))
+                values = vectors[:, : reach - back], vectors[:, reach - back :]
             words = words[:, time:]
         states = torch.cat([state.states, hidden], 1)[:, time:]
         after = SlidingState(states, words, (state.filled + time).clamp(max=reach + 1))
-        return Remembered(keys, values, there, starts), after
+        return Remembered(keys, values, there, starts, pointed), after
 
-    def _words_of_spans(self, last: Tensor, embedding: Tensor, old: int) -> Parts:
-        """Vectors of the words that end the spans (B, N), or of those after them, of which the newest is not known."""
-        ahead = int(self.config.values == "following")
-        vectors = F.pad(self.value(F.embedding(last[:, ahead:], embedding)), (0, 0, 0, ahead))
-        return vectors[:, :old], vectors[:, old:]
+    def _words_of_spans(self, last: Tensor) -> Tensor:
+        """The words that end the spans (B, N), or those after them; the newest of these is not known, and never attended to."""
+        return F.pad(last[:, 1:], (0, 1)) if self.config.values == "following" else last
 
     def _grid(self, hidden: Tensor, state: GridState) -> tuple[Remembered, GridState]:
         spans, length, time = self.spans, self.config.span, hidden.shape[1]
