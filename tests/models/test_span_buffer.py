@@ -176,6 +176,8 @@ def test_a_foreign_buffer_is_another_rows() -> None:
         ({"size": 3, "span": 4}, "use 4"),
         ({"size": 4, "span": 1}, "no difference"),
         ({"size": 4, "span": 2, "values": "following", "ends": "present"}, "not known"),
+        ({"size": 4, "span": 2, "prediction": "pointer"}, "points to words"),
+        ({"size": 4, "span": 2, "values": "following", "prediction": "pointer", "residual": True}, "no residual"),
         ({"size": 4, "span": 2, "slots": "grid", "vectors": "words"}, "keeps spans of words alone"),
         ({"size": 4, "span": 2, "slots": "grid", "values": "last-words"}, "keeps spans of words alone"),
     ],

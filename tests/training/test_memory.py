@@ -25,6 +25,8 @@ TEXT = Text(types=10_000, tokens=929_589)
 
 NONE = {"kind": "none"}
 BUFFER = {"kind": "span-buffer", "size": 2048, "span": 8}
+POINTER = BUFFER | {"size": 8192, "vectors": "words", "values": "following", "attention": "bilinear"}
+POINTER |= {"prediction": "pointer", "sentinel": True}
 
 MEASURE = """
 import json, resource, sys
@@ -80,6 +82,7 @@ print(int(peak) * 1024 - before)
         ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, BUFFER),
         ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, BUFFER | {"slots": "grid"}),
         ("ptb-small", 20, 35, BFLOAT16, 0.0, BUFFER | {"size": 16384, "attention": "bilinear"}),
+        ("ptb-small", 20, 35, BFLOAT16, 0.0, POINTER),
     ],
 )
 def test_the_estimate_is_near_what_a_step_takes(

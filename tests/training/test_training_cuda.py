@@ -33,6 +33,9 @@ VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
     "span buffer, following words": lambda c: with_model(
         c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", attention="linear")
     ),
+    "pointer": lambda c: with_model(
+        c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", prediction="pointer", sentinel=True)
+    ),
     "second softmax": lambda c: with_model(c, buffer=SecondSoftmaxConfig()),
     "adversarial, fine-tuned": lambda c: with_training(c, epochs=1, finetune_epochs=1, **ADVERSARIAL),
     # Units of the published sizes take other kernels than tiny ones.

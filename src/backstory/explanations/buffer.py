@@ -174,8 +174,14 @@ def _note(config: SpanBufferConfig) -> str:
         of = "The weight of the state after each word"
     else:
         of = f"The weight of the span of {config.span} that each word is in, the whole of it"
-    following = " What the buffer expects of it is the word that follows." if config.values == "following" else ""
-    return f"{of}; weights add up to 1.{following}"
+    return f"{of}; weights add up to 1.{_of_values(config)}"
+
+
+def _of_values(config: SpanBufferConfig) -> str:
+    points = config.prediction == "pointer"
+    if config.values == "following":
+        return f" What the buffer {'points to' if points else 'expects of it'} is the word that follows."
+    return " What the buffer points to is the last of them." if points and config.vectors != "words" else ""
 
 
 def _about(subject: Subject, lead: int, all_of_it: bool) -> str:
