@@ -2,16 +2,14 @@
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
+from drawings import lines_of, texts
 
 from backstory.config import UserError
 from backstory.reports import memory, read, render, result_from
 from backstory.reports.groups import groups
-
-NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 def measured(made: Any, reader: str = "static", level: float = 2.0, **changes: Any) -> dict[str, Any]:
@@ -28,22 +26,6 @@ def three(run: Any, made: Any) -> Any:
         "evaluate-test-cache_theta_0.3": measured(made, "cache:theta=0.3", 0.5),
     }
     return read(run(results=results))
-
-
-def texts(svg: str) -> list[str]:
-    return ["".join(t.itertext()) for t in ET.fromstring(svg).iter(f"{NAMESPACE}text")]
-
-
-def lines_of(svg: str) -> list[list[tuple[float, float]]]:
-    """The points of each data line of a figure, by the colours of the lines."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for path in ET.fromstring(svg).iter(f"{NAMESPACE}path"):
-        style = path.get("style", "")
-        colour = re.search(r"stroke: ?(?:var\([^,]*, ?)?(#\w{6})", style)
-        points = [tuple(map(float, p)) for p in re.findall(r"[ML] ?(-?[\d.]+) (-?[\d.]+)", path.get("d", ""))]
-        if colour and len(points) == 3 and "fill: none" in style:
-            found.setdefault(colour[1].lower(), points)  # type: ignore[arg-type]
-    return list(found.values())
 
 
 def test_names_tell_readings_apart(three: Any, run: Any, made: Any) -> None:

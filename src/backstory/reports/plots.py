@@ -209,8 +209,9 @@ def _context_axes(axes: "Axes", figures: Sequence[Record]) -> None:
 def level(axes: "Axes", height: float, text: str, dash: object = (0, (4, 3))) -> None:
     """A thin line, dashed unless told otherwise, across the axes at what the others are compared with."""
     axes.axhline(height, color=svg.INK, linewidth=0.8, linestyle=dash, alpha=0.7)
+    # Untrusted words, as in `label`.
     axes.annotate(text, (0, height), xytext=(3, 2), xycoords=axes.get_yaxis_transform(),
-                  textcoords="offset points", va="bottom", fontsize=7.5)  # fmt: skip
+                  textcoords="offset points", va="bottom", fontsize=7.5, parse_math=False)  # fmt: skip
 
 
 def log_axis(axes: "Axes", across: str, up: str, steps: Sequence[int] = (1, 3)) -> None:
@@ -223,4 +224,4 @@ def log_axis(axes: "Axes", across: str, up: str, steps: Sequence[int] = (1, 3)) 
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     axes.set_xlabel(across)
-    axes.set_ylabel(up)
+    axes.set_ylabel(up, parse_math=False)

@@ -21,7 +21,7 @@ TICKS = (1, 3, 10, 30, 100, 300, *(10**power for power in range(3, 9)))
 
 def body(runs: Sequence[RunResults]) -> str:
     """Everything about recency in HTML; empty where no evaluation has measured it."""
-    parts, found = [], groups(runs, "recency", _tokens)
+    parts, found = [], grouped(runs)
     for number, group in enumerate(found, start=1):
         text = _text(group[0][1])
         heading = f"Nats by how many tokens ago the same one came last: {text}"
@@ -29,6 +29,11 @@ def body(runs: Sequence[RunResults]) -> str:
         parts.append(pieces.plot(curves(group, f"recency{number}")))
         parts.append(pieces.details(heading, pieces.table(beside(group), heading)))
     return "\n".join(part for part in parts if part)
+
+
+def grouped(runs: Sequence[RunResults]) -> list[list[Named]]:
+    """The evaluations that have recency, those of the same tokens in as many rows in one group, under names that differ."""
+    return groups(runs, "recency", _tokens)
 
 
 def _tokens(recency: Record) -> tuple[int, ...]:
@@ -79,7 +84,7 @@ def curves(group: Sequence[Named], prefix: str) -> Plot | None:
             if new is not None and abs(new) < LARGEST:
                 # Side by side: readers that lose the same share of their prediction pay the same for what is new.
                 beside_others = apart * 2 ** ((place + 0.5) / len(shown) - 0.5)
-                axes.plot([beside_others], [new], marker="D", markersize=4, **svg.series(place))
+                axes.plot([beside_others], [new], "D", markersize=4, color=svg.series(place)["color"])
         up = "nats"
         if base:
             level(axes, 0.0, svg.label(base[0]), "-")
@@ -103,9 +108,7 @@ def _points(recency: Record, base: Record | None) -> tuple[list[float], float | 
 def _caption(result: Result, base: Named | None) -> str:
     f, new = result.figures, result.figures["recency"]["new"]["tokens"]
     rows = "" if f.get("rows", 1) == 1 else f", each of {count(f['rows'])} rows for itself"
-    what = (
-        f"What is gained on {base[0]}, in nats per token (above 0: better)," if base else "What a token costs, in nats,"
-    )
+    what = f"Nats per token gained on {base[0]} (above 0: better)" if base else "Nats per token"
     return (
         f"{what}, by how many tokens ago the same one came last. New: one that had not come before "
         f"({formats.percent(100 * new / f['tokens'])} of {count(f['tokens'])} {plural(f['unit'], f['tokens'])}{rows})."
