@@ -136,6 +136,11 @@ def buffer_cost() -> Table:
     return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), rows)
 
 
+def grids() -> list[str]:
+    """The grids that have a result."""
+    return [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
+
+
 def reproduction(name: str) -> Table:
     """Published beside ours, system by system, from results/reproduce-NAME.json."""
     return reproductions.systems(result(f"reproduce-{name}"))
@@ -156,10 +161,15 @@ def remembered(name: str) -> Table:
     return reproductions.memories(result(f"reproduce-{name}"))
 
 
+def recent(name: str) -> Table:
+    """What a token costs by how long ago the same one came last, of the same file."""
+    return reproductions.recencies(result(f"reproduce-{name}"))
+
+
 def reproduced() -> dict[str, Callable[[], Table]]:
     """The tables of every grid that has a result: `NAME` and `NAME-claims`; `NAME-parts` where a model has two predictions,
     and `NAME-memory` where the exact cost of its text is known."""
-    names = [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
+    names = grids()
     tables: dict[str, Callable[[], Table]] = {name: partial(reproduction, name) for name in names}
     tables |= {f"{name}-claims": partial(claims, name) for name in names}
     tables |= {f"{name}-parts": partial(parts, name) for name in names if parts(name).rows}
@@ -246,10 +256,16 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
 }
 
 
+def offered() -> dict[str, Callable[[], Table]]:
+    """Tables that any document may have: `NAME-recency` of the grids whose results hold it."""
+    return {f"{name}-recency": partial(recent, name) for name in grids() if recent(name).rows}
+
+
 def filled(document: str) -> str:
     """A document's text with its tables made anew."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    for name, table in TABLES[document].items():
+    wanted = {name: table for name, table in offered().items() if f"<!-- table: {name} -->" in text}
+    for name, table in (TABLES[document] | wanted).items():
         text = fill(text, name, table())
     return text
 

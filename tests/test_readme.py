@@ -124,10 +124,37 @@ def test_links_point_to_files() -> None:
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 
-def test_tables_are_made_from_results() -> None:
+def generator() -> Any:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None and spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
+    return generate
+
+
+def test_tables_are_made_from_results() -> None:
+    generate = generator()
     for document in generate.TABLES:
         assert generate.filled(document) == (ROOT / document).read_text(encoding="utf-8"), "run python docs/generate.py"
+
+
+def test_any_document_may_have_the_recency_of_a_grid_that_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = json.loads((ROOT / "results" / "reproduce-recall.json").read_text(encoding="utf-8"))
+    (tmp_path / "reproduce-old.json").write_text(json.dumps(made), encoding="utf-8")
+    for run in made["figures"]["runs"]:
+        for reading in run["readings"]:
+            far = {"from": 1000, "to": None, "distance": 1234.5, "tokens": 7, "nats": 4.25}
+            reading["recency"] = {"new": {"tokens": 0, "nats": None}, "bins": [far]}
+    (tmp_path / "reproduce-told.json").write_text(json.dumps(made), encoding="utf-8")
+    places = "<!-- table: told-recency -->\n<!-- end -->\n<!-- table: old-recency -->\n<!-- end -->\n"
+    (tmp_path / "page.md").write_text(places, encoding="utf-8")
+    (tmp_path / "without.md").write_text("no table", encoding="utf-8")
+    generate = generator()
+    for name, value in (("ROOT", tmp_path), ("RESULTS", tmp_path), ("TABLES", {"page.md": {}, "without.md": {}})):
+        monkeypatch.setattr(generate, name, value)
+    page = generate.filled("page.md")
+    assert page.count("1,000 or more ago") == 1 and page.count("| 4.25 | – |") == len(made["figures"]["rows"])
+    assert page.endswith(places.partition("<!-- end -->")[2])
+    assert generate.filled("without.md") == "no table"

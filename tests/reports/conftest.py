@@ -74,6 +74,16 @@ def memory(level: float = 2.0, kinds: tuple[str, ...] = ("old entity", "asked va
     }  # fmt: skip
 
 
+def recency(gain: float = 0.0, new: float | None = 9.0) -> dict[str, Any]:
+    """What a token costs grows with the distance; `gain` is lower by so much near by, and by less farther away."""
+    spans = ((1, 4, 2.4, 3.0, 1.0), (20, 49, 33.0, 4.0, 0.5), (1000, None, 1400.0, 7.0, 0.25))
+    return {
+        "new": {"tokens": 2000 if new is not None else 0, "nats": new},
+        "bins": [{"from": low, "to": high, "distance": distance, "tokens": 1234, "nats": nats - share * gain}
+                 for low, high, distance, nats, share in spans],
+    }  # fmt: skip
+
+
 def truncation(**changes: Any) -> dict[str, Any]:
     effects = {5: 0.41, 20: 0.2, 100: 0.03, 150: 0.009, 1000: 0.0}
     conditions = [
@@ -192,6 +202,7 @@ def made() -> Any:
         training,
         evaluation,
         memory,
+        recency,
         truncation,
         explanation,
         comparison,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from backstory.reports import result_from, shapes
+from backstory.reports.recency import terminal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
 EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
@@ -36,6 +37,14 @@ def test_the_example_of_memory_curves_can_be_read() -> None:
     assert result_from(json.dumps(evaluation | {"figures": figures}), "results.md").figures["memory"] == memory
 
 
+def test_the_example_of_recency_can_be_read() -> None:
+    (recency,) = (example for example in EXAMPLES if "new" in example)
+    evaluation = next(e for e in EXAMPLES if e.get("kind") == "evaluation")
+    figures = evaluation["figures"] | {"recency": recency}
+    (line,) = terminal(result_from(json.dumps(evaluation | {"figures": figures}), "results.md").figures)
+    assert "2.44 for words seen 1–4 ago" in line
+
+
 def keys(shape: object) -> set[str]:
     if isinstance(shape, list):
         return keys(shape[0])
@@ -48,6 +57,7 @@ def test_every_required_field_is_described() -> None:
     kinds = (
         *(shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE, shapes.REPRODUCTION, shapes.CLAIM, shapes.COMPARISON),
         *(shapes.MEMORY, shapes.CURVE, shapes.READING, shapes.POLICY),
+        *(shapes.RECENCY, shapes.REPEATED),
     )
     required = set().union(*map(keys, (shapes.ENVELOPE, *kinds)))
     assert len(required) > 30 and required - named == set()

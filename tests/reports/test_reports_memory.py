@@ -2,15 +2,14 @@
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
+from drawings import lines_of, texts
 
 from backstory.config import UserError
 from backstory.reports import memory, read, render, result_from
-
-NAMESPACE = "{http://www.w3.org/2000/svg}"
+from backstory.reports.groups import groups
 
 
 def measured(made: Any, reader: str = "static", level: float = 2.0, **changes: Any) -> dict[str, Any]:
@@ -29,45 +28,29 @@ def three(run: Any, made: Any) -> Any:
     return read(run(results=results))
 
 
-def texts(svg: str) -> list[str]:
-    return ["".join(t.itertext()) for t in ET.fromstring(svg).iter(f"{NAMESPACE}text")]
-
-
-def lines_of(svg: str) -> list[list[tuple[float, float]]]:
-    """The points of each data line of a figure, by the colours of the lines."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for path in ET.fromstring(svg).iter(f"{NAMESPACE}path"):
-        style = path.get("style", "")
-        colour = re.search(r"stroke: ?(?:var\([^,]*, ?)?(#\w{6})", style)
-        points = [tuple(map(float, p)) for p in re.findall(r"[ML] ?(-?[\d.]+) (-?[\d.]+)", path.get("d", ""))]
-        if colour and len(points) == 3 and "fill: none" in style:
-            found.setdefault(colour[1].lower(), points)  # type: ignore[arg-type]
-    return list(found.values())
-
-
 def test_names_tell_readings_apart(three: Any, run: Any, made: Any) -> None:
-    alone = memory.groups([three])
+    alone = groups([three], "memory")
     assert [[name for name, _ in group] for group in alone] == [["static", "cache", "cache:theta=0.3"]]
     other = read(run("b", {"evaluate-test": measured(made, name="wide")}, name="wide"))
-    (both,) = memory.groups([three, other])
+    (both,) = groups([three, other], "memory")
     assert [name for name, _ in both] == ["demo, static", "demo, cache", "demo, cache:theta=0.3", "wide, static"]
     twice = {"evaluate-test": measured(made), "evaluate-test-rows10": measured(made)}
-    (same,) = memory.groups([read(run("c", twice))])
+    (same,) = groups([read(run("c", twice))], "memory")
     assert [name for name, _ in same] == ["evaluate-test", "evaluate-test-rows10"]
     plain = [read(run(f"{name}-run", {"evaluate-test": measured(made)}, name=name)) for name in ("x", "y")]
-    assert [name for name, _ in memory.groups(plain)[0]] == ["x", "y"]
+    assert [name for name, _ in groups(plain, "memory")[0]] == ["x", "y"]
 
 
 def test_readings_of_other_texts_stand_apart(three: Any, run: Any, made: Any) -> None:
     corpus = {"name": "recall", "fingerprint": "other", "types": 428, "provenance": "drawn"}
     other = read(run("b", {"evaluate-test": measured(made, corpus=corpus)}))
     without = read(run("c"))
-    assert [len(group) for group in memory.groups([three, other, without])] == [3, 1]
-    assert memory.groups([without]) == [] and memory.body([without]) == ""
+    assert [len(group) for group in groups([three, other, without], "memory")] == [3, 1]
+    assert groups([without], "memory") == [] and memory.body([without]) == ""
 
 
 def test_tables(three: Any) -> None:
-    (group,) = memory.groups([three])
+    (group,) = groups([three], "memory")
     table = memory.beside(group, "old entity")
     assert [c.heading for c in table.columns] == ["Tokens ago", "Over", "static", "cache", "cache:theta=0.3"]
     assert table.rows == (
@@ -91,13 +74,13 @@ def test_a_distance_that_only_some_texts_reach(run: Any, made: Any) -> None:
     results["evaluate-test-cache"]["figures"]["memory"]["curves"] = [
         {**curve, "bins": curve["bins"][:1]} for curve in made.memory()["curves"][:1]
     ]
-    (group,) = memory.groups([read(run(results=results))])
+    (group,) = groups([read(run(results=results))], "memory")
     assert [row[3] for row in memory.beside(group, "old entity").rows] == ["0.500", "–", "–"]
     assert [c.heading for c in memory.beside(group, "asked value").columns][2:] == ["static"]
 
 
 def test_the_curves_stand_where_they_belong(three: Any) -> None:
-    (group,) = memory.groups([three])
+    (group,) = groups([three], "memory")
     plot = memory.memory_curves(group, "old entity", "m")
     assert plot and "2.81 nats" in plot.caption and "old entity" in plot.title
     assert {"static", "cache", "cache:theta=0.3", "exact", "forgotten", "nats above exact"} <= set(texts(plot.svg))
@@ -117,7 +100,7 @@ def test_the_curves_stand_where_they_belong(three: Any) -> None:
 def test_what_broke_down_is_not_drawn(run: Any, made: Any) -> None:
     broken = measured(made)
     broken["figures"]["memory"]["curves"][0]["bins"][1]["excess"] = 1e300
-    (group,) = memory.groups([read(run(results={"evaluate-test": broken}))])
+    (group,) = groups([read(run(results={"evaluate-test": broken}))], "memory")
     plot = memory.memory_curves(group, "old entity", "m")
     assert plot and len(lines_of(plot.svg)) == 0
 
@@ -138,7 +121,7 @@ def test_hostile_names_are_text(run: Any, made: Any) -> None:
     runs = [run(f"{i}", {"evaluate-test": measured(made, "<b>")}, name=n) for i, n in enumerate((name, "b"))]
     html = render(runs)
     assert "<script>$" not in html and "<b>" not in html
-    (group,) = memory.groups([read(r) for r in runs])
+    (group,) = groups([read(r) for r in runs], "memory")
     plot = memory.memory_curves(group, "old entity", "m")
     assert plot and any(text.startswith("_<script>$\\fr") for text in texts(plot.svg))
 

@@ -6,7 +6,7 @@ import pytest
 
 from backstory.config import UserError
 from backstory.reports import Result, read, render, to_html
-from backstory.reports.reproductions import GATES, RULE, claims, gates, memories, systems
+from backstory.reports.reproductions import GATES, RULE, claims, gates, memories, recencies, systems
 from backstory.reports.words import summary
 
 
@@ -97,6 +97,12 @@ def gated(*policies: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
     return reproduction(rows=[row("snb", **r) for r in read], runs=runs, **changes)
 
 
+def recent(recency: dict[str, Any]) -> dict[str, Any]:
+    figures = gated(None)
+    figures["runs"][0]["readings"][1]["recency"] = recency
+    return figures
+
+
 def made_of(figures: dict[str, Any]) -> Result:
     return Result("reproduction", "mine", figures, {}, "result.json")
 
@@ -148,6 +154,29 @@ def test_the_page_has_memories(run: Any, made: Any) -> None:
     assert "1,000 or more ago" in render([folder])
 
 
+def test_recencies_have_means_over_the_seeds_that_have_them(made: Any) -> None:
+    figures = gated(None, None, None)
+    far = made.recency(1.0, None)
+    found = ({**far, "bins": far["bins"][1:]}, made.recency(0.5), None)  # the last of before there was recency
+    for run, recency in zip(figures["runs"], found, strict=True):
+        run["readings"][0]["recency"] = recency
+    table = recencies(made_of(figures))
+    assert [c.heading for c in table.columns][2:] == ["1–4 ago", "20–49 ago", "1,000 or more ago", "New", "Seeds"]
+    assert table.rows == (("snb", "test, foreign, 10 rows", "2.50", "3.62", "6.81", "9.00", "2"),)
+    figures["runs"][1]["readings"][0]["recency"] = far
+    assert recencies(made_of(figures)).rows[0][2:] == ("2.00", "3.50", "6.75", "–", "2")
+    assert recencies(made_result()).rows == ()
+
+
+def test_the_page_has_recencies(run: Any, made: Any) -> None:
+    for recency in (made.recency(), None):
+        figures = gated(None)
+        figures["runs"][0]["readings"][0]["recency"] = recency
+        result = made.result("reproduction", figures, name="mine")
+        page = render([run(f"r{recency is None}", {"": result}, config=None, metrics="")])
+        assert ("20–49 ago" in page) == (recency is not None)
+
+
 def test_the_page_has_all_of_it_and_says_what_failed(run: Any, made: Any) -> None:
     folder = run(
         "base-small", {"": made.result("reproduction", reproduction(), name="base-small")}, config=None, metrics=""
@@ -188,6 +217,7 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
         (gated(policy(mean_lambda=None)), "figures.runs: reading.policy.mean_lambda must be a number"),
         (gated(policy(temperatures={"1": 2.0})), r"reading.policy.temperatures.0.1 must be a number"),
         (gated(policy(temperatures=[])), r"reading.policy.temperatures must be an object"),
+        (recent({"new": {"tokens": 1}, "bins": 3}), "figures.runs: reading.recency.bins must be a list"),
         ({"core_hours": True}, "figures.core_hours must be a number"),
     ],
 )

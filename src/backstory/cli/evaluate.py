@@ -104,7 +104,7 @@ def _tokens(figures: dict[str, Any]) -> str:
 
 def describe(result: dict[str, Any]) -> str:
     """A result of `evaluate` in lines for a person."""
-    from backstory.reports.memory import terminal
+    from backstory.reports import memory, recency
     from backstory.reports.words import verdict
 
     figures = result["figures"]
@@ -128,7 +128,8 @@ def describe(result: dict[str, Any]) -> str:
             f"  audit       {verdict(figures['audit'])}",
             *gains(figures),
             *policy(figures),
-            *(terminal(figures) if figures["memory"] else []),
+            *recency.terminal(figures),
+            *(memory.terminal(figures) if figures["memory"] else []),
         ]
     )
 

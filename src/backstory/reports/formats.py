@@ -12,6 +12,11 @@ def count(value: float | None) -> str:
     return MISSING if value is None else f"{value:,.0f}" if math.isfinite(value) else "not finite"
 
 
+def span(low: int, high: int | None) -> str:
+    """A range of whole numbers, both ends included: `20–49`, `1,000 or more`."""
+    return f"{count(low)} or more" if high is None else f"{count(low)}–{count(high)}"
+
+
 def decimal(value: float | None, digits: int) -> str:
     """A number with a fixed number of decimals and thousands separated."""
     return MISSING if value is None else f"{value:,.{digits}f}" if math.isfinite(value) else "not finite"

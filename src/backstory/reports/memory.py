@@ -1,30 +1,22 @@
 """Memory curves: what readers pay above the exact cost of a text, by how long ago what comes back was last seen."""
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from backstory.reports import formats, pieces, svg
-from backstory.reports.formats import count, decimal
-from backstory.reports.plots import LARGEST, LINE, Plot, height_of, label
+from backstory.reports.formats import count, decimal, span
+from backstory.reports.groups import Named, groups, text_of
+from backstory.reports.plots import LARGEST, Plot, height_of, labels, level, log_axis
 from backstory.reports.results import Record, Result, RunResults
 from backstory.reports.tables import Table, columns, to_text
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Named = tuple[str, Result]
-"""A result under the name it has beside others."""
 
 
 def body(runs: Sequence[RunResults]) -> str:
     """Everything about memory in HTML; empty where no evaluation has measured it."""
-    parts, found = [], groups(runs)
+    parts, found = [], groups(runs, "memory")
     for number, group in enumerate(found, start=1):
         first = group[0][1]
-        text = f"{first.corpus.get('name', 'unnamed text')}, {first.figures['split']}"
+        text = text_of(first)
         parts.append(f"<h3>{escape(text)}</h3>" if len(found) > 1 else "")
         parts.append(f'<p class="note">{escape(text)}: {escape(formats.plain(first.corpus.get("provenance")))}</p>')
         for place, kind in enumerate(kinds(group), start=1):
@@ -36,35 +28,6 @@ def body(runs: Sequence[RunResults]) -> str:
             heading = f"Every cost: {name}, {result.figures['split']}"
             parts.append(pieces.details(heading, pieces.table(costs(result), heading)))
     return "\n".join(part for part in parts if part)
-
-
-def groups(runs: Sequence[RunResults]) -> list[list[Named]]:
-    """The evaluations that have memory curves, those of one text in one group, each under a name that tells it apart."""
-    found: dict[tuple[str, str], list[tuple[str, Result]]] = {}
-    for run in runs:
-        # The static reader first: the others are compared with it.
-        for result in sorted(run.of_kind("evaluation"), key=lambda r: (r.figures["reader"] != "static", _folder(r))):
-            if result.figures.get("memory"):
-                text = (formats.plain(result.corpus.get("fingerprint")), result.figures["split"])
-                found.setdefault(text, []).append((run.name, result))
-    return [_named(group) for group in found.values()]
-
-
-def _named(group: Sequence[tuple[str, Result]]) -> list[Named]:
-    """By readers, and by run where there are several; by their settings and by folder where that does not tell them apart."""
-    alone = len({run for run, _ in group}) == 1
-    static = {result.figures["reader"] for _, result in group} == {"static"}
-    names = [""] * len(group)
-    for say in (lambda r: re.sub(r":[^+]*", "", r.figures["reader"]), lambda r: r.figures["reader"], _folder):
-        times = Counter(names)
-        for i, (run, result) in enumerate(group):
-            if times[names[i]] > 1 or not names[i]:
-                names[i] = say(result) if alone else run if static and not names[i] else f"{run}, {say(result)}"
-    return [(name, result) for name, (_, result) in zip(names, group, strict=True)]
-
-
-def _folder(result: Result) -> str:
-    return result.source.removesuffix("/result.json")
 
 
 def kinds(group: Sequence[Named]) -> list[str]:
@@ -112,11 +75,6 @@ def _costs(cost: Record) -> tuple[str, ...]:
     return count(cost["tokens"]), *(decimal(cost[key], 3) for key in ("nats", "exact", "excess"))
 
 
-def span(low: int, high: int | None) -> str:
-    """A bin of distances: `20–49`, `1,000 or more`."""
-    return f"{count(low)} or more" if high is None else f"{count(low)}–{count(high)}"
-
-
 def terminal(figures: Record) -> list[str]:
     """The memory curves of an evaluation's figures in lines: the exact perplexity, then a row for each distance."""
     memory = figures["memory"]
@@ -156,26 +114,11 @@ def memory_curves(group: Sequence[Named], kind: str, prefix: str) -> Plot | None
             bins = [b for b in curve["bins"] if abs(b["excess"]) < LARGEST]
             axes.plot([b["distance"] for b in bins], [b["excess"] for b in bins], marker="o", markersize=3.2,
                       **svg.series(place))  # fmt: skip
-        _axes(axes, curves[0][1]["forgotten"])
-        for place, (name, _) in enumerate(curves):
-            label(axes, 0.97 - min(LINE, 1.0 / len(curves)) * place, place, svg.label(name, 18))
+        level(axes, 0.0, "exact", "-")
+        level(axes, curves[0][1]["forgotten"], "forgotten")
+        log_axis(axes, "tokens since it was last seen", "nats above exact")
+        labels(axes, [svg.label(name, 18) for name, _ in curves])
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
-
-
-def _axes(axes: "Axes", forgotten: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
-    for height, dash, text in ((0.0, "-", "exact"), (forgotten, (0, (4, 3)), "forgotten")):
-        axes.axhline(height, color=svg.INK, linewidth=0.8, linestyle=dash, alpha=0.7)
-        axes.annotate(text, (0, height), xytext=(3, 2), xycoords=axes.get_yaxis_transform(),
-                      textcoords="offset points", va="bottom", fontsize=7.5)  # fmt: skip
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("tokens since it was last seen")
-    axes.set_ylabel("nats above exact")
 
 
 def _curves(result: Result) -> list[Record]:

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.reports import comparison_html, memory, passage_html, pieces, provenance, reproductions, tables
+from backstory.reports import comparison_html, memory, passage_html, pieces, provenance, recency, reproductions, tables
 from backstory.reports.comparisons import compared
 from backstory.reports.formats import plain
 from backstory.reports.passage import from_json
@@ -43,6 +43,7 @@ def render(folders: Sequence[Path]) -> str:
         _learning,
         _context,
         _memory,
+        _recency,
         _comparisons,
         _samples,
         _passages,
@@ -188,6 +189,9 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             parts.append(pieces.table(gates, f"Gates of {run.name}"))
             parts.append(pieces.table(reproductions.memories(result), f"Nats above the exact cost, {run.name}"))
             parts.append(pieces.table(reproductions.claims(result), f"Claims of {run.name}"))
+            if (recencies := reproductions.recencies(result)).rows:
+                heading = f"Nats by how many tokens ago the same one came last: {run.name}"
+                parts.append(pieces.details(heading, pieces.table(recencies, heading)))
             rules = [reproductions.GATES if gates.rows else "", reproductions.RULE if f["claims"] else ""]
             notes = [f.get("note"), *rules, *f.get("papers", [])]
             parts += [f'<p class="note">{escape(note)}</p>' for note in notes if note]
@@ -244,6 +248,12 @@ def _memory(runs: Sequence[RunResults]) -> str:
     """What readers pay above the exact cost of texts whose source is known."""
     body = memory.body(runs)
     return pieces.section("Memory", body) if body else ""
+
+
+def _recency(runs: Sequence[RunResults]) -> str:
+    """Where readers gain on the static one, by how long ago a token came last."""
+    body = recency.body(runs)
+    return pieces.section("Recency", body) if body else ""
 
 
 def _samples(runs: Sequence[RunResults]) -> str:

@@ -64,7 +64,7 @@ def context_curves(examinations: Sequence[tuple[str, Result]], prefix: str = "co
             _context_mark(axes, result.figures, place, alone=len(examinations) == 1)
         _context_axes(axes, [result.figures for _, result in examinations])
         if len(examinations) > 1:
-            _name_contexts(axes, examinations)
+            labels(axes, [_context_label(name, result.figures) for name, result in examinations])
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
@@ -145,13 +145,10 @@ def _name_ends(axes: "Axes", runs: Sequence[RunResults]) -> None:
         label(axes, height, place, text)
 
 
-def _name_contexts(axes: "Axes", examinations: Sequence[tuple[str, Result]]) -> None:
-    """Write each curve's name and effective context in a column to the right: the curves themselves end together."""
-    gap = min(LINE, 1.0 / len(examinations))
-    for place, (name, result) in enumerate(examinations):
-        found, longest = result.figures["effective_context"]["context"], result.figures["maximum_context"]
-        context = f">{count(longest)}" if found is None else count(found)
-        label(axes, 0.97 - gap * place, place, f"{svg.label(name, 18)} {context}")
+def labels(axes: "Axes", texts: Sequence[str]) -> None:
+    """Label the lines in their order, in a column to the right: for curves that end together."""
+    for place, text in enumerate(texts):
+        label(axes, 0.97 - min(LINE, 1.0 / len(texts)) * place, place, text)
 
 
 def label(axes: "Axes", height: float, place: int, text: str) -> None:
@@ -197,19 +194,34 @@ def _context_mark(axes: "Axes", figures: Record, place: int, alone: bool) -> Non
                       xycoords=axes.get_xaxis_transform(), textcoords="offset points")  # fmt: skip
 
 
-def _context_axes(axes: "Axes", figures: Sequence[Record]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+def _context_label(name: str, figures: Record) -> str:
+    found, longest = figures["effective_context"]["context"], figures["maximum_context"]
+    return f"{svg.label(name, 18)} {f'>{count(longest)}' if found is None else count(found)}"
 
+
+def _context_axes(axes: "Axes", figures: Sequence[Record]) -> None:
     threshold = figures[0]["effective_context"]["threshold_percent"]
     axes.axhline(0, color=svg.INK, linewidth=0.6)
-    axes.axhline(math.log1p(threshold / 100), color=svg.INK, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.7)
+    level(axes, math.log1p(threshold / 100), f"{threshold:g}%")
+    log_axis(axes, "context (tokens)", "added loss (nats per token)", (1, 2, 5))
+
+
+def level(axes: "Axes", height: float, text: str, dash: object = (0, (4, 3))) -> None:
+    """A thin line, dashed unless told otherwise, across the axes at what the others are compared with."""
+    axes.axhline(height, color=svg.INK, linewidth=0.8, linestyle=dash, alpha=0.7)
+    # Untrusted words, as in `label`.
+    axes.annotate(text, (0, height), xytext=(3, 2), xycoords=axes.get_yaxis_transform(),
+                  textcoords="offset points", va="bottom", fontsize=7.5, parse_math=False)  # fmt: skip
+
+
+def log_axis(axes: "Axes", across: str, up: str, steps: Sequence[int] = (1, 3)) -> None:
+    """Whole numbers of tokens on a logarithmic axis, with ticks at these multiples of powers of ten, and the axes' labels."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
-    axes.annotate(f"{threshold:g}%", (0, math.log1p(threshold / 100)), xytext=(3, 2),
-                  xycoords=axes.get_yaxis_transform(), textcoords="offset points", va="bottom",
-                  fontsize=7.5)  # fmt: skip
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axes.set_xlabel("context (tokens)")
-    axes.set_ylabel("added loss (nats per token)")
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+    axes.set_xlabel(across)
+    axes.set_ylabel(up, parse_math=False)

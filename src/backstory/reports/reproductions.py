@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from backstory.reports import formats
-from backstory.reports.formats import MISSING, count
-from backstory.reports.memory import span
+from backstory.reports.formats import MISSING, count, span
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.reports.words import effective_context
@@ -59,18 +58,48 @@ def memories(result: Result) -> Table:
     """
     f = result.figures
     found = {(row["row"], _read(row)): curves for row in f["rows"] if (curves := _curves(f, row))}
-    bins = sorted(
-        {(b["from"], b["to"]) for curves in found.values() for c in curves for b in c["bins"]}, key=itemgetter(0)
-    )
+    bins = _bins(c for curves in found.values() for c in curves)
     rows = []
     for (system, read), curves in found.items():
         for kind in dict.fromkeys(c["kind"] for c in curves):
             alike = [c for c in curves if c["kind"] == kind]
-            each = [[b["excess"] for c in alike for b in c["bins"] if (b["from"], b["to"]) == place] for place in bins]
-            means = (formats.decimal(statistics.fmean(values), 2) if values else MISSING for values in each)
-            rows.append((system, read, kind, *means, formats.decimal(alike[0]["forgotten"], 2), count(len(alike))))
+            rows.append((system, read, kind, *_means(alike, bins, "excess"), formats.decimal(alike[0]["forgotten"], 2),
+                         count(len(alike))))  # fmt: skip
     heads = (f"{span(first, last)} ago#" for first, last in bins)
     return Table(columns("System", "Read", "What comes back", *heads, "All forgotten#", "Seeds#"), tuple(rows))
+
+
+def recencies(result: Result) -> Table:
+    """What is paid for a token, in nats, by how many tokens ago the same one came last: means over seeds."""
+    f = result.figures
+    found = {
+        (row["row"], _read(row)): told
+        for row in f["rows"]
+        if (told := [reading["recency"] for reading in _readings(f, row) if reading.get("recency")])
+    }
+    bins = _bins(recency for told in found.values() for recency in told)
+    rows = [
+        (*place, *_means(told, bins, "nats"), _mean(r["new"]["nats"] for r in told), count(len(told)))
+        for place, told in found.items()
+    ]
+    heads = (f"{span(first, last)} ago#" for first, last in bins)
+    return Table(columns("System", "Read", *heads, "New#", "Seeds#"), tuple(rows))
+
+
+def _bins(found: Iterable[Record]) -> list[tuple[int, int | None]]:
+    """The distances that any of these has, the nearest first."""
+    return sorted({(b["from"], b["to"]) for one in found for b in one["bins"]}, key=itemgetter(0))
+
+
+def _means(found: Sequence[Record], bins: Sequence[tuple[int, int | None]], key: str) -> list[str]:
+    """The mean cost at each distance, over those that reach so far."""
+    return [_mean(b[key] for one in found for b in one["bins"] if (b["from"], b["to"]) == place) for place in bins]
+
+
+def _mean(values: Iterable[float | None], digits: int = 2) -> str:
+    """The mean of those that are there."""
+    there = [value for value in values if value is not None]
+    return formats.decimal(statistics.fmean(there), digits) if there else MISSING
 
 
 def _curves(figures: Record, row: Record) -> list[Record]:
@@ -96,17 +125,13 @@ def _readings(figures: Record, row: Record) -> list[Record]:
 
 def _gate(found: Sequence[Record]) -> tuple[str, ...]:
     """Mean lambda, PoU and perplexities over the readings of the seeds."""
-
-    def mean(values: Iterable[float], digits: int = 2) -> str:
-        return formats.decimal(statistics.fmean(values), digits)
-
     parts = ("p_perplexity", "q_perplexity", "oracle_perplexity")
     return (
-        mean((policy["mean_lambda"] for policy in found), 3),
+        _mean((policy["mean_lambda"] for policy in found), 3),
         formats.percent(100 * statistics.fmean(policy["utilization"] for policy in found)),
-        *(mean(policy[part] for policy in found) for part in parts),
-        *(mean(policy["temperatures"][t] for policy in found) for t in ("0.1", "1")),
-        mean(policy["best_constant_perplexity"] for policy in found),
+        *(_mean(policy[part] for policy in found) for part in parts),
+        *(_mean(policy["temperatures"][t] for policy in found) for t in ("0.1", "1")),
+        _mean(policy["best_constant_perplexity"] for policy in found),
     )
 
 

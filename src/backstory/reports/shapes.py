@@ -48,11 +48,10 @@ MEMORY = {
     "kinds": [{"kind": _TEXT, **_COSTS}],
     "curves": _LIST,
 }
-CURVE = {
-    "kind": _TEXT,
-    "forgotten": _NUMBER,
-    "bins": [{"from": _NUMBER, "to": _NUMBER_OR_NULL, "distance": _NUMBER, **_COSTS}],
-}
+_BIN = {"from": _NUMBER, "to": _NUMBER_OR_NULL, "distance": _NUMBER}
+CURVE = {"kind": _TEXT, "forgotten": _NUMBER, "bins": [{**_BIN, **_COSTS}]}
+RECENCY = {"new": {"tokens": _NUMBER, "nats": _NUMBER_OR_NULL}, "bins": _LIST}
+REPEATED = {**_BIN, "tokens": _NUMBER, "nats": _NUMBER}
 _CONDITION = {key: _NUMBER for key in ("context", "nats", "perplexity", "effect", "low", "high", "effect_percent")}
 TRUNCATE = {
     "split": _TEXT,
@@ -171,6 +170,7 @@ def check(data: dict[str, Any], source: str) -> None:
         if figures.get("audit") is not None:
             _match({"passed": _BOOLEAN}, figures["audit"], "figures.audit", source)
         _check_memory(figures.get("memory"), "figures.memory", source)
+        _check_recency(figures.get("recency"), "figures.recency", source)
     if data["kind"] == "sample":
         _match(SAMPLE, figures, "figures", source)
     if data["kind"] == "explanation":
@@ -204,6 +204,14 @@ def _check_memory(memory: Any, path: str, source: str) -> None:
             _match(CURVE, curve, f"{path}.curves[{index}]", source)
 
 
+def _check_recency(recency: Any, path: str, source: str) -> None:
+    """Check the recency of a reading, if it has one."""
+    if recency is not None:
+        _match(RECENCY, recency, path, source)
+        for index, one in enumerate(recency["bins"]):
+            _match(REPEATED, one, f"{path}.bins[{index}]", source)
+
+
 def _check_gates(runs: list[dict[str, Any]], source: str) -> None:
     """Check the readings of a reproduction's runs, and the figures of the gates of those that have some."""
     for run in runs:
@@ -213,6 +221,7 @@ def _check_gates(runs: list[dict[str, Any]], source: str) -> None:
             _match(READING, reading, "figures.runs: reading", source)
             _match(_NUMBER, reading.get("rows", 1), "figures.runs: reading.rows", source)
             _check_memory(reading.get("memory"), "figures.runs: reading.memory", source)
+            _check_recency(reading.get("recency"), "figures.runs: reading.recency", source)
             if reading.get("policy") is not None:
                 _match(POLICY, reading["policy"], "figures.runs: reading.policy", source)
                 shown = {"0.1": _NUMBER, "1": _NUMBER}
