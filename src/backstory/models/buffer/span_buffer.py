@@ -142,6 +142,8 @@ class SpanBuffer(Second):
         inner = config.attention_size or size
         if config.attention == "bilinear":
             self.query = nn.Linear(size, size, bias=False)
+            if self.points:
+                nn.init.eye_(self.query.weight)  # a neural cache, of which learning makes more
         else:
             self.key = nn.Linear(size, inner, bias=False)
             self.v = nn.Parameter(torch.empty(inner).uniform_(-(inner**-0.5), inner**-0.5))
