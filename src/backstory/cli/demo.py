@@ -121,7 +121,7 @@ def _gains(results: Sequence[dict[str, Any]]) -> str:
     """What each memory gains on the same model without it, trained as long."""
     alone, cache, longer, buffer = (result["figures"]["perplexity"] for result in results)
     cached, buffered = (f"{100 * (ours / base - 1):+.1f}%" for ours, base in ((cache, alone), (buffer, longer)))
-    return f"  against the LSTM trained as long: {cached} with the cache, {buffered} with the buffer"
+    return f"  perplexity against the LSTM trained as long: {cached} with the cache, {buffered} with the buffer"
 
 
 def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
