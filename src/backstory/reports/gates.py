@@ -96,11 +96,11 @@ def shares(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
         )
         caption += f" After the best epoch {'; '.join(told)}."
     with svg.style():
-        from matplotlib.ticker import MaxNLocator, PercentFormatter
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
 
         figure = _panels(gated, SHARES, 1.0)
         figure.axes[0].yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        figure.axes[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        figure.axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
         figure.axes[0].set_ylim(
             0, 1.06 * max(0.01, *(e[key] for _, found in gated for e in found for key, _ in SHARES))
         )
