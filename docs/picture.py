@@ -1,4 +1,5 @@
-"""Make docs/report.png, two stretches of the report on some runs side by side: `python docs/picture.py RUN...`.
+"""Make the pictures of the docs that need no hand: `python docs/picture.py` makes docs/reward.png, the reward of a gate, and
+`python docs/picture.py RUN...` also docs/report.png, two stretches of the report on some runs side by side.
 
 Needs Chromium on the path, and what `pip install 'backstory[dev]'` brings. The runs should have been evaluated, examined and
 explained; the second stretch is the first text view of the page, with a word chosen.
@@ -9,17 +10,77 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import torch
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from backstory.reports import write
+from backstory.config import RewardConfig
+from backstory.reading.policy import reward
+from backstory.reports import svg, write
+from backstory.reports.plots import label
+from backstory.reports.theme import CSS
 
-OUT = Path(__file__).with_name("report.png")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+REPORT, REWARD = (Path(__file__).with_name(f"{name}.png") for name in ("report", "reward"))
 WIDTH, TALL = 880, 6000
 """Pixels of the window: so tall that nothing of the page is out of it."""
 WORD = 69
 """The word that is chosen."""
+PRINTED = RewardConfig()
+RATIOS = torch.linspace(0.0, 2.2, 441, dtype=torch.float64)
+"""q / p, as far as the picture shows it."""
+
+
+def reward_picture() -> Image.Image:
+    """Figure 3 of the paper: the intrinsic reward against the likelihood ratio, as printed and with other settings."""
+    with svg.style():
+        figure, axes = svg.blank(height=3.0)
+        lines = (
+            ("as printed", PRINTED),
+            ("β 1", RewardConfig(slope=1.0)),
+            ("β 1, κ 1", RewardConfig(slope=1.0, power=1.0)),
+        )
+        for place, (name, settings) in enumerate(lines):
+            axes.plot(RATIOS, rewarded(RATIOS, settings), zorder=4 - place, **svg.series(place))
+            label(axes, 0.55 - 0.08 * place, place, name)
+        axes.set_xlim(0, float(RATIOS[-1]))
+        axes.set_ylim(-3.6, 9.9)
+        axes.set_xlabel("likelihood ratio q / p")
+        axes.set_ylabel("reward r")
+        mark(axes)
+        drawn = svg.inline(figure, "reward", "Reward", "")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
+        page = browser.new_page(color_scheme="light", device_scale_factor=1.5)
+        page.set_content(f"<style>{CSS}</style><figure style='width: 34rem; margin: 0'>{drawn}</figure>")
+        made = Image.open(io.BytesIO(page.locator("figure").screenshot()))
+        browser.close()
+    return made
+
+
+def rewarded(ratios: torch.Tensor, settings: RewardConfig) -> torch.Tensor:
+    """The reward of training, at these ratios of likelihoods."""
+    return reward(torch.zeros_like(ratios), ratios.log(), settings)
+
+
+def mark(axes: "Axes") -> None:
+    """The points of the printed reward that matter: its floor, where it is 0, and where its ceiling begins."""
+    turn = PRINTED.ceiling ** (1 / PRINTED.power)
+    points = torch.tensor([0.0, 1.0, turn], dtype=torch.float64)
+    floor, none, ceiling = rewarded(points, PRINTED).tolist()
+    told = (
+        (0.0, floor, f"floor −βb = −{-floor:.0f}", (6, 6), "left"),
+        (1.0, none, "r = 0 at q = p", (-7, 8), "right"),
+        (turn, ceiling, f"ceiling a − b = {ceiling:.0f} from {turn:.2f} on", (-6, 6), "right"),
+    )
+    axes.axhline(0, color=svg.INK, linewidth=0.6)
+    for x, y, text, place, side in told:
+        axes.plot(x, y, "o", color=svg.series(0)["color"], markeredgecolor="none", zorder=5, clip_on=False)
+        axes.annotate(text, (x, y), xytext=place, textcoords="offset points", ha=side)
 
 
 def picture(runs: list[Path]) -> Image.Image:
@@ -47,8 +108,14 @@ def edge(page: Page, selector: str, side: str) -> int:
     return int(page.locator(selector).first.evaluate(f"e => e.getBoundingClientRect().{side}"))
 
 
-if __name__ == "__main__":
-    made = picture([Path(run) for run in sys.argv[1:]])
+def save(made: Image.Image, out: Path) -> None:
+    """Write a picture, and say how large it is."""
     # Few colours are used, so that a palette loses nothing one can see and halves the file.
-    made.quantize(256, dither=Image.Dither.NONE).save(OUT, optimize=True)
-    print(f"{OUT}, {OUT.stat().st_size / 1024:.0f} KiB")
+    made.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(out, optimize=True)
+    print(f"{out}, {out.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    save(reward_picture(), REWARD)
+    if sys.argv[1:]:
+        save(picture([Path(run) for run in sys.argv[1:]]), REPORT)

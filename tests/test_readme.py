@@ -74,12 +74,12 @@ def test_the_commands_and_the_python_run(home: Path, capsys: pytest.CaptureFixtu
         exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "True" in printed and "word" in printed
-    assert {"demo", "demo-buffer", "ptb-small", "ptb-small-following", "mine"} == {
+    assert {"demo", "demo-buffer", "demo-longer", "ptb-small", "ptb-small-following", "mine"} == {
         p.name for p in (home / "runs").iterdir()
     }
 
 
-def test_a_demo_goes_on_from_either_training(
+def test_a_demo_goes_on_from_any_training(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole, calls = train.run_training, []
@@ -93,18 +93,37 @@ def test_a_demo_goes_on_from_either_training(
     assert main.main(["demo"]) == 130
     assert calls == [("demo", "new"), ("demo-buffer", "new")]
     # The second training had not begun, so that going on begins it, with the weights of the first.
-    at, before = "", calls.copy()
+    at, before = "demo-longer", calls.copy()
+    assert main.main(["demo", "--resume"]) == 130
+    assert calls[len(before) :] == [("demo", "resume"), ("demo-buffer", "overwrite"), ("demo-longer", "overwrite")]
+    at = ""
     assert main.main(["demo", "--resume"]) == 0
-    assert calls[len(before) :] == [("demo", "resume"), ("demo-buffer", "overwrite")]
-    begun = json.loads((home / "runs" / "demo-buffer" / "result.json").read_text())["provenance"]["begun_with"]
-    assert begun["run"] == "demo"
+    assert calls[-3:] == [("demo", "resume"), ("demo-buffer", "resume"), ("demo-longer", "overwrite")]
     assert main.main(["demo", "--resume"]) == 0
-    assert calls[-2:] == [("demo", "resume"), ("demo-buffer", "resume")]
-    # Anything in the way of the second is told of before the first is trained.
-    shutil.rmtree(home / "runs" / "demo")
-    capsys.readouterr()
-    assert main.main(["demo"]) == 2 and "demo-buffer is not empty" in capsys.readouterr().err
-    assert not (home / "runs" / "demo").exists()
+    assert calls[-3:] == [("demo", "resume"), ("demo-buffer", "resume"), ("demo-longer", "resume")]
+    # The buffer's is the gain over what began alike and was trained alike without one.
+    further = [
+        json.loads((home / "runs" / f"demo-{name}" / "result.json").read_text()) for name in ("buffer", "longer")
+    ]
+    settings = [result["provenance"]["config"] for result in further]
+    assert [s["model"].pop("buffer")["kind"] for s in settings] == ["span-buffer", "none"] and settings[0] == settings[
+        1
+    ]
+    begun = [result["provenance"]["begun_with"] for result in further]
+    assert begun[0] == begun[1] and begun[0]["run"] == "demo"
+    with_it, without = (
+        json.loads((home / "runs" / f"demo-{name}" / "evaluate-test" / "result.json").read_text())["figures"][
+            "perplexity"
+        ]
+        for name in ("buffer", "longer")
+    )
+    assert f"{100 * (with_it / without - 1):+.1f}% with the buffer" in capsys.readouterr().out
+    # Anything in the way of the later ones is told of before the first is trained.
+    for name in ("demo-longer", "demo-buffer"):
+        shutil.rmtree(home / "runs" / "demo", ignore_errors=True)
+        assert main.main(["demo"]) == 2 and "is not empty" in capsys.readouterr().err
+        shutil.rmtree(home / "runs" / name)
+        assert not (home / "runs" / "demo").exists()
 
 
 def test_the_install_commands_name_what_is_there() -> None:

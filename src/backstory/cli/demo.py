@@ -1,14 +1,14 @@
 """`backstory demo`: a small language model with and without a memory, trained on the documentation of your own Python."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.config import UserError, recipes
+from backstory.config import NoBufferConfig, RunConfig, UserError, recipes
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Arguments:
     """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (about 5 minutes)."""
 
     out: Path = Path("runs/demo")
-    """The run's folder; the run with a buffer goes beside it, with -buffer after its name."""
+    """The run's folder; the runs that go on from it, with a buffer and without one, go beside it (-buffer, -longer)."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
     """Go on with a demo that was stopped."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -39,9 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.reports import write
 
     console, out = Console(), given.out
-    beside = out.with_name(f"{out.resolve().name}-buffer")
-    systems = (("LSTM", out, "static"), ("LSTM + span buffer", beside, "static"), ("LSTM + cache", out, "cache"))
-    if (code := _train(console, given, beside)) != 0:
+    buffered, longer = (out.with_name(f"{out.resolve().name}-{name}") for name in ("buffer", "longer"))
+    systems = (
+        ("LSTM", out, "static"),
+        ("LSTM + cache", out, "cache"),
+        ("LSTM, as long", longer, "static"),
+        ("LSTM + span buffer", buffered, "static"),
+    )
+    if (code := _train(console, given, buffered, longer)) != 0:
         return code
     console.rule("[bold]3. read[/] the test split, audited: without a memory, and with two", align="left")
     with progress_bar("tuning the cache") as progress:
@@ -51,6 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         with progress_bar(f"reading test, {name}") as progress:
             read.append(evaluate(folder, "test", reader=reader, progress=progress))
         print(_perplexity(name, read[-1]))
+    print(_gains(read))
     console.rule("[bold]4. examine[/] how much context each of them uses", align="left")
     examined = []
     for name, folder, reader in systems:
@@ -64,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     console.rule("[bold]6. report[/]", align="left")
     explain_run(out, place=Place(at=PASSAGE))
     page = out / "report.html"
-    write([out, beside], page)
+    write([out, longer, buffered], page)
     print(
         f"{page} shows it all; open it in a browser.\n\n"
         "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=out)
@@ -72,22 +78,33 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _train(console: Any, given: Arguments, beside: Path) -> int:
-    """Train the LSTM, then the same with a buffer, which begins with its weights; the exit code."""
+def _train(console: Any, given: Arguments, buffered: Path, longer: Path) -> int:
+    """Train the LSTM, then go on from its weights with a buffer and, as long, without one; the exit code."""
     from backstory.cli.train import run_training
     from backstory.training.run_folder import Mode, RunFolder, check_folder
 
     mode: Mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
-    then = mode
-    if given.resume and not RunFolder(beside).resumable:
-        then = "overwrite"  # the demo was stopped before there was anything of this run to go on from
-    alone, buffered = recipes.load("demo"), recipes.load("demo-buffer")
-    check_folder(beside, buffered, then)  # before minutes go into the first
+    alone, memory = recipes.load("demo"), recipes.load("demo-buffer")
+    # What a buffer gains is its gain over the same further epochs without one.
+    plain = replace(memory, model=replace(memory.model, buffer=NoBufferConfig()))
+    further: list[tuple[RunConfig, Path, Mode, str]] = []
+    for config, folder, what in (
+        (memory, buffered, "with a buffer of the last 512 words"),
+        (plain, longer, "without one for as long, to see what the buffer adds"),
+    ):
+        # A demo that was stopped before there was anything of this run to go on from begins it.
+        then: Mode = "overwrite" if given.resume and not RunFolder(folder).resumable else mode
+        check_folder(folder, config, then)  # before minutes go into the first
+        further.append((config, folder, then, what))
     console.rule("[bold]1. train[/] a language model on the documentation of your Python", align="left")
     if (code := run_training(alone, given.out, mode)) != 0:
         return code
-    console.rule("[bold]2. train[/] it on with a buffer of the last 512 words", align="left")
-    return run_training(buffered, beside, then, begin=None if then == "resume" else given.out)
+    console.rule("[bold]2. train[/] it on", align="left")
+    for config, folder, then, what in further:
+        print(f"{what}:")
+        if (code := run_training(config, folder, then, begin=None if then == "resume" else given.out)) != 0:
+            return code
+    return 0
 
 
 def _perplexity(name: str, result: dict[str, Any]) -> str:
@@ -98,6 +115,13 @@ def _perplexity(name: str, result: dict[str, Any]) -> str:
         f"  {name:<18}  perplexity {figures['perplexity']:.2f} per {figures['unit']} over {figures['tokens']:,}, "
         f"audit {verdict(figures['audit'])}"
     )
+
+
+def _gains(results: Sequence[dict[str, Any]]) -> str:
+    """What each memory gains on the same model without it, trained as long."""
+    alone, cache, longer, buffer = (result["figures"]["perplexity"] for result in results)
+    cached, buffered = (f"{100 * (ours / base - 1):+.1f}%" for ours, base in ((cache, alone), (buffer, longer)))
+    return f"  perplexity against the LSTM trained as long: {cached} with the cache, {buffered} with the buffer"
 
 
 def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
@@ -135,6 +159,6 @@ PROMPT = "Return a list of"
 PASSAGE = 1000
 """Token of the test text at which the passage of the report begins."""
 TARGETS = 600
-"""Enough for intervals that mean something, in some twenty seconds for each of the three."""
+"""Enough for intervals that mean something, in some twenty seconds for each of the four."""
 SHOWN = (5, 20, 50, 100, 200, 500, 1000)
 """The contexts that the terminal is told of."""

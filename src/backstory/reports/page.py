@@ -7,7 +7,17 @@ from html import escape
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.reports import comparison_html, memory, passage_html, pieces, provenance, recency, reproductions, tables
+from backstory.reports import (
+    comparison_html,
+    gates,
+    memory,
+    passage_html,
+    pieces,
+    provenance,
+    recency,
+    reproductions,
+    tables,
+)
 from backstory.reports.comparisons import compared
 from backstory.reports.formats import plain
 from backstory.reports.passage import from_json
@@ -41,6 +51,7 @@ def render(folders: Sequence[Path]) -> str:
         _reproductions,
         _figures,
         _learning,
+        _gates,
         _context,
         _memory,
         _recency,
@@ -219,6 +230,12 @@ def _figures(runs: Sequence[RunResults]) -> str:
 def _learning(runs: Sequence[RunResults]) -> str:
     plot, table = learning_curves(runs), pieces.table(tables.trainings(runs), "Training of every run")
     return pieces.section("Learning", pieces.plot(plot), table) if plot or table else ""
+
+
+def _gates(runs: Sequence[RunResults]) -> str:
+    """What the gates of models with two predictions make of them, epoch by epoch."""
+    body = gates.body(runs)
+    return pieces.section("Gate", body) if body else ""
 
 
 def _context(runs: Sequence[RunResults]) -> str:

@@ -105,7 +105,7 @@ def _training_points(run: RunResults) -> list[tuple[float, float]]:
 
 
 def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import MaxNLocator
 
     values = [e["valid_perplexity"] for run in runs for e in _finite(run.epochs)]
     # The first steps of training would press everything else flat; upwards the axis follows whole epochs only.
@@ -116,6 +116,14 @@ def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"perplexity per {units.pop()}" if len(units) == 1 else "perplexity")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    perplexity_axis(axes, low, high)
+    axes.set_xlim(0, max(e["epoch"] for run in runs for e in run.epochs) * 1.01)
+
+
+def perplexity_axis(axes: "Axes", low: float, high: float) -> None:
+    """Make the upright axis one of perplexities from `low` to `high`: logarithmic where they lie far apart."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     if high > 3 * low > 0:
         axes.set_yscale("log")
         subs = (1, 2, 5) if high > 30 * low else (1, 1.5, 2, 3, 5, 7)
@@ -126,7 +134,6 @@ def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:
     else:
         margin = 0.06 * (high - low) or 0.05 * high
         axes.set_ylim(low - margin, high + margin)
-    axes.set_xlim(0, max(e["epoch"] for run in runs for e in run.epochs) * 1.01)
 
 
 def _name_ends(axes: "Axes", runs: Sequence[RunResults]) -> None:
