@@ -125,6 +125,11 @@ def result_from(text: str, source: str) -> Result:
     return Result(data["kind"], data["name"], data["figures"], data["provenance"], source)
 
 
+def result_at(path: Path) -> Result:
+    """The result in a file. Raises UserError as `read` does."""
+    return result_from(_text(path), str(path))
+
+
 _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")
 _KINDS = ("training", "evaluation", "examination", "reproduction", "sample", "explanation", "comparison")
 
@@ -146,7 +151,7 @@ def _text(path: Path) -> str:
 
 
 def _read_result(path: Path, folder: Path) -> Result:
-    result = result_from(_text(path), str(path))
+    result = result_at(path)
     source = path.relative_to(folder).as_posix()
     return Result(result.kind, result.name, result.figures, result.provenance, source)
 
