@@ -148,7 +148,7 @@ def test_other_settings_are_run_again(known: dict[str, Any], capsys: pytest.Capt
     write(changed)
     [told], waiting = dry(capsys, "--known", give(known))
     assert waiting == ["wide-seed1", "wide-seed2"]
-    assert told.endswith("1 of 4 finished runs taken over; not 1 no longer in the grid, 2 with other settings")
+    assert told.endswith("1 of 4 finished runs taken over; not 1 not in the grid, 2 with other settings")
 
 
 def test_a_result_without_settings_is_not_taken_over(known: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +207,7 @@ def test_a_run_that_others_begin_with_is_run_where_they_are(
     assert waiting == ["plain-seed1", "longer-seed1", "longest-seed1"]
     assert told.endswith(
         "1 of 4 finished runs taken over; not 1 to be run here, since others begin with their weights, "
-        "2 no longer in the grid"
+        "2 not in the grid"
     )
     assert dry(capsys, "--known", path, "--only", "plain")[1] == []
 
@@ -216,10 +216,10 @@ def test_a_run_that_others_begin_with_is_run_where_they_are(
     path = give(known)
     assert dry(capsys, "--known", path)[1] == ["plain-seed1", "longer-seed1", "longest-seed1"]
     assert dry(capsys, "--known", path, "--only", "plain", "longer")[1] == []
-    for rows, told in ((["longest"], "longest begins with row longer, and longer-seed1 is not finished here"),
-                       (["longest", "longer"], "longer begins with row plain, and plain-seed1 is not finished here")):  # fmt: skip
+    for rows, row, lacking in ((["longest"], "longest", "longer"), (["longest", "longer"], "longer", "plain")):
         assert main(["reproduce", "grid.yaml", "--known", path, "--only", *rows]) == 2
-        assert told in capsys.readouterr().err
+        told = f"row {row} begins with row {lacking}, and {lacking}-seed1 is not finished here; ask for {lacking}, too"
+        assert capsys.readouterr().err == f"backstory: {told}\n"
     longest = {"run": "longest-seed1", "row": "longest", "settings": settings(begun())["longest-seed1"]}
     known["figures"]["runs"].append(plain | longest)
     assert dry(capsys, "--known", give(known))[1] == []

@@ -2,35 +2,22 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from backstory.config import UserError
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Grid, Scale
 from backstory.papers.plan import Run, fingerprints
+from backstory.papers.progress import DONE, Known, Record
 from backstory.reports import Result, result_at
 
-Record = dict[str, Any]
-
-UNPLANNED = "no longer in the grid"
+UNPLANNED = "not in the grid"
 FINISHED = "finished here, too"
 TWICE = "in a file before it"
 OLDER = "made by an older version, which recorded no settings"
 OTHER = "with other settings"
 LACKING = "without a reading or an examination that the grid asks for"
 WEIGHTS = "to be run here, since others begin with their weights"
-
-
-@dataclass(frozen=True)
-class Known:
-    """A finished run of another reproduction of the grid."""
-
-    record: Record
-    """The run as that result holds it, with `known`, the name of the file."""
-    provenance: Record
-    """`device`, `precision`, `precision_reason` and `corpus` of its training, as far as the result tells them."""
 
 
 def take_over(
@@ -78,9 +65,7 @@ def _opened(path: Path, grid: Grid, name: str, scale: Scale) -> Result:
 
 
 def _done(result: Result) -> list[Record]:
-    """Its finished runs; of a damaged file's doubles, the first."""
-    records = [record for record in result.figures["runs"] if record["state"] == "done"]
-    return list({record["run"]: record for record in reversed(records)}.values())[::-1]
+    return [record for record in result.figures["runs"] if record["state"] == DONE]
 
 
 def _unfit(

@@ -2,19 +2,16 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from backstory.config import to_dict
 from backstory.papers.claims import AUDIT_FAILED, MISSING, Judgement, judge
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
 from backstory.papers.plan import fingerprints, published_figure, reads
-from backstory.papers.progress import DONE, FAILED, Standing
+from backstory.papers.progress import DONE, FAILED, Record, Standing
 from backstory.papers.published import paper
 from backstory.reports import Result
 from backstory.storage.provenance import commit, versions
-
-Record = dict[str, Any]
 
 
 def figures(grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence[Standing], threads: int) -> Record:

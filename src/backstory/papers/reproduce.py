@@ -14,9 +14,9 @@ from backstory.papers import outcome
 from backstory.papers.display import Display
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Grid, Scale, load
-from backstory.papers.known import Known, take_over
+from backstory.papers.known import take_over
 from backstory.papers.plan import Run, chosen, runs_of
-from backstory.papers.progress import DONE, FAILED, Standing, minutes_to_go, standings
+from backstory.papers.progress import DONE, FAILED, Known, Standing, minutes_to_go, standings
 from backstory.papers.runner import run_all, threads
 from backstory.reports.formats import duration
 from backstory.storage.lock import locked
