@@ -144,11 +144,11 @@ def test_of_two_results_the_first_counts_and_before_them_the_folder(
 def test_other_settings_are_run_again(known: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     changed = grid()
     changed["rows"][1]["small"]["overrides"]["training"] = {"clip": 0.2}
-    changed["rows"][0]["small"]["seeds"] = [2]
+    changed["rows"][0]["small"]["seeds"] = [1]
     write(changed)
     [told], waiting = dry(capsys, "--known", give(known))
     assert waiting == ["wide-seed1", "wide-seed2"]
-    assert told.endswith("1 of 4 finished runs taken over; not 1 not in the grid, 2 with other settings")
+    assert told.endswith("1 of 4 finished runs taken over; not 1 outside the grid, 2 with other settings")
 
 
 def test_a_result_without_settings_is_not_taken_over(known: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +207,7 @@ def test_a_run_that_others_begin_with_is_run_where_they_are(
     assert waiting == ["plain-seed1", "longer-seed1", "longest-seed1"]
     assert told.endswith(
         "1 of 4 finished runs taken over; not 1 to be run here, since others begin with their weights, "
-        "2 not in the grid"
+        "2 outside the grid"
     )
     assert dry(capsys, "--known", path, "--only", "plain")[1] == []
 

@@ -11,7 +11,7 @@ from backstory.papers.plan import Run, fingerprints
 from backstory.papers.progress import DONE, Known, Record
 from backstory.reports import Result, result_at
 
-UNPLANNED = "not in the grid"
+UNPLANNED = "outside the grid"
 FINISHED = "finished here, too"
 TWICE = "in a file before it"
 OLDER = "made by an older version, which recorded no settings"
