@@ -127,7 +127,7 @@ def test_a_row_that_is_left_out_is_needed_by_those_that_begin_with_it(
 ) -> None:
     write(begun())
     assert main(["reproduce", "grid.yaml", "--only", "spans"]) == 2
-    told = "row spans begins with row plain, and plain-seed1 is not finished; ask for plain, too"
+    told = "row spans begins with row plain, and plain-seed1 is not finished here; ask for plain, too"
     assert capsys.readouterr().err == f"backstory: {told}\n"
     assert not Path("runs").exists()
     assert main(["reproduce", "grid.yaml", "--dry-run", "--only", "spans", "plain"]) == 0

@@ -31,6 +31,8 @@ class Arguments:
     """Runs side by side; each takes one core (OMP_NUM_THREADS overrides), so the cores are the limit."""
     only: tuple[str, ...] = ()
     """Names of rows; the others are left for another time."""
+    known: tuple[Path, ...] = ()
+    """Results (result.json) of this grid from elsewhere: runs finished there with the same settings are not run again."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
     """Say what would be run and what it costs, and write nothing."""
     data_dir: Path | None = None
@@ -44,10 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.papers.reproduce import Reproduction, failures
     from backstory.training.stopping import Stopped
 
-    planned = Reproduction.plan(given.grid, given.scale, given.out, given.only)
+    planned = Reproduction.plan(given.grid, given.scale, given.out, given.only, given.known)
     if given.dry_run:
         found = planned.standings()
-        print(planned.budget(found, given.processes))
+        print(*planned.told, planned.budget(found, given.processes), sep="\n")
         asked = [standing for standing in found if standing.run in planned.todo]
         width = max(len(standing.run.name) for standing in asked)
         for standing in asked:
@@ -59,11 +61,11 @@ def main(arguments: Sequence[str]) -> int:
         print(f"backstory: {stopped}", file=sys.stderr)
         return stopped.exit_code
 
-    from backstory.reports import result_from, to_text
+    from backstory.reports import result_at, to_text
     from backstory.reports.reproductions import claims, gates, systems
 
     path = planned.folder.path / "result.json"
-    read = result_from(path.read_text(encoding="utf-8"), str(path))
+    read = result_at(path)
     for table in (systems(read), gates(read), claims(read)):
         if table.rows:
             print(f"\n{to_text(table)}")

@@ -2,24 +2,25 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from backstory.config import to_dict
 from backstory.papers.claims import AUDIT_FAILED, MISSING, Judgement, judge
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
-from backstory.papers.plan import Run, published_figure, reads
-from backstory.papers.progress import DONE, FAILED, Standing
+from backstory.papers.plan import fingerprints, published_figure, reads
+from backstory.papers.progress import DONE, FAILED, Record, Standing
 from backstory.papers.published import paper
 from backstory.reports import Result
 from backstory.storage.provenance import commit, versions
 
-Record = dict[str, Any]
-
 
 def figures(grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence[Standing], threads: int) -> Record:
     """What docs/results.md describes as the figures of a reproduction."""
-    each = [_run(standing, folder, grid) for standing in found]
+    settings = fingerprints([standing.run for standing in found])
+    each = [
+        standing.known.record if standing.known else _run(standing, folder, grid, settings[standing.run.name])
+        for standing in found
+    ]
     planned = {row.name: [r for r in each if r["row"] == row.name] for row in grid.rows if row.at(scale)}
     return {
         "grid": name,
@@ -49,35 +50,36 @@ def figures(grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence
     }
 
 
-def provenance(grid: Grid, runs: Sequence[Run], folder: Folder, command: str, started: str) -> Record:
+def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: str, started: str) -> Record:
     """What the result says of how it came about: settings of the grid, and what the finished runs agree or differ on."""
-    origins = [r.provenance for run in runs if folder.finished(run) for r in folder.results(run)[:1]]
+    done = [s for s in found if s.known or folder.finished(s.run)]
+    origins = [s.known.provenance if s.known else folder.results(s.run)[0].provenance for s in done]
 
     def told(key: str) -> str | None:
-        return "; ".join(dict.fromkeys(str(o[key]) for o in origins)) or None
+        return "; ".join(dict.fromkeys(str(o[key]) for o in origins if o[key] is not None)) or None
 
     corpora = list({str(o["corpus"]): o["corpus"] for o in origins}.values())
     return {
         "config": to_dict(grid),
-        "seed": sorted({run.seed for run in runs}),
+        "seed": sorted({standing.run.seed for standing in found}),
         "commit": commit(),
         "versions": versions(),
         "device": told("device"),
         "precision": told("precision"),
         "precision_reason": told("precision_reason"),
-        "corpus": corpora[0] if len(corpora) == 1 else {"name": ", ".join(c["name"] for c in corpora)},
+        "corpus": corpora[0] if len(corpora) == 1 else {"name": ", ".join(str(c.get("name")) for c in corpora)},
         "started": started,
         "command": command,
     }
 
 
-def _run(standing: Standing, folder: Folder, grid: Grid) -> Record:
+def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Record:
     """A run by its figures; those it has not come to are null or absent."""
     run, results = standing.run, folder.results(standing.run)
     trained = next((r for r in results if r.kind == "training"), None)
     made = trained.provenance if trained else {}
     record: Record = {"run": run.name, "row": run.row, "seed": run.seed, "state": standing.state}
-    record["problem"] = standing.problem or None
+    record |= {"problem": standing.problem or None, "settings": settings}
     for key in ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second"):
         record[key] = trained.figures[key] if trained else None
     for key in ("commit", "device", "precision"):

@@ -1,5 +1,7 @@
 """From a grid to its runs, with everything that could be wrong with it told before anything runs or is written."""
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -59,6 +61,18 @@ def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
     if not runs:
         raise UserError(f"{source} has nothing at the {scale} scale; give another with --scale")
     return runs
+
+
+def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
+    """By name, a hash of all that a run is made with: its settings, its `prepare`, and those of the run it begins with."""
+    by_name = {run.name: run for run in runs}
+
+    def made(run: Run) -> str:
+        begin = made(by_name[run.begin]) if run.begin else None
+        text = json.dumps([to_dict(run.config), run.prepare, begin], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    return {run.name: made(run) for run in runs}
 
 
 def published_figure(published: Published) -> tuple[float, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from backstory.config import UserError
 from backstory.papers.folder import Folder
@@ -9,6 +10,19 @@ from backstory.papers.plan import Run
 from backstory.reports.results import read_log
 
 WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
+
+Record = dict[str, Any]
+"""A run, or a part of it, as results hold it."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A finished run of another reproduction of the grid."""
+
+    record: Record
+    """The run as that result holds it, with `known`, the name of the file."""
+    provenance: Record
+    """`device`, `precision`, `precision_reason` and `corpus` of its training, as far as the result tells them."""
 
 
 @dataclass
@@ -28,6 +42,8 @@ class Standing:
     """The best validation perplexity so far."""
     minutes: float = 0.0
     """What the whole run is expected to take, or took."""
+    known: Known | None = None
+    """Where its figures come from if it was done elsewhere."""
 
     @property
     def minutes_left(self) -> float:
@@ -52,12 +68,16 @@ class Standing:
             self.minutes = epochs[-1]["seconds"] / 60 * self.epochs / len(epochs)
 
 
-def standings(folder: Folder, runs: Sequence[Run]) -> list[Standing]:
+def standings(folder: Folder, runs: Sequence[Run], known: Mapping[str, Known]) -> list[Standing]:
     """Where the runs stand before anything is started, with the time each is expected to take."""
     found = [Standing(run, DONE if folder.finished(run) else WAITING) for run in runs]
     for standing in found:
         standing.look(folder)
-    measured = {s.run.name: minutes_taken(folder, s.run) for s in found if s.state == DONE}
+        if standing.state == WAITING and (there := known.get(standing.run.name)):
+            standing.state, standing.known, standing.valid = DONE, there, there.record["valid_perplexity"]
+    here = {s.run.name: minutes_taken(folder, s.run) for s in found if s.state == DONE and not s.known}
+    # Other machines have other speeds: their times are a guess where there are none from here.
+    measured = here or {s.run.name: s.known.record["seconds"] / 60 for s in found if s.known}
     for standing in found:
         standing.minutes = expected_minutes(standing.run, runs, measured)
     return found

@@ -4,7 +4,7 @@ from backstory.reports.markdown import fill
 from backstory.reports.page import check_page, render, render_comparison, render_passage, write, write_page
 from backstory.reports.passage import Candidates, Layer, Numbers, Passage, Weights, Word
 from backstory.reports.plots import Plot, context_curves, learning_curves
-from backstory.reports.results import Result, RunResults, read, result_from
+from backstory.reports.results import Result, RunResults, read, result_at, result_from
 from backstory.reports.shapes import SCHEMA
 from backstory.reports.tables import Column, Table, to_html, to_markdown, to_text
 
@@ -29,6 +29,7 @@ __all__ = [
     "render",
     "render_comparison",
     "render_passage",
+    "result_at",
     "result_from",
     "to_html",
     "to_markdown",

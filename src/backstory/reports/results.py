@@ -125,6 +125,11 @@ def result_from(text: str, source: str) -> Result:
     return Result(data["kind"], data["name"], data["figures"], data["provenance"], source)
 
 
+def result_at(path: Path) -> Result:
+    """The result in a file that a person named. Raises UserError as `read` does."""
+    return result_from(_text(path, "give the path of a result.json"), str(path))
+
+
 _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")
 _KINDS = ("training", "evaluation", "examination", "reproduction", "sample", "explanation", "comparison")
 
@@ -137,12 +142,12 @@ def _numbers(record: Record, *keys: str) -> bool:
     return all(isinstance(record.get(key), int | float) for key in keys)
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, remedy: str = "restore it or remove it") -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"cannot read {path}: {reason}; restore it or remove it") from None
+        raise UserError(f"cannot read {path}: {reason}; {remedy}") from None
 
 
 def _read_result(path: Path, folder: Path) -> Result:

@@ -98,6 +98,15 @@ REPRODUCTION = {
     "runs": [{"run": _TEXT, "row": _TEXT, "seed": _NUMBER, "state": _TEXT, "examinations": _LIST}],
 }
 READING = {"split": _TEXT, "reader": _TEXT}
+RUN = {
+    **dict.fromkeys(("run", "row", "settings"), _TEXT),
+    **dict.fromkeys(("parameters", "epochs", "best_epoch", "valid_perplexity", "tokens_per_second"), _NUMBER_OR_NULL),
+    **dict.fromkeys(("unit", "commit", "device", "precision"), _TEXT_OR_NULL),
+    "seconds": _NUMBER,
+    "readings": _LIST,
+}
+"""Of a reproduction that records the runs' settings, and whose runs another may take over."""
+TAKEN_OVER = {**READING, "rows": _NUMBER, "tokens": _NUMBER, "value": _NUMBER, "audited": _BOOLEAN_OR_NULL}
 POLICY = {
     "utilization": _NUMBER,
     "mean_lambda": _NUMBER,
@@ -190,6 +199,12 @@ def check(data: dict[str, Any], source: str) -> None:
         for row in figures["rows"]:
             _match(_NUMBER, row.get("rows", 1), "figures.rows: rows", source)
         _check_gates(figures["runs"], source)
+        for index, run in enumerate(run for run in figures["runs"] if "settings" in run):
+            _match(RUN, run, f"figures.runs[{index}]", source)
+            for reading in run["readings"]:
+                _match(TAKEN_OVER, reading, f"figures.runs[{index}].readings", source)
+            for examined in run["examinations"]:
+                _match({"experiment": _TEXT}, examined, f"figures.runs[{index}].examinations", source)
         for index, examined in enumerate(e for run in figures["runs"] for e in run["examinations"]):
             if isinstance(examined, dict) and "effective_context" in examined:
                 shape = {key: TRUNCATE[key] for key in ("maximum_context", "effective_context")}

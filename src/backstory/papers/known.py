@@ -1,0 +1,113 @@
+"""Runs that results of the same grid hold already: which are taken over, and why the others are not."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from backstory.config import UserError
+from backstory.papers.folder import Folder
+from backstory.papers.grid import Grid, Scale
+from backstory.papers.plan import Run, fingerprints
+from backstory.papers.progress import DONE, Known, Record
+from backstory.reports import Result, result_at
+
+UNPLANNED = "outside the grid"
+FINISHED = "finished here, too"
+TWICE = "in a file before it"
+OLDER = "made by an older version, which recorded no settings"
+OTHER = "with other settings"
+LACKING = "without a reading or an examination that the grid asks for"
+WEIGHTS = "to be run here, since others begin with their weights"
+
+
+def take_over(
+    paths: Sequence[Path], grid: Grid, name: str, scale: Scale, runs: Sequence[Run], todo: Iterable[Run], folder: Folder
+) -> tuple[dict[str, Known], list[str]]:
+    """The finished runs of result files that need not be run, by name, and a line on each file; of two, the first counts.
+
+    Raises UserError for a file that cannot be read or is no result of this grid at this scale.
+    """
+    files = [(path, _opened(path, grid, name, scale)) for path in paths]
+    settings, planned = fingerprints(runs), {run.name: run for run in runs}
+    found: dict[str, Known] = {}
+    left: dict[tuple[int, str], str] = {}
+    for place, (path, result) in enumerate(files):
+        for record in _done(result):
+            run = planned.get(record["run"])
+            if reason := _unfit(record, run, settings, folder, found):
+                left[place, record["run"]] = reason
+            else:
+                found[record["run"]] = Known({**record, "known": path.name}, _origin(record, result))
+    needed = _begun_with(todo, planned, folder, found)
+    lines = []
+    for place, (path, result) in enumerate(files):
+        names = [record["run"] for record in _done(result)]
+        reasons = Counter(left.get((place, n), WEIGHTS if n in needed else "") for n in names)
+        taken = reasons.pop("", 0)
+        why = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        lines.append(f"{path}: {taken} of {len(names)} finished runs taken over{why and f'; not {why}'}")
+    return {n: known for n, known in found.items() if n not in needed}, lines
+
+
+def _opened(path: Path, grid: Grid, name: str, scale: Scale) -> Result:
+    result = result_at(path)
+    if result.kind != "reproduction":
+        raise UserError(f"{path} is of kind {result.kind}; --known takes the result.json of a reproduction")
+    f = result.figures
+    for what, theirs, ours in (
+        ("grid", f["grid"], name),
+        ("scale", f["scale"], scale),
+        ("metric", f["metric"], grid.metric),
+    ):
+        if theirs != ours:
+            raise UserError(f"{path} is of {what} {theirs}, and this is {what} {ours}; leave it out of --known")
+    return result
+
+
+def _done(result: Result) -> list[Record]:
+    return [record for record in result.figures["runs"] if record["state"] == DONE]
+
+
+def _unfit(
+    record: Record, run: Run | None, settings: Mapping[str, str], folder: Folder, found: Collection[str]
+) -> str | None:
+    """Why a finished run of a result is not taken over; None if it is."""
+    if run is None:
+        return UNPLANNED
+    if folder.finished(run):
+        return FINISHED
+    if run.name in found:
+        return TWICE
+    if "settings" not in record:
+        return OLDER
+    if record["settings"] != settings[run.name]:
+        return OTHER
+    readings = [(r["split"], r["reader"], r["rows"]) for r in record["readings"]]
+    keys = ("experiment", "split", "targets", "maximum_context")
+    examined = [tuple(e.get(key) for key in keys) for e in record["examinations"]]
+    whole = all((r.split, r.reader, r.rows) in readings for r in run.readings) and all(
+        tuple(getattr(e, key) for key in keys) in examined for e in run.examinations
+    )
+    return None if whole else LACKING
+
+
+def _origin(record: Record, result: Result) -> Record:
+    reason = result.provenance.get("precision_reason")
+    return {
+        "device": record["device"],
+        "precision": record["precision"],
+        "precision_reason": reason,
+        "corpus": result.corpus,
+    }
+
+
+def _begun_with(todo: Iterable[Run], planned: Mapping[str, Run], folder: Folder, found: Collection[str]) -> set[str]:
+    """Names of the runs that those to be run begin with, and of what these would: their figures alone are not enough."""
+    waiting = [run for run in todo if run.name not in found and not folder.finished(run)]
+    needed: set[str] = set()
+    while waiting:
+        first = planned.get(waiting.pop().begin or "")
+        if first and first.name not in needed and not folder.finished(first):
+            needed.add(first.name)
+            waiting.append(first)
+    return needed
