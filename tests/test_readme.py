@@ -74,7 +74,7 @@ def test_the_commands_and_the_python_run(home: Path, capsys: pytest.CaptureFixtu
         exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "True" in printed and "word" in printed
-    assert {"demo", "demo-buffer", "demo-longer", "ptb-small", "ptb-small-following", "mine"} == {
+    assert {"demo", "demo-buffer", "demo-longer", "ptb-small", "ptb-small-pointer", "mine"} == {
         p.name for p in (home / "runs").iterdir()
     }
 
