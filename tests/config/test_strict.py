@@ -17,6 +17,7 @@ from backstory.config import (
     RunConfig,
     SoftmaxConfig,
     UserError,
+    changes,
     from_dict,
     from_yaml,
     recipes,
@@ -371,3 +372,15 @@ def test_lists_of_dataclasses_come_back_as_they_were() -> None:
 def test_what_is_wrong_in_a_list_is_named_with_its_place(text: str, message: str) -> None:
     with pytest.raises(UserError, match=f"a test: {message}"):
         from_yaml(Journey, text, "a test")
+
+
+def test_changes_are_what_is_not_the_default() -> None:
+    assert changes(RunConfig()) == {}
+    config = from_dict(RunConfig, {"model": {"head": {"kind": "mixture", "experts": 3}}, "seed": 5}, "x")
+    assert changes(config) == {"model": {"head": {"kind": "mixture", "experts": 3}}, "seed": 5}
+    assert from_dict(RunConfig, changes(config), "x") == config
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_changes_of_a_recipe_make_it_again(name: str) -> None:
+    assert from_dict(RunConfig, changes(recipes.load(name)), name) == recipes.load(name)

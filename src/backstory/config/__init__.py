@@ -17,7 +17,7 @@ from backstory.config.schema import (
     TextConfig,
     TrainingConfig,
 )
-from backstory.config.strict import from_dict, from_yaml, to_dict, to_yaml, validate
+from backstory.config.strict import changes, from_dict, from_yaml, to_dict, to_yaml, validate
 
 __all__ = [
     "EmbeddingConfig",
@@ -36,6 +36,7 @@ __all__ = [
     "TextConfig",
     "TrainingConfig",
     "UserError",
+    "changes",
     "check_name",
     "from_dict",
     "from_yaml",

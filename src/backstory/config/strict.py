@@ -47,6 +47,18 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
 
 
+def changes(config: Any) -> dict[str, Any]:
+    """What of a config its dataclasses do not have by default, in plain dictionaries; the `kind` of a part is always told."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value, usual = getattr(config, field.name), field.default
+        if usual is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            usual = field.default_factory()
+        if field.name == "kind" or value != usual:
+            found[field.name] = changes(value) if dataclasses.is_dataclass(value) else _plain(value)
+    return found
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return to_dict(value)

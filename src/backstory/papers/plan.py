@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from backstory.config import RunConfig, UserError, check_name, from_dict, recipes, to_dict
+from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
 from backstory.context.examine import check_experiment
 from backstory.papers.grid import Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.papers.preparations import preparation
@@ -64,12 +64,15 @@ def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
 
 
 def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
-    """By name, a hash of all that a run is made with: its settings, its `prepare`, and those of the run it begins with."""
+    """By name, a hash of all that a run is made with: its settings, its `prepare`, and those of the run it begins with.
+
+    Settings that have their default are left out, so that it stays when later versions have more of them.
+    """
     by_name = {run.name: run for run in runs}
 
     def made(run: Run) -> str:
         begin = made(by_name[run.begin]) if run.begin else None
-        text = json.dumps([to_dict(run.config), run.prepare, begin], sort_keys=True)
+        text = json.dumps([changes(run.config), run.prepare, begin], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     return {run.name: made(run) for run in runs}
