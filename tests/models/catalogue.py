@@ -12,6 +12,7 @@ from backstory.config import (
     LSTMConfig,
     MixtureConfig,
     ModelConfig,
+    MogrifierConfig,
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
@@ -46,6 +47,16 @@ def lstm(head: SoftmaxConfig | MixtureConfig | None = None, **core: Any) -> Comp
     return build_model(ModelConfig(EmbeddingConfig(6, 0.1), config, head or SoftmaxConfig()), TYPES)
 
 
+def mogrifier(head: SoftmaxConfig | MixtureConfig | None = None, **core: Any) -> ComposedModel:
+    """A small Mogrifier with every dropout on."""
+    dropouts = dict.fromkeys(
+        ("input_dropout", "state_dropout", "round_dropout", "layer_dropout", "output_dropout"), 0.2
+    )
+    settings: dict[str, Any] = {"layers": 2, "hidden": 8, "rank": 3}
+    config = MogrifierConfig(**settings | dropouts | core)
+    return build_model(ModelConfig(EmbeddingConfig(6, 0.1), config, head or SoftmaxConfig()), TYPES)
+
+
 def buffered(head: SoftmaxConfig | MixtureConfig | None = None, **settings: Any) -> ComposedModel:
     """The same with a span buffer of three spans of two words, or of what is asked for."""
     given: dict[str, Any] = {"size": 6, "span": 2, "dropout": 0.2, "gate": GateConfig(training_temperature=5.0)}
@@ -68,6 +79,12 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "lstm, untied and wider than the embedding": lambda: lstm(SoftmaxConfig(tied=False), output=7),
     "lstm, no bias": lambda: lstm(SoftmaxConfig(bias=False)),
     "lstm, one layer": lambda: lstm(layers=1),
+    "lstm, state dropout, one bias": lambda: lstm(state_dropout=0.2, biases=1),
+    "mogrifier": mogrifier,
+    "mogrifier, mixture": lambda: mogrifier(MIXTURE),
+    "mogrifier, full matrices, three rounds": lambda: mogrifier(rank=None, rounds=3),
+    "mogrifier, one round, one layer": lambda: mogrifier(rounds=1, layers=1),
+    "mogrifier, no rounds": lambda: mogrifier(rounds=0),
     "second softmax": second_softmax,
     "span buffer": buffered,
     "span buffer, mixture": lambda: buffered(MIXTURE),

@@ -11,6 +11,7 @@ from backstory.cli.parse import parse
 from backstory.config import (
     LSTMConfig,
     MixtureConfig,
+    MogrifierConfig,
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _models() -> dict[str, str]:
     parts = {
-        "core": (LSTMConfig,),
+        "core": (LSTMConfig, MogrifierConfig),
         "head": (SoftmaxConfig, MixtureConfig),
         "buffer": (SpanBufferConfig, SecondSoftmaxConfig),
     }

@@ -91,6 +91,38 @@ class LSTMConfig:
     """Locked dropout on the last layer's output."""
     weight_drop: float = probability(0.5)
     """Dropout on the recurrent weights, one mask per segment."""
+    state_dropout: float = probability(0.0)
+    """Locked dropout on h_{t-1} as the recurrent weights read it."""
+    biases: Literal[2, 1] = 2
+    """Biases of a gate: two, as AWD-LSTM's published counts have them, or one."""
+
+
+@dataclass(frozen=True)
+class MogrifierConfig:
+    """A stack of Mogrifier LSTM layers: input and state gate each other in rounds before every cell."""
+
+    kind: Literal["mogrifier"] = "mogrifier"
+    """The kind of core."""
+    layers: int = between(2, 1, 1000)
+    """Number of layers."""
+    hidden: int = between(850, 1)
+    """Units of every layer but the last."""
+    output: int | None = between(None, 1)
+    """Units of the last layer; none: the embedding's size where the softmax is tied to it, else `hidden`."""
+    rounds: int = between(4, 0, 20)
+    """Rounds of gating, the odd ones of the input by the state, the even ones of the state by the input; 0: an LSTM."""
+    rank: int | None = between(100, 1)
+    """Each round's matrix is a product Q_l Q_r of this rank; none: a full matrix."""
+    input_dropout: float = probability(0.5)
+    """Locked dropout on the embedded words."""
+    state_dropout: float = probability(0.5)
+    """Locked dropout on h_{t-1} before the rounds: nothing in the cell reads what is dropped of it."""
+    round_dropout: float = probability(0.15)
+    """Locked dropout between the factors of a round's matrix: Q_l (mask * Q_r h); on what a full matrix reads."""
+    layer_dropout: float = probability(0.5)
+    """Locked dropout between layers."""
+    output_dropout: float = probability(0.5)
+    """Locked dropout on the last layer's output."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +222,7 @@ class ModelConfig:
     """A language model by its parts."""
 
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
-    core: LSTMConfig = field(default_factory=LSTMConfig)
+    core: LSTMConfig | MogrifierConfig = field(default_factory=LSTMConfig)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
     buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)
 

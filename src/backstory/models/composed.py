@@ -4,10 +4,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backstory.config import MixtureConfig, ModelConfig, NoBufferConfig, SoftmaxConfig, SpanBufferConfig, UserError
+from backstory.config import (
+    MixtureConfig,
+    ModelConfig,
+    MogrifierConfig,
+    NoBufferConfig,
+    SoftmaxConfig,
+    SpanBufferConfig,
+    UserError,
+)
 from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
 from backstory.models.contract import LanguageModel
-from backstory.models.cores import LSTM, Core
+from backstory.models.cores import LSTM, Core, Mogrifier
 from backstory.models.dropout import gaussian_noise, word_dropout
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
 from backstory.models.prediction import Activations, Prediction
@@ -98,7 +106,7 @@ def _build_core(config: ModelConfig) -> Core:
             f"the softmax is tied to the embedding, of size {size}, so model.core.output must be {size} or none, "
             f"not {output}; or set model.head.tied to false"
         )
-    return LSTM(core, size, output)
+    return Mogrifier(core, size, output) if isinstance(core, MogrifierConfig) else LSTM(core, size, output)
 
 
 def count_parameters(model: nn.Module) -> int:
