@@ -16,7 +16,7 @@ BATCH, TIME = 2, 4
     params=[
         name
         for name, make in MODELS.items()
-        if isinstance(getattr(make(), "core", None), LSTM) and make().gated is None
+        if isinstance(getattr(made := make(), "core", None), LSTM) and made.gated is None and made.dual is None  # type: ignore[union-attr]
     ]
 )
 def model(request: pytest.FixtureRequest) -> ComposedModel:

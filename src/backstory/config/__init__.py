@@ -2,6 +2,7 @@
 
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
+    DualConfig,
     EmbeddingConfig,
     GateConfig,
     LSTMConfig,
@@ -9,6 +10,7 @@ from backstory.config.schema import (
     ModelConfig,
     MogrifierConfig,
     NoBufferConfig,
+    NoDualConfig,
     RecallConfig,
     RewardConfig,
     RunConfig,
@@ -21,6 +23,7 @@ from backstory.config.schema import (
 from backstory.config.strict import from_dict, from_yaml, to_dict, to_yaml, validate
 
 __all__ = [
+    "DualConfig",
     "EmbeddingConfig",
     "GateConfig",
     "LSTMConfig",
@@ -28,6 +31,7 @@ __all__ = [
     "ModelConfig",
     "MogrifierConfig",
     "NoBufferConfig",
+    "NoDualConfig",
     "NonFiniteError",
     "RecallConfig",
     "RewardConfig",

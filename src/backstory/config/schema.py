@@ -126,6 +126,30 @@ class MogrifierConfig:
 
 
 @dataclass(frozen=True)
+class NoDualConfig:
+    """The head reads the core's output."""
+
+    kind: Literal["none"] = "none"
+    """The kind of connection between the words and the head."""
+
+
+@dataclass(frozen=True)
+class DualConfig:
+    """A layer between core and head that reads the words as well: d_t = ReLU(W_de e_t + W_dh h_t + b_d)."""
+
+    kind: Literal["dual"] = "dual"
+    """The kind of connection between the words and the head."""
+    size: int | None = between(None, 1)
+    """Units; none: the embedding's size, which the head needs where it is a softmax tied to it."""
+    direct: bool = True
+    """W_de e_t is there; without it the layer is the control that shows what an additional layer does by itself."""
+    input_dropout: float = probability(0.5)
+    """Locked dropout on e_t and on h_t as the layer reads them, after the core's own dropouts."""
+    output_dropout: float = probability(0.4)
+    """Locked dropout on d_t."""
+
+
+@dataclass(frozen=True)
 class SoftmaxConfig:
     """One softmax over the vocabulary."""
 
@@ -223,6 +247,7 @@ class ModelConfig:
 
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     core: LSTMConfig | MogrifierConfig = field(default_factory=LSTMConfig)
+    dual: NoDualConfig | DualConfig = field(default_factory=NoDualConfig, kw_only=True)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
     buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)
 
