@@ -298,6 +298,16 @@ class TrainingConfig:
     """Learning rate of a segment of mean length; scaled by the segment's own length."""
     weight_decay: float = between(1.2e-6, 0.0)
     """L2 penalty inside the gradient."""
+    embedding_l2: float | None = between(None, 0.0)
+    """lambda of lambda |w|^2 in the loss, for the weights of the embedding and the output; none: as `weight_decay` has it."""
+    input_l2: float | None = between(None, 0.0)
+    """The same for the weights that the core's layers read their input with."""
+    recurrent_l2: float | None = between(None, 0.0)
+    """The same for the core's recurrent weights."""
+    mogrifier_l2: float | None = between(None, 0.0)
+    """The same for the matrices of a Mogrifier's rounds."""
+    dual_l2: float | None = between(None, 0.0)
+    """The same for the weights of a dual connection."""
     clip: float = between(0.25, 0.0)
     """Largest norm of the gradient; 0 for no clipping."""
     averaging: Literal["none", "triggered", "always"] = "triggered"
