@@ -55,7 +55,7 @@ def full_cache(model: ComposedModel, precision: Precision, window: int) -> Neura
     reader = NeuralCache(StaticReader(model, precision), CacheSettings(window))
     reader.start(1)
     words, device = torch.randint(TYPES, (1, window)), next(model.parameters()).device
-    reader._pairs.offer(0.1 * torch.randn(1, window, model.core.output_size, device=device), words.to(device))
+    reader._pairs.offer(0.1 * torch.randn(1, window, model.head_size, device=device), words.to(device))
     reader._pairs.keep(words.to(device))
     return reader
 

@@ -87,10 +87,11 @@ def reference(size: Size, on: str, precision: str) -> Callable[[], None]:
     from reference import PlainModel, unfused_sgd
     from torch import nn
 
-    from backstory.config import MixtureConfig, recipes
+    from backstory.config import LSTMConfig, MixtureConfig, recipes
 
     model_config = recipes.load(size.recipe).model
     core, embedding, head = model_config.core, model_config.embedding, model_config.head
+    assert isinstance(core, LSTMConfig)
     experts = head.experts if isinstance(head, MixtureConfig) else 0
     sizes = [embedding.size, *[core.hidden] * (core.layers - 1), core.output or embedding.size]
     drops = {

@@ -38,18 +38,27 @@ def score(model: ComposedModel, config: SpanBufferConfig, h: Tensor, s: Tensor) 
     return second.v @ torch.tanh(second.query.weight @ h + second.key.weight @ s)
 
 
+def head_states(model: ComposedModel, tokens: Tensor) -> Tensor:
+    """(B, T, D): what the head reads of a whole text in evaluation: h or, of a dual connection, ReLU(W_de e + W_dh h + b_d)."""
+    embedded = model.embedding(tokens)
+    hidden, dual = model.core(embedded, model.core.start(len(tokens))).layers[-1], model.dual
+    if dual is None:
+        return hidden
+    summed = hidden @ dual.weight_dh.t() + dual.bias
+    return (summed if dual.weight_de is None else summed + embedded @ dual.weight_de.t()).clamp(min=0)
+
+
 def probabilities(
     model: ComposedModel, config: SpanBufferConfig, tokens: Tensor, foreign: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The blend (B, T, V) of a whole text read from its start in evaluation, and lambda (B, T)."""
-    output = model.core(model.embedding(tokens), model.core.start(len(tokens)))
-    states, found, gates = output.layers[-1], [], []
+    states, found, gates = head_states(model, tokens), [], []
     second, gated = model.gated.second, model.gated  # type: ignore[union-attr]
     for row in range(len(tokens)):
         memory = row - 1 if foreign else row
         for t in range(tokens.shape[1]):
             h, spans = states[row, t], spans_of(config, states[memory], t)
-            p = model.head(output.dropped[row, t][None, None]).log_probs()[0, 0].exp()
+            p = model.head(states[row, t][None, None]).log_probs()[0, 0].exp()
             if not spans:
                 found.append(p)
                 gates.append(torch.zeros((), dtype=p.dtype))

@@ -33,5 +33,5 @@ class Copying(LanguageModel):
         history = torch.cat([state, tokens], 1)
         repeated = history[:, : tokens.shape[1]]
         hidden = (repeated[..., None] == torch.arange(self.vocabulary_size)).double()
-        activations = Activations(hidden, (hidden,), hidden, hidden)
+        activations = Activations(hidden, (hidden,), hidden, hidden, hidden)
         return Softmax(activations, hidden, self.weight, None), history[:, history.shape[1] - self.distance + 1 :]

@@ -1,17 +1,22 @@
 """The models, heads and kinds of prediction that the contract tests run over; a new one joins by one line."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from backstory.config import (
+    DualConfig,
     EmbeddingConfig,
     GateConfig,
     LSTMConfig,
     MixtureConfig,
     ModelConfig,
+    MogrifierConfig,
+    NoBufferConfig,
+    NoDualConfig,
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
@@ -34,7 +39,12 @@ TYPES = 17
 MIXTURE = MixtureConfig(experts=3, latent_dropout=0.2)
 
 
-def lstm(head: SoftmaxConfig | MixtureConfig | None = None, **core: Any) -> ComposedModel:
+DUAL = DualConfig(input_dropout=0.2, output_dropout=0.2)
+
+
+def lstm(
+    head: SoftmaxConfig | MixtureConfig | None = None, dual: DualConfig | None = None, **core: Any
+) -> ComposedModel:
     """A small AWD-LSTM with every dropout on."""
     settings: dict[str, Any] = {
         "layers": 2,
@@ -44,21 +54,44 @@ def lstm(head: SoftmaxConfig | MixtureConfig | None = None, **core: Any) -> Comp
         "output_dropout": 0.2,
     }
     config = LSTMConfig(**settings | {"weight_drop": 0.3} | core)
-    return build_model(ModelConfig(EmbeddingConfig(6, 0.1), config, head or SoftmaxConfig()), TYPES)
+    return composed(config, head, dual)
 
 
-def buffered(head: SoftmaxConfig | MixtureConfig | None = None, **settings: Any) -> ComposedModel:
+def composed(
+    core: LSTMConfig | MogrifierConfig,
+    head: SoftmaxConfig | MixtureConfig | None = None,
+    dual: DualConfig | None = None,
+    buffer: SpanBufferConfig | SecondSoftmaxConfig | None = None,
+) -> ComposedModel:
+    """A model of these parts, with a small embedding."""
+    embedding, second = EmbeddingConfig(6, 0.1), buffer or NoBufferConfig()
+    config = ModelConfig(embedding, core, head or SoftmaxConfig(), second, dual=dual or NoDualConfig())
+    return build_model(config, TYPES)
+
+
+def mogrifier(
+    head: SoftmaxConfig | MixtureConfig | None = None, dual: DualConfig | None = None, **core: Any
+) -> ComposedModel:
+    """A small Mogrifier with every dropout on."""
+    dropouts = dict.fromkeys(
+        ("input_dropout", "state_dropout", "round_dropout", "layer_dropout", "output_dropout"), 0.2
+    )
+    settings: dict[str, Any] = {"layers": 2, "hidden": 8, "rank": 3}
+    return composed(MogrifierConfig(**settings | dropouts | core), head, dual)
+
+
+def buffered(
+    head: SoftmaxConfig | MixtureConfig | None = None, dual: DualConfig | None = None, **settings: Any
+) -> ComposedModel:
     """The same with a span buffer of three spans of two words, or of what is asked for."""
     given: dict[str, Any] = {"size": 6, "span": 2, "dropout": 0.2, "gate": GateConfig(training_temperature=5.0)}
     core = LSTMConfig(layers=2, hidden=8, input_dropout=0.2, layer_dropout=0.2, output_dropout=0.2, weight_drop=0.3)
-    buffer = SpanBufferConfig(**given | settings)
-    return build_model(ModelConfig(EmbeddingConfig(6, 0.1), core, head or SoftmaxConfig(), buffer), TYPES)
+    return composed(core, head, dual, SpanBufferConfig(**given | settings))
 
 
 def second_softmax() -> ComposedModel:
     """The same with a second softmax."""
-    core, buffer = LSTMConfig(layers=1, hidden=8), SecondSoftmaxConfig(dropout=0.2)
-    return build_model(ModelConfig(EmbeddingConfig(6, 0.1), core, SoftmaxConfig(), buffer), TYPES)
+    return composed(LSTMConfig(layers=1, hidden=8), buffer=SecondSoftmaxConfig(dropout=0.2))
 
 
 MODELS: dict[str, Callable[[], LanguageModel]] = {
@@ -69,6 +102,19 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "lstm, untied and wider than the embedding": lambda: lstm(SoftmaxConfig(tied=False), output=7),
     "lstm, no bias": lambda: lstm(SoftmaxConfig(bias=False)),
     "lstm, one layer": lambda: lstm(layers=1),
+    "lstm, state dropout, one bias": lambda: lstm(state_dropout=0.2, biases=1),
+    "mogrifier": mogrifier,
+    "mogrifier, mixture": lambda: mogrifier(MIXTURE),
+    "mogrifier, full matrices, three rounds": lambda: mogrifier(rank=None, rounds=3),
+    "mogrifier, one round, one layer": lambda: mogrifier(rounds=1, layers=1),
+    "mogrifier, no rounds": lambda: mogrifier(rounds=0),
+    "dual": lambda: lstm(dual=DUAL),
+    "dual, no direct connection": lambda: lstm(dual=replace(DUAL, direct=False)),
+    "dual, mixture, of another size": lambda: lstm(MIXTURE, replace(DUAL, size=5)),
+    "dual, untied, wider core": lambda: lstm(SoftmaxConfig(tied=False, bias=False), replace(DUAL, size=9), output=7),
+    "dual mogrifier": lambda: mogrifier(dual=DUAL, output=9),
+    "dual, span buffer": lambda: buffered(dual=DUAL),
+    "dual, span buffer, mixture of another size": lambda: buffered(MIXTURE, replace(DUAL, size=5), values="following"),
     "second softmax": second_softmax,
     "span buffer": buffered,
     "span buffer, mixture": lambda: buffered(MIXTURE),
@@ -99,7 +145,7 @@ HEADS: dict[str, Callable[[torch.nn.Parameter], Head]] = {
 
 def activations(batch: int, time: int, size: int = 6) -> Activations:
     a, b, c, d = (torch.randn(batch, time, size) for _ in range(4))
-    return Activations(a, (b, c), d, d)
+    return Activations(a, (b, c), d, d, c)
 
 
 def leaf(*shape: int) -> Tensor:

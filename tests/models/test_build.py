@@ -1,10 +1,21 @@
 """Models from settings: parts that do not fit are told, and the same seed makes the same model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from catalogue import TYPES
 
-from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, SoftmaxConfig, UserError
+from backstory.config import (
+    DualConfig,
+    EmbeddingConfig,
+    LSTMConfig,
+    MixtureConfig,
+    ModelConfig,
+    NoDualConfig,
+    SoftmaxConfig,
+    UserError,
+)
 from backstory.models import build_model, choose_device, choose_precision
 
 
@@ -29,6 +40,35 @@ def test_the_last_layer_has_the_size_that_the_head_reads(head, output: int | Non
     assert model.core.output_size == size
     prediction, _ = model(torch.zeros(1, 1, dtype=torch.long), model.start(1))
     assert prediction.activations is not None and prediction.activations.head_input.shape == (1, 1, size)
+    assert model.head_size == size
+
+
+def test_a_dual_layer_has_the_embeddings_size_and_the_core_any() -> None:
+    dual = DualConfig(size=5)
+    for head, core, size in (
+        (SoftmaxConfig(), 7, 6),
+        (MixtureConfig(experts=2), 8, 6),
+        (SoftmaxConfig(tied=False), 8, 6),
+    ):
+        output = 7 if core == 7 else None
+        config = ModelConfig(EmbeddingConfig(6), LSTMConfig(hidden=8, output=output), head, dual=DualConfig())
+        model = build_model(config, TYPES)
+        assert (model.core.output_size, model.head_size) == (core, size)
+        if core == 7:
+            with pytest.raises(UserError, match=r"so model\.dual\.size must be 6 or none, not 5; or set"):
+                build_model(replace(config, dual=dual), TYPES)
+        else:
+            assert build_model(replace(config, dual=dual), TYPES).head_size == 5
+
+
+def test_a_dual_connection_leaves_the_core_as_it_was() -> None:
+    models = []
+    for dual in (NoDualConfig(), DualConfig()):
+        torch.manual_seed(1)
+        models.append(build_model(ModelConfig(EmbeddingConfig(6), LSTMConfig(layers=2, hidden=8), dual=dual), TYPES))
+    plain, dual = (dict(model.named_parameters()) for model in models)
+    assert dual.keys() - plain.keys() == {"dual.weight_de", "dual.weight_dh", "dual.bias"}
+    assert all(torch.equal(p, dual[name]) for name, p in plain.items())
 
 
 def test_the_seed_makes_the_weights() -> None:

@@ -102,10 +102,11 @@ def test_rows_do_not_know_of_each_other(model: LanguageModel, tokens: Tensor) ->
 def test_a_prediction_carries_its_activations(model: LanguageModel, tokens: Tensor) -> None:
     found = model(tokens, model.start(BATCH))[0].activations
     assert found is not None
-    for tensor in (found.embedded, *found.layers, found.last_dropped, found.head_input):
+    for tensor in (found.embedded, *found.layers, found.last_dropped, found.head_input, found.head_raw):
         assert tensor.shape[:2] == (BATCH, TIME)
     assert found.last_raw is found.layers[-1]
     assert torch.equal(found.last_raw, found.last_dropped)  # nothing is dropped in evaluation
+    assert torch.equal(found.head_raw, found.head_input)
 
 
 # --- state ---

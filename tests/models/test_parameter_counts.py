@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from backstory.config import EmbeddingConfig, LSTMConfig, MixtureConfig, ModelConfig, SpanBufferConfig, recipes
+from backstory.config import (
+    DualConfig,
+    EmbeddingConfig,
+    LSTMConfig,
+    MixtureConfig,
+    ModelConfig,
+    MogrifierConfig,
+    SoftmaxConfig,
+    SpanBufferConfig,
+    recipes,
+)
 from backstory.models import build_model, count_parameters
 
 AWD_LSTM = ModelConfig(EmbeddingConfig(400), LSTMConfig(layers=3, hidden=1150))
@@ -14,6 +24,24 @@ MOS_WIKITEXT = ModelConfig(
     EmbeddingConfig(300), LSTMConfig(layers=3, hidden=1150, output=650), MixtureConfig(experts=15)
 )
 BUFFER = SpanBufferConfig()
+NO_BIAS = SoftmaxConfig(bias=False)
+LOWER_CASED = 28_912
+"""Types of WikiText-2 in lower case, with <eos>: the published counts are of models over these."""
+
+
+def ers(embedding: int, core: LSTMConfig | MogrifierConfig) -> ModelConfig:
+    """Embedding, recurrent module and tied softmax, as the dual connection's paper counts them."""
+    return ModelConfig(EmbeddingConfig(embedding), core, NO_BIAS)
+
+
+def dual(embedding: int, core: LSTMConfig | MogrifierConfig, direct: bool = True) -> ModelConfig:
+    return replace(ers(embedding, core), dual=DualConfig(direct=direct))
+
+
+ONE_LAYER = 600, LSTMConfig(layers=1, hidden=600, biases=1)
+DEEP_PTB = 400, LSTMConfig(layers=2, hidden=1150, biases=1)
+DEEP_WIKITEXT = 600, LSTMConfig(layers=2, hidden=1150, biases=1)
+DEEP_MOGRIFIER = 850, MogrifierConfig(layers=2, hidden=850, rounds=4, rank=100)
 SMALL = ModelConfig(EmbeddingConfig(200), LSTMConfig(layers=2, hidden=200))
 
 
@@ -28,6 +56,20 @@ SMALL = ModelConfig(EmbeddingConfig(200), LSTMConfig(layers=2, hidden=200))
         pytest.param(replace(MOS_PTB, buffer=BUFFER), 10_000, 21_500_620 + 770_660, id="MoS + SNB, PTB"),
         pytest.param(replace(MOS_WIKITEXT, buffer=BUFFER), 33_278, 34_909_528 + 846_950, id="MoS + SNB, WikiText-2"),
         pytest.param(SMALL, 10_000, 2_653_200, id="2 x 200"),
+        pytest.param(ers(*ONE_LAYER), 10_000, 8_882_400, id="LSTM, PTB"),
+        pytest.param(dual(*ONE_LAYER), 10_000, 9_603_000, id="Dual LSTM, PTB"),
+        pytest.param(ers(*DEEP_PTB), 10_000, 13_616_200, id="dLSTM, PTB"),
+        pytest.param(dual(*DEEP_PTB), 10_000, 13_936_600, id="Dual dLSTM, PTB"),
+        pytest.param(ers(*DEEP_MOGRIFIER), 10_000, 21_433_600, id="mdLSTM, PTB"),
+        pytest.param(dual(*DEEP_MOGRIFIER, direct=False), 10_000, 22_156_950, id="mdLSTM+, PTB"),
+        pytest.param(dual(*DEEP_MOGRIFIER), 10_000, 22_879_450, id="Dual mdLSTM, PTB"),
+        pytest.param(ers(*ONE_LAYER), LOWER_CASED, 20_229_600, id="LSTM, WikiText-2"),
+        pytest.param(dual(*ONE_LAYER), LOWER_CASED, 20_950_200, id="Dual LSTM, WikiText-2"),
+        pytest.param(ers(*DEEP_WIKITEXT), LOWER_CASED, 29_604_200, id="dLSTM, WikiText-2"),
+        pytest.param(dual(*DEEP_WIKITEXT), LOWER_CASED, 30_324_800, id="Dual dLSTM, WikiText-2"),
+        pytest.param(ers(*DEEP_MOGRIFIER), LOWER_CASED, 37_508_800, id="mdLSTM, WikiText-2"),
+        pytest.param(dual(*DEEP_MOGRIFIER), LOWER_CASED, 38_954_650, id="Dual mdLSTM, WikiText-2"),
+        pytest.param(recipes.load("ptb-dual-mogrifier").model, 10_000, 22_879_450, id="ptb-dual-mogrifier"),
         pytest.param(recipes.load("ptb-awd-lstm-snb").model, 10_000, 24_542_800, id="AWD-LSTM + SNB, PTB"),
     ],
 )

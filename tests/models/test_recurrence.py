@@ -27,7 +27,16 @@ def trained_size() -> list[Tensor]:
 def segment(
     x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor, a: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return recurrence._Segment.apply(x, h, c, w, u, b + a)
+    return recurrence._Segment.apply(x, h, c, w, u, b + a, None)
+
+
+def dropped(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return recurrence.lstm_segment(x, h, c, *weights, mask=state_mask(h))  # type: ignore[arg-type]
+
+
+def state_mask(h: Tensor) -> Tensor:
+    """Zeros and others, another row by row."""
+    return torch.arange(h.numel(), dtype=h.dtype).view(h.shape).remainder(3)
 
 
 def naive(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -50,8 +59,32 @@ def test_values_and_gradients_are_the_equations(run, used: tuple[int, ...], step
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
 
 
-def test_gradients_are_the_finite_differences() -> None:
-    assert torch.autograd.gradcheck(segment, arguments())
+@pytest.mark.parametrize("used", [(0, 1, 2), (0,), (1,), (2,)], ids=["all", "output", "h", "c"])
+@pytest.mark.parametrize("biases", [1, 2])
+def test_a_dropped_state_is_the_equations(used: tuple[int, ...], biases: int) -> None:
+    given = arguments()[: 5 + biases]
+    x, h, c, *weights = given
+    rows = [lstm_layer(x[r], h[r], c[r], *weights, mask=state_mask(h)[r]) for r in range(len(x))]  # type: ignore[arg-type]
+    slow, fast = tuple(torch.stack(part) for part in zip(*rows, strict=True)), dropped(*given)
+    for mine, reference in zip(fast, slow, strict=True):
+        torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
+    found, expected = (torch.autograd.grad(sum(out[i].sin().sum() for i in used), given) for out in (fast, slow))
+    for mine, reference in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_bias_is_the_sum_of_two(dtype: torch.dtype) -> None:
+    *given, one, other = (t.detach().to(dtype) for t in arguments())
+    for mine, reference in zip(
+        recurrence.lstm_segment(*given, one + other), recurrence.lstm_segment(*given, one, other), strict=True
+    ):
+        torch.testing.assert_close(mine, reference)
+
+
+@pytest.mark.parametrize("run", [segment, dropped])
+def test_gradients_are_the_finite_differences(run) -> None:
+    assert torch.autograd.gradcheck(run, arguments())
 
 
 def test_bfloat16_stays_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:

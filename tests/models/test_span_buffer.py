@@ -7,10 +7,10 @@ import torch
 from catalogue import MIXTURE, TYPES, buffered, second_softmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_span_buffer import probabilities, score, spans_of
+from naive_span_buffer import head_states, probabilities, score, spans_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from backstory.config import GateConfig, SpanBufferConfig, UserError
+from backstory.config import DualConfig, GateConfig, SpanBufferConfig, UserError
 from backstory.models import Blend, ComposedModel, detach
 from backstory.models.buffer.attention import additive_scores
 from backstory.models.buffer.span_buffer import SpanBuffer
@@ -46,8 +46,10 @@ def buffers(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def made(options: dict[str, Any], mixture: bool = False) -> tuple[ComposedModel, SpanBufferConfig]:
-    model = buffered(MIXTURE if mixture else None, gate=GATE, **options).double().eval()
+def made(
+    options: dict[str, Any], mixture: bool = False, dual: DualConfig | None = None
+) -> tuple[ComposedModel, SpanBufferConfig]:
+    model = buffered(MIXTURE if mixture else None, dual, gate=GATE, **options).double().eval()
     assert model.gated is not None and isinstance(model.gated.config, SpanBufferConfig)
     with torch.no_grad():  # so that spans, gates and attention differ
         for parameter in model.parameters():
@@ -56,12 +58,18 @@ def made(options: dict[str, Any], mixture: bool = False) -> tuple[ComposedModel,
 
 
 @settings(max_examples=60, deadline=None)
-@given(options=buffers(), mixture=st.booleans(), foreign=st.booleans(), seed=st.integers(0, 1000))
+@given(
+    options=buffers(),
+    mixture=st.booleans(),
+    dual=st.sampled_from([None, DualConfig(), DualConfig(direct=False)]),
+    foreign=st.booleans(),
+    seed=st.integers(0, 1000),
+)
 def test_values_and_gradients_are_those_of_the_equations(
-    options: dict[str, Any], mixture: bool, foreign: bool, seed: int
+    options: dict[str, Any], mixture: bool, dual: DualConfig | None, foreign: bool, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    model, config = made(options, mixture)
+    model, config = made(options, mixture, dual)
     tokens = torch.randint(TYPES, (2, 11))
     expected, gates = probabilities(model, config, tokens, foreign)
     prediction, _ = model(tokens, model.start(2), foreign=foreign)
@@ -105,7 +113,7 @@ def test_each_weight_of_the_attention_is_that_of_the_words_it_is_said_to_cover(
     second = model.gated.second  # type: ignore[union-attr]
     assert isinstance(second, SpanBuffer)
     tokens, length = torch.randint(TYPES, (1, sum(cuts))), 1 if config.vectors == "words" else config.span
-    states = model.core(model.embedding(tokens), model.core.start(1)).layers[-1][0]
+    states = head_states(model, tokens)[0]
     state, begun = model.start(1), 0
     for piece in tokens.split(cuts, 1):
         prediction, state = model(piece, state)

@@ -5,11 +5,13 @@ from typing import Any
 import torch
 
 from backstory.config import (
+    DualConfig,
     EmbeddingConfig,
     GateConfig,
     LSTMConfig,
     MixtureConfig,
     ModelConfig,
+    MogrifierConfig,
     SoftmaxConfig,
     SpanBufferConfig,
 )
@@ -37,6 +39,12 @@ def buffered(**settings: Any) -> ComposedModel:
     chosen: dict[str, Any] = {"size": 12, "span": 3, "gate": GateConfig(temperature=1.0)}
     core = LSTMConfig(layers=2, hidden=9)
     return lively(ModelConfig(EmbeddingConfig(7), core, SoftmaxConfig(), SpanBufferConfig(**chosen | settings)))
+
+
+def dual(**settings: Any) -> ComposedModel:
+    """A Dual Mogrifier, whose d_t has another size than h_t."""
+    core = MogrifierConfig(layers=2, hidden=9, output=8, rank=3)
+    return lively(ModelConfig(EmbeddingConfig(7), core, dual=DualConfig(**settings)))
 
 
 def mixture() -> ComposedModel:

@@ -294,7 +294,7 @@ def test_a_window_costs_only_what_is_filled(model: ComposedModel, stream: Stream
 
 
 def test_a_window_that_memory_can_never_hold_is_told(model: ComposedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = model.core.output_size
+    size = model.head_size
     needed = 2 * 1000 * (4 * (size + 6) + 8)
     for free, fits in ((needed, True), (needed - 1, False), (None, True)):
         monkeypatch.setattr(pairs_module, "available", lambda device, free=free: free)

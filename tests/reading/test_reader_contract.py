@@ -8,7 +8,7 @@ import pytest
 import torch
 from adapting import BASE, gates, statistics
 from adaptive import Doubtful, Learning
-from small_models import buffered, lstm
+from small_models import buffered, dual, lstm
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
@@ -40,6 +40,10 @@ READERS: dict[str, Callable[[], Reader]] = {
     "cache over learning": lambda: NeuralCache(Learning(lstm()), CacheSettings(window=20, weight=0.3)),
     "dynamic": lambda: dynamic(lstm()),
     "learned": lambda: learned(lstm()),
+    "static, dual mogrifier": lambda: StaticReader(dual()),
+    "dynamic, dual mogrifier": lambda: dynamic(dual()),
+    "learned, dual mogrifier": lambda: learned(dual()),
+    "cache over dynamic, dual mogrifier": lambda: NeuralCache(dynamic(dual()), CacheSettings(window=20, weight=0.3)),
     "cache over dynamic": lambda: NeuralCache(dynamic(lstm()), CacheSettings(window=20, weight=0.3)),
     "cache over learned": lambda: NeuralCache(learned(lstm()), CacheSettings(window=20, weight=0.3)),
 }

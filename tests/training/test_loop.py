@@ -14,7 +14,7 @@ import pytest
 import torch
 from runs import checkpoints, contents, events, outcome, with_training
 
-from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig
+from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig, TrainingConfig
 from backstory.models import ComposedModel, Prediction, clone, flatten
 from backstory.models.loading import load_run
 from backstory.reading import StaticReader, read
@@ -265,7 +265,7 @@ def test_training_sees_it_and_validation_does_not(
 # --- parts with a rate of their own, figures of an objective's own ---
 
 
-def in_groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+def in_groups(model: torch.nn.Module, settings: TrainingConfig) -> list[dict[str, Any]]:
     """The last parameters in front, at a tenth of the rate."""
     listed = list(model.parameters())
     return [{"params": listed[3:], "scale": 0.1}, {"params": listed[:3]}]

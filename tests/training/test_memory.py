@@ -13,7 +13,7 @@ import torch
 from runs import with_model, with_training
 
 from backstory.cli.main import main
-from backstory.config import LSTMConfig, MixtureConfig, RunConfig, UserError, from_dict, recipes, to_dict
+from backstory.config import DualConfig, LSTMConfig, MixtureConfig, RunConfig, UserError, from_dict, recipes, to_dict
 from backstory.models import Precision
 from backstory.models.free_memory import available
 from backstory.training import memory
@@ -77,6 +77,9 @@ print(int(peak) * 1024 - before)
         ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, NONE),
         ("ptb-awd-lstm", 20, 70, FLOAT32, 0.005, NONE),
         ("ptb-mos", 12, 70, BFLOAT16, 0.0, NONE),
+        ("ptb-dual-mogrifier", 32, 25, FLOAT32, 0.0, NONE),
+        ("ptb-dual-mogrifier", 32, 25, BFLOAT16, 0.0, NONE),
+        ("ptb-dual-mogrifier", 32, 150, BFLOAT16, 0.0, NONE),
         ("ptb-mos", 12, 70, BFLOAT16, 0.005, NONE),
         ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, {"kind": "second-softmax"}),
         ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, BUFFER),
@@ -166,6 +169,7 @@ def test_more_of_anything_needs_more(tiny_config: RunConfig) -> None:
         with_training(tiny_config, segment=20),
         with_training(tiny_config, optimizer="adam"),
         with_model(tiny_config, core=core),
+        with_model(tiny_config, dual=DualConfig()),
         with_model(tiny_config, head=MixtureConfig(experts=2)),
     ):
         assert sum(estimate(config, TEXT, FLOAT32).values()) > base

@@ -18,7 +18,7 @@ def prediction(time: int = TIME) -> tuple[Softmax, Tensor]:
     raw, dropped = (torch.randn(BATCH, time, UNITS, dtype=torch.float64).requires_grad_() for _ in range(2))
     first = torch.randn(BATCH, time, 7, dtype=torch.float64)
     weight = torch.randn(TYPES, UNITS, dtype=torch.float64)
-    made = Softmax(Activations(first, (first, raw), dropped, dropped), dropped, weight, None)
+    made = Softmax(Activations(first, (first, raw), dropped, dropped, raw), dropped, weight, None)
     return made, torch.randint(TYPES, (BATCH, time))
 
 

@@ -1,6 +1,7 @@
 """NT-ASGD against a loop over its algorithm, the average of the weights, and the trigger."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from backstory.config import TrainingConfig
-from backstory.training.optimizers import WeightAverage, build_optimizer, non_monotonic
+from backstory.config import (
+    DualConfig,
+    EmbeddingConfig,
+    GateConfig,
+    ModelConfig,
+    MogrifierConfig,
+    NoBufferConfig,
+    SecondSoftmaxConfig,
+    SoftmaxConfig,
+    TrainingConfig,
+)
+from backstory.models import ComposedModel, build_model
+from backstory.training.optimizers import WeightAverage, build_optimizer, non_monotonic, parameter_groups
 
 CURVATURE = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
 RATE, DECAY, TRIGGER = 0.3, 0.01, 5
@@ -131,3 +143,76 @@ def test_adam_is_its_equations() -> None:
         (parameter**4 / 4).sum().backward()
         made.step()
     torch.testing.assert_close(parameter.detach(), x, rtol=1e-12, atol=0)
+
+
+L2 = {"embedding_l2": 1e-5, "input_l2": 2e-5, "recurrent_l2": 3e-5, "mogrifier_l2": 4e-5, "dual_l2": 5e-5}
+
+
+def small_model(tied: bool = True, gate: GateConfig | None = None) -> ComposedModel:
+    """A Dual Mogrifier, with a gate if one is given."""
+    core = MogrifierConfig(layers=2, hidden=5, rounds=2, rank=2)
+    buffer = NoBufferConfig() if gate is None else SecondSoftmaxConfig(gate=gate)
+    return build_model(ModelConfig(EmbeddingConfig(4), core, SoftmaxConfig(tied=tied), buffer, dual=DualConfig()), 7)
+
+
+def decays(model: ComposedModel, settings: TrainingConfig) -> dict[str, float]:
+    """The weight decay with which the optimizer updates each parameter."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    groups = build_optimizer(parameter_groups(model, settings), settings).param_groups
+    listed = [(names[id(p)], group["weight_decay"]) for group in groups for p in group["params"]]
+    assert len(listed) == len(names) == len(dict(listed))
+    return dict(listed)
+
+
+def test_without_l2_of_parts_there_is_one_group_in_the_models_order() -> None:
+    model = small_model()
+    (group,) = parameter_groups(model, TrainingConfig())
+    assert group.keys() == {"params"}
+    assert all(one is other for one, other in zip(group["params"], model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_part_has_the_l2_that_is_set_for_it(tied: bool) -> None:
+    """The loss's lambda |w|^2 has the gradient 2 lambda w."""
+    parts = {"embedding": 2e-5, "weight_ih": 4e-5, "weight_hh": 6e-5, "rounds": 8e-5, "dual": 10e-5, "head": 2e-5}
+    found = decays(small_model(tied), TrainingConfig(weight_decay=0.5, **L2))
+    for name, decay in found.items():
+        words = name.split(".")
+        expected = next((value for part, value in parts.items() if part in words), 0.5)
+        assert decay == pytest.approx(0.5 if words[-1] == "bias" else expected), name
+    assert ("head.weight" in found) != tied
+
+
+@pytest.mark.parametrize("name", L2)
+def test_one_l2_leaves_the_others_to_the_weight_decay(name: str) -> None:
+    found = decays(small_model(), TrainingConfig(weight_decay=0.5, **{name: 0.0}))
+    assert set(found.values()) == {0.0, 0.5}
+
+
+def test_a_gate_with_its_own_rate_stands_beside_parts_with_their_own_l2() -> None:
+    model, settings = small_model(gate=GateConfig(rate=0.1, after=2)), TrainingConfig(weight_decay=0.5, dual_l2=0.1)
+    rest, dual, policy = parameter_groups(model, settings)
+    assert dual["weight_decay"] == 0.2 and (policy["scale"], policy["after"]) == (0.1, 2)
+    assert policy["params"] == list(model.gated.policy.parameters())  # type: ignore[union-attr]
+    assert sum(len(group["params"]) for group in (rest, dual, policy)) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "nadam"])
+def test_an_l2_is_the_penalty_in_the_loss(optimizer: Any) -> None:
+    """Steps with the penalty left to the optimizer, and with its gradient taken from the loss."""
+    found = []
+    for penalty in (0.3, None):
+        torch.manual_seed(0)
+        model = small_model().double()
+        settings = TrainingConfig(optimizer=optimizer, learning_rate=0.01, weight_decay=0.0, dual_l2=penalty)
+        made = build_optimizer(parameter_groups(model, settings), settings)
+        assert model.dual is not None and model.dual.weight_de is not None
+        for _ in range(3):
+            made.zero_grad()
+            loss = torch.stack([p.sin().sum() for p in model.parameters()]).sum()
+            if penalty is None:
+                loss = loss + 0.3 * (model.dual.weight_de.square().sum() + model.dual.weight_dh.square().sum())
+            loss.backward()
+            made.step()
+        found.append([p.detach() for p in model.parameters()])
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)

@@ -9,8 +9,10 @@ import tyro
 
 from backstory.cli.parse import parse
 from backstory.config import (
+    DualConfig,
     LSTMConfig,
     MixtureConfig,
+    MogrifierConfig,
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
@@ -53,11 +55,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def _models() -> dict[str, str]:
     parts = {
-        "core": (LSTMConfig,),
+        "core": (LSTMConfig, MogrifierConfig),
+        "dual": (DualConfig,),
         "head": (SoftmaxConfig, MixtureConfig),
         "buffer": (SpanBufferConfig, SecondSoftmaxConfig),
     }
-    return {f"{part} {c.kind}": (c.__doc__ or "").splitlines()[0] for part, kinds in parts.items() for c in kinds}
+    return {
+        part if c.kind == part else f"{part} {c.kind}": (c.__doc__ or "").splitlines()[0]
+        for part, kinds in parts.items()
+        for c in kinds
+    }
 
 
 def _descriptions(module: str, name: str) -> Mapping[str, str]:

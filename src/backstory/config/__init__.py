@@ -2,12 +2,15 @@
 
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
+    DualConfig,
     EmbeddingConfig,
     GateConfig,
     LSTMConfig,
     MixtureConfig,
     ModelConfig,
+    MogrifierConfig,
     NoBufferConfig,
+    NoDualConfig,
     RecallConfig,
     RewardConfig,
     RunConfig,
@@ -20,12 +23,15 @@ from backstory.config.schema import (
 from backstory.config.strict import changes, from_dict, from_yaml, to_dict, to_yaml, validate
 
 __all__ = [
+    "DualConfig",
     "EmbeddingConfig",
     "GateConfig",
     "LSTMConfig",
     "MixtureConfig",
     "ModelConfig",
+    "MogrifierConfig",
     "NoBufferConfig",
+    "NoDualConfig",
     "NonFiniteError",
     "RecallConfig",
     "RewardConfig",

@@ -91,6 +91,62 @@ class LSTMConfig:
     """Locked dropout on the last layer's output."""
     weight_drop: float = probability(0.5)
     """Dropout on the recurrent weights, one mask per segment."""
+    state_dropout: float = probability(0.0)
+    """Locked dropout on h_{t-1} as the recurrent weights read it."""
+    biases: Literal[2, 1] = 2
+    """Biases of a gate: two, as AWD-LSTM's published counts have them, or one."""
+
+
+@dataclass(frozen=True)
+class MogrifierConfig:
+    """A stack of Mogrifier LSTM layers: input and state gate each other in rounds before every cell."""
+
+    kind: Literal["mogrifier"] = "mogrifier"
+    """The kind of core."""
+    layers: int = between(2, 1, 1000)
+    """Number of layers."""
+    hidden: int = between(850, 1)
+    """Units of every layer but the last."""
+    output: int | None = between(None, 1)
+    """Units of the last layer; none: the embedding's size where the softmax is tied to it, else `hidden`."""
+    rounds: int = between(4, 0, 20)
+    """Rounds of gating, the odd ones of the input by the state, the even ones of the state by the input; 0: an LSTM."""
+    rank: int | None = between(100, 1)
+    """Each round's matrix is a product Q_l Q_r of this rank; none: a full matrix."""
+    input_dropout: float = probability(0.5)
+    """Locked dropout on the embedded words."""
+    state_dropout: float = probability(0.5)
+    """Locked dropout on h_{t-1} before the rounds: nothing in the cell reads what is dropped of it."""
+    round_dropout: float = probability(0.15)
+    """Locked dropout between the factors of a round's matrix: Q_l (mask * Q_r h); on what a full matrix reads."""
+    layer_dropout: float = probability(0.5)
+    """Locked dropout between layers."""
+    output_dropout: float = probability(0.5)
+    """Locked dropout on the last layer's output."""
+
+
+@dataclass(frozen=True)
+class NoDualConfig:
+    """The head reads the core's output."""
+
+    kind: Literal["none"] = "none"
+    """The kind of connection between the words and the head."""
+
+
+@dataclass(frozen=True)
+class DualConfig:
+    """A layer between core and head that reads the words as well: d_t = ReLU(W_de e_t + W_dh h_t + b_d)."""
+
+    kind: Literal["dual"] = "dual"
+    """The kind of connection between the words and the head."""
+    size: int | None = between(None, 1)
+    """Units; none: the embedding's size, which the head needs where it is a softmax tied to it."""
+    direct: bool = True
+    """W_de e_t is there; without it the layer is the control that shows what an additional layer does by itself."""
+    input_dropout: float = probability(0.5)
+    """Locked dropout on e_t and on h_t as the layer reads them, after the core's own dropouts."""
+    output_dropout: float = probability(0.4)
+    """Locked dropout on d_t."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +252,8 @@ class ModelConfig:
     """A language model by its parts."""
 
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
-    core: LSTMConfig = field(default_factory=LSTMConfig)
+    core: LSTMConfig | MogrifierConfig = field(default_factory=LSTMConfig)
+    dual: NoDualConfig | DualConfig = field(default_factory=NoDualConfig, kw_only=True)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
     buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)
 
@@ -247,6 +304,16 @@ class TrainingConfig:
     """Learning rate of a segment of mean length; scaled by the segment's own length."""
     weight_decay: float = between(1.2e-6, 0.0)
     """L2 penalty inside the gradient."""
+    embedding_l2: float | None = between(None, 0.0)
+    """lambda of lambda |w|^2 in the loss, for the weights of the embedding and the output; none: as `weight_decay` has it."""
+    input_l2: float | None = between(None, 0.0)
+    """The same for the weights that the core's layers read their input with."""
+    recurrent_l2: float | None = between(None, 0.0)
+    """The same for the core's recurrent weights."""
+    mogrifier_l2: float | None = between(None, 0.0)
+    """The same for the matrices of a Mogrifier's rounds."""
+    dual_l2: float | None = between(None, 0.0)
+    """The same for the weights of a dual connection."""
     clip: float = between(0.25, 0.0)
     """Largest norm of the gradient; 0 for no clipping."""
     averaging: Literal["none", "triggered", "always"] = "triggered"

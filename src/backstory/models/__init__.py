@@ -1,4 +1,4 @@
-"""Numbers to predictions: embedding -> core -> head; state and predictions are explicit, and parts compose."""
+"""Numbers to predictions: embedding -> core -> dual connection -> head; states are explicit, and parts compose."""
 
 from backstory.models.composed import ComposedModel, WordEmbedding, build_model, count_parameters
 from backstory.models.contract import Capabilities, LanguageModel

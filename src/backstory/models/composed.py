@@ -1,14 +1,24 @@
-"""A language model composed of its parts: embedding -> core -> head -> second prediction."""
+"""A language model composed of its parts: embedding -> core -> dual connection -> head -> second prediction."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backstory.config import MixtureConfig, ModelConfig, NoBufferConfig, SoftmaxConfig, SpanBufferConfig, UserError
+from backstory.config import (
+    DualConfig,
+    MixtureConfig,
+    ModelConfig,
+    MogrifierConfig,
+    NoBufferConfig,
+    SoftmaxConfig,
+    SpanBufferConfig,
+    UserError,
+)
 from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
 from backstory.models.contract import LanguageModel
-from backstory.models.cores import LSTM, Core
+from backstory.models.cores import LSTM, Core, Mogrifier
 from backstory.models.dropout import gaussian_noise, word_dropout
+from backstory.models.dual import Dual
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
 from backstory.models.prediction import Activations, Prediction
 from backstory.models.state import State
@@ -33,12 +43,24 @@ class WordEmbedding(nn.Module):
 
 
 class ComposedModel(LanguageModel):
-    """Any core with any head, and with any second prediction beside the head's or none."""
+    """Any core with any head, a dual connection between them or none, and any second prediction beside the head's or none."""
 
-    def __init__(self, embedding: WordEmbedding, core: Core, head: Head, gated: Gated | None = None) -> None:
+    def __init__(
+        self,
+        embedding: WordEmbedding,
+        core: Core,
+        head: Head,
+        gated: Gated | None = None,
+        dual: Dual | None = None,
+    ) -> None:
         super().__init__()
-        self.embedding, self.core, self.head, self.gated = embedding, core, head, gated
+        self.embedding, self.core, self.dual, self.head, self.gated = embedding, core, dual, head, gated
         self.capabilities = core.capabilities
+
+    @property
+    def head_size(self) -> int:
+        """D, of the vectors that the head reads."""
+        return self.core.output_size if self.dual is None else len(self.dual.bias)
 
     @property
     def vocabulary_size(self) -> int:
@@ -58,8 +80,10 @@ class ComposedModel(LanguageModel):
         """With `foreign` the buffer of every row is another row's: what it gains then is no memory of the text."""
         embedded = self.embedding(tokens)
         output = self.core(embedded, state if self.gated is None else state.core)
-        activations = Activations(embedded, output.layers, output.dropped, output.dropped)
-        p = self.head(output.dropped, activations)
+        raw, read = output.layers[-1], output.dropped
+        if self.dual is not None:
+            raw, read = self.dual(embedded, output.dropped)
+        p = self.head(read, Activations(embedded, output.layers, output.dropped, read, raw))
         if self.gated is None:
             return p, output.state
         blend, second = self.gated(p, self.head, tokens, self.embedding.weight, state.second, foreign)
@@ -73,11 +97,13 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     """
     embedding = WordEmbedding(vocabulary_size, config.embedding.size, config.embedding.dropout)
     core = _build_core(config)
+    dual = _build_dual(config, core.output_size)
+    size = core.output_size if dual is None else len(dual.bias)
     if isinstance(config.head, MixtureConfig):
-        head: Head = MixtureHead(config.head, embedding.weight, core.output_size)
+        head: Head = MixtureHead(config.head, embedding.weight, size)
     else:
-        head = SoftmaxHead(config.head, embedding.weight, core.output_size)
-    return ComposedModel(embedding, core, head, _build_gated(config, core.output_size))
+        head = SoftmaxHead(config.head, embedding.weight, size)
+    return ComposedModel(embedding, core, head, _build_gated(config, size), dual)
 
 
 def _build_gated(config: ModelConfig, size: int) -> Gated | None:
@@ -91,14 +117,32 @@ def _build_gated(config: ModelConfig, size: int) -> Gated | None:
 
 def _build_core(config: ModelConfig) -> Core:
     size, core = config.embedding.size, config.core
-    tied = isinstance(config.head, SoftmaxConfig) and config.head.tied
-    output = core.output or (size if tied else core.hidden)
-    if tied and output != size:
+    output = core.output or (size if _tied(config) else core.hidden)
+    if not isinstance(config.dual, DualConfig):
+        _check_tied(config, "core.output", output)
+    return Mogrifier(core, size, output) if isinstance(core, MogrifierConfig) else LSTM(core, size, output)
+
+
+def _build_dual(config: ModelConfig, hidden: int) -> Dual | None:
+    if not isinstance(config.dual, DualConfig):
+        return None
+    size = config.dual.size or config.embedding.size
+    _check_tied(config, "dual.size", size)
+    return Dual(config.dual, config.embedding.size, hidden, size)
+
+
+def _tied(config: ModelConfig) -> bool:
+    """Whether the head multiplies what it reads with the embedding's weights."""
+    return isinstance(config.head, SoftmaxConfig) and config.head.tied
+
+
+def _check_tied(config: ModelConfig, setting: str, found: int) -> None:
+    size = config.embedding.size
+    if _tied(config) and found != size:
         raise UserError(
-            f"the softmax is tied to the embedding, of size {size}, so model.core.output must be {size} or none, "
-            f"not {output}; or set model.head.tied to false"
+            f"the softmax is tied to the embedding, of size {size}, so model.{setting} must be {size} or none, "
+            f"not {found}; or set model.head.tied to false"
         )
-    return LSTM(core, size, output)
 
 
 def count_parameters(model: nn.Module) -> int:

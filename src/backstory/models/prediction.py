@@ -24,7 +24,9 @@ class Activations:
     last_dropped: Tensor
     """(B, T, H): the last layer's output after its dropout."""
     head_input: Tensor
-    """(B, T, D): what the head read."""
+    """(B, T, D): what the head read: the last layer's output or, of a dual connection, its layer's, after dropout."""
+    head_raw: Tensor
+    """(B, T, D): the same before that dropout."""
 
     @property
     def last_raw(self) -> Tensor:
@@ -39,6 +41,7 @@ class Activations:
             tuple(layer[at].unsqueeze(1) for layer in self.layers),
             self.last_dropped[at].unsqueeze(1),
             self.head_input[at].unsqueeze(1),
+            self.head_raw[at].unsqueeze(1),
         )
 
 

@@ -66,7 +66,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         settings = self.config.training
-        self.optimizer = build_optimizer(parameter_groups(self.model), settings)
+        self.optimizer = build_optimizer(parameter_groups(self.model, settings), settings)
         self.parameters: list[nn.Parameter] = list(self.model.parameters())
         self.average: WeightAverage | None = None
         self.progress = Progress()
@@ -352,7 +352,7 @@ class Trainer:
             raise UserError(
                 f"{error}; fine-tuning has no weights to begin from: start again with --overwrite"
             ) from None
-        self.optimizer = build_optimizer(parameter_groups(self.model), self.config.training)
+        self.optimizer = build_optimizer(parameter_groups(self.model, self.config.training), self.config.training)
         self.average = WeightAverage(self.parameters)
         stages.begin_finetuning(self.progress)
         self._take_stage()

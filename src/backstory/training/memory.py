@@ -23,6 +23,8 @@ BUFFERS = 4
 """How many times a training step holds the states that a span buffer reaches back to, or what is made of each."""
 SCORES = 4
 """How many numbers are held for a position and a word of the buffer (a span of it, where those are all it holds)."""
+DUAL = 6
+"""How many times a training step holds what the layer of a dual connection reads of the core, or what is made of it."""
 USUAL_TYPES = 50_000
 """A vocabulary larger than this is one to cut before other settings."""
 
@@ -78,6 +80,7 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     # Whatever a core or a head computes of a token, most of it is outputs of its matrices and functions of these.
     core, head = (sum(p.shape[0] for p in part.parameters() if p.dim() == 2) for part in (model.core, model.head))
     core *= 0.5 + precision.dtype.itemsize / 4  # kept partly in the precision of products
+    dual = 0 if model.dual is None else DUAL * (model.head_size + model.core.output_size)
     own = head - sum(p.shape[0] for p in model.head.parameters() if p is model.head.weight)
     tokens = settings.batch_size * _longest(settings, text.tokens)
     logits = min(tokens * getattr(config.model.head, "experts", 1) * text.types, max(CHUNK, text.types))
@@ -91,9 +94,9 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
         "weights": parameters * (4.0 + precision.dtype.itemsize),  # and a copy, cast or laid out for the kernels
         "gradients": parameters * 4.0,
         "the optimizer": parameters * 4.0 * (moments + averages),
-        "activations": 4.0 * tokens * (core + 6 * own + 8 * config.model.embedding.size + 14 * model.core.output_size),
+        "activations": 4.0 * tokens * (core + dual + 6 * own + 8 * config.model.embedding.size + 14 * model.head_size),
         # States before the segment and what is made of them; scores and weights of every position for each of them.
-        "the buffer": 4.0 * words * (BUFFERS * settings.batch_size * model.core.output_size + SCORES * tokens),
+        "the buffer": 4.0 * words * (BUFFERS * settings.batch_size * model.head_size + SCORES * tokens),
         "the output layer": (12.0 if model.gated is None else 24.0) * logits + 8.0 * text.types * width,
         "libraries": LIBRARIES,
     }
@@ -124,7 +127,7 @@ def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str,
 
 def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, int, int, RunConfig]]:
     """Every size of the model and of a step, its default, and the settings in which it is half as large."""
-    for part in ("embedding", "core", "head", "buffer"):
+    for part in ("embedding", "core", "dual", "head", "buffer"):
         settings = getattr(config.model, part)
         for name, value in to_dict(settings).items():
             if type(value) is int and value > 1:

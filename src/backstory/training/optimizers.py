@@ -11,7 +11,8 @@ from backstory.config import TrainingConfig
 from backstory.models import ComposedModel
 
 Group = dict[str, Any]
-"""Parameters (`params`), their learning rate as a share of the model's (`scale`), epochs before they learn (`after`)."""
+"""Parameters (`params`), their learning rate as a share of the model's (`scale`), epochs before they learn (`after`), and their
+`weight_decay` where it is not the training's."""
 
 
 def build_optimizer(
@@ -27,14 +28,38 @@ def build_optimizer(
     return torch.optim.NAdam(groups, lr=rate, weight_decay=decay, foreach=True)
 
 
-def parameter_groups(model: ComposedModel) -> list[Group]:
-    """The model's parameters; those of a gate that learns in its own way by themselves."""
+def parameter_groups(model: ComposedModel, config: TrainingConfig) -> list[Group]:
+    """The model's parameters; by themselves those with an L2 of their own, and those of a gate that learns in its own way.
+
+    lambda |w|^2 in the loss is 2 lambda w in the gradient, where `weight_decay` puts itself times w.
+    """
+    groups: list[Group] = []
+    for parameters, penalty in _penalised(model, config):
+        if penalty is not None and parameters:
+            groups.append({"params": parameters, "weight_decay": 2 * penalty})
     gate = None if model.gated is None else model.gated.config.gate
-    if model.gated is None or gate is None or (gate.rate == 1 and not gate.after):
-        return [{"params": list(model.parameters())}]
-    policy = list(model.gated.policy.parameters())
-    rest = [p for p in model.parameters() if not any(p is one for one in policy)]
-    return [{"params": rest}, {"params": policy, "scale": gate.rate, "after": gate.after}]
+    if model.gated is not None and gate is not None and (gate.rate != 1 or gate.after):
+        groups.append({"params": list(model.gated.policy.parameters()), "scale": gate.rate, "after": gate.after})
+    apart = {id(p) for group in groups for p in group["params"]}
+    return [{"params": [p for p in model.parameters() if id(p) not in apart]}, *groups]
+
+
+def _penalised(model: ComposedModel, config: TrainingConfig) -> list[tuple[list[nn.Parameter], float | None]]:
+    """The matrices of each part that may have an L2 of its own, with it; biases have none."""
+    core = dict(model.core.named_parameters())
+
+    def of_core(part: str) -> list[nn.Parameter]:
+        return [p for name, p in core.items() if part in name.split(".") and p.dim() == 2]
+
+    words = list({id(p): p for p in (model.embedding.weight, model.head.weight)}.values())
+    dual = [] if model.dual is None else [p for p in model.dual.parameters() if p.dim() == 2]
+    return [
+        (words, config.embedding_l2),
+        (of_core("weight_ih"), config.input_l2),
+        (of_core("weight_hh"), config.recurrent_l2),
+        (of_core("rounds"), config.mogrifier_l2),
+        (dual, config.dual_l2),
+    ]
 
 
 def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:

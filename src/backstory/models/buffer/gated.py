@@ -79,7 +79,7 @@ class Gated(nn.Module):
     ) -> tuple[Blend, Any]:
         """The blend for a head's prediction p over the embedding's words, and the second's state."""
         assert p.activations is not None
-        hidden, gate = p.activations.last_raw, self.config.gate
+        hidden, gate = p.activations.head_raw, self.config.gate
         found = self.second(hidden, tokens, embedding, state, foreign)
         # Not rounded: divided by a small temperature, a rounded logit is another.
         with torch.autocast(hidden.device.type, enabled=False):

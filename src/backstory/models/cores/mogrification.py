@@ -1,0 +1,150 @@
+"""One Mogrifier layer over a segment: the rounds of its paper's equations before every cell of an LSTM, as one operation."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from backstory.models.cores.recurrence import CellGradients, Cells
+from backstory.models.precision import compute_dtype
+
+
+class Round(NamedTuple):
+    """What gates n units by m others: 2 sigmoid(Q_l (mask * Q_r .) + b), or 2 sigmoid(Q_l (mask * .) + b)."""
+
+    left: Tensor
+    """(n, k); k = m without a right factor."""
+    right: Tensor | None
+    """(k, m)"""
+    bias: Tensor
+    """(n,)"""
+    mask: Tensor | None
+    """(B, k), of each row for the whole segment."""
+
+
+def mogrifier_segment(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor,
+    rounds: Sequence[Round],
+    mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a layer of H units over a segment: x (B, T, I), h and c (B, H) -> outputs (B, T, H), h, c.
+
+    Weights (4H, I) and (4H, H) and the bias (4H,) hold the gates in the order i, f, g, o. The first of the rounds, at least
+    one, gates x by h_{t-1}, which has been multiplied with mask (B, H). Products run in autocast's dtype; h and c keep the
+    dtype they came with.
+    """
+    dtype = compute_dtype(x)
+    flat = [part if part is None else part.to(dtype) for one in rounds for part in one]
+    with torch.autocast(x.device.type, enabled=False):
+        return _Segment.apply(x.to(dtype), h, c, weight_ih, weight_hh, bias, mask, *flat)
+
+
+class _Segment(torch.autograd.Function):
+    """The layer with products in the input's dtype and float32 cells.
+
+    Every product of a step needs the one before it, so the steps are what takes the time; all gradients of weights are single
+    products over the segment.
+    """
+
+    @staticmethod
+    def forward(ctx, x, h, c, weight_ih, weight_hh, bias, mask, *flat):  # type: ignore[override]
+        rounds, (rows, steps, inputs) = _rounds(flat), x.shape
+        x = x.transpose(0, 1).contiguous()
+        hidden, cells = x.new_empty(steps + 1, rows, h.shape[1]), Cells.start(c, steps)
+        hidden[0] = h
+        states = hidden[:-1] if mask is None else torch.empty_like(hidden[:-1])
+        weight = x.new_empty(len(bias), inputs + h.shape[1])
+        weight[:, :inputs], weight[:, inputs:] = weight_ih, weight_hh
+        entering = x.new_empty(steps, rows, inputs + h.shape[1])
+        last = entering[:, :, :inputs], entering[:, :, inputs:]
+        gates, inner, after = [], [], []
+        for number, one in enumerate(rounds):
+            gates.append(x.new_empty(steps, rows, len(one.left)))
+            inner.append(x.new_empty(steps, rows, one.left.shape[1]))
+            # The last two rounds write into what enters the cells.
+            after.append(last[number % 2] if number >= len(rounds) - 2 else torch.empty_like(gates[number]))
+        factors = [(one.left.t(), None if one.right is None else one.right.t()) for one in rounds]
+        bias_dtype, bias = bias.dtype, bias.to(x.dtype).unsqueeze(1)
+        for t in range(steps):
+            if mask is not None:
+                torch.mul(hidden[t], mask, out=states[t])
+            gated, gating = x[t], states[t]
+            for number, (one, (left, right)) in enumerate(zip(rounds, factors, strict=True)):
+                gate, between = gates[number][t], inner[number][t]
+                if right is None:
+                    between.copy_(gating)
+                else:
+                    torch.mm(gating, right, out=between)
+                if one.mask is not None:
+                    between.mul_(one.mask)
+                torch.addmm(one.bias, between, left, out=gate)
+                gate.sigmoid_().mul_(2)
+                torch.mul(gate, gated, out=after[number][t])
+                gated, gating = gating, after[number][t]
+            if len(rounds) == 1:
+                last[1][t] = states[t]
+            # So many rows times few columns is faster than few rows times many columns.
+            products = torch.addmm(bias, weight, entering[t].t())
+            hidden[t + 1].copy_(cells.step(t, products.t()))
+        ctx.save_for_backward(x, weight, states, entering, *cells, *gates, *inner, *after[:-2], *flat)
+        ctx.count, ctx.mask, ctx.dtypes = len(rounds), mask, (h.dtype, weight_ih.dtype, bias_dtype)
+        return hidden[1:].transpose(0, 1), hidden[steps].to(h.dtype), cells.values[steps].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_output, d_h, d_c):  # type: ignore[override]
+        x, weight, states, entering, values, squashed, cell_gates, *saved = ctx.saved_tensors
+        count, mask, (steps, _, inputs) = ctx.count, ctx.mask, x.shape
+        gates, inner, rounds = saved[:count], saved[count : 2 * count], _rounds(saved[-4 * count :])
+        last = entering[:, :, :inputs], entering[:, :, inputs:]
+        after = [*saved[2 * count : -4 * count], *(last[i % 2] for i in range(max(0, count - 2), count))]
+        back = CellGradients(Cells(values, squashed, cell_gates), d_c, x.dtype)
+        # Of g = 2 sigmoid(z) times v: its derivative by z is g v (1 - g / 2).
+        factors = [torch.addcmul(a, a, g, value=-0.5) for a, g in zip(after, gates, strict=True)]
+        d_gates, d_inner = [torch.empty_like(g) for g in gates], [torch.empty_like(i) for i in inner]
+        d_x, wide = torch.empty_like(x), cell_gates.dtype
+        d_output, d_h = d_output.transpose(0, 1).to(wide).contiguous(), d_h.to(wide)
+        for t in range(steps - 1, -1, -1):
+            entered = torch.mm(back.step(t, d_h + d_output[t]), weight)
+            # As after the last round, in which one of the two was gated by the other.
+            d_gated, d_gating = entered[:, :inputs], entered[:, inputs:]
+            if count % 2 == 0:
+                d_gated, d_gating = d_gating, d_gated
+            for number in range(count - 1, -1, -1):
+                one, d_gate, d_between = rounds[number], d_gates[number][t], d_inner[number][t]
+                torch.mul(d_gated, factors[number][t], out=d_gate)
+                torch.mm(d_gate, one.left, out=d_between)
+                if one.mask is not None:
+                    d_between.mul_(one.mask)
+                d_source = d_between if one.right is None else torch.mm(d_between, one.right)
+                d_gated, d_gating = d_gating + d_source, d_gated * gates[number][t]
+            d_x[t] = d_gating
+            d_h = (d_gated if mask is None else d_gated * mask).to(wide)
+        flat = back.d_gates.flatten(2).flatten(0, 1)
+        across = (
+            flat.t().contiguous() if flat.dtype == torch.bfloat16 else flat.t()
+        )  # its kernels want it so, others not
+        d_weight = torch.mm(across, entering.flatten(0, 1))
+        h_dtype, weight_dtype, bias_dtype = ctx.dtypes
+        d_ih, d_hh = d_weight[:, :inputs].to(weight_dtype), d_weight[:, inputs:].to(weight_dtype)
+        d_bias = flat.sum(0, dtype=wide).to(bias_dtype)
+        d_rounds = []
+        for number, one in enumerate(rounds):
+            left, gating = d_gates[number].flatten(0, 1), after[number - 1] if number else states
+            d_left = torch.mm(left.t(), inner[number].flatten(0, 1))
+            d_right = None
+            if one.right is not None:
+                d_right = torch.mm(d_inner[number].flatten(0, 1).t(), gating.flatten(0, 1))
+            d_rounds += [d_left, d_right, left.sum(0, dtype=wide).to(one.bias.dtype), None]
+        return d_x.transpose(0, 1), d_h.to(h_dtype), back.d_c, d_ih, d_hh, d_bias, None, *d_rounds
+
+
+def _rounds(flat: Sequence[Tensor | None]) -> list[Round]:
+    return [Round(*flat[i : i + 4]) for i in range(0, len(flat), 4)]  # type: ignore[arg-type]
