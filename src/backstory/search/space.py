@@ -227,17 +227,24 @@ def _assignments(
     name: str, when: Mapping[str, tuple[Value, ...]], before: Mapping[str, Parameter]
 ) -> Iterator[dict[str, Value]]:
     """What other settings may be where this one is searched: its conditions, and the kinds of the part that it is of."""
+    needed = dict(when)
+    for other in needed.copy():
+        # A condition may itself be searched under conditions; each is met by those before it.
+        for further, values in _needed(other, before).items():
+            needed.setdefault(further, values)
     parts = name.split(".")
     kinds = [".".join([*parts[:i], "kind"]) for i in range(1, len(parts))]
-    given = {kind: before[kind].samples for kind in kinds if kind in before and kind != name} | dict(when)
+    given = {kind: before[kind].samples for kind in kinds if kind in before and kind != name} | needed
     for values in itertools.product(*given.values()):
-        assigned: dict[str, Value] = {}
-        for other, value in zip(given, values, strict=True):
-            # A condition may itself be searched under conditions.
-            for further, choices in before[other].when if other in before else ():
-                assigned.setdefault(further, choices[0])
-            assigned[other] = value
-        yield assigned
+        yield dict(zip(given, values, strict=True))
+
+
+def _needed(name: str, before: Mapping[str, Parameter]) -> dict[str, tuple[Value, ...]]:
+    """All conditions of a parameter, those of its conditions included."""
+    needed = dict(before[name].when) if name in before else {}
+    for other in needed.copy():
+        needed = _needed(other, before) | needed
+    return needed
 
 
 def _context(assigned: dict[str, Value], before: Mapping[str, Parameter], base: Settings, source: str) -> Settings:
