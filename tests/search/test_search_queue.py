@@ -276,6 +276,7 @@ def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
         ("postgresql://ann:secret@host/db", "postgresql://ann:***@host/db"),
         ("mysql+pymysql://ann:a:b@host:3306/db", "mysql+pymysql://ann:***@host:3306/db"),
         ("sqlite:///trials.db", "sqlite:///trials.db"),
+        ("postgresql://host/db?user=ann&password=secret&x=1", "postgresql://host/db?user=ann&password=***&x=1"),
         ("sweep run x --storage mysql://a:b@h/d --trials 3", "sweep run x --storage mysql://a:***@h/d --trials 3"),
     ],
 )

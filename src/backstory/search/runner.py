@@ -154,7 +154,7 @@ class Runner:
             self._fail(work, problem)
         elif work.pruned:
             self._queue.end(claim, None, pruned=True)
-            self._tell(Ended(work.number, claim.first, "pruned", work.curve[max(work.curve)]))
+            self._tell(Ended(work.number, claim.first, "pruned", min(work.curve.values())))
         elif code == BROKEN_DOWN:
             # Told as pruned, from which the sampler learns to keep away; of failed trials it learns nothing.
             problem = self._why(work)

@@ -29,7 +29,7 @@ def check_installed() -> None:
 
 def hidden(url: str) -> str:
     """The URL of a storage without its password."""
-    return re.sub(r"(//[^/@]*?:)[^/]*@", r"\1***@", url)
+    return re.sub(r"(password=)[^&\s]*", r"\1***", re.sub(r"(//[^/@\s]*?:)[^/\s]*@", r"\1***@", url))
 
 
 class JournalLock:

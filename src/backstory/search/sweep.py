@@ -88,7 +88,7 @@ class Planned:
             with self.folder.claims():
                 figures = outcome.figures(study, self.folder, sweep, self.space)
                 origin = outcome.provenance(sweep, self.folder, started, figures)
-                return write_result(self.folder.path, "search", self.folder.path.name, figures, origin)
+                return write_result(self.folder.path, "search", self.folder.path.resolve().name, figures, origin)
 
     def _work(
         self, queue: Queue, trials: int, processes: int, keep_all: bool, data_dir: Path | None, console: Console
@@ -102,6 +102,8 @@ class Planned:
 
         runner, stop = Runner(queue, self.folder, processes, data_dir, ended), StopRequest()
         there = queue.trials()
+        with self.folder.claims():  # a process may have been killed before it came to this
+            settle(self.folder, there, keep_all)
         best = best_of(there)
         done = sum(t.state.is_finished() for t in there)
         say(console, f"{self.folder.path}: {done} of {trials} {plural('trial', trials)} done, {processes} at a time")
