@@ -204,9 +204,11 @@ def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path) -> None
         mine.end(claimed(mine.claim(9)), 3.0)
         journal = Folder(path).journal
         whole = journal.read_bytes()
+        values = [3.0]
         for torn in (b"{", b'{"op_code":4,"worker_id":"' + b"x" * 10_000):
             journal.write_bytes(whole + torn)
-            assert [t.value for t in queue(path, "a").trials()] == [3.0]
+            assert [t.value for t in queue(path, "a").trials()] == values
+            values.append(2.0)
             queue(path, "b").end(claimed(queue(path, "a").claim(9)), 2.0)
             assert all(json.loads(line) for line in journal.read_bytes().splitlines())
             whole = journal.read_bytes()

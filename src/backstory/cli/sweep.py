@@ -79,13 +79,11 @@ def run(arguments: Sequence[str]) -> int:
             f"name a space: `backstory sweep run {recipe} --space SPACE`; `backstory ls spaces` lists them, a file is one, too"
         )
 
-    from backstory.search.space import check_given
     from backstory.search.sweep import Planned
     from backstory.training.stopping import Stopped
 
     config = with_corpus(given.config, given.corpus)
     planned = Planned.plan(recipe, config, given.space, given.out, given.storage)
-    check_given(planned.space, recipes.load(recipe), config)
     try:
         result = planned.run(given.trials, given.processes, given.prune_from, given.keep_all, given.data_dir)
     except Stopped as stopped:

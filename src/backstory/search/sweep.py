@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from backstory.config import RunConfig, UserError, plural, validate
+from backstory.config import RunConfig, UserError, plural, recipes, validate
 from backstory.models import choose_device
 from backstory.search import outcome
 from backstory.search import space as spaces
@@ -43,13 +43,17 @@ class Planned:
     def plan(
         cls, recipe_name: str, recipe: RunConfig, space_name: str, out: Path | None, storage: str | None
     ) -> "Planned":
-        """Check a space against a recipe, and the folder against both; nothing is written. Raises UserError."""
+        """Check a space against a recipe, which flags may have changed, and the folder against both. Raises UserError.
+
+        Nothing is written.
+        """
         check_installed()
         validate(recipe, "settings")
         stem = Path(space_name).stem
         space = spaces.load(space_name)
         source = space_name if space_name != stem else f"space {space_name}"
         parameters = spaces.parameters(space, recipe, source)
+        spaces.check_given(parameters, recipes.load(recipe_name), recipe)
         folder = Folder(out or Path("runs") / f"sweep-{Path(recipe_name).stem}-{stem}")
         url = None if storage is None else hidden(storage)
         told = command()
