@@ -21,8 +21,8 @@ BELOW["reading"] = {"models", *BELOW["models"]}
 BELOW["training"] = {"reading", *BELOW["reading"]}
 BELOW["context"] = {"reading", *BELOW["reading"]}
 BELOW["interop"] = {"reading", *BELOW["reading"]}
-BELOW["search"] = {"training", *BELOW["training"]}
 BELOW["reports"] = {"config", "storage"}
+BELOW["search"] = {"reports", "training", *BELOW["training"]}
 BELOW["explanations"] = {"context", "reports", *BELOW["context"]}
 BELOW["papers"] = set(BELOW)
 BELOW["api"] = set(BELOW)
@@ -129,3 +129,9 @@ def test_help_is_there_at_once() -> None:
         subprocess.run([sys.executable, "-m", "backstory", "--help"], capture_output=True, check=True)
         times.append(spent() - began)
     assert min(times) < 0.3
+
+
+def test_optuna_is_imported_late_and_by_the_search_alone() -> None:
+    users = {room(path) for path in SOURCES if "optuna" in {m.split(".")[0] for m in imports_of(path)}}
+    assert users == {"search"}
+    assert "optuna" not in loaded_by("import backstory.search.sweep, backstory.cli.sweep, backstory.cli.ls")

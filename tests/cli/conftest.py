@@ -29,6 +29,7 @@ FILES: dict[str, str | bytes] = {
     "text.yaml": "training: {partial_shuffle: 'yes'}\n",
     "nan.yaml": "training: {learning_rate: .nan}\n",
     "list.yaml": "- 1\n",
+    "space.yaml": "settings: {training.epochs: {range: [0, 5]}}\n",
     "latin.yaml": "# café\n".encode("latin-1"),
 }
 

@@ -20,6 +20,7 @@ from backstory.cli import (
     recipe,
     report,
     reproduce,
+    sweep,
     train,
 )
 from backstory.cli.main import VERBS
@@ -41,6 +42,9 @@ PAGES = {
     "explain reading": (explain_reading.Arguments, None),
     "report": (report.Arguments, None),
     "reproduce": (reproduce.Arguments, None),
+    "sweep run": (sweep.RunArguments, sweep.RunArguments()),
+    "sweep run demo": (sweep.RunArguments, sweep.RunArguments()),
+    "sweep show": (sweep.ShowArguments, None),
     "reader audit": (reader.AuditArguments, None),
     "data show": (data.ShowArguments, None),
     "data prepare": (data.PrepareArguments, None),

@@ -23,6 +23,7 @@ from backstory.papers.folder import Command, Folder
 from backstory.papers.grid import Grid
 from backstory.papers.plan import Run, runs_of
 from backstory.papers.progress import Standing
+from backstory.storage import child
 from backstory.storage.atomic import TEMPORARY
 from backstory.training.stopping import Stopped, StopRequest
 
@@ -85,7 +86,7 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
     """Two runs' first commands have ended: the next of one is started, then that of the other raises."""
     (tmp_path / "sleeper.py").write_text("import sys, time; time.sleep(float(sys.argv[2]))")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(runner, "child", SimpleNamespace(__name__="sleeper"))
+    monkeypatch.setattr(child, "MODULE", "sleeper")
     started: list[subprocess.Popen] = []
 
     class Step(Command):

@@ -1,4 +1,4 @@
-"""`backstory ls`: models, recipes, corpora, readers, experiments, explanations and grids."""
+"""`backstory ls`: models, recipes, corpora, readers, experiments, explanations, grids and spaces."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Arguments:
         tyro.conf.Positional[str],
         tyro.conf.arg(
             metavar="[KIND]",
-            help="models, recipes, corpora, readers, experiments, explanations, grids, or all.",
+            help="models, recipes, corpora, readers, experiments, explanations, grids, spaces, or all.",
         ),
     ] = "all"
 
@@ -76,6 +76,11 @@ def _grids() -> dict[str, str]:
     return {name: grid.load(name).title for name in grid.names()}
 
 
+def _spaces() -> dict[str, str]:
+    space = importlib.import_module("backstory.search.space")
+    return {name: space.load(name).title for name in space.names()}
+
+
 KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "models": _models,
     "recipes": lambda: {name: recipes.summary(name) for name in recipes.names()},
@@ -84,4 +89,5 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
     "explanations": lambda: _descriptions("backstory.explanations", "EXPLANATIONS"),
     "grids": _grids,
+    "spaces": _spaces,
 }

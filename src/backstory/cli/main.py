@@ -20,12 +20,13 @@ VERBS = {
     "generate": "go on with a text as a trained model would",
     "examine": "measure how a model uses its context",
     "explain": "show what a model makes of a passage, word by word",
+    "sweep": "search the settings of a recipe, and show what was found (run, show)",
     "reproduce": "run the systems of a paper and say which of its claims hold",
     "report": "make one page of the results in run folders",
     "reader": "prepare a run for readers that adapt (statistics, tune, train), or test that one is honest (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
-    "ls": "list models, recipes, corpora, readers, experiments, explanations, grids",
+    "ls": "list models, recipes, corpora, readers, experiments, explanations, grids, spaces",
 }
 
 

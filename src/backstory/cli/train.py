@@ -55,16 +55,20 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("--resume and --overwrite exclude each other; give one of them")
     if unknown := set(given.accept) - {"config", "corpus"}:
         raise UserError(f"--accept takes config or corpus, not {', '.join(sorted(unknown))}")
-    config = given.config
-    if given.corpus is not None:
-        config = dataclasses.replace(config, text=dataclasses.replace(config.text, corpus=given.corpus))
-
+    config = with_corpus(given.config, given.corpus)
     out = given.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
     mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
     code = run_training(config, out, mode, given.data_dir, frozenset(given.accept), given.track, given.begin)
     if code == 0 and first_here():
         print(f"`backstory evaluate {out}` reads the test split, `backstory report {out}` makes a page of it")
     return code
+
+
+def with_corpus(config: RunConfig, corpus: str | None) -> RunConfig:
+    """The settings with another corpus, if one is given."""
+    if corpus is None:
+        return config
+    return dataclasses.replace(config, text=dataclasses.replace(config.text, corpus=corpus))
 
 
 def run_training(

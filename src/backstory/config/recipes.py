@@ -2,6 +2,7 @@
 
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from backstory.config.errors import check_name
 from backstory.config.schema import RunConfig
@@ -35,3 +36,16 @@ def load(name_or_path: str) -> RunConfig:
     if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
         return from_file(RunConfig, Path(name_or_path))
     return from_yaml(RunConfig, text(name_or_path), f"recipe {name_or_path}")
+
+
+def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings with nested changes; a part of another kind takes nothing over from the one it replaces."""
+    result = dict(settings)
+    for key, value in changes.items():
+        there = settings.get(key)
+        if isinstance(value, dict) and isinstance(there, dict):
+            replaced = value.get("kind", there.get("kind")) != there.get("kind")
+            result[key] = dict(value) if replaced else merged(there, value)
+        else:
+            result[key] = value
+    return result

@@ -147,7 +147,14 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
             raise wrong("a smaller number") from None
     if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping"}
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        dict: "a mapping",
+        list: "a list",
+    }
     raise wrong(words.get(kind, kind.__name__))
 
 

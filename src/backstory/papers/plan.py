@@ -176,20 +176,7 @@ def _settings(setup: Setup, where: str) -> dict[str, Any]:
     if "seed" in setup.overrides:
         raise UserError(f"{where}: overrides sets a seed; seeds are set by `seeds`")
     recipe = _told(where, recipes.load, setup.recipe)
-    return to_dict(from_dict(RunConfig, _merged(to_dict(recipe), setup.overrides), f"{where}, overrides"))
-
-
-def _merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings with nested changes; a part of another kind takes nothing over from the one it replaces."""
-    merged = dict(settings)
-    for key, value in changes.items():
-        there = settings.get(key)
-        if isinstance(value, dict) and isinstance(there, dict):
-            replaced = value.get("kind", there.get("kind")) != there.get("kind")
-            merged[key] = dict(value) if replaced else _merged(there, value)
-        else:
-            merged[key] = value
-    return merged
+    return to_dict(from_dict(RunConfig, recipes.merged(to_dict(recipe), setup.overrides), f"{where}, overrides"))
 
 
 def _check_published(published: Published, reading: Reading, grid: Grid, where: str) -> None:

@@ -17,8 +17,9 @@ from backstory.papers.grid import Grid, Scale, load
 from backstory.papers.known import take_over
 from backstory.papers.plan import Run, chosen, runs_of
 from backstory.papers.progress import DONE, FAILED, Known, Standing, minutes_to_go, standings
-from backstory.papers.runner import run_all, threads
+from backstory.papers.runner import run_all
 from backstory.reports.formats import duration
+from backstory.storage.child import threads
 from backstory.storage.lock import locked
 from backstory.storage.provenance import now, write_result
 from backstory.text import Dataset, prepare

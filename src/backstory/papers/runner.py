@@ -1,19 +1,15 @@
 """Runs the commands of a grid in processes side by side; what stops it stops them, each with its work saved."""
 
-import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import backstory
-from backstory.papers import child
 from backstory.papers.folder import Command, Folder
 from backstory.papers.progress import DONE, FAILED, STOPPED, WAITING, Standing, minutes_taken
+from backstory.storage import child
 from backstory.storage.lock import held
 from backstory.storage.provenance import RESULT
 from backstory.training.stopping import StopRequest
@@ -34,12 +30,6 @@ class Work:
     log: IO[bytes]
     begins: int
     """Where in the log its own lines begin."""
-
-
-def threads() -> int:
-    """CPU threads of a process: one, whatever runs beside it, so that figures are the same; OMP_NUM_THREADS overrides."""
-    named = os.environ.get("OMP_NUM_THREADS", "1")
-    return int(named) if named.isdecimal() and int(named) else 1
 
 
 def run_all(
@@ -100,24 +90,8 @@ def _start(standing: Standing, folder: Folder, data_dir: Path | None) -> list[Wo
     standing.state = command.state
     log = open(folder.log(standing.run), "ab")  # noqa: SIM115 (closed when the process has ended)
     begins = log.tell()
-    # A session of its own: Ctrl-C reaches this program alone, which then ends its processes one by one.
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", child.__name__, str(os.getpid()), *command.arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env=_environment(data_dir),
-        start_new_session=True,
-    )
+    process = child.start(command.arguments, log, data_dir)
     return [Work(standing, command, process, log, begins)]
-
-
-def _environment(data_dir: Path | None) -> dict[str, str]:
-    """Of a process: this package, its threads, and the corpora without a path in the commands that results record."""
-    package = str(Path(backstory.__file__).resolve().parent.parent)
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads())}
-    return found if data_dir is None else {**found, "BACKSTORY_DATA": str(data_dir.resolve())}
 
 
 def _advance(work: Work, folder: Folder, data_dir: Path | None) -> list[Work]:
@@ -133,16 +107,9 @@ def _advance(work: Work, folder: Folder, data_dir: Path | None) -> list[Work]:
 def _problem(work: Work, folder: Folder) -> str:
     """Why a command failed: its last line, or the signal that ended it."""
     code, verb = work.process.returncode, work.command.arguments[0]
-    if code < 0:
-        likely = ", probably for lack of memory" if -code == signal.SIGKILL else ""
-        return f"{verb} was ended by {signal.Signals(-code).name}{likely}"
     if code == 0:
         return f"{verb} ended well, but {work.command.out / RESULT} is damaged; remove that file"
-    with open(folder.log(work.standing.run), "rb") as log:
-        log.seek(work.begins)
-        lines = log.read().decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"{verb} ended with exit code {code}: {last.removeprefix('backstory: ')}"
+    return child.why_ended(code, verb, folder.log(work.standing.run), work.begins)
 
 
 def _end(working: Sequence[Work], folder: Folder) -> None:

@@ -1,7 +1,15 @@
 """Result files to tables, plots and one self-contained HTML page; this room reads files only and imports no torch."""
 
 from backstory.reports.markdown import fill
-from backstory.reports.page import check_page, render, render_comparison, render_passage, write, write_page
+from backstory.reports.page import (
+    check_page,
+    render,
+    render_comparison,
+    render_passage,
+    render_search,
+    write,
+    write_page,
+)
 from backstory.reports.passage import Candidates, Layer, Numbers, Passage, Weights, Word
 from backstory.reports.plots import Plot, context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read, result_at, result_from
@@ -29,6 +37,7 @@ __all__ = [
     "render",
     "render_comparison",
     "render_passage",
+    "render_search",
     "result_at",
     "result_from",
     "to_html",

@@ -16,6 +16,7 @@ from backstory.reports import (
     provenance,
     recency,
     reproductions,
+    search_html,
     tables,
 )
 from backstory.reports.comparisons import compared
@@ -25,7 +26,7 @@ from backstory.reports.plots import context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read
 from backstory.reports.tables import to_html
 from backstory.reports.theme import CSS
-from backstory.reports.words import comparison, failures, passage_summary, reading, summary
+from backstory.reports.words import comparison, failures, passage_summary, reading, search_summary, summary
 from backstory.storage.atomic import write_atomically
 
 # The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
@@ -33,7 +34,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SCRIPT_POLICY = f"{_POLICY}; script-src '{passage_html.SCRIPT_HASH}'"
 _GENERATOR = '<meta name="generator" content="Backstory">'
 """In the head of every page; by it a page is known for one of ours, which the next may replace."""
-_SHOWN = ("training", "evaluation", "reproduction", "sample", "explanation", "comparison")
+_SHOWN = ("training", "evaluation", "reproduction", "search", "sample", "explanation", "comparison")
 """Kinds with a place of their own on the page."""
 
 
@@ -49,6 +50,7 @@ def render(folders: Sequence[Path]) -> str:
     title = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared"
     sections = (
         _reproductions,
+        _searches,
         _figures,
         _learning,
         _gates,
@@ -93,6 +95,14 @@ def render_comparison(result: Result) -> str:
     lede = f'<p class="lede">{escape(compared(result))}</p>'
     body = f"{comparison_html.body(result, 'comparison', 'h2')}\n{_again(result)}"
     return document(result.figures["title"], lede, body, "Made from the result file alone.", script=True)
+
+
+def render_search(result: Result) -> str:
+    """A result of kind search as a page of its own that loads nothing."""
+    f = result.figures
+    lede = f'<p class="lede">{escape(search_summary(f))}</p>'
+    body = f"{search_html.body(result, 'search', 'h2')}\n{_again(result)}"
+    return document(f["title"] or result.name, lede, body, "Made from the trials’ result files alone.", script=False)
 
 
 def _again(result: Result) -> str:
@@ -207,6 +217,17 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             notes = [f.get("note"), *rules, *f.get("papers", [])]
             parts += [f'<p class="note">{escape(note)}</p>' for note in notes if note]
     return pieces.section("Published and ours", *parts) if parts else ""
+
+
+def _searches(runs: Sequence[RunResults]) -> str:
+    """Each search for settings: its best trials and what mattered."""
+    parts = []
+    for run in runs:
+        for result in run.of_kind("search"):
+            heading = result.figures["title"] or run.name
+            body = search_html.body(result, f"search{len(parts) + 1}", "h4")
+            parts.append(f"<h3>{escape(heading)}</h3>\n<p>{escape(search_summary(result.figures))}</p>\n{body}")
+    return pieces.section("Searches", *parts) if parts else ""
 
 
 def _figures(runs: Sequence[RunResults]) -> str:

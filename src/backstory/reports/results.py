@@ -20,7 +20,7 @@ class Result:
     """One result file (docs/results.md describes every field)."""
 
     kind: str
-    """training, evaluation, examination, reproduction, sample, explanation, comparison, or a kind of a later version."""
+    """training, evaluation, examination, reproduction, search, sample, explanation, comparison, or one of a later version."""
     name: str
     """Name of the run or model that was measured."""
     figures: Record
@@ -41,6 +41,8 @@ class Result:
             return f"examine {f['experiment']} on {f.get('split', 'unknown text')}{reader}"
         if self.kind == "reproduction":
             return f"reproduce {f['grid']} ({f['scale']})"
+        if self.kind == "search":
+            return f"sweep {f['recipe']} over {f['space']}"
         if self.kind == "explanation":
             return f"explain {f['explanation']} of {f.get('text', 'unknown text')}"
         if self.kind == "comparison":
@@ -131,7 +133,7 @@ def result_at(path: Path) -> Result:
 
 
 _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")
-_KINDS = ("training", "evaluation", "examination", "reproduction", "sample", "explanation", "comparison")
+_KINDS = ("training", "evaluation", "examination", "reproduction", "search", "sample", "explanation", "comparison")
 
 
 def _order(result: Result) -> tuple[int, tuple[str, ...]]:

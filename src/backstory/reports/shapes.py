@@ -97,6 +97,38 @@ REPRODUCTION = {
     "claims": _LIST,
     "runs": [{"run": _TEXT, "row": _TEXT, "seed": _NUMBER, "state": _TEXT, "examinations": _LIST}],
 }
+SEARCH = {
+    "recipe": _TEXT,
+    "space": _TEXT,
+    "title": _TEXT,
+    "unit": _TEXT_OR_NULL,
+    "best": _NUMBER_OR_NULL,
+    "valid_perplexity": _NUMBER_OR_NULL,
+    "parameters": [
+        {
+            "name": _TEXT,
+            "low": _NUMBER_OR_NULL,
+            "high": _NUMBER_OR_NULL,
+            "log": _BOOLEAN,
+            "choices": _LIST,
+            "same": _TEXT_OR_NULL,
+            "when": _OBJECT,
+            "importance": _NUMBER_OR_NULL,
+        }
+    ],
+    "trials": _LIST,
+}
+TRIAL = {
+    "trial": _NUMBER,
+    "state": _TEXT,
+    "run": _TEXT,
+    "valid_perplexity": _NUMBER_OR_NULL,
+    "epochs": _NUMBER,
+    "curve": _LIST,
+    "seconds": _NUMBER_OR_NULL,
+    "settings": _OBJECT,
+    "problem": _TEXT,
+}
 READING = {"split": _TEXT, "reader": _TEXT}
 RUN = {
     **dict.fromkeys(("run", "row", "settings"), _TEXT),
@@ -192,6 +224,9 @@ def check(data: dict[str, Any], source: str) -> None:
         _match({"experiment": _TEXT}, figures, "figures", source)
         if figures["experiment"] == "truncate":
             _match(TRUNCATE, figures, "figures", source)
+    if data["kind"] == "search":
+        _match(SEARCH, figures, "figures", source)
+        _check_search(figures, source)
     if data["kind"] == "reproduction":
         _match(REPRODUCTION, figures, "figures", source)
         for index, claim in enumerate(figures["claims"]):
@@ -209,6 +244,29 @@ def check(data: dict[str, Any], source: str) -> None:
             if isinstance(examined, dict) and "effective_context" in examined:
                 shape = {key: TRUNCATE[key] for key in ("maximum_context", "effective_context")}
                 _match(shape, examined, f"figures.runs: examination {index}", source)
+
+
+def _check_search(figures: dict[str, Any], source: str) -> None:
+    """Check the trials of a search, and that there is one that is said to be the best."""
+    for index, trial in enumerate(figures["trials"]):
+        where = f"figures.trials[{index}]"
+        _match(TRIAL, trial, where, source)
+        for point in trial["curve"]:
+            if not isinstance(point, list) or len(point) != 2:
+                _wrong(f"{where}.curve", "pairs of an epoch and a perplexity", source)
+            for number in point:
+                _match(_NUMBER, number, f"{where}.curve", source)
+        if trial["state"] == "complete":
+            _match(_NUMBER, trial["valid_perplexity"], f"{where}.valid_perplexity", source)
+    for index, parameter in enumerate(figures["parameters"]):
+        for values in parameter["when"].values():
+            _match(_LIST, values, f"figures.parameters[{index}].when", source)
+        if not parameter["same"] and not parameter["choices"]:
+            for end in ("low", "high"):
+                _match(_NUMBER, parameter[end], f"figures.parameters[{index}].{end}", source)
+    complete = [t["trial"] for t in figures["trials"] if t["state"] == "complete"]
+    if figures["best"] not in (complete or [None]):
+        _wrong("figures.best", "a trial that is complete", source)
 
 
 def _check_memory(memory: Any, path: str, source: str) -> None:

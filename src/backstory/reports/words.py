@@ -1,12 +1,17 @@
 """What the results say, in sentences: the summary of a report and the captions of its figures."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from backstory.config import plural
 from backstory.reports import formats
 from backstory.reports.formats import count, percent
 from backstory.reports.results import Record, Result, RunResults
+
+TRIAL_STATES = ("complete", "pruned", "failed", "running", "waiting", "again")
+"""What a trial may be, in the order in which they are counted."""
+_STATE_WORDS = {"again": "killed or stopped and tried again"}
 
 MOST_TOLD = 3
 """The most runs a caption tells of one by one."""
@@ -68,6 +73,8 @@ def summary(run: RunResults) -> str:
     """One sentence on one run: how well it reads, over how much, audited or not, and how much context it uses."""
     if found := run.of_kind("reproduction"):
         return reproduced(found[0])
+    if found := run.of_kind("search"):
+        return f"{search_summary(found[0].figures)}."
     truncations = [r for r in run.of_kind("examination") if r.figures["experiment"] == "truncate"]
     context = ""
     if truncations:
@@ -82,6 +89,31 @@ def summary(run: RunResults) -> str:
     if main and context:
         return f"{main}; it {context}."
     return f"{main}." if main else f"{run.name} {context or 'has the results below'}."
+
+
+def search_summary(figures: Record) -> str:
+    """What was searched, how its trials ended and which is the best, in one line."""
+    states = Counter(t["state"] for t in figures["trials"])
+    counted = sum(number for state, number in states.items() if state != "again")
+    told = ", ".join(f"{states[s]} {_STATE_WORDS.get(s, s)}" for s in TRIAL_STATES if states[s])
+    head = f"{figures['recipe']} over the space {figures['space']}: {count(counted)} {plural('trial', counted)}"
+    if told:
+        head += f" ({told})"
+    best = best_trial(figures)
+    if best is None:
+        return f"{head}; none is complete yet"
+    unit = f" per {figures['unit']}" if figures["unit"] else ""
+    return f"{head}; the best is trial {best['trial']}, validation perplexity {trial_perplexity(best)}{unit}"
+
+
+def best_trial(figures: Record) -> Record | None:
+    """The complete trial with the lowest perplexity."""
+    return next((t for t in figures["trials"] if t["trial"] == figures["best"]), None)
+
+
+def trial_perplexity(trial: Record) -> str:
+    """A trial's perplexity, the best of its curve so far where it did not end."""
+    return formats.perplexity(trial["valid_perplexity"])
 
 
 def reproduced(result: Result) -> str:

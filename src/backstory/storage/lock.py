@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from backstory.config.errors import UserError
@@ -36,6 +36,22 @@ def locked(folder: Path, work: str, option: str) -> Iterator[None]:
         (folder / LOCK).unlink(missing_ok=True)
         os.close(descriptor)
         _remove_empty(made)
+
+
+@contextmanager
+def in_turn(file: Path) -> Iterator[None]:
+    """Hold a file's lock for the block, once those who came before are done; the file is made if need be, and stays.
+
+    Without locks in the system, or in the file system, the block runs unguarded. Raises OSError.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def held(folder: Path) -> bool:

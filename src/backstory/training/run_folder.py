@@ -101,7 +101,7 @@ def _readings(path: Path) -> list[Path]:
 
 def _same_settings(folder: RunFolder, config: RunConfig) -> None:
     saved = to_dict(from_file(RunConfig, folder.config))
-    different = _differences(saved, to_dict(config))
+    different = differences(saved, to_dict(config))
     if different:
         raise UserError(
             f"{folder.path} was trained with other settings ({', '.join(different)}); "
@@ -109,12 +109,13 @@ def _same_settings(folder: RunFolder, config: RunConfig) -> None:
         )
 
 
-def _differences(a: dict[str, Any], b: dict[str, Any], path: str = "") -> list[str]:
+def differences(a: dict[str, Any], b: dict[str, Any], path: str = "") -> list[str]:
+    """What differs between saved settings and those that are given, setting by setting."""
     found = []
     for key in sorted(a.keys() | b.keys()):
         old, new = a.get(key), b.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += _differences(old, new, f"{path}{key}.")
+            found += differences(old, new, f"{path}{key}.")
         elif old != new:
             found.append(f"{path}{key}: {old} there, {new} here")
     return found

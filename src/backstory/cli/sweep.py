@@ -1,0 +1,126 @@
+"""`backstory sweep run RECIPE --space SPACE` searches settings, `backstory sweep show FOLDER` tells what was found."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.cli.train import split_recipe, with_corpus, with_kinds
+from backstory.cli.verbs import dispatch
+from backstory.config import RunConfig, UserError, recipes
+from backstory.config.schema import between
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """Train a recipe again and again, each trial with settings drawn from a space, and keep the recipe of the best.
+
+    The sampler learns from the trials before (Optuna's TPE); a trial that is worse than the median of the others after as
+    many epochs is pruned. Finished trials are not run again: the same command goes on, also beside another one on the same
+    folder. Flags change settings of the recipe, as in `backstory train`.
+    """
+
+    space: str = ""
+    """A space (`backstory ls spaces`), or a YAML file."""
+    trials: int = between(20, 1)
+    """Trials in all."""
+    out: Path | None = None
+    """The sweep's folder (else runs/sweep-RECIPE-SPACE)."""
+    storage: str | None = None
+    """URL of a database for the trials' figures, as sqlite:///sweeps.db (else a journal in the folder)."""
+    processes: int = between(1, 1)
+    """Trials side by side; each takes one core (OMP_NUM_THREADS overrides), so the cores are the limit."""
+    prune_from: int | None = between(1, 1)
+    """The first epoch after which a trial may be pruned; None: no trial is."""
+    keep_all: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Keep the weights of all trials, not only of the best."""
+    corpus: str | None = None
+    """Short for --text.corpus: a corpus by name, a text file, or a folder."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+
+
+@dataclass(frozen=True)
+class ShowArguments:
+    """Show the best trials of a sweep, which settings mattered, and every trial; also while it runs."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER", help="The sweep's folder.")]
+    best: int = between(5, 1)
+    """How many of the best trials are shown with their settings."""
+    html: Path | None = None
+    """A page to write, with pictures; one of Backstory that is there is replaced."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let --html take the place of any file."""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print the result as JSON instead."""
+    storage: str | None = None
+    """The URL of the sweep's storage, if it has a password."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    return dispatch("sweep", {"run": run, "show": show}, arguments)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Exit code 0, or 128 + the signal's number after a stop."""
+    recipe, rest = split_recipe(arguments, "sweep run")
+    config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
+    given = parse(RunArguments, rest, "sweep run RECIPE", RunArguments(config=config))
+    if not recipe:
+        raise UserError("name a recipe: `backstory sweep run RECIPE --space SPACE`; `backstory ls recipes` lists them")
+    if not given.space:
+        raise UserError(
+            f"name a space: `backstory sweep run {recipe} --space SPACE`; `backstory ls spaces` lists them, a file is one, too"
+        )
+
+    from backstory.search.sweep import Planned
+    from backstory.training.stopping import Stopped
+
+    config = with_corpus(given.config, given.corpus)
+    planned = Planned.plan(recipe, config, given.space, given.out, given.storage)
+    try:
+        result = planned.run(given.trials, given.processes, given.prune_from, given.keep_all, given.data_dir)
+    except Stopped as stopped:
+        print(f"backstory: {stopped}", file=sys.stderr)
+        return stopped.exit_code
+
+    from backstory.reports.words import search_summary
+
+    folder = planned.folder
+    print(search_summary(result["figures"]))
+    if folder.best.is_file():
+        print(
+            f"`backstory train {folder.best}` trains the best, `backstory sweep show {folder.path}` shows what mattered"
+        )
+    return 0
+
+
+def show(arguments: Sequence[str]) -> int:
+    """Print what was found, or write a page of it."""
+    given = parse(ShowArguments, arguments, "sweep show")
+
+    from backstory.reports import check_page, render_search, result_from, write_page
+    from backstory.search.sweep import found
+
+    if given.html is not None:
+        check_page(given.html, given.overwrite)
+    text = json.dumps(found(given.folder, given.storage), indent=1, allow_nan=False)
+    result = result_from(text, str(given.folder))
+    if given.html is not None:
+        write_page(given.html, render_search(result))
+        print(given.html)
+    if given.json:
+        print(text)
+    elif given.html is None:
+        from rich.console import Console
+
+        from backstory.reports import search_terminal
+
+        search_terminal.show(result, Console(), given.best)
+    return 0

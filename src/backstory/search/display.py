@@ -1,0 +1,81 @@
+"""What a person sees of a sweep on its way: the trials that run and the best so far, or lines when not a terminal."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from backstory.reports.formats import MISSING, perplexity
+from backstory.search.runner import Ended, Work
+from backstory.training.display import say
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+
+class Display:
+    """Shows where the trials stand."""
+
+    def __init__(self, console: Console, title: str, most: int) -> None:
+        self._console, self._title, self._most = console, title, most
+        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+        self._best: float | None = None
+
+    @contextmanager
+    def shown(self) -> Iterator["Display"]:
+        """The table is on the terminal for the block."""
+        if self._live is None:
+            yield self
+        else:
+            with self._live:
+                yield self
+
+    def begin(self, best: float | None) -> None:
+        """The best value there is before anything runs."""
+        self._best = best
+
+    def ended(self, trial: Ended) -> None:
+        """One line for a trial that ended."""
+        again = f" ({trial.first} again)" if trial.first != trial.number else ""
+        figure = "" if trial.value is None else f", validation perplexity {perplexity(trial.value)}"
+        line = f"trial {trial.number}{again}: "
+        if trial.state == "again":
+            line += f"{trial.problem}; it is tried again"
+        elif trial.problem:
+            line += f"{trial.state}: {trial.problem}"
+        else:
+            line += f"{trial.state}{figure}"
+        if trial.state == "complete" and trial.value is not None and (self._best is None or trial.value < self._best):
+            self._best, line = trial.value, f"{line}  best"
+        say(self._console, line)
+
+    def show(self, trials: Sequence["FrozenTrial"], working: Sequence[Work]) -> None:
+        """Bring the table up to date."""
+        if self._live is not None:
+            self._live.update(self._table(trials, working))
+
+    def _table(self, trials: Sequence["FrozenTrial"], working: Sequence[Work]) -> Group:
+        done = sum(t.state.is_finished() for t in trials)
+        best = min((t.value for t in trials if t.value is not None and t.state.name == "COMPLETE"), default=None)
+        elsewhere = sum(t.state.name == "RUNNING" for t in trials) - len(working)
+        beside = f", {elsewhere} running elsewhere" if elsewhere > 0 else ""
+        figure = f"; best validation perplexity {perplexity(best)}" if best is not None else ""
+        table = Table()
+        for heading in ("trial", "epoch", "validation", "settings"):
+            table.add_column(heading, justify="left" if heading == "settings" else "right", no_wrap=True)
+        for work in working:
+            last = work.curve.get(max(work.curve, default=0))
+            epoch = f"{min(len(work.curve) + 1, work.epochs)} of {work.epochs}"
+            drawn = ", ".join(f"{n.rpartition('.')[2]} {_short(v)}" for n, v in work.claim.trial.params.items())
+            table.add_row(
+                str(work.number), epoch, MISSING if last is None else perplexity(last), Text(drawn, style="dim")
+            )
+        return Group(Text(f"{self._title}: {done} of {self._most} trials done{beside}{figure}"), table)
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,170 @@
+"""Run a sweep: check all of it, bring trial after trial to its end, and keep the recipe of the best one."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from backstory.config import RunConfig, UserError, plural, recipes, validate
+from backstory.models import choose_device
+from backstory.search import outcome
+from backstory.search import space as spaces
+from backstory.search.display import Display
+from backstory.search.folder import Folder, Sweep, new_study
+from backstory.search.queue import Queue, first_of
+from backstory.search.runner import Ended, Runner
+from backstory.search.space import Parameter
+from backstory.search.study import check_installed, failing_storage, hidden, open_storage, open_study, set_pruner
+from backstory.storage.atomic import write_atomically
+from backstory.storage.lock import locked
+from backstory.storage.provenance import command, now, write_result
+from backstory.text import prepare
+from backstory.training.display import say
+from backstory.training.stopping import Stopped, StopRequest
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A sweep that was checked, and the folder that it is run in."""
+
+    sweep: Sweep
+    folder: Folder
+    space: tuple[Parameter, ...]
+    url: str | None
+    """Of the storage, with its password."""
+
+    @classmethod
+    def plan(
+        cls, recipe_name: str, recipe: RunConfig, space_name: str, out: Path | None, storage: str | None
+    ) -> "Planned":
+        """Check a space against a recipe, which flags may have changed, and the folder against both. Raises UserError.
+
+        Nothing is written.
+        """
+        check_installed()
+        validate(recipe, "settings")
+        stem = Path(space_name).stem
+        space = spaces.load(space_name)
+        source = space_name if space_name != stem else f"space {space_name}"
+        parameters = spaces.parameters(space, recipe, source)
+        spaces.check_given(parameters, recipes.load(recipe_name), recipe)
+        folder = Folder(out or Path("runs") / f"sweep-{Path(recipe_name).stem}-{stem}")
+        url = None if storage is None else hidden(storage)
+        told = command()
+        asked = Sweep(new_study(), url, Path(recipe_name).stem, stem, space, recipe, told and hidden(told))
+        there = folder.check(asked)
+        if there is not None and storage is None:
+            storage = known_url(folder, there)
+        return cls(there or asked, folder, parameters, storage)
+
+    def run(
+        self,
+        trials: int,
+        processes: int,
+        prune_from: int | None = 1,
+        keep_all: bool = False,
+        data_dir: Path | None = None,
+        console: Console | None = None,
+    ) -> dict[str, Any]:
+        """Work on the trials until so many have ended, here or in processes beside this one; return what was found.
+
+        Raises UserError before anything is written (a corpus, a device or the storage is missing), and when the storage fails
+        later; Stopped after a signal.
+        """
+        console, started = console or Console(stderr=True), now()
+        choose_device(self.sweep.recipe.training.device)
+        prepare(self.sweep.recipe.text, data_dir)  # it is then ready for every process
+        storage = None if self.url is None else open_storage(self.folder, self.url)
+        sweep = self.folder.open(self.sweep)
+        worker = secrets.token_hex(4)
+        with failing_storage(self.folder, sweep), locked(self.folder.worker(worker), "sweep", "--out"):
+            with self.folder.claims():
+                study = open_study(storage or open_storage(self.folder, None), self.folder, sweep, make=True)
+            set_pruner(study, prune_from)
+            queue = Queue(study, self.folder, self.space, sweep.recipe, worker)
+            self._work(queue, trials, processes, keep_all, data_dir, console)
+            with self.folder.claims():
+                figures = outcome.figures(study, self.folder, sweep, self.space)
+                origin = outcome.provenance(sweep, self.folder, started, figures)
+                return write_result(self.folder.path, "search", self.folder.path.resolve().name, figures, origin)
+
+    def _work(
+        self, queue: Queue, trials: int, processes: int, keep_all: bool, data_dir: Path | None, console: Console
+    ) -> None:
+        display = Display(console, f"{self.sweep.space_name} on {self.sweep.recipe_name}", trials)
+
+        def ended(trial: Ended) -> None:
+            display.ended(trial)
+            with self.folder.claims():
+                settle(self.folder, queue.trials(), keep_all)
+
+        runner, stop = Runner(queue, self.folder, processes, data_dir, ended), StopRequest()
+        there = queue.trials()
+        with self.folder.claims():  # a process may have been killed before it came to this
+            settle(self.folder, there, keep_all)
+        best = best_of(there)
+        done = sum(t.state.is_finished() for t in there)
+        say(console, f"{self.folder.path}: {done} of {trials} {plural('trial', trials)} done, {processes} at a time")
+        display.begin(None if best is None else best.value)
+        with stop.listening(), display.shown():
+            runner.run(trials, stop, lambda found: display.show(found, runner.working))
+        if stop.signal is not None:
+            raise Stopped(
+                f"{self.folder.path} is stopped and its trials are saved; the same command goes on with it", stop.signal
+            )
+
+
+def known_url(folder: Folder, sweep: Sweep) -> str | None:
+    """The storage that a folder names. Raises UserError where its password is needed, which is not kept."""
+    if sweep.storage is not None and "***" in sweep.storage:
+        raise UserError(
+            f"{folder.path} keeps its trials in {sweep.storage}; give the URL with its password by --storage"
+        )
+    return sweep.storage
+
+
+def best_of(trials: Sequence["FrozenTrial"]) -> "FrozenTrial | None":
+    """The complete trial with the lowest value."""
+    complete = [t for t in trials if t.state.name == "COMPLETE" and t.value is not None]
+    return min(complete, key=lambda t: t.value or 0.0, default=None)
+
+
+def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool) -> None:
+    """Keep the recipe of the best trial, and the weights of no other, unless `keep_all`."""
+    best = best_of(trials)
+    for trial in trials:
+        if trial.state.is_finished() and trial is not best and not keep_all:
+            folder.drop_checkpoints(first_of(trial))
+    if best is None:
+        return
+    text = folder.recipe(first_of(best)).read_text(encoding="utf-8")
+    head = (
+        f"# The best trial of the sweep {folder.path.resolve().name}, number {best.number}: "
+        f"validation perplexity {best.value:.2f}.\n#\n# command:  backstory train {folder.best}\n"
+    )
+    if not folder.best.is_file() or folder.best.read_text(encoding="utf-8") != head + text:
+        write_atomically(folder.best, head + text)
+
+
+def found(path: Path, storage: str | None = None) -> dict[str, Any]:
+    """What a sweep has found so far, as a result of kind search; nothing is written. Raises UserError."""
+    check_installed()
+    folder = Folder(path)
+    sweep = folder.read()
+    url = storage or known_url(folder, sweep)
+    if url is not None and hidden(url) != sweep.storage:
+        raise UserError(f"{path} keeps its trials in {sweep.storage or 'its own journal'}; leave --storage out")
+    if url is None and not folder.journal.is_file():
+        raise UserError(f"{folder.journal} is missing; put it back, or begin again in another folder")
+    parameters = spaces.parameters(sweep.space, sweep.recipe, str(folder.path / "sweep.yaml"))
+    with failing_storage(folder, sweep):
+        study = open_study(open_storage(folder, url), folder, sweep, make=False)
+        figures = outcome.figures(study, folder, sweep, parameters)
+    origin = outcome.provenance(sweep, folder, None, figures)
+    return write_result(None, "search", folder.path.resolve().name, figures, origin)
