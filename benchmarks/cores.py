@@ -11,6 +11,7 @@ noisy the machine was; and the ratio of the fastest steps. With --out it is also
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from backstory.models.allocator import keep_freed_memory
 from backstory.models.cores import mogrifier
 from backstory.models.cores.mogrification import Round
 
-TYPES, UNITS, ROWS, STEPS, WARM_UP = 10_000, 850, 32, 25, 2
+TYPES, UNITS, ROWS, STEPS, WARM_UP = 10_000, 850, 32, 25, 1
 PLAIN = "plain loop"
 LSTM, MOGRIFIER = (LSTMConfig(layers=2, hidden=UNITS, biases=1, weight_drop=0.0, state_dropout=0.5), MogrifierConfig())
 
@@ -109,6 +110,7 @@ def main() -> None:
             taken = seconds(made, precision, segment, device)
             if turn >= WARM_UP:
                 times[name].append(taken)
+        print(f"turn {turn + 1} of {WARM_UP + given.turns}", file=sys.stderr, flush=True)
     rows = {}
     print(f"{'model':<20} {'precision':<9} {'tokens/s':>9} {'to plain':>9} {'quartiles':>13} {'of bests':>9}")
     for name, (_, precision, _) in runs.items():
