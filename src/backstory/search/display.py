@@ -23,7 +23,6 @@ class Display:
     def __init__(self, console: Console, title: str, most: int) -> None:
         self._console, self._title, self._most = console, title, most
         self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
-        self._best: float | None = None
 
     @contextmanager
     def shown(self) -> Iterator["Display"]:
@@ -34,12 +33,8 @@ class Display:
             with self._live:
                 yield self
 
-    def begin(self, best: float | None) -> None:
-        """The best value there is before anything runs."""
-        self._best = best
-
-    def ended(self, trial: Ended) -> None:
-        """One line for a trial that ended."""
+    def ended(self, trial: Ended, best: bool) -> None:
+        """One line for a trial that ended; `best` says that no other is better."""
         again = f" ({trial.first} again)" if trial.first != trial.number else ""
         figure = "" if trial.value is None else f", validation perplexity {perplexity(trial.value)}"
         line = f"trial {trial.number}{again}: "
@@ -49,9 +44,7 @@ class Display:
             line += f"{trial.state}: {trial.problem}"
         else:
             line += f"{trial.state}{figure}"
-        if trial.state == "complete" and trial.value is not None and (self._best is None or trial.value < self._best):
-            self._best, line = trial.value, f"{line}  best"
-        say(self._console, line)
+        say(self._console, f"{line}  best" if best else line)
 
     def show(self, trials: Sequence["FrozenTrial"], working: Sequence[Work]) -> None:
         """Bring the table up to date."""

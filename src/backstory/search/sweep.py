@@ -100,18 +100,15 @@ class Planned:
         display = Display(console, f"{self.sweep.space_name} on {self.sweep.recipe_name}", trials)
 
         def ended(trial: Ended) -> None:
-            display.ended(trial)
             with self.folder.claims():
-                settle(self.folder, queue.trials(), keep_all)
+                best = settle(self.folder, queue.trials(), keep_all)
+            display.ended(trial, best is not None and best.number == trial.number)
 
         runner, stop = Runner(queue, self.folder, processes, data_dir, ended), StopRequest()
-        there = queue.trials()
         with self.folder.claims():  # a process may have been killed before it came to this
-            settle(self.folder, there, keep_all)
-        best = best_of(there)
+            settle(self.folder, there := queue.trials(), keep_all)
         done = sum(t.state.is_finished() for t in there)
         say(console, f"{self.folder.path}: {done} of {trials} {plural('trial', trials)} done, {processes} at a time")
-        display.begin(None if best is None else best.value)
         with stop.listening(), display.shown():
             runner.run(trials, stop, lambda found: display.show(found, runner.working))
         if stop.signal is not None:
@@ -135,14 +132,14 @@ def best_of(trials: Sequence["FrozenTrial"]) -> "FrozenTrial | None":
     return min(complete, key=lambda t: t.value or 0.0, default=None)
 
 
-def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool) -> None:
-    """Keep the recipe of the best trial, and the weights of no other, unless `keep_all`."""
+def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool) -> "FrozenTrial | None":
+    """Keep the recipe of the best trial, which is returned, and the weights of no other, unless `keep_all`."""
     best = best_of(trials)
     for trial in trials:
         if trial.state.is_finished() and trial is not best and not keep_all:
             folder.drop_checkpoints(first_of(trial))
     if best is None:
-        return
+        return None
     text = folder.recipe(first_of(best)).read_text(encoding="utf-8")
     head = (
         f"# The best trial of the sweep {folder.path.resolve().name}, number {best.number}: "
@@ -150,6 +147,7 @@ def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool) -> N
     )
     if not folder.best.is_file() or folder.best.read_text(encoding="utf-8") != head + text:
         write_atomically(folder.best, head + text)
+    return best
 
 
 def found(path: Path, storage: str | None = None) -> dict[str, Any]:
