@@ -155,7 +155,14 @@ def test_a_condition_on_what_the_recipe_fixes_holds_or_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "recipe"), [("demo", "demo"), ("awd-lstm", "ptb-small"), ("awd-lstm", "ptb-awd-lstm")]
+    ("space", "recipe"),
+    [
+        ("demo", "demo"),
+        ("awd-lstm", "ptb-small"),
+        ("awd-lstm", "ptb-awd-lstm"),
+        ("dual", "ptb-small"),
+        ("dual", "ptb-dual-mogrifier"),
+    ],
 )
 def test_packaged_spaces_fit_the_recipes_they_name(space: str, recipe: str) -> None:
     found = parameters(spaces.load(space), recipes.load(recipe), f"space {space}")
