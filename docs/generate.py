@@ -243,6 +243,12 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "docs/span-buffer.md": {
         "span-buffer-cost": buffer_cost,
         "ptb-continued": continued,
+        "span-buffer": partial(reproduction, "span-buffer"),
+        "span-buffer-claims": partial(claims, "span-buffer"),
+        "span-buffer-parts": partial(parts, "span-buffer"),
+        "recall-continued": partial(reproduction, "recall-continued"),
+        "recall-continued-memory": partial(remembered, "recall-continued"),
+        "recall-continued-claims": partial(claims, "recall-continued"),
         "recall": partial(reproduction, "recall"),
         "recall-memory": partial(remembered, "recall"),
         "recall-claims": partial(claims, "recall"),

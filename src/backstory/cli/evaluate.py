@@ -139,11 +139,13 @@ def policy(figures: dict[str, Any]) -> list[str]:
     found = figures.get("policy")
     if found is None:
         return []
+    from backstory.reports.formats import alone
+
     by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in found["temperatures"].items())
     return [
         f"  gate        lambda {found['mean_lambda']:.3f} on average, 0.5 or more at {found['utilization']:.1%} of tokens; "
         f"q is better at {found['win_share']:.1%}",
-        f"  parts       p alone {found['p_perplexity']:.2f}, q alone {found['q_perplexity']:.2f}, oracle "
+        f"  parts       p alone {alone(found['p_perplexity'])}, q alone {alone(found['q_perplexity'])}, oracle "
         f"{found['oracle_perplexity']:.2f}, best constant lambda here {found['best_constant_lambda']:g}: "
         f"{found['best_constant_perplexity']:.2f}",
         f"  temperature {by_temperature}",

@@ -29,6 +29,11 @@ def perplexity(value: float | None) -> str:
     return decimal(value, 3 if value < 10 else 1 if value < 1000 else 0)
 
 
+def alone(value: float) -> str:
+    """The perplexity of one of two predictions, which a pointer may have beyond all bounds: `175.31`, `above 10⁶`."""
+    return decimal(value, 2) if value < 1e6 else "above 10⁶"
+
+
 def percent(value: float | None) -> str:
     """A percentage, already times 100: `50.7%`, `0.8%`, `1,204%`."""
     return MISSING if value is None else decimal(value, 1 if abs(value) < 1000 else 0) + "%"
