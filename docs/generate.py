@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from backstory.reports import Column, Result, Table, fill, reproductions, result_from
-from backstory.reports.formats import duration
+from backstory.reports.formats import MISSING, duration
 from backstory.reports.words import effective_context, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,13 +143,19 @@ def grids() -> list[str]:
 
 
 def reproduction(name: str) -> Table:
-    """Published beside ours, system by system, from results/reproduce-NAME.json."""
-    return reproductions.systems(result(f"reproduce-{name}"))
+    """Published beside ours, system by system, from results/reproduce-NAME.json; systems not run yet are left out."""
+    return _having(reproductions.systems(result(f"reproduce-{name}")), "Ours", MISSING)
 
 
 def claims(name: str) -> Table:
-    """Whether the claims of the same file hold."""
-    return reproductions.claims(result(f"reproduce-{name}"))
+    """Whether the claims of the same file hold; those on systems not run yet are left out."""
+    return _having(reproductions.claims(result(f"reproduce-{name}")), "Does it hold?", "runs are missing: no claim")
+
+
+def _having(table: Table, heading: str, lacking: str) -> Table:
+    """A table without the rows that say `lacking` in a column, named by the start of its heading."""
+    place = next(i for i, column in enumerate(table.columns) if column.heading.startswith(heading))
+    return replace(table, rows=tuple(row for row in table.rows if row[place] != lacking))
 
 
 def parts(name: str) -> Table:
