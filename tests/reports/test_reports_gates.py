@@ -131,4 +131,4 @@ def test_a_single_epoch_is_drawn(gated: Any) -> None:
 def test_hostile_names_are_text(gated: Any) -> None:
     name = "<b>$\\frac$ 语言" + "x" * 50
     found = [(name, told(gated())[0][1])] * 2
-    assert any(t.startswith("<b>$\\frac$ 语言") for t in texts(gates.shares(found).svg))
+    assert any(t.startswith("<b>$\\frac$ 语") for t in texts(gates.shares(found).svg))

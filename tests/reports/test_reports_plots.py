@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 import pytest
 
-from backstory.reports import context_curves, learning_curves, read
+from backstory.reports import context_curves, learning_curves, read, svg
 from backstory.reports.plots import THIN_POINTS, _spread, _training_points
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -67,13 +67,13 @@ def test_the_same_runs_give_the_same_figure_whatever_the_users_style(run: Any) -
 
 
 def test_hostile_names_are_text(run: Any) -> None:
-    name = "_<script>$\\frac$ \x00语言" + "x" * 200
+    name = "_<script>$\\frac$ \x00语言" + "x" * 200 + "$\\frac$"
     runs = [read(run("a", name=name)), read(run("b"))]
     learning = learning_curves(runs)
     context = context_curves([(r.name, r.of_kind("examination")[0]) for r in runs])
     assert learning and context
-    assert "_<script>$\\fr… 130.1" in texts(learning.svg)
-    assert "_<script>$\\frac$… 150" in texts(context.svg)
+    assert "_<scrip…\\frac$ 130.1" in texts(learning.svg)
+    assert "_<script>…x$\\frac$ 150" in texts(context.svg)
 
 
 def test_the_mark_stands_at_the_effective_context(run: Any, made: Any) -> None:
@@ -152,3 +152,8 @@ def test_many_runs_are_told_apart(run: Any) -> None:
     assert context and {f"run {i} 150" for i in range(8)} <= texts(context.svg).keys()
     assert "run 6 150 tokens (95%: 100 to 200), run 7 150 tokens (95%: 100 to 200)." in context.caption
     assert plot.caption.startswith("Validation perplexity of 8 runs")
+
+
+def test_a_long_label_keeps_both_ends() -> None:
+    assert svg.label("awd-lstm-pointer-seed1, cache", 22) == "awd-lstm-po…ed1, cache"
+    assert svg.label("awd-lstm", 8) == "awd-lstm" and len(svg.label("x" * 99, 9)) == 9

@@ -85,9 +85,15 @@ def series(place: int) -> dict[str, Any]:
 
 
 def label(text: str, longest: int = 22) -> str:
-    """Untrusted text as a label: one line, no control characters, cut with an ellipsis."""
+    """Untrusted text as a label: one line, no control characters, an ellipsis in the place of its middle if it is long.
+
+    Names of runs and readers differ at their ends.
+    """
     clean = " ".join(_CONTROL.sub(" ", text).split())
-    return clean if len(clean) <= longest else clean[: longest - 1].rstrip() + "…"
+    if len(clean) <= longest:
+        return clean
+    tail = (longest - 1) // 2
+    return f"{clean[: longest - 1 - tail].rstrip()}…{clean[-tail:].lstrip()}"
 
 
 def inline(figure: "Figure", prefix: str, title: str, description: str, hints: Mapping[str, str] | None = None) -> str:
