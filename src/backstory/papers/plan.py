@@ -17,6 +17,8 @@ from backstory.text.corpora import SPLITS
 from backstory.training.stages import check_settings
 
 LARGEST_SEED = 2**31 - 1
+DEFAULTS = 1
+"""To be raised when a setting that a model or its training depends on has another default than before."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,14 @@ def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
 def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
     """By name, a hash of all that a run is made with: its settings, its `prepare`, and those of the run it begins with.
 
-    Settings that have their default are left out, so that it stays when later versions have more of them.
+    Settings that have their default are left out, so that it stays when later versions have more of them; DEFAULTS counts the
+    versions that changed one.
     """
     by_name = {run.name: run for run in runs}
 
     def made(run: Run) -> str:
         begin = made(by_name[run.begin]) if run.begin else None
-        text = json.dumps([changes(run.config), run.prepare, begin], sort_keys=True)
+        text = json.dumps([DEFAULTS, changes(run.config), run.prepare, begin], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     return {run.name: made(run) for run in runs}

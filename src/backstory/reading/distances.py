@@ -24,8 +24,8 @@ class NatsByDistance:
         `block`: how many tokens of each row are read at once.
         """
         self.block, self.distance = block, distance
-        bins = np.searchsorted(FROM, distance, "right")
-        self.cells = (kind.astype(np.int64) * COLUMNS + bins).astype(np.int32)
+        self.cells = kind.astype(np.int32) * COLUMNS
+        self.cells += np.searchsorted(FROM, distance, "right")
         self.sums = np.zeros(kinds * COLUMNS)
 
     def __call__(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:

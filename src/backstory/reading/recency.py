@@ -13,7 +13,7 @@ class Recency(NatsByDistance):
 
     def __init__(self, ids: np.ndarray, rows: int, block: int) -> None:
         """Of a text (tokens,) that is read in so many contiguous rows, so many tokens of each at once."""
-        super().__init__(np.zeros(len(ids), np.int64), 1, last_seen(ids, math.ceil(len(ids) / rows)), block)
+        super().__init__(np.zeros(len(ids), np.uint8), 1, last_seen(ids, math.ceil(len(ids) / rows)), block)
 
     def figures(self) -> dict[str, Any]:
         """The section `recency` of an evaluation (docs/results.md)."""
@@ -35,9 +35,10 @@ class Recency(NatsByDistance):
 
 def last_seen(ids: np.ndarray, row: int) -> np.ndarray:
     """How many tokens ago each token (tokens,) came last in the same row of so many; 0 where it is new there."""
-    place, row_of = np.arange(len(ids)), np.arange(len(ids)) // row
-    order = np.lexsort((place, ids, row_of))
-    same = (np.diff(ids[order]) == 0) & (np.diff(row_of[order]) == 0)
-    found = np.zeros(len(ids), np.int64)
-    found[order[1:]] = np.where(same, np.diff(order), 0)
+    found = np.zeros(len(ids), np.int32)
+    for begin in range(0, len(ids), row):
+        of_row = np.asarray(ids[begin : begin + row])
+        order = np.argsort(of_row, kind="stable")
+        same = np.diff(of_row[order]) == 0
+        found[begin + order[1:]] = np.where(same, np.diff(order), 0)
     return found

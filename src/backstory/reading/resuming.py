@@ -71,7 +71,8 @@ class Legs:
     def part(self, name: str, part: Part) -> None:
         """Save what this has found with each reading from now on, and go on from what it had found."""
         self._parts[name] = part
-        if self._found is not None and name in self._found.at["parts"]:
+        # Saved before there were any, in another leg; or with all of them, unless by a version that measured less.
+        if self._found is not None and self._found.at["parts"]:
             try:
                 part.load(self._found.at["parts"][name])
             except (ValueError, TypeError, LookupError):

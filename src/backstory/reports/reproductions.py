@@ -129,7 +129,7 @@ def _gate(found: Sequence[Record]) -> tuple[str, ...]:
     return (
         _mean((policy["mean_lambda"] for policy in found), 3),
         formats.percent(100 * statistics.fmean(policy["utilization"] for policy in found)),
-        *(_mean(policy[part] for policy in found) for part in parts),
+        *(formats.alone(statistics.fmean(policy[part] for policy in found)) for part in parts),
         *(_mean(policy["temperatures"][t] for policy in found) for t in ("0.1", "1")),
         _mean(policy["best_constant_perplexity"] for policy in found),
     )

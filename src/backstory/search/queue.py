@@ -103,6 +103,8 @@ class Queue:
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             # Trials are taken under the same lock: one without a worker was taken by a process that is gone.
             worker = trial.user_attrs.get(WORKER)
+            if worker == self._worker:
+                continue
             if not self._folder.alive(worker, first_of(trial)):
                 self._again(trial.number, trial.params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1)
                 if isinstance(worker, str):

@@ -45,7 +45,7 @@ def parameter_groups(model: ComposedModel, config: TrainingConfig) -> list[Group
 
 
 def _penalised(model: ComposedModel, config: TrainingConfig) -> list[tuple[list[nn.Parameter], float | None]]:
-    """The matrices of each part that may have an L2 of its own, with it; biases have none."""
+    """The matrices of each part that may have an L2 of its own, with it; biases keep `weight_decay`."""
     core = dict(model.core.named_parameters())
 
     def of_core(part: str) -> list[nn.Parameter]:
