@@ -75,6 +75,7 @@ def test_every_run_is_a_run_folder_with_commands_that_make_it_again(reproduced: 
             trained.figures["valid_perplexity"],
             trained.figures["parameters"],
         )
+        assert run["curve"] == [[e["epoch"], e["valid_perplexity"]] for e in trained.figures["curve"]]
         assert run["seconds"] == pytest.approx(sum(r.provenance["seconds"] for r in found.results), abs=0.1)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from backstory.config import UserError
-from backstory.reports import Result, read, render, to_html
+from backstory.reports import Result, epochs, read, render, to_html
 from backstory.reports.reproductions import GATES, RULE, claims, gates, memories, recencies, systems
 from backstory.reports.words import summary
 
@@ -177,6 +177,39 @@ def test_the_page_has_recencies(run: Any, made: Any) -> None:
         assert ("20–49 ago" in page) == (recency is not None)
 
 
+def learned(*curves: list[list[float]]) -> dict[str, Any]:
+    """A reproduction of two systems with a learning curve for each seed, the last one's of another system."""
+    runs = [
+        {"run": f"r{seed}", "row": "lstm", "seed": seed, "state": "done", "curve": curve, "examinations": []}
+        for seed, curve in enumerate(curves, 1)
+    ]
+    runs[-1]["row"] = "dual"
+    return reproduction(runs=runs)
+
+
+def test_learning_curves_have_means_over_the_seeds_that_came_so_far() -> None:
+    long = [[1, 200.0], [2, 150.0], [3, 140.0]]
+    figures = learned(long, [[1, 300.0], [2, 170.0]], [[1, 180.0], [2, 140.0], [3, 138.0]])
+    table = epochs.table(made_of(figures))
+    assert [c.heading for c in table.columns] == ["System", "Epoch 1", "Epoch 2", "Epoch 3", "Seeds"]
+    assert table.rows == (
+        ("lstm", "250.00", "160.00", "140.00", "2"),
+        ("dual", "180.00", "140.00", "138.00", "1"),
+    )
+    drawn = epochs.plot(made_of(figures), "mine")
+    assert drawn is not None and "dual" in drawn.svg and "perplexity per word" in drawn.svg
+    broken = learned([[1, 200.0], [2, 1e300], [3, 150.0]], long)
+    assert [row[0] for row in epochs.table(made_of(broken)).rows] == ["dual"], "one epoch is no curve"
+    assert epochs.plot(made_result(), "mine") is None, "results of before there were curves can be read"
+
+
+def test_the_page_has_learning_curves(run: Any, made: Any) -> None:
+    for curve, shown in (([[1, 9.0], [2, 8.0]], True), ([[1, 9.0]], False)):
+        result = made.result("reproduction", learned(curve, curve), name="mine")
+        page = render([run(f"r{shown}", {"": result}, config=None, metrics="")])
+        assert ("Validation by epoch" in page) == shown
+
+
 def test_the_page_has_all_of_it_and_says_what_failed(run: Any, made: Any) -> None:
     folder = run(
         "base-small", {"": made.result("reproduction", reproduction(), name="base-small")}, config=None, metrics=""
@@ -218,6 +251,8 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
         (gated(policy(temperatures={"1": 2.0})), r"reading.policy.temperatures.0.1 must be a number"),
         (gated(policy(temperatures=[])), r"reading.policy.temperatures must be an object"),
         (recent({"new": {"tokens": 1}, "bins": 3}), "figures.runs: reading.recency.bins must be a list"),
+        (learned([[1, 2.0], [2]], []), r"runs\[0\].curve must be pairs of an epoch and a perplexity"),
+        (learned([[1, 2.0], [2, None]], []), r"runs\[0\].curve must be a number"),
         ({"core_hours": True}, "figures.core_hours must be a number"),
     ],
 )

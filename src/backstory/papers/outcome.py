@@ -82,6 +82,7 @@ def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Recor
     record |= {"problem": standing.problem or None, "settings": settings}
     for key in ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second"):
         record[key] = trained.figures[key] if trained else None
+    record["curve"] = [[e["epoch"], e["valid_perplexity"]] for e in trained.figures["curve"]] if trained else []
     for key in ("commit", "device", "precision"):
         record[key] = made.get(key)
     record["seconds"] = round(sum(r.provenance.get("seconds") or 0.0 for r in results), 1)

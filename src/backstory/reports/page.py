@@ -9,6 +9,7 @@ from pathlib import Path
 from backstory.config import UserError
 from backstory.reports import (
     comparison_html,
+    epochs,
     gates,
     memory,
     passage_html,
@@ -210,6 +211,7 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             parts.append(pieces.table(gates, f"Gates of {run.name}"))
             parts.append(pieces.table(reproductions.memories(result), f"Nats above the exact cost, {run.name}"))
             parts.append(pieces.table(reproductions.claims(result), f"Claims of {run.name}"))
+            parts += _by_epoch(result, run.name, f"epochs{len(parts)}-")
             if (recencies := reproductions.recencies(result)).rows:
                 heading = f"Nats by how many tokens ago the same one came last: {run.name}"
                 parts.append(pieces.details(heading, pieces.table(recencies, heading)))
@@ -217,6 +219,15 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             notes = [f.get("note"), *rules, *f.get("papers", [])]
             parts += [f'<p class="note">{escape(note)}</p>' for note in notes if note]
     return pieces.section("Published and ours", *parts) if parts else ""
+
+
+def _by_epoch(result: Result, name: str, prefix: str) -> list[str]:
+    """The learning curves of a reproduction; empty where no system was trained for more than an epoch."""
+    plot = epochs.plot(result, prefix)
+    if plot is None:
+        return []
+    heading = f"Validation by epoch: {name}"
+    return [pieces.plot(plot), pieces.details(heading, pieces.table(epochs.table(result), heading))]
 
 
 def _searches(runs: Sequence[RunResults]) -> str:

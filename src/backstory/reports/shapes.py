@@ -234,6 +234,8 @@ def check(data: dict[str, Any], source: str) -> None:
         for row in figures["rows"]:
             _match(_NUMBER, row.get("rows", 1), "figures.rows: rows", source)
         _check_gates(figures["runs"], source)
+        for index, run in enumerate(figures["runs"]):
+            _check_epochs(run.get("curve", []), f"figures.runs[{index}].curve", source)
         for index, run in enumerate(run for run in figures["runs"] if "settings" in run):
             _match(RUN, run, f"figures.runs[{index}]", source)
             for reading in run["readings"]:
@@ -251,11 +253,7 @@ def _check_search(figures: dict[str, Any], source: str) -> None:
     for index, trial in enumerate(figures["trials"]):
         where = f"figures.trials[{index}]"
         _match(TRIAL, trial, where, source)
-        for point in trial["curve"]:
-            if not isinstance(point, list) or len(point) != 2:
-                _wrong(f"{where}.curve", "pairs of an epoch and a perplexity", source)
-            for number in point:
-                _match(_NUMBER, number, f"{where}.curve", source)
+        _check_epochs(trial["curve"], f"{where}.curve", source)
         if trial["state"] == "complete":
             _match(_NUMBER, trial["valid_perplexity"], f"{where}.valid_perplexity", source)
     for index, parameter in enumerate(figures["parameters"]):
@@ -267,6 +265,16 @@ def _check_search(figures: dict[str, Any], source: str) -> None:
     complete = [t["trial"] for t in figures["trials"] if t["state"] == "complete"]
     if figures["best"] not in (complete or [None]):
         _wrong("figures.best", "a trial that is complete", source)
+
+
+def _check_epochs(curve: Any, path: str, source: str) -> None:
+    """Check a learning curve."""
+    _match(_LIST, curve, path, source)
+    for point in curve:
+        if not isinstance(point, list) or len(point) != 2:
+            _wrong(path, "pairs of an epoch and a perplexity", source)
+        for number in point:
+            _match(_NUMBER, number, path, source)
 
 
 def _check_memory(memory: Any, path: str, source: str) -> None:
