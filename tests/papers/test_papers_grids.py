@@ -1,6 +1,7 @@
 """Grids: the packaged ones are right, and whatever is wrong with one is told in a line before anything is written."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import yaml
 from grids import BROKEN, CLAIM, grid, write
 
 from backstory.cli.main import main
-from backstory.config import MixtureConfig, SpanBufferConfig, from_yaml
+from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, from_yaml
 from backstory.models import build_model, count_parameters
 from backstory.papers import grid as grids
 from backstory.papers import published
@@ -48,7 +49,7 @@ def test_the_systems_of_base_have_the_same_size_at_the_small_scale() -> None:
 @pytest.mark.parametrize("name", published.names())
 def test_a_packaged_grid_puts_each_paper_to_the_test(name: str) -> None:
     paper = published.paper(name)
-    assert re.fullmatch(r"[A-Z][\w ]+ et al\. \d{4}", paper.cited)
+    assert re.fullmatch(r"[A-Z][\w ]+ (et al\.|and [A-Z][\w-]+) \d{4}", paper.cited)
     about = [grid for grid in map(grids.load, grids.names()) if name in grid.papers]
     used = {
         reading.published.figure for grid in about for row in grid.rows for reading in row.readings if reading.published
@@ -94,6 +95,40 @@ def test_the_full_size_span_buffers_have_the_published_settings() -> None:
             (0.005, 0.028) if "-at" in row else (0.0, None)
         )
         assert isinstance(config.model.head, MixtureConfig) is ("-mos" in row)
+
+
+def test_the_dual_connection_s_full_scale_has_the_published_models() -> None:
+    figures = published.paper("dual").figures
+    assert figures["ptb-dual-mdlstm-test-dynamic"].value == 48.0 and figures["ptb-mos-pdr-valid"].value == 56.2
+    full = [row for row in grids.load("dual").rows if row.full]
+    beside = {reading.published.figure for row in full for reading in row.readings if reading.published}
+    in_table_2 = {f"dual/{name}" for name, figure in figures.items() if figure.where == "table 2"}
+    assert {name for name in in_table_2 if not name.endswith("-valid-dynamic")} <= beside
+    # In millions, as table 2 prints them; of WikiText-2 they belong to its text in lower case.
+    millions = {"ptb-lstm": 8.88, "ptb-dual-lstm": 9.60, "ptb-dlstm": 13.62, "ptb-dual-dlstm": 13.94, "ptb-mdlstm": 21.43,
+                "ptb-dual-mdlstm": 22.88, "ptb-mdlstm-plus": 22.16, "wikitext-2-lstm": 20.23, "wikitext-2-dual-lstm": 20.95,
+                "wikitext-2-dlstm": 29.60, "wikitext-2-dual-dlstm": 30.32, "wikitext-2-mdlstm": 37.51,
+                "wikitext-2-dual-mdlstm": 38.95, "ptb-tuned-dual-mdlstm": 22.88}  # fmt: skip
+    runs = {run.row: run.config for run in runs_of(grids.load("dual"), "full", "dual") if run.row in millions}
+    for row, config in runs.items():
+        lower = row.startswith("wikitext-2")
+        assert (config.text.corpus, config.text.lowercase) == (("wikitext-2", True) if lower else ("ptb", False))
+        with torch.device("meta"):
+            count = count_parameters(build_model(config.model, 28_912 if lower else PTB_TYPES))
+        assert round(count / 1e6, 2) == millions[row], row
+    assert runs.keys() == millions.keys()
+
+
+def test_the_small_dual_connections_differ_in_nothing_but_the_connection() -> None:
+    configs = {run.row: run.config for run in runs_of(grids.load("dual"), "small", "dual")}
+    for name in ("lstm", "dlstm", "mdlstm"):
+        plain, control = (replace(configs[row], model=replace(configs[row].model, dual=DualConfig()))
+                          for row in (name, f"{name}-plus"))  # fmt: skip
+        dual = replace(configs[f"dual-{name}"], model=replace(configs[f"dual-{name}"].model, dual=DualConfig()))
+        assert plain == control == dual
+        parts = [configs[row].model.dual for row in (name, f"dual-{name}", f"{name}-plus")]
+        assert parts[0].kind == "none" and isinstance(parts[1], DualConfig) and isinstance(parts[2], DualConfig)
+        assert parts[1].direct and parts[2] == replace(parts[1], direct=False)
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)

@@ -50,6 +50,6 @@ def _figures() -> dict[str, Figure]:
 
 PAPER = Paper(
     title="The Importance of the Current Input in Sequence Modeling",
-    cited="Anonymous, under review",
+    cited="Oliva and Lago-Fernández 2021",
     figures=_figures(),
 )
