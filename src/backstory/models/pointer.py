@@ -37,8 +37,8 @@ class Pointer(Prediction):
 
 
 def _log(mass: Tensor) -> Tensor:
-    """log, with no gradient where there is no mass."""
-    none = mass == 0
+    """log, with no gradient where there is no mass, or less than what has an inverse."""
+    none = mass < torch.finfo(mass.dtype).tiny
     return mass.masked_fill(none, 1.0).log().masked_fill(none, -torch.inf)
 
 

@@ -129,6 +129,11 @@ class SpanBuffer(Second):
                 "model.buffer.prediction pointer points to words, which are not summed or dropped; set model.buffer.values "
                 "following or last-words, no residual, and a dropout of 0"
             )
+        if config.theta != 1.0 and not (self.points and config.attention == "bilinear"):
+            raise UserError(
+                "model.buffer.theta is where a pointer of bilinear attention begins; leave it out, or set model.buffer.prediction "
+                "pointer and model.buffer.attention bilinear"
+            )
         if config.values == "following" and config.ends == "present":
             raise UserError(
                 "model.buffer.values following needs the word after a span, which is not known of one that ends at the "
@@ -143,7 +148,8 @@ class SpanBuffer(Second):
         if config.attention == "bilinear":
             self.query = nn.Linear(size, size, bias=False)
             if self.points:
-                nn.init.eye_(self.query.weight)  # a neural cache, of which learning makes more
+                with torch.no_grad():  # a neural cache, of which learning makes more
+                    nn.init.eye_(self.query.weight).mul_(config.theta)
         else:
             self.key = nn.Linear(size, inner, bias=False)
             self.v = nn.Parameter(torch.empty(inner).uniform_(-(inner**-0.5), inner**-0.5))
