@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from backstory.reports.formats import MISSING, perplexity
+from backstory.search.queue import best_of
 from backstory.search.runner import Ended, Work
 from backstory.training.display import LiveDisplay, say
 
@@ -42,10 +43,10 @@ class Display(LiveDisplay):
 
     def _table(self, trials: Sequence["FrozenTrial"], working: Sequence[Work]) -> Group:
         done = sum(t.state.is_finished() for t in trials)
-        best = min((t.value for t in trials if t.value is not None and t.state.name == "COMPLETE"), default=None)
+        best = best_of(trials)
         elsewhere = sum(t.state.name == "RUNNING" for t in trials) - len(working)
         beside = f", {elsewhere} running elsewhere" if elsewhere > 0 else ""
-        figure = f"; best validation perplexity {perplexity(best)}" if best is not None else ""
+        figure = f"; best validation perplexity {perplexity(best.value)}" if best is not None else ""
         table = Table()
         for heading in ("trial", "epoch", "validation", "settings"):
             table.add_column(heading, justify="left" if heading == "settings" else "right", no_wrap=True)
