@@ -132,6 +132,14 @@ def result_at(path: Path) -> Result:
     return result_from(_text(path, "give the path of a result.json"), str(path))
 
 
+def result_or_none(path: Path) -> Result | None:
+    """The result in a file; None where that is missing or `result_from` does not take it."""
+    try:
+        return result_from(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, ValueError, UserError):
+        return None
+
+
 _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")
 _KINDS = ("training", "evaluation", "examination", "reproduction", "search", "sample", "explanation", "comparison")
 

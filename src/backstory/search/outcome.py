@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from backstory.config import UserError, to_dict
-from backstory.reports.results import Result, result_from
+from backstory.config import to_dict
+from backstory.reports.results import Result, result_or_none
 from backstory.search.folder import Folder, Sweep
 from backstory.search.queue import KILLS, PROBLEM, first_of, tried_again
 from backstory.search.space import Parameter
@@ -129,10 +129,4 @@ def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: Folder) ->
 
 def _result(folder: Folder, trial: Record | None) -> Result | None:
     """The result of a trial's training."""
-    if trial is None:
-        return None
-    path = folder.path / trial["run"] / RESULT
-    try:
-        return result_from(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, ValueError, UserError):
-        return None
+    return None if trial is None else result_or_none(folder.path / trial["run"] / RESULT)
