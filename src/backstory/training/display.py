@@ -16,7 +16,7 @@ def say(console: Console, line: str) -> None:
 
 
 class LiveDisplay:
-    """Has a table, or whatever else `self._live` is brought up to date with, on a terminal; where there is none, nothing."""
+    """Shows what `_live` is brought up to date with, on a terminal; where there is none, `_live` is None."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
