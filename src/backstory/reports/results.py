@@ -13,6 +13,9 @@ from backstory.reports.shapes import SCHEMA, check
 from backstory.storage.documents import parse
 
 Record = Mapping[str, Any]
+"""An object of a result file, as it is read."""
+MutableRecord = dict[str, Any]
+"""One that is made, to be written."""
 
 
 @dataclass(frozen=True)
