@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backstory.config import measures
 from backstory.reports import svg
 from backstory.reports.formats import count, perplexity
 from backstory.reports.results import Record, Result, RunResults
@@ -101,7 +102,7 @@ def _training_points(run: RunResults) -> list[tuple[float, float]]:
         points = [(e["epoch"], e["train_nats"]) for e in run.epochs if math.isfinite(e["train_nats"])]
     size = math.ceil(len(points) / THIN_POINTS)
     groups = [points[i : i + size] for i in range(0, len(points), size or 1)]
-    return [(sum(p[0] for p in g) / len(g), math.exp(min(700.0, sum(p[1] for p in g) / len(g)))) for g in groups]
+    return [(sum(p[0] for p in g) / len(g), measures.perplexity(sum(p[1] for p in g) / len(g))) for g in groups]
 
 
 def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:

@@ -1,6 +1,5 @@
 """What a person sees while a model trains: a progress bar with speed and time left, or plain lines when not a terminal."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -8,6 +7,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from backstory.config.measures import perplexity
 
 
 def say(console: Console, line: str) -> None:
@@ -71,5 +72,5 @@ class Display:
 
 def _perplexity(nats: float) -> str:
     """exp(nats) in eight places, whatever its size."""
-    value = math.exp(min(nats, 700))
+    value = perplexity(nats)
     return f"{value:8.2f}" if value < 1e5 else f"{value:8.1e}"
