@@ -269,16 +269,16 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
 }
 
 
-def offered() -> dict[str, Callable[[], Table]]:
-    """Tables that any document may have: `NAME-recency` of the grids whose results hold it."""
-    return {f"{name}-recency": partial(recent, name) for name in grids() if recent(name).rows}
+def offered(text: str) -> dict[str, Callable[[], Table]]:
+    """Tables that a text has a place for, as any may: `NAME-recency` of the grids whose results hold it."""
+    wanted = [name for name in grids() if f"<!-- table: {name}-recency -->" in text]
+    return {f"{name}-recency": partial(recent, name) for name in wanted if recent(name).rows}
 
 
 def filled(document: str) -> str:
     """A document's text with its tables made anew."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    wanted = {name: table for name, table in offered().items() if f"<!-- table: {name} -->" in text}
-    for name, table in (TABLES[document] | wanted).items():
+    for name, table in (TABLES[document] | offered(text)).items():
         text = fill(text, name, table())
     return text
 

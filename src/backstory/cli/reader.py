@@ -124,10 +124,10 @@ def train(arguments: Sequence[str]) -> int:
     given = parse(TrainArguments, arguments, "reader train")
 
     from backstory.cli.progress import progress_bar
+    from backstory.config.measures import perplexity
     from backstory.reading.kinds import choose, parse_stack
     from backstory.reading.opening import open_run
     from backstory.reading.preparation import train_learned
-    from backstory.reading.stream import perplexity
 
     stack = parse_stack(given.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
@@ -155,7 +155,7 @@ def train(arguments: Sequence[str]) -> int:
 
 def describe_tuned(tuned: "Tuned") -> str:
     """The best points of a search in lines for a person."""
-    from backstory.reading.stream import perplexity
+    from backstory.config.measures import perplexity
 
     whole = sorted(
         ((t.nats, t.settings) for t in tuned.trials if t.tokens == tuned.tokens and t.nats), key=lambda t: t[0]

@@ -1,27 +1,25 @@
 """Recipes: packaged YAML files, found by name, or files of one's own, found by path."""
 
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from backstory.config.errors import check_name
+from backstory.config.packaged import Packaged
 from backstory.config.schema import RunConfig
-from backstory.config.strict import from_file, from_yaml
+from backstory.config.strict import from_file
 
 CONFIG = "config.yaml"
 """File of a run that holds its settings, and that makes a folder a run."""
+_PACKAGED = Packaged(RunConfig, "backstory", "recipes", "recipe")
 
 
 def names() -> list[str]:
     """The packaged recipes."""
-    folder = resources.files("backstory") / "recipes"
-    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+    return _PACKAGED.names()
 
 
 def text(name: str) -> str:
     """The YAML of a packaged recipe, its header included. Raises UserError for an unknown name."""
-    check_name(name, names(), "recipe", "backstory ls recipes")
-    return (resources.files("backstory") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
+    return _PACKAGED.text(name)
 
 
 def summary(name: str) -> str:
@@ -33,9 +31,7 @@ def load(name_or_path: str) -> RunConfig:
     """The settings of a recipe by its name, of a YAML file by its path, or of a run by its folder. Raises UserError."""
     if Path(name_or_path, CONFIG).is_file():
         return from_file(RunConfig, Path(name_or_path, CONFIG))
-    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
-        return from_file(RunConfig, Path(name_or_path))
-    return from_yaml(RunConfig, text(name_or_path), f"recipe {name_or_path}")
+    return _PACKAGED.load(name_or_path)
 
 
 def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backstory.config.measures import perplexity
 from backstory.explanations.subject import Progress, Subject
 from backstory.explanations.words import Span, shown
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
-from backstory.reading.stream import perplexity
 from backstory.reading.tokens import TokenScores, token_scores
 from backstory.reports import shades
 from backstory.reports.passage import Candidates, Numbers, Weights

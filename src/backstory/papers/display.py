@@ -1,34 +1,23 @@
 """What a person sees of a reproduction on its way: a table that keeps up with it, or lines when not a terminal."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from backstory.papers.progress import DONE, FAILED, Standing, minutes_to_go
 from backstory.reports.formats import MISSING, duration, perplexity
-from backstory.training.display import say
+from backstory.training.display import LiveDisplay, say
 
 
-class Display:
+class Display(LiveDisplay):
     """Shows where the runs stand."""
 
     def __init__(self, console: Console, title: str, processes: int) -> None:
-        self._console, self._title, self._processes = console, title, processes
-        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+        super().__init__(console)
+        self._title, self._processes = title, processes
         self._said: dict[str, str] = {}
-
-    @contextmanager
-    def shown(self) -> Iterator["Display"]:
-        """The table is on the terminal for the block."""
-        if self._live is None:
-            yield self
-        else:
-            with self._live:
-                yield self
 
     def show(self, found: Sequence[Standing]) -> None:
         """Bring the table up to date, or say what is new, a line for each run that moved on."""

@@ -12,7 +12,7 @@ from backstory.papers.grid import Grid
 from backstory.papers.plan import Run
 from backstory.papers.preparations import preparation
 from backstory.reading.evaluation import file_name
-from backstory.reports import Result, result_from
+from backstory.reports import Result, result_or_none
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
 from backstory.storage.documents import parse
 from backstory.storage.lock import LOCK
@@ -45,12 +45,13 @@ class Command:
         """What it wrote; None where that is missing, damaged, or of a command with other settings."""
         if self.made is not None:
             return None
-        path = self.out / RESULT
+        found = result_or_none(self.out / RESULT)
+        if found is None:
+            return None
         try:
-            found = result_from(path.read_text(encoding="utf-8"), str(path))
             # The command as recorded, from after `backstory VERB RUN` up to `--out FOLDER`.
             made = shlex.split(str(found.provenance.get("command")))[3:-2]
-        except (OSError, ValueError, UserError):
+        except ValueError:
             return None
         return found if found.kind == self.kind and (not self.settings or made == [*self.settings]) else None
 

@@ -1,13 +1,10 @@
 """A grid: the runs that put a paper's claims to the test, at a small scale and at the published one, as strict YAML."""
 
 from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
 from typing import Literal
 
-from backstory.config import check_name, from_yaml
+from backstory.config.packaged import Packaged
 from backstory.config.schema import between
-from backstory.config.strict import from_file
 from backstory.papers.published import Metric
 
 Scale = Literal["small", "full"]
@@ -117,16 +114,14 @@ class Grid:
     """What the small scale shrinks, and whatever else a reader of its table must know."""
 
 
+_PACKAGED = Packaged(Grid, "backstory.papers", "grids", "grid")
+
+
 def names() -> list[str]:
     """The packaged grids."""
-    folder = resources.files("backstory.papers") / "grids"
-    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+    return _PACKAGED.names()
 
 
 def load(name_or_path: str) -> Grid:
     """A packaged grid by its name, or one's own by the path of its YAML file. Raises UserError; `plan` checks the rest."""
-    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
-        return from_file(Grid, Path(name_or_path))
-    check_name(name_or_path, names(), "grid", "backstory ls grids")
-    text = (resources.files("backstory.papers") / "grids" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
-    return from_yaml(Grid, text, f"grid {name_or_path}")
+    return _PACKAGED.load(name_or_path)

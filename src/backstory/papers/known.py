@@ -8,8 +8,9 @@ from backstory.config import UserError
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Grid, Scale
 from backstory.papers.plan import Run, fingerprints
-from backstory.papers.progress import DONE, Known, Record
+from backstory.papers.progress import DONE, Known
 from backstory.reports import Result, result_at
+from backstory.reports.results import MutableRecord
 
 UNPLANNED = "outside the grid"
 FINISHED = "finished here, too"
@@ -64,12 +65,12 @@ def _opened(path: Path, grid: Grid, name: str, scale: Scale) -> Result:
     return result
 
 
-def _done(result: Result) -> list[Record]:
+def _done(result: Result) -> list[MutableRecord]:
     return [record for record in result.figures["runs"] if record["state"] == DONE]
 
 
 def _unfit(
-    record: Record, run: Run | None, settings: Mapping[str, str], folder: Folder, found: Collection[str]
+    record: MutableRecord, run: Run | None, settings: Mapping[str, str], folder: Folder, found: Collection[str]
 ) -> str | None:
     """Why a finished run of a result is not taken over; None if it is."""
     if run is None:
@@ -91,7 +92,7 @@ def _unfit(
     return None if whole else LACKING
 
 
-def _origin(record: Record, result: Result) -> Record:
+def _origin(record: MutableRecord, result: Result) -> MutableRecord:
     reason = result.provenance.get("precision_reason")
     return {
         "device": record["device"],

@@ -8,13 +8,15 @@ from backstory.papers.claims import AUDIT_FAILED, MISSING, Judgement, judge
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
 from backstory.papers.plan import fingerprints, published_figure, reads
-from backstory.papers.progress import DONE, FAILED, Record, Standing
+from backstory.papers.progress import DONE, FAILED, Standing
 from backstory.papers.published import paper
-from backstory.reports import Result
+from backstory.reports.results import MutableRecord, Result
 from backstory.storage.provenance import commit, versions
 
 
-def figures(grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence[Standing], threads: int) -> Record:
+def figures(
+    grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence[Standing], threads: int
+) -> MutableRecord:
     """What docs/results.md describes as the figures of a reproduction."""
     settings = fingerprints([standing.run for standing in found])
     each = [
@@ -50,7 +52,7 @@ def figures(grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence
     }
 
 
-def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: str, started: str) -> Record:
+def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: str, started: str) -> MutableRecord:
     """What the result says of how it came about: settings of the grid, and what the finished runs agree or differ on."""
     done = [s for s in found if s.known or folder.finished(s.run)]
     origins = [s.known.provenance if s.known else folder.results(s.run)[0].provenance for s in done]
@@ -73,12 +75,12 @@ def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: s
     }
 
 
-def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Record:
+def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> MutableRecord:
     """A run by its figures; those it has not come to are null or absent."""
     run, results = standing.run, folder.results(standing.run)
     trained = next((r for r in results if r.kind == "training"), None)
     made = trained.provenance if trained else {}
-    record: Record = {"run": run.name, "row": run.row, "seed": run.seed, "state": standing.state}
+    record: MutableRecord = {"run": run.name, "row": run.row, "seed": run.seed, "state": standing.state}
     record |= {"problem": standing.problem or None, "settings": settings}
     for key in ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second"):
         record[key] = trained.figures[key] if trained else None
@@ -94,7 +96,7 @@ def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Recor
     return record
 
 
-def _reading(result: Result, grid: Grid) -> Record:
+def _reading(result: Result, grid: Grid) -> MutableRecord:
     f = result.figures
     audited = f["audit"]["passed"] if f.get("audit") else None
     return {
@@ -110,7 +112,7 @@ def _reading(result: Result, grid: Grid) -> Record:
     }
 
 
-def _row(row: Row, reading: Reading, runs: Sequence[Record]) -> Record:
+def _row(row: Row, reading: Reading, runs: Sequence[MutableRecord]) -> MutableRecord:
     """A line of the table: the published figure, and ours over the seeds that are finished."""
     value, source = published_figure(reading.published) if reading.published else (None, None)
     found = _readings(runs, reading)
@@ -133,13 +135,13 @@ def _row(row: Row, reading: Reading, runs: Sequence[Record]) -> Record:
     }
 
 
-def _readings(runs: Sequence[Record], reading: Reading | Side) -> dict[int, Record]:
+def _readings(runs: Sequence[MutableRecord], reading: Reading | Side) -> dict[int, MutableRecord]:
     """The reading (or that of a claim's side) by seed, in the runs that have it."""
     place = (reading.split, reading.reader, reading.rows)
     return {run["seed"]: r for run in runs for r in run["readings"] if (r["split"], r["reader"], r["rows"]) == place}
 
 
-def _claim(claim: Claim, grid: Grid, planned: dict[str, list[Record]]) -> Record:
+def _claim(claim: Claim, grid: Grid, planned: dict[str, list[MutableRecord]]) -> MutableRecord:
     sides = (claim.better, claim.than)
     better, than = (_published(grid, side) for side in sides)
     found = [_readings(planned[side.row], side) for side in sides]
@@ -153,12 +155,12 @@ def _claim(claim: Claim, grid: Grid, planned: dict[str, list[Record]]) -> Record
     }
 
 
-def _whole(runs: Sequence[Record], side: Side) -> bool:
+def _whole(runs: Sequence[MutableRecord], side: Side) -> bool:
     """Whether every run of a side is finished and was read so."""
     return all(run["state"] == DONE for run in runs) and len(_readings(runs, side)) == len(runs)
 
 
-def _judged(found: Sequence[dict[int, Record]]) -> Judgement:
+def _judged(found: Sequence[dict[int, MutableRecord]]) -> Judgement:
     """The judgement on two sides of readings by seed, which there is of honest ones only."""
     if any(r["audited"] is False for readings in found for r in readings.values()):
         return Judgement(AUDIT_FAILED)

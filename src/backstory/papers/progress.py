@@ -2,26 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from backstory.config import UserError
 from backstory.papers.folder import Folder
 from backstory.papers.plan import Run
-from backstory.reports.results import read_log
+from backstory.reports.results import MutableRecord, read_log
 
 WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
-
-Record = dict[str, Any]
-"""A run, or a part of it, as results hold it."""
 
 
 @dataclass(frozen=True)
 class Known:
     """A finished run of another reproduction of the grid."""
 
-    record: Record
+    record: MutableRecord
     """The run as that result holds it, with `known`, the name of the file."""
-    provenance: Record
+    provenance: MutableRecord
     """`device`, `precision`, `precision_reason` and `corpus` of its training, as far as the result tells them."""
 
 

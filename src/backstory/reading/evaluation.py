@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from backstory.config import UserError, check_name
+from backstory.config.measures import perplexity
 from backstory.models import Prediction
 from backstory.reading.audit import Audit, AuditReport
 from backstory.reading.kinds import parse_stack, stack_name
@@ -22,7 +23,7 @@ from backstory.reading.reader import StaticReader
 from backstory.reading.recency import Recency
 from backstory.reading.resuming import SAVE_EVERY, Legs, legs
 from backstory.reading.saved import read_by
-from backstory.reading.stream import Block, Reading, block_count, perplexity
+from backstory.reading.stream import Block, Reading, block_count
 from backstory.storage.provenance import check_place, write_result
 from backstory.text import Split, Vocabulary, lossless, unknown_tokens
 

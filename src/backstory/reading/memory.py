@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from backstory.config.measures import perplexity
 from backstory.reading.distances import COLUMNS, NatsByDistance, ends
-from backstory.reading.stream import perplexity
 from backstory.text import Truth
 
 

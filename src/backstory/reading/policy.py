@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from backstory.config import RewardConfig
+from backstory.config.measures import perplexity
 from backstory.models import Blend, Precision, Prediction
-from backstory.reading.stream import Block, perplexity
+from backstory.reading.stream import Block
 
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CONSTANTS = tuple(n / 50 for n in range(51))

@@ -1,7 +1,6 @@
 """A session that keeps reading: lines are scored as they arrive, a reader that adapts learns from them, and it can go on
 another day from where it stands."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +12,7 @@ from typing import get_type_hints
 import numpy as np
 from torch import Tensor
 
-from backstory.config import UserError
+from backstory.config import UserError, measures
 from backstory.models import Prediction
 from backstory.reading.opening import Readers, open_reader
 from backstory.reading.reader import Reader
@@ -163,7 +162,7 @@ def _encoded(vocabulary: Vocabulary, lines: Iterable[str]) -> Iterator[np.ndarra
 
 def perplexity(nats: float, tokens: int) -> float:
     """exp of the mean; 1 where there is no token."""
-    return math.exp(min(nats / tokens, 700)) if tokens else 1.0
+    return measures.perplexity(nats / tokens) if tokens else 1.0
 
 
 @contextmanager

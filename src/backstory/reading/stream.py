@@ -52,11 +52,6 @@ class Position:
     seconds: float = 0.0
 
 
-def perplexity(nats: float) -> float:
-    """exp of the mean nats per token, finite however bad they are."""
-    return math.exp(min(nats, 700))
-
-
 class Observer(Protocol):
     """Looks at the reader before it reads a block (the audit)."""
 

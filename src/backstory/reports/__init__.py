@@ -12,7 +12,7 @@ from backstory.reports.page import (
 )
 from backstory.reports.passage import Candidates, Layer, Numbers, Passage, Weights, Word
 from backstory.reports.plots import Plot, context_curves, learning_curves
-from backstory.reports.results import Result, RunResults, read, result_at, result_from
+from backstory.reports.results import Result, RunResults, read, result_at, result_from, result_or_none
 from backstory.reports.shapes import SCHEMA
 from backstory.reports.tables import Column, Table, to_html, to_markdown, to_text
 
@@ -40,6 +40,7 @@ __all__ = [
     "render_search",
     "result_at",
     "result_from",
+    "result_or_none",
     "to_html",
     "to_markdown",
     "to_text",

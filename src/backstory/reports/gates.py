@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.reports import pieces, svg
 from backstory.reports.formats import count, decimal, percent, perplexity
-from backstory.reports.plots import LARGEST, Plot, perplexity_axis
+from backstory.reports.plots import LARGEST, Plot, perplexity_axis, whole_numbers
 from backstory.reports.results import Record, RunResults
 from backstory.reports.tables import Table, columns
 from backstory.reports.words import MOST_TOLD
@@ -165,9 +165,7 @@ def _line(axes: "Axes", points: Sequence[tuple[float, float]], place: int, limit
 
 
 def _epoch_axis(axes: "Axes", numbers: Sequence[float]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     low, high = min(numbers), max(numbers)
     margin = 0.02 * (high - low) or 0.5
     axes.set_xlim(low - margin, high + margin)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    whole_numbers(axes, 6)

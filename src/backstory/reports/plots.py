@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backstory.config import measures
 from backstory.reports import svg
 from backstory.reports.formats import count, perplexity
 from backstory.reports.results import Record, Result, RunResults
@@ -101,12 +102,10 @@ def _training_points(run: RunResults) -> list[tuple[float, float]]:
         points = [(e["epoch"], e["train_nats"]) for e in run.epochs if math.isfinite(e["train_nats"])]
     size = math.ceil(len(points) / THIN_POINTS)
     groups = [points[i : i + size] for i in range(0, len(points), size or 1)]
-    return [(sum(p[0] for p in g) / len(g), math.exp(min(700.0, sum(p[1] for p in g) / len(g)))) for g in groups]
+    return [(sum(p[0] for p in g) / len(g), measures.perplexity(sum(p[1] for p in g) / len(g))) for g in groups]
 
 
 def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     values = [e["valid_perplexity"] for run in runs for e in _finite(run.epochs)]
     # The first steps of training would press everything else flat; upwards the axis follows whole epochs only.
     whole = [math.exp(e["train_nats"]) for run in runs for e in run.epochs if e["train_nats"] < 700]
@@ -115,9 +114,16 @@ def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:
     units = {run.training.figures["unit"] for run in runs if run.training}
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"perplexity per {units.pop()}" if len(units) == 1 else "perplexity")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    whole_numbers(axes)
     perplexity_axis(axes, low, high)
     axes.set_xlim(0, max(e["epoch"] for run in runs for e in run.epochs) * 1.01)
+
+
+def whole_numbers(axes: "Axes", bins: int = 8) -> None:
+    """Mark whole numbers only on the level axis, that many steps at most."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=bins, integer=True, min_n_ticks=1))
 
 
 def perplexity_axis(axes: "Axes", low: float, high: float) -> None:

@@ -13,6 +13,9 @@ from backstory.reports.shapes import SCHEMA, check
 from backstory.storage.documents import parse
 
 Record = Mapping[str, Any]
+"""An object of a result file, as it is read."""
+MutableRecord = dict[str, Any]
+"""One that is made, to be written."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,14 @@ def result_from(text: str, source: str) -> Result:
 def result_at(path: Path) -> Result:
     """The result in a file that a person named. Raises UserError as `read` does."""
     return result_from(_text(path, "give the path of a result.json"), str(path))
+
+
+def result_or_none(path: Path) -> Result | None:
+    """The result in a file; None where that is missing or `result_from` does not take it."""
+    try:
+        return result_from(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, ValueError, UserError):
+        return None
 
 
 _EPOCH = ("epoch", "train_nats", "valid_nats", "valid_perplexity")

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from backstory.reports import svg
-from backstory.reports.plots import Plot
+from backstory.reports.plots import Plot, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.searches import setting
 from backstory.reports.words import best_trial, trial_perplexity
@@ -39,7 +39,7 @@ def history(result: Result, prefix: str) -> Plot | None:
         low = [*accumulate(y, min)]
         axes.step([*x, trials[-1]["trial"]], [*low, low[-1]], where="post", color=_BEST, linewidth=1.2)
         _value_axis(axes, trials, best, f["unit"])
-        _whole_numbers(axes)
+        whole_numbers(axes)
         axes.set_xlabel("trial")
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
@@ -64,7 +64,7 @@ def curves(result: Result, prefix: str) -> Plot | None:
         axes.plot(*zip(*best["curve"], strict=True), color=_BEST)
         ends = [{"valid_perplexity": v} for t in trials for _, v in t["curve"]]
         _value_axis(axes, ends, best, f["unit"], far=2 * FAR)
-        _whole_numbers(axes)
+        whole_numbers(axes)
         axes.set_xlabel("epoch")
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
@@ -120,12 +120,6 @@ def _value_axis(axes: "Axes", trials: Sequence[Record], best: Record, unit: str 
     margin = 0.06 * (high - low) or 0.05 * low
     axes.set_ylim(low - margin, high + margin)
     axes.set_ylabel(f"perplexity per {svg.label(unit, 20)}" if unit else "perplexity")
-
-
-def _whole_numbers(axes: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
 
 
 def _log_ticks(axes: "Axes") -> None:

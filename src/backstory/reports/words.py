@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from backstory.config import plural
+from backstory.config import measures, plural
 from backstory.reports import formats
 from backstory.reports.formats import count, percent
 from backstory.reports.results import Record, Result, RunResults
@@ -201,7 +201,7 @@ def passage_summary(result: Result) -> str:
     other = f.get("against_nats_per_token")
     against = ""
     if isinstance(other, int | float):
-        against = f", against {formats.perplexity(math.exp(min(other, 700)))} with {f.get('against')}"
+        against = f", against {formats.perplexity(measures.perplexity(other))} with {f.get('against')}"
     these, them = (f"this {unit}", "it") if f["tokens"] == 1 else (f"these {count(f['tokens'])} {plural(unit)}", "them")
     was = "was" if f["context"] == 1 else "were"
     before = (

@@ -1,37 +1,27 @@
 """What a person sees of a sweep on its way: the trials that run and the best so far, or lines when not a terminal."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from backstory.reports.formats import MISSING, perplexity
+from backstory.search.queue import best_of
 from backstory.search.runner import Ended, Work
-from backstory.training.display import say
+from backstory.training.display import LiveDisplay, say
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-class Display:
+class Display(LiveDisplay):
     """Shows where the trials stand."""
 
     def __init__(self, console: Console, title: str, most: int) -> None:
-        self._console, self._title, self._most = console, title, most
-        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
-
-    @contextmanager
-    def shown(self) -> Iterator["Display"]:
-        """The table is on the terminal for the block."""
-        if self._live is None:
-            yield self
-        else:
-            with self._live:
-                yield self
+        super().__init__(console)
+        self._title, self._most = title, most
 
     def ended(self, trial: Ended, best: bool) -> None:
         """One line for a trial that ended; `best` says that no other is better."""
@@ -53,10 +43,10 @@ class Display:
 
     def _table(self, trials: Sequence["FrozenTrial"], working: Sequence[Work]) -> Group:
         done = sum(t.state.is_finished() for t in trials)
-        best = min((t.value for t in trials if t.value is not None and t.state.name == "COMPLETE"), default=None)
+        best = best_of(trials)
         elsewhere = sum(t.state.name == "RUNNING" for t in trials) - len(working)
         beside = f", {elsewhere} running elsewhere" if elsewhere > 0 else ""
-        figure = f"; best validation perplexity {perplexity(best)}" if best is not None else ""
+        figure = f"; best validation perplexity {perplexity(best.value)}" if best is not None else ""
         table = Table()
         for heading in ("trial", "epoch", "validation", "settings"):
             table.add_column(heading, justify="left" if heading == "settings" else "right", no_wrap=True)

@@ -3,10 +3,10 @@
 import math
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from backstory.config import UserError, to_dict
-from backstory.reports.results import Result, result_from
+from backstory.config import to_dict
+from backstory.reports.results import MutableRecord, Result, result_or_none
 from backstory.search.folder import Folder, Sweep
 from backstory.search.queue import KILLS, PROBLEM, first_of, tried_again
 from backstory.search.space import Parameter
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-Record = dict[str, Any]
-
 ENOUGH = 10
 """Trials that ended from which on it is said which settings mattered."""
 _OF_BEST = ("device", "precision", "precision_reason", "corpus")
@@ -25,7 +23,7 @@ GOOD = 5
 """Complete trials that count as good ones, if a tenth of all are no more."""
 
 
-def figures(study: "Study", folder: Folder, sweep: Sweep, space: Sequence[Parameter]) -> Record:
+def figures(study: "Study", folder: Folder, sweep: Sweep, space: Sequence[Parameter]) -> MutableRecord:
     """The figures of a result of kind search, as docs/results.md describes them."""
     everything = study.get_trials(deepcopy=False)
     again = tried_again(everything)
@@ -68,7 +66,7 @@ def importances(trials: Sequence["FrozenTrial"]) -> dict[str, float]:
         return {k: round(float(v), 6) for k, v in get_param_importances(study, evaluator=evaluator).items()}
 
 
-def provenance(sweep: Sweep, folder: Folder, started: str | None, figures: Record) -> Record:
+def provenance(sweep: Sweep, folder: Folder, started: str | None, figures: MutableRecord) -> MutableRecord:
     """What is needed to make the sweep again; device, precision and text are those of its best trial."""
     import optuna
 
@@ -86,7 +84,7 @@ def provenance(sweep: Sweep, folder: Folder, started: str | None, figures: Recor
     }
 
 
-def _parameter(parameter: Parameter, importance: float | None) -> Record:
+def _parameter(parameter: Parameter, importance: float | None) -> MutableRecord:
     return {
         "name": parameter.name,
         "low": parameter.low,
@@ -99,7 +97,7 @@ def _parameter(parameter: Parameter, importance: float | None) -> Record:
     }
 
 
-def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: Folder) -> Record:
+def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: Folder) -> MutableRecord:
     state = {"COMPLETE": "complete", "PRUNED": "pruned", "RUNNING": "running", "WAITING": "waiting"}
     curve = sorted(trial.intermediate_values.items())
     problem = trial.user_attrs.get(PROBLEM, "")
@@ -127,12 +125,6 @@ def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: Folder) ->
     }
 
 
-def _result(folder: Folder, trial: Record | None) -> Result | None:
+def _result(folder: Folder, trial: MutableRecord | None) -> Result | None:
     """The result of a trial's training."""
-    if trial is None:
-        return None
-    path = folder.path / trial["run"] / RESULT
-    try:
-        return result_from(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, ValueError, UserError):
-        return None
+    return None if trial is None else result_or_none(folder.path / trial["run"] / RESULT)

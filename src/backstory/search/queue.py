@@ -44,6 +44,12 @@ def tried_again(trials: Sequence["FrozenTrial"]) -> Mapping[int, "FrozenTrial"]:
     return {t.user_attrs[AFTER]: t for t in trials if AFTER in t.user_attrs}
 
 
+def best_of(trials: Sequence["FrozenTrial"]) -> "FrozenTrial | None":
+    """The complete trial with the lowest value."""
+    complete = [t for t in trials if t.state.name == "COMPLETE" and t.value is not None]
+    return min(complete, key=lambda t: t.value or 0.0, default=None)
+
+
 class Queue:
     """The trials of a sweep, as one process sees them."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from backstory.config import UserError
-from backstory.reports.results import read_log, result_from
+from backstory.reports.results import read_log, result_or_none
 from backstory.search.folder import Folder
 from backstory.search.queue import Claim, Queue
 from backstory.storage import child
@@ -186,11 +186,8 @@ class Runner:
 
     def _value(self, work: Work) -> float | None:
         """The best validation perplexity of a finished run; None where its result cannot be read."""
-        path = self._folder.run(work.claim.first) / RESULT
-        try:
-            return float(result_from(path.read_text(encoding="utf-8"), str(path)).figures["valid_perplexity"])
-        except (OSError, ValueError, UserError):
-            return None
+        result = result_or_none(self._folder.run(work.claim.first) / RESULT)
+        return None if result is None else float(result.figures["valid_perplexity"])
 
     def _give_back(self) -> None:
         """End what runs, each with its work saved, and have it tried again."""

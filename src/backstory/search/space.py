@@ -4,12 +4,10 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from backstory.config import RunConfig, UserError, check_name, from_dict, from_yaml, nearest, recipes, to_dict
-from backstory.config.strict import from_file
+from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
+from backstory.config.packaged import Packaged
 from backstory.training.stages import check_settings
 
 Value = bool | int | float | str | None
@@ -75,19 +73,17 @@ class Parameter:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
 
+_PACKAGED = Packaged(Space, "backstory.search", "spaces", "space")
+
+
 def names() -> list[str]:
     """The packaged spaces."""
-    folder = resources.files("backstory.search") / "spaces"
-    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+    return _PACKAGED.names()
 
 
 def load(name_or_path: str) -> Space:
     """A packaged space by its name, or one's own by the path of its YAML file. Raises UserError; `parameters` checks more."""
-    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
-        return from_file(Space, Path(name_or_path))
-    check_name(name_or_path, names(), "space", "backstory ls spaces")
-    text = (resources.files("backstory.search") / "spaces" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
-    return from_yaml(Space, text, f"space {name_or_path}")
+    return _PACKAGED.load(name_or_path)
 
 
 def parameters(space: Space, recipe: RunConfig, source: str) -> tuple[Parameter, ...]:

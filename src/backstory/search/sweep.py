@@ -14,7 +14,7 @@ from backstory.search import outcome
 from backstory.search import space as spaces
 from backstory.search.display import Display
 from backstory.search.folder import Folder, Sweep, new_study
-from backstory.search.queue import Queue, first_of
+from backstory.search.queue import Queue, best_of, first_of
 from backstory.search.runner import Ended, Runner
 from backstory.search.space import Parameter
 from backstory.search.study import check_installed, failing_storage, hidden, open_storage, open_study, set_pruner
@@ -124,12 +124,6 @@ def known_url(folder: Folder, sweep: Sweep) -> str | None:
             f"{folder.path} keeps its trials in {sweep.storage}; give the URL with its password by --storage"
         )
     return sweep.storage
-
-
-def best_of(trials: Sequence["FrozenTrial"]) -> "FrozenTrial | None":
-    """The complete trial with the lowest value."""
-    complete = [t for t in trials if t.state.name == "COMPLETE" and t.value is not None]
-    return min(complete, key=lambda t: t.value or 0.0, default=None)
 
 
 def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool) -> "FrozenTrial | None":

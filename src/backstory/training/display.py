@@ -1,17 +1,36 @@
 """What a person sees while a model trains: a progress bar with speed and time left, or plain lines when not a terminal."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from backstory.config.measures import perplexity
 
 
 def say(console: Console, line: str) -> None:
     """One line as it is: not wrapped where there is no terminal, no brackets of a path taken for markup."""
     console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+class LiveDisplay:
+    """Shows what `_live` is brought up to date with, on a terminal; where there is none, `_live` is None."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+
+    @contextmanager
+    def shown(self) -> Iterator[Self]:
+        """The table is on the terminal for the block."""
+        if self._live is None:
+            yield self
+        else:
+            with self._live:
+                yield self
 
 
 class Display:
@@ -53,5 +72,5 @@ class Display:
 
 def _perplexity(nats: float) -> str:
     """exp(nats) in eight places, whatever its size."""
-    value = math.exp(min(nats, 700))
+    value = perplexity(nats)
     return f"{value:8.2f}" if value < 1e5 else f"{value:8.1e}"

@@ -1,7 +1,6 @@
 """From settings to a trained run folder: the whole of `backstory train`, callable from Python."""
 
 import json
-import math
 import os
 import statistics
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import torch
 from rich.console import Console
 
 from backstory.config import RunConfig, UserError, plural, to_dict, validate
+from backstory.config.measures import perplexity
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.allocator import keep_freed_memory
 from backstory.models.loading import check_tensors, load_run, load_weights, weights, weights_hash
@@ -325,7 +325,7 @@ def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
         "epochs": len(curve),
         "best_epoch": progress.best_epoch,
         "valid_nats": progress.best_nats,
-        "valid_perplexity": math.exp(min(progress.best_nats, 700)),
+        "valid_perplexity": perplexity(progress.best_nats),
         "unit": trainer.dataset.vocabulary.tokenizer.unit,
         "tokens": {name: len(split.ids) for name, split in splits.items()},
         "tokens_per_second": statistics.median(e["tokens_per_second"] for e in curve),

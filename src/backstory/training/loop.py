@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
+from backstory.config.measures import perplexity
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
 from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
@@ -287,7 +288,7 @@ class Trainer:
             "step": progress.step,
             "train_nats": figures.pop("nats"),
             "valid_nats": nats,
-            "valid_perplexity": math.exp(min(nats, 700)),
+            "valid_perplexity": perplexity(nats),
             "learning_rate": self._rate(),
             "averaging": averaging,
             "finetuning": progress.finetuning,

@@ -32,17 +32,20 @@ def weighed(weights: Tensor, values: Parts, places: Tensor | None) -> Tensor:
 
 def masked_softmax(scores: Tensor, there: Tensor) -> Tensor:
     """Softmax over the spans that are there; all zero where none is. In at least float32."""
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    masked = scores.to(wide).masked_fill(~there, torch.finfo(wide).min)
-    return torch.softmax(masked, 2) * there
+    return torch.softmax(_masked(scores, there), 2) * there
 
 
 def log_mean_exp(scores: Tensor, there: Tensor) -> Tensor:
     """log of the mean of exp(score) over the spans that are there (B, T); 0 where none is. In at least float32."""
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    masked = scores.to(wide).masked_fill(~there, torch.finfo(wide).min)
-    found = torch.logsumexp(masked, 2) - there.sum(2).clamp(min=1).to(wide).log()
+    masked = _masked(scores, there)
+    found = torch.logsumexp(masked, 2) - there.sum(2).clamp(min=1).to(masked.dtype).log()
     return found.masked_fill(~there.any(2), 0.0)
+
+
+def _masked(scores: Tensor, there: Tensor) -> Tensor:
+    """The scores in at least float32, the lowest there is for spans that are not there: all of those score alike."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return scores.to(wide).masked_fill(~there, torch.finfo(wide).min)
 
 
 def additive_scores(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence[int], width: int) -> Tensor:
