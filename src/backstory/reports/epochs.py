@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from backstory.reports import formats, svg
 from backstory.reports.formats import MISSING, count
-from backstory.reports.plots import LARGEST, Plot, height_of, labels, perplexity_axis
+from backstory.reports.plots import LARGEST, Plot, height_of, labels, perplexity_axis, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Table, columns
 
@@ -47,6 +47,7 @@ def plot(result: Result, prefix: str) -> Plot | None:
             axes.plot(epochs, means, **look)
             ends += [means[0], means[-1], min(means)]
         perplexity_axis(axes, min(ends), max(ends))
+        whole_numbers(axes)
         axes.set_xlabel("epoch")
         axes.set_ylabel(f"perplexity per {result.figures['unit'] or 'token'}", parse_math=False)
         labels(axes, list(curves))

@@ -131,8 +131,8 @@ class SpanBuffer(Second):
             )
         if config.theta != 1.0 and not (self.points and config.attention == "bilinear"):
             raise UserError(
-                "model.buffer.theta is where a pointer of bilinear attention begins; leave it out, or set model.buffer.prediction "
-                "pointer and model.buffer.attention bilinear"
+                "model.buffer.theta is where a pointer of bilinear attention begins; leave it out, or set "
+                "model.buffer.prediction pointer and model.buffer.attention bilinear"
             )
         if config.values == "following" and config.ends == "present":
             raise UserError(
