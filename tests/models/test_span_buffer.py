@@ -162,7 +162,12 @@ def test_nothing_comes_of_a_buffer_that_holds_nothing() -> None:
 
 @pytest.mark.parametrize("theta", [0.0, 0.5, 1.0])
 def test_a_bilinear_pointer_begins_as_a_cache_with_its_theta(theta: float) -> None:
-    options: dict[str, Any] = {"values": "following", "prediction": "pointer", "attention": "bilinear", "vectors": "words"}
+    options: dict[str, Any] = {
+        "values": "following",
+        "prediction": "pointer",
+        "attention": "bilinear",
+        "vectors": "words",
+    }
     buffer = SpanBuffer(SpanBufferConfig(size=4, theta=theta, **options), 5, 5)
     assert torch.equal(buffer.query.weight, theta * torch.eye(5))
 
@@ -175,7 +180,9 @@ def test_gradients_of_a_pointer_stay_finite_however_little_mass_there_is(power: 
     torch.logaddexp(log_prob, torch.tensor(-1.0)).sum().backward()
     assert scores.grad is not None and torch.isfinite(scores.grad).all()
     # Below the smallest number that has an inverse (1.2e-38, e^-87) there is nothing.
-    assert log_prob.item() == (pytest.approx(power - math.log1p(math.exp(power)), abs=1e-4) if power > -87 else -math.inf)
+    assert log_prob.item() == (
+        pytest.approx(power - math.log1p(math.exp(power)), abs=1e-4) if power > -87 else -math.inf
+    )
 
 
 def test_the_gate_is_blunter_in_training() -> None:
@@ -206,7 +213,10 @@ def test_a_foreign_buffer_is_another_rows() -> None:
         ({"size": 4, "span": 2, "values": "following", "ends": "present"}, "not known"),
         ({"size": 4, "span": 2, "prediction": "pointer"}, "points to words"),
         ({"size": 4, "span": 2, "values": "following", "prediction": "pointer", "residual": True}, "no residual"),
-        ({"size": 4, "span": 2, "values": "following", "prediction": "pointer", "theta": 0.1}, "theta is where a pointer"),
+        (
+            {"size": 4, "span": 2, "values": "following", "prediction": "pointer", "theta": 0.1},
+            "theta is where a pointer",
+        ),
         ({"size": 4, "span": 2, "attention": "bilinear", "theta": 0.1}, "theta is where a pointer"),
         ({"size": 4, "span": 2, "slots": "grid", "vectors": "words"}, "keeps spans of words alone"),
         ({"size": 4, "span": 2, "slots": "grid", "values": "last-words"}, "keeps spans of words alone"),
