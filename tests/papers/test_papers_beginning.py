@@ -131,6 +131,9 @@ def test_what_may_not_be_read_before(desk: Path) -> None:
     reading = {"reader": "dynamic", "after": "valid"}
     row = grid()["rows"][0] | {"readings": [reading, {"reader": "dynamic"}]}
     planned(grid(rows=[row], claims=[]))  # two readings of the same split
+    row["prepare"] = ["tune --reader cache", "tune --reader cache --in-turn"]
+    with pytest.raises(UserError, match=r"prepare makes twice readers/cache.json; the second time it would be taken"):
+        planned(grid(rows=[row], claims=[]))
     row = grid()["rows"][0] | {"readings": [reading, dict(reading)]}
     with pytest.raises(UserError, match="two readings of test with dynamic after valid; leave one out"):
         planned(grid(rows=[row], claims=[]))

@@ -119,8 +119,8 @@ def _check_row(row: Row, grid: Grid, where: str) -> None:
         raise UserError(
             f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
         )
-    for text in row.prepare:
-        _told(where, preparation, text)
+    made = [str(_told(where, preparation, text).made) for text in row.prepare]
+    _unique(made, f"{where}: prepare makes twice", "the second time it would be taken for done; leave one out")
     if not row.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
     _unique([_read(reading) for reading in row.readings], f"{where}: two readings of", "leave one out")
