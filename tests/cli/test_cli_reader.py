@@ -51,9 +51,9 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
 
 def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -> None:
     reader = ["--reader", f"dynamic:rule=nadam,{STEPS}", "--reader", "tempered"]
-    tuned = command("reader", "tune", run_copy, *reader, "--tokens", "60", "--in-turn", "--grid", "clip=0,0.5")
+    tuned = command("reader", "tune", run_copy, *reader, "--tokens", "100", "--in-turn", "--grid", "clip=0,0.5")
     assert tuned.code == 0, tuned.err
-    assert re.search(r"(?m)^perplexity of 60 tokens, best of \d+ settings \(\d+ read to the end\)$", tuned.out)
+    assert re.search(r"(?m)^perplexity of 100 tokens, best of \d+ settings \(\d+ read to the end\)$", tuned.out)
     files = [run_copy / "readers" / f"{name}.json" for name in ("dynamic-nadam", "dynamic-nadam+tempered")]
     assert tuned.out.splitlines()[-2:] == [str(file) for file in files]
     dynamic, tempered = (json.loads(file.read_text())["settings"] for file in files)
@@ -61,7 +61,7 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
     assert dynamic["clip"] in (0.0, 0.5) and 0.9 <= tempered["temperature"] <= 1.3
     read = command("evaluate", run_copy, "--reader", "dynamic:rule=nadam", "--reader", "tempered", "--after", "valid")
     assert read.code == 0 and ", test split, dynamic:rule=nadam+tempered reader, after valid" in read.out
-    named = rf"(?m)^  tempered +\d.*\(tuned on the first 60 tokens of valid: temperature {tempered['temperature']}\)$"
+    named = rf"(?m)^  tempered +\d.*\(tuned on the first 100 tokens of valid: temperature {tempered['temperature']}\)$"
     assert re.search(named, read.out), read.out
 
 
