@@ -49,6 +49,22 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
     assert weights_hash(load_run(run_copy).model) == before
 
 
+def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -> None:
+    reader = ["--reader", f"dynamic:rule=nadam,{STEPS}", "--reader", "tempered"]
+    tuned = command("reader", "tune", run_copy, *reader, "--tokens", "100", "--in-turn", "--grid", "clip=0,0.5")
+    assert tuned.code == 0, tuned.err
+    assert re.search(r"(?m)^perplexity of 100 tokens, best of \d+ settings \(\d+ read to the end\)$", tuned.out)
+    files = [run_copy / "readers" / f"{name}.json" for name in ("dynamic-nadam", "dynamic-nadam+tempered")]
+    assert tuned.out.splitlines()[-2:] == [str(file) for file in files]
+    dynamic, tempered = (json.loads(file.read_text())["settings"] for file in files)
+    assert (dynamic["segment"], dynamic["rate"]) == (5, 0.01), "what is typed is held"
+    assert dynamic["clip"] in (0.0, 0.5) and 0.9 <= tempered["temperature"] <= 1.3
+    read = command("evaluate", run_copy, "--reader", "dynamic:rule=nadam", "--reader", "tempered", "--after", "valid")
+    assert read.code == 0 and ", test split, dynamic:rule=nadam+tempered reader, after valid" in read.out
+    named = rf"(?m)^  tempered +\d.*\(tuned on the first 100 tokens of valid: temperature {tempered['temperature']}\)$"
+    assert re.search(named, read.out), read.out
+
+
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
@@ -70,6 +86,16 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
             r"too few for minibatches of 100,000 x 5; use a smaller --batch-size",
         ),
         ("reader statistics run --moving some", r"statistics are of all weights, which serves some too"),
+        (
+            "reader tune run --reader cache --in-turn",
+            r"cache has none of segment, temperature, clip, beta1 to settle in",
+        ),
+        ("reader tune run --reader dynamic:rule=sgd --in-turn --grid temperature=1", r"no setting 'temperature'"),
+        (
+            "reader tune run --reader tempered --grid temperature=0",
+            r"temperature must be at least 0.01 and at most 100",
+        ),
+        ("evaluate run --reader tempered:temperature=0", r"temperature must be at least 0.01 and at most 100, not 0"),
         ("reader tune run --reader cache --grid rate=[1", r"there is no setting 'rate'"),
         ("reader tune run --reader cache --grid theta=[1", r"'\[1' is no value for theta"),
         ("reader train run", r"has \d+ tokens, of which --skip 20,000 leaves none; use a smaller --skip"),

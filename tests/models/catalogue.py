@@ -29,11 +29,11 @@ from backstory.models import (
     MixtureOfSoftmaxes,
     Prediction,
     Softmax,
+    Tempered,
     build_model,
 )
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
 from backstory.models.pointer import Pointer
-from backstory.models.prediction import Tempered
 
 TYPES = 17
 MIXTURE = MixtureConfig(experts=3, latent_dropout=0.2)
@@ -182,6 +182,8 @@ PREDICTIONS: dict[str, Callable[[int, int], Prediction]] = {
     "blend": lambda b, t: blend(softmax(b, t), mixture(b, t), b, t, temperature=0.7),
     "blend in a blend": lambda b, t: blend(blend(softmax(b, t), mixture(b, t), b, t), softmax(b, t), b, t),
     "tempered mixture": lambda b, t: mixture(b, t).tempered(1.5),
+    "tempered blend": lambda b, t: blend(softmax(b, t), mixture(b, t), b, t).tempered(0.8),
+    "softmax, tempered outside": lambda b, t: Tempered(None, softmax(b, t), 1.2),
     "tempered softmax": lambda b, t: softmax(b, t).tempered(0.5),
     "blend of tempered": lambda b, t: blend(Tempered(None, mixture(b, t), 2.0), softmax(b, t), b, t),
 }

@@ -19,6 +19,7 @@ from backstory.papers.folder import Folder
 from backstory.papers.grid import Grid
 from backstory.papers.plan import Run, runs_of
 from backstory.papers.progress import DONE, FAILED, WAITING, Standing, minutes_to_go
+from backstory.reports import result_at
 from backstory.training.stopping import StopRequest
 
 SPANS = {"kind": "span-buffer", "size": 12, "span": 3, "attention": "bilinear"}
@@ -74,7 +75,7 @@ def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None
     rows = {(row["row"], row["reader"], row["rows"]): row for row in found["rows"]}
     assert rows["spans", "foreign", 3]["mean"] == readings["foreign", 3]["value"]
     [claim] = found["claims"]
-    assert claim["better"] == {"row": "spans", "split": "test", "reader": "foreign", "rows": 3}
+    assert claim["better"] == {"row": "spans", "split": "test", "reader": "foreign", "rows": 3, "after": None}
     assert claim["verdict"] == "an audit failed: no claim", "rows with each other's buffers depend on each other"
     assert "test, foreign, 3 rows" in out and "test, static, 3 rows" in out
 
@@ -83,6 +84,59 @@ def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None
     del changed["rows"][1]["small"]["begin"]
     write(changed)
     assert main(["reproduce", "grid.yaml", "--dry-run"]) == 2
+
+
+def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(desk: Path) -> None:
+    moving, row = "dynamic:rule=sgd,rate=0.05", grid()["rows"][0] | {"prepare": ["tune --reader tempered --in-turn"]}
+    row["readings"] = [{"reader": moving}, {"reader": moving, "after": "valid"}, {"reader": "tempered"}]
+    row["small"] = {"recipe": "tiny.yaml", "seeds": [1], "minutes": 0.25}
+    sides = {"better": {"row": "plain", "reader": moving, "after": "valid"}, "than": {"row": "plain", "reader": moving}}
+    write(grid(rows=[row], claims=[{"sentence": "Validation helps", **sides}]))
+    code, out, err = finish(start("grid.yaml"))
+    assert code == 0, err
+    folder = desk / "runs" / "grid-small"
+    result = result_at(folder / "result.json")
+    trained, after, tempered = result.figures["runs"][0]["readings"]
+    assert (
+        [r["after"] for r in result.figures["rows"]]
+        == [None, "valid", None]
+        == [r["after"] for r in (trained, after, tempered)]
+    )
+    place = folder / "runs" / "plain-seed1"
+    for reading, name in ((trained, ""), (after, "-after-valid")):
+        file = place / f"evaluate-test-dynamic_rule_sgd_rate_0.05{name}" / "result.json"
+        read = json.loads(file.read_text())["figures"]
+        assert (read["after"], read["perplexity"]) == (reading["after"], reading["value"])
+    assert trained["value"] != after["value"]
+    assert [row["mean"] for row in result.figures["rows"]] == [r["value"] for r in (trained, after, tempered)]
+    assert result.figures["claims"][0]["gain"] == pytest.approx(trained["value"] - after["value"])
+    assert f"test, {moving}, after valid" in out
+    file = place / "evaluate-test-tempered" / "result.json"
+    assert json.loads(file.read_text())["figures"]["readers"][1]["origin"].startswith("tuned on the first ")
+
+    # Another time nothing of it is run again, and another grid takes it over.
+    assert main(["reproduce", "grid.yaml", "--dry-run"]) == 0
+    assert Folder(folder).finished(planned(grid(rows=[row], claims=[]))["plain-seed1"])
+
+
+def test_what_may_not_be_read_before(desk: Path) -> None:
+    for split, after, told in (
+        ("test", "test", "test would be scored with what was learned from it"),
+        ("valid", "test", "nothing is learned from the test split before another is scored"),
+        ("test", "vald", "there is no split 'vald'"),
+    ):
+        row = grid()["rows"][0] | {"readings": [{"reader": "dynamic", "split": split, "after": after}]}
+        with pytest.raises(UserError, match=f"row plain: {told}"):
+            planned(grid(rows=[row], claims=[]))
+    reading = {"reader": "dynamic", "after": "valid"}
+    row = grid()["rows"][0] | {"readings": [reading, {"reader": "dynamic"}]}
+    planned(grid(rows=[row], claims=[]))  # two readings of the same split
+    row["prepare"] = ["tune --reader cache", "tune --reader cache --in-turn"]
+    with pytest.raises(UserError, match=r"prepare makes twice readers/cache.json; the second time it would be taken"):
+        planned(grid(rows=[row], claims=[]))
+    row = grid()["rows"][0] | {"readings": [reading, dict(reading)]}
+    with pytest.raises(UserError, match="two readings of test with dynamic after valid; leave one out"):
+        planned(grid(rows=[row], claims=[]))
 
 
 def test_what_another_training_began_with_is_refused(desk: Path) -> None:

@@ -14,19 +14,25 @@ from small_models import lstm, mixture
 from torch import Tensor, nn
 
 from backstory.config import UserError
-from backstory.config.readers import DynamicSettings
+from backstory.config.readers import DynamicSettings, TemperedSettings
 from backstory.models import ComposedModel, detach
 from backstory.models.loading import weights_hash
-from backstory.reading import Audit, block_count, read
+from backstory.reading import Audit, Reader, block_count, read
 from backstory.reading.dynamic import DynamicEvaluation
 from backstory.reading.statistics import collect, load_statistics, save_statistics
+from backstory.reading.tempered import TemperedReader
 from backstory.reading.weights import MovingWeights
 
 MODELS = {"lstm": lstm, "mixture": mixture}
 
 
-def naive(model: ComposedModel, ids: np.ndarray, how: DynamicSettings, rms: dict[str, Tensor]) -> list[float]:
-    """Nats of every token, by a plain loop: one token at a time, then a step over the parameters one by one, in float64."""
+def naive(
+    model: ComposedModel, ids: np.ndarray, how: DynamicSettings, rms: dict[str, Tensor], temperature: float = 1.0
+) -> list[float]:
+    """Nats of every token, by a plain loop: one token at a time, then a step over the parameters one by one, in float64.
+
+    The temperature is on the scores only.
+    """
     pupil = copy.deepcopy(model).double().eval()
     still = {n: p.detach().clone() for n, p in pupil.named_parameters()}
     mean = sum(r.sum() for r in rms.values()) / max(1, sum(r.numel() for r in rms.values()))
@@ -35,7 +41,8 @@ def naive(model: ComposedModel, ids: np.ndarray, how: DynamicSettings, rms: dict
     for previous, token in zip([0, *ids[:-1]], ids, strict=True):
         prediction, state = pupil(torch.tensor([[int(previous)]]), state)
         waiting.append(-torch.log_softmax(prediction.log_probs(), 2)[0, 0, int(token)])
-        found.append(waiting[-1].item())
+        power = prediction.log_probs().detach()[0, 0].exp() ** (1 / temperature)
+        found.append(-math.log(power[int(token)] / power.sum()))
         if len(waiting) < how.segment:
             continue
         pupil.zero_grad()
@@ -56,9 +63,9 @@ def naive(model: ComposedModel, ids: np.ndarray, how: DynamicSettings, rms: dict
     return found
 
 
-def scores(reader: DynamicEvaluation, ids: np.ndarray, block: int | None = None) -> list[float]:
+def scores(reader: Reader, ids: np.ndarray, block: int | None = None, fresh: bool = True) -> list[float]:
     found: list[Tensor] = []
-    read(reader, ids, 0, block=block, each=lambda piece, prediction, log_prob: found.append(-log_prob[0]))
+    read(reader, ids, 0, block=block, fresh=fresh, each=lambda piece, prediction, log_prob: found.append(-log_prob[0]))
     return torch.cat(found).tolist()
 
 
@@ -95,6 +102,40 @@ def test_it_equals_a_plain_loop(
     # Blocks that are shorter than a segment wait for each other.
     pieces = scores(DynamicEvaluation(model, how, found), ids, block=1)
     assert pieces == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@settings(max_examples=10)
+@given(
+    name=st.sampled_from(sorted(MODELS)),
+    rule=st.sampled_from(["rms", "nadam"]),
+    temperature=st.floats(0.5, 2.0),
+    length=st.integers(1, 40),
+)
+def test_a_temperature_around_it_is_no_part_of_what_it_learns(
+    name: str, rule: Any, temperature: float, length: int
+) -> None:
+    model, ids = MODELS[name](), text(length)
+    how, found = DynamicSettings(rule, 0.01, 0.01, 0.01, 4, clip=0.5), statistics(model)
+    rms = {n: v.double().sqrt() for n, v in found.mean_square.items()}
+    inner = DynamicEvaluation(model, how, found)
+    tempered = scores(TemperedReader(inner, TemperedSettings(temperature)), ids)
+    assert tempered == pytest.approx(naive(model, ids, how, rms, temperature), rel=1e-5, abs=1e-5)
+    alone = DynamicEvaluation(model, how, found)
+    scores(alone, ids)
+    assert torch.equal(inner.weights.delta, alone.weights.delta)
+
+
+@pytest.mark.parametrize("rule", ["rms", "sgd", "nadam"])
+def test_it_goes_on_after_another_text_from_the_weights_as_they_stand(rule: Any) -> None:
+    """As though both were one text, where the first ends in what a text begins with."""
+    model, how = lstm(), DynamicSettings(rule, 0.01, 0.05, 0.01, 4, clip=0.5)
+    before, ids, found = np.append(text(39, seed=1), 0).astype(np.uint16), text(30), statistics(model)
+    rms = {n: v.double().sqrt() for n, v in found.mean_square.items()}
+    reader = DynamicEvaluation(model, how, found)
+    scores(reader, before)
+    after = scores(reader, ids, fresh=False)
+    assert after == pytest.approx(naive(model, np.append(before, ids), how, rms)[40:], rel=1e-5, abs=1e-5)
+    assert after != pytest.approx(scores(reader, ids), rel=1e-2)
 
 
 @pytest.mark.parametrize("name", MODELS)

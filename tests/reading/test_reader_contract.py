@@ -8,16 +8,17 @@ import pytest
 import torch
 from adapting import BASE, gates, statistics
 from adaptive import Doubtful, Learning
-from small_models import buffered, dual, lstm
+from small_models import buffered, dual, lstm, mixture
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
-from backstory.config.readers import CacheSettings
+from backstory.config.readers import CacheSettings, TemperedSettings
 from backstory.models import Capabilities, ComposedModel, Prediction
 from backstory.reading import Audit, Reader, StaticReader, block_count, read
 from backstory.reading.cache import NeuralCache
 from backstory.reading.dynamic import DynamicEvaluation
 from backstory.reading.learned import LearnedReader
+from backstory.reading.tempered import TemperedReader
 
 
 def dynamic(model: ComposedModel) -> DynamicEvaluation:
@@ -45,6 +46,14 @@ READERS: dict[str, Callable[[], Reader]] = {
     "learned, dual mogrifier": lambda: learned(dual()),
     "cache over dynamic, dual mogrifier": lambda: NeuralCache(dynamic(dual()), CacheSettings(window=20, weight=0.3)),
     "cache over dynamic": lambda: NeuralCache(dynamic(lstm()), CacheSettings(window=20, weight=0.3)),
+    "tempered": lambda: TemperedReader(StaticReader(lstm()), TemperedSettings(0.8)),
+    "tempered over dynamic, mixture": lambda: TemperedReader(dynamic(mixture()), TemperedSettings(1.3)),
+    "tempered over cache over dynamic, span buffer": lambda: TemperedReader(
+        NeuralCache(dynamic(buffered()), CacheSettings(window=20, weight=0.3)), TemperedSettings(1.3)
+    ),
+    "cache over tempered": lambda: NeuralCache(
+        TemperedReader(StaticReader(lstm()), TemperedSettings(1.3)), CacheSettings(window=20, weight=0.3)
+    ),
     "cache over learned": lambda: NeuralCache(learned(lstm()), CacheSettings(window=20, weight=0.3)),
 }
 

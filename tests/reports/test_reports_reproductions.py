@@ -120,6 +120,19 @@ def test_gates_have_means_over_seeds_and_none_where_there_is_one_prediction() ->
     assert systems(made_of(gated(policy()))).rows[0][1] == "test, foreign, 10 rows"
 
 
+def test_readings_before_and_after_another_split_are_kept_apart() -> None:
+    figures = gated(policy())
+    for record in (*figures["rows"], *figures["runs"][0]["readings"]):
+        record.update(reader="dynamic", rows=1)
+    for place in (figures["rows"][1], figures["runs"][0]["readings"][1]):
+        place["after"] = "valid"
+    figures["runs"][0]["readings"][1]["policy"] = policy(mean_lambda=0.75)
+    assert [row[1:3] for row in gates(made_of(figures)).rows] == [
+        ("test, dynamic", "0.250"),
+        ("test, dynamic, after valid", "0.750"),
+    ]
+
+
 def test_the_page_has_gates(run: Any, made: Any) -> None:
     for figures, shown in ((gated(policy()), True), (reproduction(), False)):
         folder = run(f"r{shown}", {"": made.result("reproduction", figures, name="mine")}, config=None, metrics="")
@@ -246,6 +259,7 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
         ({"rows": [row("a", audited="yes")]}, r"figures.rows\[0\].audited must be true, false or null"),
         ({"claims": [claim(verdict=1)]}, r"figures.claims\[0\].verdict must be text"),
         ({"runs": [{"run": "a"}]}, r"figures.runs\[0\].row must be text"),
+        ({"rows": [row("a", after=1)]}, "figures.rows: after must be text or null"),
         ({"rows": [row("a", rows="ten")]}, "figures.rows: rows must be a number"),
         (gated(policy(mean_lambda=None)), "figures.runs: reading.policy.mean_lambda must be a number"),
         (gated(policy(temperatures={"1": 2.0})), r"reading.policy.temperatures.0.1 must be a number"),

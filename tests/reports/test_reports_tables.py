@@ -33,6 +33,14 @@ def test_bits_and_rows_have_columns_where_they_say_something(run: Any, made: Any
     assert row["Perplexity"] == "2.500 per character" and row["Over"] == "1 character"
 
 
+def test_a_reading_that_goes_on_after_another_split_says_so(run: Any, made: Any) -> None:
+    figures = made.evaluation(2.5, reader="dynamic", after="valid")
+    table = tables.figures([read(run(results={"e": made.result("evaluation", figures)}))])
+    assert table.rows[0][4] == "dynamic, after valid"
+    with pytest.raises(UserError, match=r"figures\.after must be text or null"):
+        read(run("b", {"e": made.result("evaluation", figures | {"after": 3})}))
+
+
 def test_perplexity_per_word_has_a_column_where_tokens_are_smaller(run: Any, made: Any) -> None:
     def column(unit: str) -> list[str]:
         figures = made.evaluation(2.5, unit=unit, words=9, nats_per_word=5.0, perplexity_per_word=148.4)

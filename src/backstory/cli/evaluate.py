@@ -120,9 +120,10 @@ def describe(result: dict[str, Any]) -> str:
     if figures["unit"] != "word" and figures["words"] is not None:
         bits.append(f"{figures['perplexity_per_word']:.2f} per word")
     rows = f"{figures['rows']} {plural('row', figures['rows'])}"
+    after = "" if figures["after"] is None else f", after {figures['after']}"
     return "\n".join(
         [
-            f"{result['name']}, {figures['split']} split, {figures['reader']} reader",
+            f"{result['name']}, {figures['split']} split, {figures['reader']} reader{after}",
             f"  perplexity  {figures['perplexity']:.2f} per {figures['unit']}  ({', '.join(bits)})",
             f"  tokens      {_tokens(figures)}, all scored, in {rows}",
             f"  audit       {verdict(figures['audit'])}",

@@ -54,13 +54,17 @@ class TuneArguments(RunArguments):
     """Search a reader's settings on a split and keep the best beside the model, where every later reading takes them."""
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Which reader, from where the search starts: dynamic, cache, dynamic:segment=20; of several the outermost is tuned."""
+    """Which reader, from where the search starts: dynamic, cache, dynamic:segment=20; of several the outermost is tuned,
+    unless it is --in-turn."""
     split: str = "valid"
     """The text to tune on; never test."""
     tokens: int | None = between(20_000, 100)
     """Only so many tokens from its beginning; null: all."""
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Try all of these values: rate=1e-4,3e-4; may be given more than once. Without it the search steps up and down."""
+    in_turn: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Settle one setting after the other, of all readers that are named: segment (5 to 70), temperature (0.9 to 1.3), clip
+    (0 to 1), beta1. What is typed is held, and --grid gives other values, or further settings."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
 
@@ -107,16 +111,18 @@ def tune(arguments: Sequence[str]) -> int:
 
     from backstory.cli.progress import progress_bar
     from backstory.reading.kinds import parse_stack, stack_name
-    from backstory.reading.preparation import tune_reader
+    from backstory.reading.preparation import tune_in_turn, tune_reader
 
     stack = parse_stack(given.reader or "dynamic")
+    how = {"precision": given.precision, "device": given.device, "data_dir": given.data_dir}
     with progress_bar(f"tuning {stack_name(stack)}", unit="settings") as progress:
-        path, tuned = tune_reader(
-            given.run, stack, given.split, given.tokens, given.grid, progress,
-            precision=given.precision, device=given.device, data_dir=given.data_dir,
-        )  # fmt: skip
-    print(describe_tuned(tuned))
-    print(path)
+        asked = (given.run, stack, given.split, given.tokens, given.grid, progress)
+        if given.in_turn:
+            paths, tuned = tune_in_turn(*asked, **how)
+        else:
+            path, tuned = tune_reader(*asked, **how)
+            paths = [path]
+    print(describe_tuned(tuned), *paths, sep="\n")
     return 0
 
 

@@ -23,6 +23,14 @@ class CacheSettings:
 
 
 @dataclass(frozen=True)
+class TemperedSettings:
+    """How sure the prediction is."""
+
+    temperature: float = between(1.0, 0.01, 100.0)
+    """T of p^(1/T): above 1 less sure than the reader inside, below 1 more."""
+
+
+@dataclass(frozen=True)
 class DynamicSettings:
     """How the weights move."""
 

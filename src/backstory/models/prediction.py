@@ -71,7 +71,8 @@ class Prediction(ABC):
         return Tempered(self.activations, self, temperature)
 
     def parts(self) -> dict[str, Any]:
-        """What a blend is made of: predictions `p` and `q`, `gate_logits` (B, T, 2), `temperature`; else empty."""
+        """What it is made of: of a blend predictions `p` and `q`, `gate_logits` (B, T, 2) and `temperature`, of what was
+        tempered `p` and `temperature`; else empty."""
         return {}
 
     def _selected(self, rows: Tensor, times: Tensor) -> Activations | None:
@@ -195,6 +196,10 @@ class Tempered(Prediction):
     temperature: float
 
     def log_prob(self, targets: Tensor) -> Tensor:
+        if self.temperature == 1:
+            return self.inner.log_prob(targets)
+        if isinstance(self.inner, Softmax):
+            return self.inner.tempered(self.temperature).log_prob(targets)
         rows, times = (index.flatten() for index in torch.where(torch.ones_like(targets, dtype=torch.bool)))
         size = max(1, CHUNK // max(1, self.inner.select(rows[:1], times[:1]).log_probs().shape[-1]))
         pieces = [
@@ -211,6 +216,9 @@ class Tempered(Prediction):
 
     def select(self, rows: Tensor, times: Tensor) -> "Tempered":
         return replace(self, activations=self._selected(rows, times), inner=self.inner.select(rows, times))
+
+    def parts(self) -> dict[str, Any]:
+        return {"p": self.inner, "temperature": self.temperature}
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -88,8 +88,11 @@ class Folder:
         for reading in run.readings:
             reader = [] if reading.reader == "static" else [reading.reader]
             several = [] if reading.rows == 1 else [str(reading.rows)]
-            out = place / file_name("evaluate", reading.split, *reader, *(f"rows{rows}" for rows in several))
-            flags = ("--split", reading.split, "--reader", reading.reader, *(f for n in several for f in ("--rows", n)))
+            before = [] if reading.after is None else [reading.after]
+            parts = (*reader, *(f"after-{split}" for split in before), *(f"rows{rows}" for rows in several))
+            out = place / file_name("evaluate", reading.split, *parts)
+            flags = ("--split", reading.split, "--reader", reading.reader)
+            flags += tuple(f for n in several for f in ("--rows", n)) + tuple(f for s in before for f in ("--after", s))
             arguments = ("evaluate", str(place), *flags, "--out", str(out))
             commands.append(Command("reading", arguments, "evaluation", out, flags))
         for e in run.examinations:

@@ -30,6 +30,8 @@ class Reading:
     reader: str = "static"
     rows: int = between(1, 1)
     """Rows read side by side, as in `backstory evaluate --rows`."""
+    after: str | None = None
+    """A split that is read first, from whose weights an adaptive reader goes on, as in `backstory evaluate --after`."""
     published: Published | None = None
 
 
@@ -88,6 +90,7 @@ class Side:
     split: str = "test"
     reader: str = "static"
     rows: int = between(1, 1)
+    after: str | None = None
 
 
 @dataclass(frozen=True)

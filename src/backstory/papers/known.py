@@ -7,7 +7,7 @@ from pathlib import Path
 from backstory.config import UserError
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Grid, Scale
-from backstory.papers.plan import Run, fingerprints
+from backstory.papers.plan import Run, fingerprints, place_in, place_of
 from backstory.papers.progress import DONE, Known
 from backstory.reports import Result, result_at
 from backstory.reports.results import MutableRecord
@@ -83,10 +83,10 @@ def _unfit(
         return OLDER
     if record["settings"] != settings[run.name]:
         return OTHER
-    readings = [(r["split"], r["reader"], r["rows"]) for r in record["readings"]]
+    readings = [place_in(r) for r in record["readings"]]
     keys = ("experiment", "split", "targets", "maximum_context")
     examined = [tuple(e.get(key) for key in keys) for e in record["examinations"]]
-    whole = all((r.split, r.reader, r.rows) in readings for r in run.readings) and all(
+    whole = all(place_of(r) in readings for r in run.readings) and all(
         tuple(getattr(e, key) for key in keys) in examined for e in run.examinations
     )
     return None if whole else LACKING

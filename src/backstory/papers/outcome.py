@@ -7,7 +7,7 @@ from backstory.config import to_dict
 from backstory.papers.claims import AUDIT_FAILED, MISSING, Judgement, judge
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
-from backstory.papers.plan import fingerprints, published_figure, reads
+from backstory.papers.plan import fingerprints, place_in, place_of, published_figure, reads
 from backstory.papers.progress import DONE, FAILED, Standing
 from backstory.papers.published import paper
 from backstory.reports.results import MutableRecord, Result
@@ -103,6 +103,7 @@ def _reading(result: Result, grid: Grid) -> MutableRecord:
         "split": f["split"],
         "reader": f["reader"],
         "rows": f.get("rows", 1),
+        "after": f.get("after"),
         "tokens": f["tokens"],
         "value": f[grid.metric],
         "audited": audited,
@@ -123,6 +124,7 @@ def _row(row: Row, reading: Reading, runs: Sequence[MutableRecord]) -> MutableRe
         "split": reading.split,
         "reader": reading.reader,
         "rows": reading.rows,
+        "after": reading.after,
         "published": value,
         "source": source,
         "mean": statistics.fmean(ours) if ours else None,
@@ -137,8 +139,8 @@ def _row(row: Row, reading: Reading, runs: Sequence[MutableRecord]) -> MutableRe
 
 def _readings(runs: Sequence[MutableRecord], reading: Reading | Side) -> dict[int, MutableRecord]:
     """The reading (or that of a claim's side) by seed, in the runs that have it."""
-    place = (reading.split, reading.reader, reading.rows)
-    return {run["seed"]: r for run in runs for r in run["readings"] if (r["split"], r["reader"], r["rows"]) == place}
+    place = place_of(reading)
+    return {run["seed"]: r for run in runs for r in run["readings"] if place_in(r) == place}
 
 
 def _claim(claim: Claim, grid: Grid, planned: dict[str, list[MutableRecord]]) -> MutableRecord:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -12,6 +12,7 @@ from backstory.context.examine import check_experiment
 from backstory.papers.grid import Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
+from backstory.reading.evaluation import check_after
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.text.corpora import SPLITS
 from backstory.training.stages import check_settings
@@ -118,13 +119,15 @@ def _check_row(row: Row, grid: Grid, where: str) -> None:
         raise UserError(
             f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
         )
-    for text in row.prepare:
-        _told(where, preparation, text)
+    made = [str(_told(where, preparation, text).made) for text in row.prepare]
+    _unique(made, f"{where}: prepare makes twice", "the second time it would be taken for done; leave one out")
     if not row.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
     _unique([_read(reading) for reading in row.readings], f"{where}: two readings of", "leave one out")
     for reading in row.readings:
         _told(where, check_name, reading.split, SPLITS, "split")
+        if reading.after is not None:
+            _told(where, check_after, reading.after, reading.split, SPLITS)
         if (name := stack_name(_told(where, parse_stack, reading.reader))) != reading.reader:
             raise UserError(f"{where}: the reader {reading.reader} is written {name}")
         if reading.published is not None:
@@ -213,13 +216,24 @@ def _check_claim(claim: Claim, grid: Grid, where: str) -> None:
 
 def reads(reading: Reading, side: Side) -> bool:
     """Whether a claim's side speaks of this reading (of its row)."""
-    return (reading.split, reading.reader, reading.rows) == (side.split, side.reader, side.rows)
+    return place_of(reading) == place_of(side)
+
+
+def place_of(reading: Reading | Side) -> tuple[str, str, int, str | None]:
+    """What tells a reading from the others of its row."""
+    return reading.split, reading.reader, reading.rows, reading.after
+
+
+def place_in(reading: Mapping[str, Any]) -> tuple[str, str, int, str | None]:
+    """The same of a reading in a result, which older versions wrote without `after`."""
+    return reading["split"], reading["reader"], reading["rows"], reading.get("after")
 
 
 def _read(reading: Reading | Side) -> str:
-    """What is read and how: `test with foreign in 10 rows`."""
+    """What is read and how: `test with foreign in 10 rows`, `test with dynamic after valid`."""
     rows = "" if reading.rows == 1 else f" in {reading.rows} rows"
-    return f"{reading.split} with {reading.reader}{rows}"
+    after = "" if reading.after is None else f" after {reading.after}"
+    return f"{reading.split} with {reading.reader}{rows}{after}"
 
 
 def _unique(values: Sequence[object], problem: str, remedy: str) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -68,7 +68,7 @@ def evaluate(
     opened = open_run(folder, split, **how, data_dir=data_dir) if text is None else open_text(folder, text, **how)
     name = stack_name(parse_stack(reader))
     if after is not None:
-        _check_after(after, opened)
+        check_after(after, opened.split.name, opened.dataset.splits)
     if text is None:
         precision = opened.reader.precision.name
         usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
@@ -137,10 +137,10 @@ def evaluate(
         return write_result(destination, "evaluation", Path(folder).name, figures, origin)
 
 
-def _check_after(after: str, opened: Opened) -> None:
-    """Raise UserError unless a split may be read, and learned from, before the one that is scored."""
-    check_name(after, opened.dataset.splits, "split")
-    if after == opened.split.name:
+def check_after(after: str, split: str, splits: Iterable[str]) -> None:
+    """Raise UserError unless `after`, one of the splits, may be read, and learned from, before the one that is scored."""
+    check_name(after, splits, "split")
+    if after == split:
         raise UserError(
             f"{after} would be scored with what was learned from it; read another split before, with --after"
         )

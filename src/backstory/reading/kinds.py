@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from backstory.config import UserError, check_name, from_dict, to_dict
-from backstory.config.readers import CacheSettings, DynamicSettings, LearnedSettings
+from backstory.config.readers import CacheSettings, DynamicSettings, LearnedSettings, TemperedSettings
 from backstory.models import Precision
 from backstory.models.loading import LoadedRun, weights_hash
 from backstory.reading.cache import NeuralCache
@@ -19,6 +19,7 @@ from backstory.reading.foreign import ForeignBuffer
 from backstory.reading.learned import LearnedReader, load_learned
 from backstory.reading.reader import Reader, StaticReader
 from backstory.reading.statistics import Statistics, load_statistics
+from backstory.reading.tempered import TemperedReader
 from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import has_fields, parse
 
@@ -81,6 +82,11 @@ def _cache(ground: Ground, settings: CacheSettings) -> Reader:
     return NeuralCache(ground.inner, settings)
 
 
+def _tempered(ground: Ground, settings: TemperedSettings) -> Reader:
+    assert ground.inner is not None
+    return TemperedReader(ground.inner, settings)
+
+
 READERS = {
     "static": ReaderKind(
         "the model as trained; nothing but its state changes while it reads",
@@ -106,6 +112,12 @@ READERS = {
         "a neural cache on top: words that followed states like the present one lately are likelier to come again",
         _cache,
         CacheSettings,
+        wraps=True,
+    ),
+    "tempered": ReaderKind(
+        "a softmax temperature on top: what is predicted to the power 1 / T, normalised again",
+        _tempered,
+        TemperedSettings,
         wraps=True,
     ),
 }
@@ -230,11 +242,16 @@ def choose(stack: Stack, run: LoadedRun) -> tuple[Chosen, ...]:
     return tuple(found)
 
 
-def build(chosen: Sequence[Chosen], run: LoadedRun, precision: Precision) -> Reader:
-    """The readers on each other. Raises UserError where one does not fit the model."""
-    made: Reader | None = None
+def build(
+    chosen: Sequence[Chosen], run: LoadedRun, precision: Precision, loaded: dict[str, Statistics] | None = None
+) -> Reader:
+    """The readers on each other; `loaded` holds the run's statistics from one call to the next.
+
+    Raises UserError where one does not fit the model.
+    """
+    made, loaded = None, {} if loaded is None else loaded
     for layer in chosen:
-        made = READERS[layer.name].make(Ground(run, precision, made), layer.settings)
+        made = READERS[layer.name].make(Ground(run, precision, made, loaded), layer.settings)
     assert made is not None
     return made
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from backstory.config import RewardConfig
 from backstory.config.measures import perplexity
-from backstory.models import Blend, Precision, Prediction
+from backstory.models import Blend, Precision, Prediction, Tempered
 from backstory.reading.stream import Block
 
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -34,7 +34,7 @@ def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
 def own_blend(prediction: Prediction) -> Blend:
     """The blend that a model with a second prediction makes, inside those of readers that wrap it."""
     found = prediction
-    while isinstance(inner := found.parts().get("p"), Blend):
+    while isinstance(inner := found.parts().get("p"), Blend | Tempered):
         found = inner
     assert isinstance(found, Blend)
     return found

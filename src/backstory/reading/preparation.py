@@ -9,15 +9,28 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError, check_name, from_dict, to_dict
-from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
+from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining, TemperedSettings
 from backstory.reading.cache_tuning import CacheGrid, tune_cache
-from backstory.reading.kinds import READERS, SAVED, Ground, Stack, build, choose, given_settings, save_settings, typed
+from backstory.reading.kinds import (
+    READERS,
+    SAVED,
+    Ground,
+    Stack,
+    build,
+    choose,
+    given_settings,
+    save_settings,
+    stack_name,
+    typed,
+)
 from backstory.reading.learned import learned_name, save_learned
 from backstory.reading.metalearning import train_gates
 from backstory.reading.opening import Opened, open_run
 from backstory.reading.reader import Reader
 from backstory.reading.statistics import Statistics, collect, load_statistics, save_statistics
+from backstory.reading.tempered import TEMPERATURES, nats_by_temperature
 from backstory.reading.tuning import Trial, Tuned, tune
+from backstory.reading.turns import TURNS, owner, search_turns
 from backstory.storage.atomic import check_writable
 
 Progress = Callable[[int, int], None]
@@ -49,11 +62,11 @@ def tune_reader(
 ) -> tuple[Path, Tuned]:
     """Tune the outermost reader of a stack on the beginning of a split and save its settings beside the model.
 
-    What was typed of its settings is where the search starts; of a cache, it is held. Raises UserError.
+    What was typed of its settings is where the search starts; of one that wraps another, it is held. Raises UserError.
     """
     _check_split(split)
-    kind = READERS[stack[-1].name]
-    if kind.steps is None and not kind.wraps:
+    kind, at_once = READERS[stack[-1].name], _AT_ONCE.get(stack[-1].name)
+    if kind.steps is None and at_once is None:
         raise UserError(f"the reader {stack[-1].name} has no settings to tune")
     lists = parse_grid(kind.settings, grid)
     opened = open_run(folder, split, **how)
@@ -64,17 +77,53 @@ def tune_reader(
 
     ground = Ground(opened.run, precision)  # one for all, so that what it has loaded serves every trial
 
-    if kind.steps is None:
-        # What was typed is held: of a cache all the rest is tried, whatever it is.
+    if at_once is not None:
+        # What was typed is held: all the rest is tried, whatever it is.
         lists = {name: [getattr(start, name)] for name in given_settings(stack[-1])} | lists
-        tuned = _tuned_cache(build(chosen[:-1], opened.run, precision), ids, first, lists, progress)
+        tuned = at_once(build(chosen[:-1], opened.run, precision), ids, first, lists, progress)
     else:
+        assert kind.steps is not None
         tuned = tune(
             partial(kind.make, ground), start, ids, first, factors=kind.steps(start), grid=lists, progress=progress
         )
+    return save_settings(opened.run, stack, tuned.best, *_told(tuned, split)), tuned
+
+
+def tune_in_turn(
+    folder: Path,
+    stack: Stack,
+    split: str,
+    tokens: int | None,
+    grid: Sequence[str] = (),
+    progress: Progress | None = None,
+    **how: Any,
+) -> tuple[list[Path], Tuned]:
+    """Settle one setting of a stack's readers after the other (`search_turns`) and save those of each that had a turn.
+
+    `grid` gives other values to try, or further settings; what was typed is held. Raises UserError.
+    """
+    _check_split(split)
+    lists = parse_turns(stack, grid)
+    opened = open_run(folder, split, **how)
+    check_writable(opened.run.folder)
+    start = choose(stack, opened.run)
+    held = {name for layer in stack for name in given_settings(layer)}
+    turns = {n: values for n, values in {**TURNS, **lists}.items() if n in lists or n not in held}
+    turns = {name: values for name, values in turns.items() if owner(start, name) is not None}
+    if not turns:
+        raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(TURNS)} to settle in turn")
+    make = partial(build, run=opened.run, precision=opened.reader.precision, loaded={})
+    ids, first = opened.split.ids[:tokens], opened.dataset.vocabulary.start
+    tuned = search_turns(make, start, turns, ids, first, progress)
+    places = sorted({place for name in turns if (place := owner(start, name)) is not None})
+    told = _told(tuned, split)
+    return [save_settings(opened.run, stack[: p + 1], tuned.best[p].settings, *told) for p in places], tuned
+
+
+def _told(tuned: Tuned, split: str) -> tuple[str, dict[str, Any]]:
+    """What is saved beside settings: the text that they were tuned on, and the search."""
     search = {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "trials": [asdict(t) for t in tuned.trials]}
-    on = f"the first {len(ids):,} tokens of {split}"
-    return save_settings(opened.run, stack, tuned.best, on, search), tuned
+    return f"the first {tuned.tokens:,} tokens of {split}", search
 
 
 def _tuned_cache(
@@ -87,6 +136,21 @@ def _tuned_cache(
     ranked = sorted(found.tried, key=lambda tried: tried.nats)[:100]
     trials = (Trial(to_dict(tried.settings), tried.nats, found.tokens) for tried in ranked)
     return Tuned(found.best.settings, found.best.nats, found.tokens, tuple(trials))
+
+
+def _tuned_temperature(
+    inner: Reader, ids: np.ndarray, first: int, lists: dict[str, list[Any]], progress: Progress | None
+) -> Tuned:
+    """All temperatures from one reading with what is tempered."""
+    points = [TemperedSettings(temperature) for temperature in lists.get("temperature", TEMPERATURES)]
+    found = nats_by_temperature(inner, ids, first, [point.temperature for point in points], progress)
+    nats, best = min(zip(found, points, strict=True), key=lambda pair: pair[0])
+    trials = (Trial(to_dict(point), value, len(ids)) for value, point in zip(found, points, strict=True))
+    return Tuned(best, nats, len(ids), tuple(trials))
+
+
+_AT_ONCE = {"cache": _tuned_cache, "tempered": _tuned_temperature}
+"""The readers of which one reading with what they go around scores all settings."""
 
 
 def _check_split(split: str) -> None:
@@ -105,6 +169,17 @@ def parse_grid(settings: type, grid: Sequence[str]) -> dict[str, list[Any]]:
             raise UserError(f"the grid '{text}' must be written setting=value,value")
         parsed = [from_dict(settings, {name: typed(value, name)}, f"grid {name}") for value in values.split(",")]
         found[name] = [getattr(point, name) for point in parsed]
+    return found
+
+
+def parse_turns(stack: Stack, grid: Sequence[str]) -> dict[str, list[Any]]:
+    """`segment=5,20` as the values of a setting, of whichever reader of a stack has it. Raises UserError."""
+    owners = {name: READERS[layer.name].settings for layer in stack for name in to_dict(READERS[layer.name].settings())}
+    found: dict[str, list[Any]] = {}
+    for text in grid:
+        name = text.partition("=")[0]
+        check_name(name, owners, "setting")
+        found |= parse_grid(owners[name], [text])
     return found
 
 

@@ -52,8 +52,15 @@ class _Behind(Exception):
 class Race:
     """Reads the same text again and again with other settings, and gives up those that fall behind."""
 
-    def __init__(self, make: Callable[[Any], Reader], ids: np.ndarray, first: int) -> None:
-        self.make, self.ids, self.first = make, ids, first
+    def __init__(
+        self,
+        make: Callable[[Any], Reader],
+        ids: np.ndarray,
+        first: int,
+        told: Callable[[Any], dict[str, Any]] = to_dict,
+    ) -> None:
+        """`make` gives a reader with settings, and `told` tells of these in plain values."""
+        self.make, self.ids, self.first, self.told = make, ids, first, told
         self.marks = [max(1, round(len(ids) * share)) for share in MARKS]
         self.best: list[float] = [math.inf] * len(self.marks)
         self.nats = math.inf
@@ -78,12 +85,12 @@ class Race:
         try:
             nats = read(self.make(settings), self.ids, self.first, each=each).nats
         except _Behind:
-            self.trials[settings] = Trial(to_dict(settings), total / tokens, tokens)
+            self.trials[settings] = Trial(self.told(settings), total / tokens, tokens)
             return math.inf
         except NonFiniteError:
-            self.trials[settings] = Trial(to_dict(settings), None, tokens)
+            self.trials[settings] = Trial(self.told(settings), None, tokens)
             return math.inf
-        self.trials[settings] = Trial(to_dict(settings), nats, tokens)
+        self.trials[settings] = Trial(self.told(settings), nats, tokens)
         if nats < self.nats:
             self.nats, self.best = nats, passed
         return nats

@@ -118,9 +118,14 @@ def _policies(figures: Record, row: Record) -> list[Record]:
 
 def _readings(figures: Record, row: Record) -> list[Record]:
     """A line's readings, of the seeds that have them."""
-    place = (row["split"], row["reader"], row.get("rows", 1))
+    place = _place(row)
     readings = [r for run in figures["runs"] if run["row"] == row["row"] for r in run.get("readings", [])]
-    return [r for r in readings if (r["split"], r["reader"], r.get("rows", 1)) == place]
+    return [r for r in readings if _place(r) == place]
+
+
+def _place(record: Record) -> tuple[str, str, int, str | None]:
+    """What tells a reading from the others of its row; older results do not say all of it."""
+    return record["split"], record["reader"], record.get("rows", 1), record.get("after")
 
 
 def _gate(found: Sequence[Record]) -> tuple[str, ...]:
@@ -154,9 +159,10 @@ def failed(result: Result) -> list[str]:
 
 
 def _read(row: Record) -> str:
-    """What was read and how: `test, static`, `test, foreign, 10 rows`."""
-    rows = row.get("rows", 1)  # results of versions that read in one row only do not say so
-    return f"{row['split']}, {row['reader']}" + ("" if rows == 1 else f", {count(rows)} rows")
+    """What was read and how: `test, static`, `test, foreign, 10 rows`, `test, dynamic, after valid`."""
+    split, reader, rows, after = _place(row)
+    several = "" if rows == 1 else f", {count(rows)} rows"
+    return f"{split}, {reader}{several}" + ("" if after is None else f", after {after}")
 
 
 def _figure(figures: Record, value: float | None) -> str:

@@ -208,6 +208,7 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(TRAINING, figures, "figures", source)
     if data["kind"] == "evaluation":
         _match(EVALUATION, figures, "figures", source)
+        _match(_TEXT_OR_NULL, figures.get("after"), "figures.after", source)
         if figures.get("audit") is not None:
             _match({"passed": _BOOLEAN}, figures["audit"], "figures.audit", source)
         _check_memory(figures.get("memory"), "figures.memory", source)
@@ -233,6 +234,7 @@ def check(data: dict[str, Any], source: str) -> None:
             _match(CLAIM, claim, f"figures.claims[{index}]", source)
         for row in figures["rows"]:
             _match(_NUMBER, row.get("rows", 1), "figures.rows: rows", source)
+            _match(_TEXT_OR_NULL, row.get("after"), "figures.rows: after", source)
         _check_gates(figures["runs"], source)
         for index, run in enumerate(figures["runs"]):
             _check_epochs(run.get("curve", []), f"figures.runs[{index}].curve", source)
@@ -301,6 +303,7 @@ def _check_gates(runs: list[dict[str, Any]], source: str) -> None:
         for reading in readings:
             _match(READING, reading, "figures.runs: reading", source)
             _match(_NUMBER, reading.get("rows", 1), "figures.runs: reading.rows", source)
+            _match(_TEXT_OR_NULL, reading.get("after"), "figures.runs: reading.after", source)
             _check_memory(reading.get("memory"), "figures.runs: reading.memory", source)
             _check_recency(reading.get("recency"), "figures.runs: reading.recency", source)
             if reading.get("policy") is not None:

@@ -151,9 +151,9 @@ def _training_row(name: str, result: Result) -> tuple[str, ...]:
 
 def _evaluation_row(name: str, result: Result) -> tuple[str, ...]:
     f = result.figures
-    rows = f.get("rows")
+    rows, after = f.get("rows"), f", after {f['after']}" if f.get("after") else ""
     return (name, f"{formats.perplexity(f['perplexity'])} per {f['unit']}", _over(f["tokens"], f["unit"]),
-            audit_word(f), f["reader"], _text(result, f["split"]), decimal(f["bits_per_token"], 3),
+            audit_word(f), f["reader"] + after, _text(result, f["split"]), decimal(f["bits_per_token"], 3),
             decimal(_number(f.get("bits_per_character")), 3), decimal(_number(f.get("bits_per_byte")), 3),
             # Where tokens are words it is the perplexity itself.
             MISSING if f["unit"] == "word" else formats.perplexity(_number(f.get("perplexity_per_word"))),
