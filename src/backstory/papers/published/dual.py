@@ -2,7 +2,9 @@
 
 from backstory.papers.published.paper import Figure, Paper
 
-_COLUMNS = (("valid", "static"), ("test", "static"), ("valid", "dynamic"), ("test", "dynamic"))
+_DYNAMIC = "dynamic+tempered"
+"""A softmax temperature goes with their dynamic evaluation."""
+_COLUMNS = (("valid", "static"), ("test", "static"), ("valid", _DYNAMIC), ("test", _DYNAMIC))
 _TABLES = {
     # dlstm: two layers; mdlstm: two Mogrifier layers; plus: the layer, but no connection to the present word ("mdLSTM+").
     ("ptb", "table 2"): {
@@ -43,7 +45,7 @@ def _figures() -> dict[str, Figure]:
     for (corpus, where), lines in _TABLES.items():
         for system, values in lines.items():
             for value, (split, reader) in zip(values, _COLUMNS, strict=False):
-                name = f"{corpus}-{system}-{split}" + ("" if reader == "static" else f"-{reader}")
+                name = f"{corpus}-{system}-{split}" + ("" if reader == "static" else "-dynamic")
                 found[name] = Figure(value, split, where, reader)
     return found
 
