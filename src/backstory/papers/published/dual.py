@@ -2,7 +2,7 @@
 
 from backstory.papers.published.paper import Figure, Paper
 
-_DYNAMIC = "dynamic+tempered"
+_DYNAMIC = "dynamic:rule=nadam+tempered"
 """A softmax temperature goes with their dynamic evaluation."""
 _COLUMNS = (("valid", "static"), ("test", "static"), ("valid", _DYNAMIC), ("test", _DYNAMIC))
 _TABLES = {
