@@ -4,14 +4,14 @@
     python benchmarks/context.py --device cuda
 
 The naive form is what one writes first: torch.nn's layers, 50 contexts at a time in float32, and logits and their logarithms at
-every position, of which the last is looked at. Ours scores 256 contexts, in float32 and in bfloat16. Contexts are random words,
-and weights are as at the start, which takes the same time. The contenders take turns, so that whatever else the machine does
-meets all alike, and on a CPU the processor's time is counted. The table gives medians; with --out it is also written as JSON.
-With `--linear` it shows instead that the time grows with targets and with context, and no faster.
+every position, of which the last is looked at. Ours scores the same number of targets, in float32 and in bfloat16. Contexts are
+random words, and weights are as at the start, which takes the same time. Each contender is a process of its own (the
+allocator's settings belong to a process); they take turns, so that whatever else the machine does meets all alike. The table
+gives medians; with --out it is also written as JSON. With `--linear` it shows instead how the time grows with targets and with
+context.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -20,19 +20,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from training import Contenders, compare, write
 
 from backstory.config import recipes
 from backstory.context import ReaderScorer
-from backstory.models import ComposedModel, build_model, choose_device, choose_precision, device_name
+from backstory.models import ComposedModel, build_model, choose_device, choose_precision
 from backstory.models.allocator import keep_freed_memory
 from backstory.reading import StaticReader
-from backstory.storage.provenance import commit, now, versions
 
 SIZES = {"S": "ptb-small", "P": "ptb-awd-lstm"}
 """Recipes of the models: 2 layers of 200 units, and 2 of 1,150 and one of 400."""
-TYPES, NAIVE_BATCH, CONTEXTS = 10_000, 50, 256
-Contender = tuple[int, Callable[[], object]]
-"""How many targets it scores at a time, and what does so."""
+TYPES, BATCH = 10_000, 50
 
 
 class Naive(nn.Module):
@@ -52,38 +50,39 @@ class Naive(nn.Module):
         return torch.log_softmax(self.out(hidden), -1)[:, -1].gather(1, targets[:, None])
 
 
-def contenders(size: str, tokens: int, on: str) -> dict[str, Contender]:
-    device = choose_device(on)
-    model = build_model(recipes.load(SIZES[size]).model, TYPES).to(device).eval()
-    naive = Naive(model).to(device).eval()
-    rows, wanted = (torch.randint(TYPES, shape, device=device) for shape in ((NAIVE_BATCH, tokens), (NAIVE_BATCH,)))
-    contexts = [np.random.default_rng(i).integers(0, TYPES, tokens).astype(np.uint16) for i in range(CONTEXTS)]
-    targets = np.random.default_rng(0).integers(0, TYPES, CONTEXTS)
-    found: dict[str, Contender] = {"naive, float32": (NAIVE_BATCH, lambda: naive(rows, wanted).sum().item())}
-    for precision in ("float32", "bfloat16"):
-        scorer = ReaderScorer(StaticReader(model, choose_precision(precision, device)))
-        found[f"ours, {precision}"] = (CONTEXTS, lambda scorer=scorer: scorer.score(contexts, targets))
-    return found
+def built(size: str, on: str) -> ComposedModel:
+    return build_model(recipes.load(SIZES[size]).model, TYPES).to(choose_device(on)).eval()
 
 
-@torch.no_grad()
-def compare(made: dict[str, Contender], turns: int, cuda: bool) -> dict[str, float]:
-    """Median targets per second of each contender, taking turns, the first turn left out."""
-    clock, times = time.perf_counter if cuda else time.process_time, {name: [] for name in made}
-    for turn in range(turns + 1):
-        for name, (count, score) in made.items():
-            began = clock()
-            score()  # brings its result to the CPU, so it is over when it returns
-            if turn:
-                times[name].append((clock() - began) / count)
-    return {name: 1 / statistics.median(found) for name, found in times.items()}
+def naive(size: str, on: str, targets: int, tokens: int) -> Callable[[], None]:
+    """Scores the targets in batches of 50."""
+    model, device = Naive(built(size, on)).to(on).eval(), torch.device(on)
+    contexts = torch.randint(TYPES, (targets, tokens), device=device)
+    wanted = torch.randint(TYPES, (targets,), device=device)
+
+    @torch.no_grad()
+    def score() -> None:
+        for rows, following in zip(contexts.split(BATCH), wanted.split(BATCH), strict=True):
+            model(rows, following).sum().item()
+
+    return score
+
+
+def ours(size: str, on: str, targets: int, tokens: int, precision: str) -> Callable[[], None]:
+    """Scores them as `backstory examine` does."""
+    keep_freed_memory()
+    random, device = np.random.default_rng(0), choose_device(on)
+    scorer = ReaderScorer(StaticReader(built(size, on), choose_precision(precision, device)))
+    contexts = [random.integers(0, TYPES, tokens).astype(np.uint16) for _ in range(targets)]
+    wanted = random.integers(0, TYPES, targets)
+    return lambda: float(scorer.score(contexts, wanted).sum()) and None
 
 
 def linear(size: str, turns: int, on: str) -> None:
     """Milliseconds per target and 100 tokens of context, for more targets and for longer contexts."""
-    device = choose_device(on)
-    scorer = ReaderScorer(StaticReader(build_model(recipes.load(SIZES[size]).model, TYPES).to(device).eval()))
-    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    keep_freed_memory()
+    scorer = ReaderScorer(StaticReader(built(size, on)))
+    clock = time.perf_counter if on == "cuda" else time.process_time
     for count, tokens in ((256, 100), (512, 100), (1024, 100), (256, 300), (256, 1000), (256, 2000)):
         contexts, targets = [np.full(tokens, 7, np.uint16)] * count, np.zeros(count, np.int64)
         scorer.score(contexts[:2], targets[:2])
@@ -101,29 +100,32 @@ def linear(size: str, turns: int, on: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--targets", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--linear", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    keep_freed_memory()
     if given.linear:
         for size in given.sizes:
             linear(size, given.turns, given.device)
         return
-    print(f"{'size':<5} {'form':<16} {'targets/s':>10}   against the naive form", flush=True)
+    print(f"{'size':<5} {'form':<14} {'targets/s':>10} {'speed':>6} {'GiB':>6}", flush=True)
     rows = {}
     for size in given.sizes:
-        made = contenders(size, given.tokens, given.device)
-        rows[size] = found = compare(made, given.turns, given.device == "cuda")
-        for name, speed in found.items():
-            print(f"{size:<5} {name:<16} {speed:>10,.2f}   {speed / found['naive, float32']:.2f}", flush=True)
+        how = (size, given.device, given.targets, given.tokens)
+        made: Contenders = {"naive": (naive, how)}
+        made |= {f"ours, {p}": (ours, (*how, p)) for p in ("float32", "bfloat16")}
+        found = compare(made, given.targets, given.turns, given.device, warm_up=1)
+        rows[size] = {}
+        for name, figures in found.items():
+            speed, peak = figures["tokens_per_second"], figures["peak_gib"]
+            ratio = speed / found["naive"]["tokens_per_second"]
+            rows[size][name] = {"targets_per_second": speed, "speed": ratio, "peak_gib": peak}
+            print(f"{size:<5} {name:<14} {speed:>10,.2f} {ratio:>6.2f} {peak:>6.2f}", flush=True)
     if given.out:
-        made_by = device_name(choose_device(given.device))
-        origin = {"commit": commit(), "versions": versions(), "device": made_by, "started": now()}
-        result = {"benchmark": "context", "tokens": given.tokens, "rows": rows, "provenance": origin}
-        given.out.write_text(json.dumps(result, indent=1) + "\n")
+        write(given.out, "context", rows, given.device)
 
 
 if __name__ == "__main__":
