@@ -21,6 +21,9 @@ RECORD = "download.json"
 Written before the first of them is in its place, so what a killed process leaves is known to be a download, and of what.
 """
 
+AS_PUBLISHED = "SHA-256 as published"
+"""What is said of files that are those published, byte for byte."""
+
 PATIENCE = Patience()
 """How long the public homes are waited for."""
 
@@ -44,6 +47,11 @@ def find(name: str, data_dir: Path | None) -> tuple[Path, str]:
         f"the data folder {places[0]} lacks {lacked}; {get if published.downloads else ''}"
         "pass --data-dir or set BACKSTORY_DATA to the folder that holds them"
     )
+
+
+def beside(path: str, data_dir: Path | None) -> Path | None:
+    """A file that may lie beside the corpora, by its path in a data folder: the first data folder's that has it, or None."""
+    return next((place / path for place in _places(data_dir) if os.path.isfile(place / path)), None)
 
 
 def fetch(name: str, data_dir: Path | None, told: Told) -> Path | None:
@@ -128,7 +136,7 @@ def _checked(folder: Path, published: Published, command: str) -> str:
     if not _as_published(hashes, published.files):
         return "NOT the published files (SHA-256 differs)"
     if all(file.sha256 for file in published.files.values()):
-        return "SHA-256 as published"
+        return AS_PUBLISHED
     return "SHA-256 unchanged since the download" if record else "no SHA-256 is known to check these files by"
 
 

@@ -106,3 +106,9 @@ PUBLISHED: dict[str, Published] = {
     ),
 }
 """The corpora that are published, by name."""
+
+TAGS: dict[str, dict[str, str]] = {
+    "ptb": {split: f"pos/penn/{split}.txt" for split in ("train", "valid", "test")},
+    "wikitext-2": {split: f"pos/wt2/{split}.txt" for split in ("valid", "test")},
+}
+"""Files of part-of-speech tags by corpus and split, in the data folder: a line for a line, a tag for a word, no `<eos>`."""
