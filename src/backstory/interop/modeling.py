@@ -90,7 +90,8 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
         """As of any model, but that a folder which lacks weights is a ValueError."""
-        model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        model, info = loaded
         if lost := sorted(info["missing_keys"]):
             raise ValueError(f"the folder lacks weights of its model: {', '.join(lost[:3])}")
         return (model, info) if output_loading_info else model
@@ -156,7 +157,7 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def _stretches(mask: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-    """The columns of a mask (B, T) cut where it changes: first, end, and the rows (N,) that are read there, if there are any."""
+    """The columns of a mask (B, T) cut where it changes: first, end, and the rows (N,) that are read there, if any are."""
     changes = (mask[:, 1:] != mask[:, :-1]).any(0).nonzero().flatten() + 1
     for first, end in pairwise([0, *changes.tolist(), mask.shape[1]]):
         read = mask[:, first].nonzero().flatten()
