@@ -1,8 +1,13 @@
-"""Models of every kind of part as models of Hugging Face."""
+"""Models of every kind of part as models of Hugging Face, and runs of every tokenizer."""
 
+import io
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from subwords import byte_level
 
 from backstory.config import (
     DualConfig,
@@ -12,12 +17,14 @@ from backstory.config import (
     MixtureConfig,
     ModelConfig,
     MogrifierConfig,
+    RunConfig,
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
     to_dict,
 )
 from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM
+from backstory.training import train
 
 TYPES = 13
 EMBEDDING = EmbeddingConfig(7)
@@ -59,3 +66,15 @@ def wrapped(kind: str) -> BackstoryForCausalLM:
 
 def random_ids(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(TYPES, (rows, columns), generator=torch.Generator().manual_seed(seed))
+
+
+def trained(config: RunConfig, folder: Path, tokenizer: str, buffer: SpanBufferConfig | None = None) -> Path:
+    """The folder of a finished run of these settings with a tokenizer, `pieces` for a small byte-level one."""
+    if tokenizer == "pieces":
+        path = folder / "tokenizer.json"
+        byte_level((Path(config.text.corpus) / "train.txt").read_text(), 280).save(str(path))
+        tokenizer = str(path)
+    model = config.model if buffer is None else replace(config.model, buffer=buffer)
+    config = replace(config, text=replace(config.text, tokenizer=tokenizer), model=model)
+    train(config, folder / "run", console=Console(file=io.StringIO()))
+    return folder / "run"

@@ -1,4 +1,4 @@
-"""Our runs in EleutherAI's lm-evaluation-harness, as its model `backstory`; `python -m backstory.interop.harness` is its command.
+"""Our runs in the lm-evaluation-harness, as its model `backstory`; `python -m backstory.interop.harness` is its command.
 
 Every request is read from the start of a text, whatever was read before: a reader with a cache begins with an empty one.
 """
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.interop.extras import need
+from backstory.models import Prediction
 from backstory.models.linear_log_prob import CHUNK
 from backstory.reading import Sampling, generate_ids
 from backstory.reading.generation import encode_prompt, until
@@ -81,7 +82,7 @@ class BackstoryLM(LM):
             )
         self.vocabulary = self.run.vocabulary
         self._device = next(self.run.model.parameters()).device
-        self.rows = ROWS if batch_size == "auto" else int(batch_size)
+        self.rows = ROWS if str(batch_size).startswith("auto") else int(batch_size)
 
     @property
     def tokenizer_name(self) -> str:
@@ -94,7 +95,7 @@ class BackstoryLM(LM):
         return [(score.log_prob, score.greedy) for score in self._read_all(asked, True, disable_tqdm)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """log p of every whole text, its first token and the end of its last line included, as `backstory evaluate` reads it."""
+        """log p of every whole text, from its first token to the end of its last line, as `backstory evaluate` reads it."""
         asked = [Asked(encode_split(self.vocabulary, request.args[0], "document").ids.tolist()) for request in requests]
         return [score.log_prob for score in self._read_all(asked, False, disable_tqdm)]
 
@@ -111,13 +112,12 @@ class BackstoryLM(LM):
         return Asked(whole, len(encode_prompt(self.vocabulary, known)))
 
     def _go_on(self, context: str, settings: dict[str, Any]) -> str:
-        given = normalize_gen_kwargs(settings, MOST_TOKENS)
-        sampling = Sampling(given["temperature"], given.get("top_k") or None, given.get("top_p", 1.0))
+        given: Any = normalize_gen_kwargs(settings, MOST_TOKENS)
+        sampling = Sampling(given.get("temperature", 0.0), given.get("top_k") or None, given.get("top_p", 1.0))
         before = encode_prompt(self.vocabulary, context)
         banned = [] if self.vocabulary.unknown is None else [self.vocabulary.unknown]
-        drawn = generate_ids(
-            self.reader, [self.vocabulary.start, *before], sampling, given.get("seed", 0), banned=banned
-        )
+        seed = int(torch.randint(2**31, ()))  # the harness seeds the generator that this one is drawn from
+        drawn = generate_ids(self.reader, [self.vocabulary.start, *before], sampling, seed, banned)
         texts = decode_stream(self.vocabulary, chain(before, islice(drawn, given["max_gen_toks"])))
         for _ in range(len(before)):
             next(texts)
@@ -138,7 +138,7 @@ class BackstoryLM(LM):
     @torch.no_grad()
     def _read(self, asked: Sequence[Asked], greedy: bool) -> list[Score]:
         """Scores of texts that are read side by side. What fills shorter rows up comes after all that is scored in them."""
-        longest, start = max(len(a.ids) for a in asked), self.vocabulary.start
+        longest, start = max(1, *(len(a.ids) for a in asked)), self.vocabulary.start
         targets = torch.tensor([[*a.ids, *[start] * (longest - len(a.ids))] for a in asked], device=self._device)
         inputs = torch.cat([targets.new_full((len(asked), 1), start), targets[:, :-1]], 1)
         places = torch.arange(longest, device=self._device)
@@ -158,7 +158,7 @@ class BackstoryLM(LM):
             self.reader.observe(wanted)
         return [Score(*pair) for pair in zip(total.tolist(), likeliest.tolist(), strict=True)]
 
-    def _check_greedy(self, prediction: Any, targets: Tensor, scored: Tensor, likeliest: Tensor) -> None:
+    def _check_greedy(self, prediction: Prediction, targets: Tensor, scored: Tensor, likeliest: Tensor) -> None:
         """Take the rows (B,) out of `likeliest` of which a scored target is not the likeliest token."""
         rows, times = scored.nonzero(as_tuple=True)
         size = max(1, CHUNK // len(self.vocabulary))
