@@ -114,7 +114,7 @@ def model_card(run: LoadedRun, folder: Path) -> str:
 
 def _figures(folder: Path) -> list[str]:
     """The tables of a run's result files, under a heading; nothing where there are none."""
-    if not any(folder.glob(pattern) for pattern in (RESULT, f"*/{RESULT}")):
+    if not [*folder.glob(RESULT), *folder.glob(f"*/{RESULT}")]:
         return []
     results = [read(folder)]
     found = [table for table in (tables.figures(results), tables.trainings(results)) if table.rows]

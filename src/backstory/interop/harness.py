@@ -153,7 +153,7 @@ class BackstoryLM(LM):
             with self.reader.precision.context(self._device):
                 log_prob = prediction.log_prob(wanted).double()
                 total += log_prob.masked_fill(~here, 0).sum(1).cpu()
-                if greedy:
+                if greedy and here.any():
                     self._check_greedy(prediction, wanted, here, likeliest)
             self.reader.observe(wanted)
         return [Score(*pair) for pair in zip(total.tolist(), likeliest.tolist(), strict=True)]

@@ -26,7 +26,8 @@ def fast_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     """The tokenizer of a prompt (`encode_prompt`): the last line or paragraph is not ended, and what is read before the first
     token comes first, unless `add_special_tokens` is false.
 
-    Decoding is `Vocabulary.decode`. What pads is never read, so it is a token that there is anyway.
+    Decoding is `Vocabulary.decode`, as it goes on after a word: with a space before the first, since that is how pipelines put
+    a prompt and what is new together. What pads is never read, so it is a token that there is anyway.
     """
     if isinstance(vocabulary.tokenizer, Pieces):
         return _pieces(vocabulary, vocabulary.tokenizer)
@@ -111,8 +112,8 @@ def _regex() -> Steps:
 
 
 def _spaced(end: str, *tidy: decoders.Decoder) -> decoders.Decoder:
-    """Tokens with a space between any two, ends of lines as white space, and what is done to the text then."""
-    apart = decoders.WordPiece(prefix="\x00", cleanup=False)  # no token begins so
+    """Tokens with a space before each, ends of lines as white space, and what is done to the text then."""
+    apart = decoders.Replace(Regex(r"\A"), " ")
     return decoders.Sequence([decoders.Replace(Regex(rf"\A{END}\z"), end), apart, decoders.Fuse(), *tidy])
 
 
