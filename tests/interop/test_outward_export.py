@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -24,6 +25,7 @@ from backstory.reading.generation import encode_prompt
 from backstory.text import encode_split
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "huggingface-out.md"
 TOKENIZERS = ["words", "regex", "characters", "bytes", "pieces"]
 
 
@@ -141,6 +143,20 @@ def test_the_card_has_the_figures_and_its_code_runs(
     bs.report([run], tmp_path / "report.html")
 
 
+def test_the_page_of_the_docs_does_what_it_says(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_run, "runs/demo")
+    page = DOCS.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^backstory (.*)$", page, re.MULTILINE)
+    assert main(shlex.split(command)) == 0
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "lm_eval" not in block)
+    capsys.readouterr()
+    exec(compile(code, "huggingface-out.md", "exec"), {})
+    assert capsys.readouterr().out.count("the") >= 2
+
+
 def test_a_run_without_results_has_a_card_without_figures(tiny_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
     (run / "result.json").unlink()
@@ -207,6 +223,8 @@ try:
     import backstory.interop.harness
 except UserError as error:
     print(error, file=sys.stderr)
+from backstory.interop.lm_eval import main
+assert main() == 2
 """
 
 
@@ -215,6 +233,7 @@ def test_without_the_extras_it_is_said_what_installs_them(tiny_run: Path) -> Non
     assert done.stderr.splitlines() == [
         "backstory: export needs the package transformers; pip install 'backstory[hf]'",
         "the evaluation harness needs the package lm_eval; pip install 'backstory[eval]'",
+        "backstory: the evaluation harness needs the package lm_eval; pip install 'backstory[eval]'",
     ]
 
 

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +157,35 @@ def test_samples_follow_the_seed_of_the_harness(run: Path) -> None:
         torch.manual_seed(seed)
         texts.append(model.generate_until(instances("generate_until", [("ann", settings)] * 2), disable_tqdm=True))
     assert texts[0] == texts[1] != texts[2] and texts[0][0] != texts[0][1]
+
+
+def test_the_command_of_the_harness_knows_the_model(tiny_run: Path, tmp_path: Path) -> None:
+    tasks(tmp_path / "tasks")
+    command = [
+        sys.executable,
+        "-m",
+        "backstory.interop.lm_eval",
+        "run",
+        "--model",
+        "backstory",
+        "--tasks",
+        "local_perplexity",
+    ]
+    command += ["--include_path", str(tmp_path / "tasks"), "--output_path", str(tmp_path / "out")]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+
+    def call(given: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, "--model_args", given], capture_output=True, text=True, env=environment)
+
+    done = call(f"run={tiny_run}")
+    assert done.returncode == 0, done.stderr
+    (written,) = (tmp_path / "out").rglob("results_*.json")
+    found = json.loads(written.read_text())["results"]["local_perplexity"]["bits_per_byte,none"]
+    assert f"{found:.4f}" in done.stdout
+    failed = call(f"run={tmp_path / 'nowhere'}")
+    assert failed.returncode == 2
+    assert failed.stderr.splitlines()[-1].startswith(f"backstory: there is no run folder {tmp_path / 'nowhere'}")
+    assert "Traceback" not in failed.stderr
 
 
 def test_mistakes_are_told(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

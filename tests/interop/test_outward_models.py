@@ -96,6 +96,17 @@ def test_padding_changes_nothing(model: BackstoryForCausalLM, left: bool) -> Non
     assert torch.allclose(blank, torch.full_like(blank, 1 / TYPES))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_have_log_probabilities_in_at_least_float32(dtype: torch.dtype) -> None:
+    model, ids = wrapped("span buffer").to(dtype), random_ids(2, 9)
+    mask = torch.ones(2, 9)
+    mask[0, :4] = 0
+    with torch.no_grad():
+        for out in (model(ids), model(ids, attention_mask=mask)):
+            assert out.logits.dtype == torch.promote_types(dtype, torch.float32)
+            assert torch.allclose(out.logits.exp().sum(-1), torch.ones((), dtype=out.logits.dtype), atol=1e-4)
+
+
 def test_a_row_of_nothing_but_padding_stays_at_the_start(model: BackstoryForCausalLM) -> None:
     ids, mask = random_ids(2, 4), torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]])
     with torch.no_grad():

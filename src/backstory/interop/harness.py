@@ -1,4 +1,4 @@
-"""Our runs in the lm-evaluation-harness, as its model `backstory`; `python -m backstory.interop.harness` is its command.
+"""Our runs in the lm-evaluation-harness, as its model `backstory`; `python -m backstory.interop.lm_eval` is its command.
 
 Every request is read from the start of a text, whatever was read before: a reader with a cache begins with an empty one.
 """
@@ -70,8 +70,10 @@ class BackstoryLM(LM):
         batch_size: int | str = ROWS,
         max_batch_size: int | None = None,
     ) -> None:
-        """`reader` and `precision` as `backstory evaluate` has them. Raises UserError."""
+        """`reader`, `precision` and `device` as `backstory evaluate` has them. Raises UserError."""
         super().__init__()
+        # The harness's own default; where it is not to be had, it takes what there is for other models too.
+        device = "auto" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self.run, self.reader, _ = open_reader(Path(run), reader, precision, device)
         able = self.reader.capabilities
         if able.adapts_weights or not able.independent_rows:
@@ -165,9 +167,3 @@ class BackstoryLM(LM):
         for r, t in zip(rows.split(size), times.split(size), strict=True):
             best = prediction.select(r, t).log_probs()[:, 0].argmax(1)
             likeliest[r[best != targets[r, t]].cpu()] = False
-
-
-if __name__ == "__main__":
-    from lm_eval.__main__ import cli_evaluate
-
-    cli_evaluate()

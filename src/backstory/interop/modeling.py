@@ -3,6 +3,7 @@
 Logits are log-probabilities: they sum to one already, so that their softmax is the model's own distribution.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -145,14 +146,14 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
         """The logits of the last columns and the state, where rows leave columns out."""
         rows, columns = tokens.shape
         types, first_kept = self.config.vocab_size, columns - kept
-        blank = torch.full((types,), 1 / types, device=tokens.device).log()
-        logits = blank.repeat(rows, kept, 1)
+        dtype = torch.promote_types(self.dtype, torch.float32)  # as of any log-probabilities
+        logits = torch.full((rows, kept, types), -math.log(types), dtype=dtype, device=tokens.device)
         for first, end, read in _stretches(mask):
             prediction, after = self.model(tokens[read, first:end], _rows_of(state, read))
             state = _with_rows(state, read, after)
             if (shown := min(end - first, end - first_kept)) > 0:
                 found = _last(prediction, len(read), end - first, shown)
-                logits[read, end - shown - first_kept : end - first_kept] = found.to(logits.dtype)
+                logits[read, end - shown - first_kept : end - first_kept] = found
         return logits, state
 
 
