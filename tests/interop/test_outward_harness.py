@@ -159,6 +159,7 @@ def test_samples_follow_the_seed_of_the_harness(run: Path) -> None:
     assert texts[0] == texts[1] != texts[2] and texts[0][0] != texts[0][1]
 
 
+@pytest.mark.full
 def test_the_command_of_the_harness_knows_the_model(tiny_run: Path, tmp_path: Path) -> None:
     tasks(tmp_path / "tasks")
     command = [

@@ -122,6 +122,7 @@ def test_line_ends_stay_in_what_is_shown_without_special_tokens() -> None:
         assert fast(name).decode(ids, skip_special_tokens=True).count("\n") == 2
 
 
+@pytest.mark.full
 def test_what_is_a_word_is_what_python_says_of_every_character() -> None:
     kinds = {"regex": fast("regex"), "words": fast("words")}
     assigned = [c for c in map(chr, range(1, sys.maxunicode + 1)) if unicodedata.category(c) not in ("Cs", "Cn")]
