@@ -22,6 +22,7 @@ VERBS = {
     "explain": "show what a model makes of a passage, word by word",
     "sweep": "search the settings of a recipe, and show what was found (run, show)",
     "reproduce": "run the systems of a paper and say which of its claims hold",
+    "export": "write a trained model as one of Hugging Face, with its tokenizer and a model card",
     "report": "make one page of the results in run folders",
     "reader": "prepare a run for readers that adapt (statistics, tune, train), or test that one is honest (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",

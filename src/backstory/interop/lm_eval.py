@@ -1,0 +1,25 @@
+"""`python -m backstory.interop.lm_eval ...`: the command `lm_eval`, which knows the model `backstory` then."""
+
+import sys
+
+from backstory.config import UserError
+from backstory.interop.extras import need
+
+
+def main() -> int:
+    """Run the harness with the command line; returns the exit code, 2 for what the user can put right."""
+    try:
+        need("lm_eval", "eval", "the evaluation harness")
+        from lm_eval.__main__ import cli_evaluate
+
+        import backstory.interop.harness  # noqa: F401
+
+        cli_evaluate()
+    except UserError as error:
+        print(f"backstory: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Models of every kind of part as models of Hugging Face, and runs of every tokenizer."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from subwords import byte_level
+
+from backstory.config import (
+    DualConfig,
+    EmbeddingConfig,
+    GateConfig,
+    LSTMConfig,
+    MixtureConfig,
+    ModelConfig,
+    MogrifierConfig,
+    RunConfig,
+    SecondSoftmaxConfig,
+    SoftmaxConfig,
+    SpanBufferConfig,
+    to_dict,
+)
+from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM
+from backstory.training import train
+
+TYPES = 13
+EMBEDDING = EmbeddingConfig(7)
+LSTM = LSTMConfig(layers=2, hidden=9)
+MOGRIFIER = MogrifierConfig(layers=2, hidden=9, rank=3)
+
+
+def buffer(**settings: Any) -> SpanBufferConfig:
+    chosen: dict[str, Any] = {"size": 6, "span": 2, "gate": GateConfig(temperature=1.0)}
+    return SpanBufferConfig(**chosen | settings)
+
+
+KINDS: dict[str, ModelConfig] = {
+    "lstm": ModelConfig(EMBEDDING, LSTM),
+    "lstm, untied": ModelConfig(EMBEDDING, LSTM, SoftmaxConfig(tied=False, bias=False)),
+    "lstm, mixture": ModelConfig(EMBEDDING, LSTM, MixtureConfig(experts=3)),
+    "mogrifier": ModelConfig(EMBEDDING, MOGRIFIER),
+    "dual mogrifier": ModelConfig(EMBEDDING, MOGRIFIER, dual=DualConfig()),
+    "span buffer": ModelConfig(EMBEDDING, LSTM, buffer=buffer()),
+    "span buffer on a grid": ModelConfig(EMBEDDING, LSTM, buffer=buffer(slots="grid")),
+    "pointer": ModelConfig(
+        EMBEDDING,
+        LSTM,
+        buffer=buffer(vectors="words", values="following", prediction="pointer", attention="bilinear", sentinel=True),
+    ),
+    "second softmax": ModelConfig(EMBEDDING, LSTM, buffer=SecondSoftmaxConfig()),
+}
+
+
+def wrapped(kind: str) -> BackstoryForCausalLM:
+    """A model of that kind, with weights as large as after training, in evaluation mode."""
+    torch.manual_seed(0)
+    model = BackstoryForCausalLM(BackstoryConfig(vocab_size=TYPES, parts=to_dict(KINDS[kind])))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5)
+    return model.eval()
+
+
+def random_ids(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(TYPES, (rows, columns), generator=torch.Generator().manual_seed(seed))
+
+
+def trained(config: RunConfig, folder: Path, tokenizer: str, buffer: SpanBufferConfig | None = None) -> Path:
+    """The folder of a finished run of these settings with a tokenizer, `pieces` for a small byte-level one."""
+    if tokenizer == "pieces":
+        path = folder / "tokenizer.json"
+        byte_level((Path(config.text.corpus) / "train.txt").read_text(), 280).save(str(path))
+        tokenizer = str(path)
+    model = config.model if buffer is None else replace(config.model, buffer=buffer)
+    config = replace(config, text=replace(config.text, tokenizer=tokenizer), model=model)
+    train(config, folder / "run", console=Console(file=io.StringIO()))
+    return folder / "run"

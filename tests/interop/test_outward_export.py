@@ -1,0 +1,243 @@
+"""`backstory export`: a folder that transformers loads, which reads and writes as the run does."""
+
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from outward import buffer, trained
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+import backstory as bs
+from backstory.cli.main import main
+from backstory.config import RunConfig
+from backstory.interop.export import causal_lm, export
+from backstory.models.loading import load_run, weights
+from backstory.reading.generation import encode_prompt
+from backstory.text import encode_split
+
+TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "huggingface-out.md"
+TOKENIZERS = ["words", "regex", "characters", "bytes", "pieces"]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def run(request: pytest.FixtureRequest, tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spans = buffer(size=24, span=4) if request.param in ("words", "bytes") else None
+    return trained(tiny_config, tmp_path_factory.mktemp(request.param), request.param, spans)
+
+
+@pytest.fixture(scope="module")
+def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(run, tmp_path_factory.mktemp("export") / "new" / "model")
+
+
+def test_the_folder_holds_the_run(run: Path, folder: Path) -> None:
+    loaded, model = load_run(run), AutoModelForCausalLM.from_pretrained(folder)
+    assert {p.name for p in folder.iterdir()} == {
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json",
+    }  # fmt: skip
+    assert len({stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()}) == 1
+    assert [p.name for p in folder.parent.iterdir()] == ["model"]
+    found, wanted = weights(model.model), weights(loaded.model)
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert model.config.vocab_size == len(loaded.vocabulary)
+    assert model.model.head.weight is model.model.embedding.weight
+
+
+def test_logits_are_those_of_the_run(run: Path, folder: Path) -> None:
+    loaded, model, tokenizer = load_run(run), *opened(folder)
+    text = TEXT + (
+        "\n\n" if loaded.vocabulary.tokenizer.name == "regex" else "\n"
+    )  # what ends the last line or paragraph
+    ids = encode_split(loaded.vocabulary, text).ids.tolist()
+    tokens = tokenizer(text, return_tensors="pt")
+    assert tokens["input_ids"][0].tolist() == [loaded.vocabulary.start, *ids]
+    with torch.no_grad():
+        logits = model(**tokens).logits
+        prediction, _ = loaded.model(tokens["input_ids"], loaded.model.start(1))
+    assert torch.allclose(logits, prediction.log_probs(), atol=1e-6)
+    figures = bs.evaluate(run, text=written(folder, text))["figures"]
+    loss = model(**tokens, labels=tokens["input_ids"]).loss
+    assert float(loss.detach()) == pytest.approx(figures["nats_per_token"], rel=1e-5)
+    assert math.isfinite(figures["perplexity"])
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder.parent.parent / "text.txt"
+    path.write_text(text)
+    return path
+
+
+def opened(folder: Path) -> tuple:
+    return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("prompt", ["", "ann saw the", TEXT, "zebra ann\n"])
+def test_generation_is_that_of_the_run(run: Path, folder: Path, prompt: str) -> None:
+    model, tokenizer = opened(folder)
+    tokens = tokenizer(prompt, return_tensors="pt")
+    found = model.generate(**tokens, max_new_tokens=40, do_sample=False)[0, tokens["input_ids"].shape[1] :]
+    text = "".join(bs.generate(run, prompt, tokens=40, temperature=0.0, echo=True))
+    vocabulary = load_run(run).vocabulary
+    assert vocabulary.decode([*encode_prompt(vocabulary, prompt), *found.tolist()]) == text
+    assert len(found) == 40 and vocabulary.unknown not in found.tolist()
+
+
+def test_a_batch_goes_on_as_its_rows_do(folder: Path) -> None:
+    model, tokenizer = opened(folder)
+    prompts = ["ann", TEXT, "", "bob took the oil"]
+    tokens = tokenizer(prompts, return_tensors="pt", padding=True)
+    found = model.generate(**tokens, max_new_tokens=20, do_sample=False)[:, tokens["input_ids"].shape[1] :]
+    for prompt, row in zip(prompts, found, strict=True):
+        alone = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=20, do_sample=False)
+        assert row.tolist() == alone[0, -20:].tolist()
+
+
+def test_a_pipeline_goes_on_with_texts(run: Path, folder: Path) -> None:
+    go_on = pipeline("text-generation", model=str(folder), device="cpu")
+    found = go_on(["ann saw the", "bob"], max_new_tokens=15, do_sample=False, batch_size=2)
+    for prompt, (answer,) in zip(["ann saw the", "bob"], found, strict=True):
+        wanted = prompt + "".join(bs.generate(run, prompt, tokens=15, temperature=0.0))
+        assert answer["generated_text"].rstrip("\ufffd") == wanted.rstrip("\ufffd")
+
+
+def test_what_is_drawn_from_leaves_the_unknown_out(run: Path, folder: Path) -> None:
+    model, unknown = AutoModelForCausalLM.from_pretrained(folder), load_run(run).vocabulary.unknown
+    ids = torch.tensor([[model.config.bos_token_id]] * 4)
+    drawn = model.generate(ids, do_sample=True, temperature=50.0, max_new_tokens=60)
+    assert drawn.shape == (4, 61) and unknown not in drawn[:, 1:].tolist()[0]
+
+
+# --- the card, the command line, mistakes ---
+
+
+def test_the_card_has_the_figures_and_its_code_runs(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    test = bs.evaluate(run)["figures"]
+    cached = bs.evaluate(run, reader="cache")["figures"]
+    assert main(["export", str(run)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{run / 'export'}; {run / 'export' / 'README.md'} says how it is loaded\n" and said.err == ""
+    card = (run / "export" / "README.md").read_text()
+    lines = [line for line in card.splitlines() if line.startswith("| tiny |")]
+    assert f"{test['perplexity']:.1f} per word" in lines[0] and " static " in lines[0]
+    assert f"{cached['perplexity']:.1f} per word" in lines[1] and " cache " in lines[1]
+    trained = json.loads((run / "result.json").read_text())["figures"]
+    assert f"{trained['valid_perplexity']:.1f} per word" in card and f"{trained['parameters']:,} parameters" in card
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert "the" in capsys.readouterr().out
+    # An export within a run is no result of it.
+    bs.report([run], tmp_path / "report.html")
+
+
+def test_the_page_of_the_docs_does_what_it_says(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_run, "runs/demo")
+    page = DOCS.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^backstory (.*)$", page, re.MULTILINE)
+    assert main(shlex.split(command)) == 0
+    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "lm_eval" not in block)
+    capsys.readouterr()
+    exec(compile(code, "huggingface-out.md", "exec"), {})
+    assert capsys.readouterr().out.count("the") >= 2
+
+
+def test_a_run_without_results_has_a_card_without_figures(tiny_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    (run / "result.json").unlink()
+    assert "Figures" not in (export(run) / "README.md").read_text()
+
+
+def test_a_model_is_had_without_a_folder(tiny_run: Path) -> None:
+    loaded = load_run(tiny_run)
+    model, before = causal_lm(loaded), weights(loaded.model)["embedding.weight"].clone()
+    assert not model.training
+    with torch.no_grad():
+        model.model.embedding.weight.zero_()
+    assert torch.equal(loaded.model.embedding.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "there is no run folder nowhere"),
+        (["other"], "other is no run folder"),
+        (["run", "--out", "other"], "other exists; choose another folder with --out, or remove it"),
+        (["run", "--out", "file"], "file exists"),
+        (["run", "--out", "file/below"], "cannot write to file"),
+        (["run", "--ouf", "x"], "did you mean '--out'"),
+        ([], "name the run's folder"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    arguments: list[str], says: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_run, "run")
+    Path("other").mkdir()
+    Path("file").write_text("mine")
+    assert main(["export", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and says in said.err
+    assert sorted(os.listdir()) == ["file", "other", "run"] and not os.listdir("other")
+
+
+def test_nothing_is_left_of_an_export_that_fails(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
+    with pytest.raises(OSError, match="No space left"):
+        export(tiny_run, tmp_path / "out")
+    assert not os.listdir(tmp_path)
+
+
+MISSING = """
+import sys
+sys.modules["transformers"] = sys.modules["lm_eval"] = None
+import backstory.interop
+from backstory.cli.main import main
+assert main(["export", sys.argv[1]]) == 2
+from backstory.config import UserError
+try:
+    import backstory.interop.harness
+except UserError as error:
+    print(error, file=sys.stderr)
+from backstory.interop.lm_eval import main
+assert main() == 2
+"""
+
+
+def test_without_the_extras_it_is_said_what_installs_them(tiny_run: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", MISSING, str(tiny_run)], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == [
+        "backstory: export needs the package transformers; pip install 'backstory[hf]'",
+        "the evaluation harness needs the package lm_eval; pip install 'backstory[eval]'",
+        "backstory: the evaluation harness needs the package lm_eval; pip install 'backstory[eval]'",
+    ]
+
+
+def test_transformers_are_not_loaded_before_they_are_needed() -> None:
+    code = "import backstory, backstory.api, backstory.cli.export, sys; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,199 @@
+"""Runs in the evaluation harness: real tasks from local files, with the figures of our own evaluation."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from outward import buffer, trained
+
+import backstory as bs
+from backstory.config import RunConfig, UserError
+from backstory.interop import extras
+from backstory.models.loading import load_run
+from backstory.reading import read
+from backstory.reading.generation import encode_prompt
+from backstory.reading.opening import open_reader
+
+lm_eval = pytest.importorskip("lm_eval", reason="needs the extra eval")
+
+from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.tasks import TaskManager  # noqa: E402
+
+from backstory.interop.harness import BackstoryLM  # noqa: E402
+
+TOKENIZERS = ["words", "regex", "characters", "bytes", "pieces"]
+DOCUMENTS = [
+    "ann saw the tea and bob took more jam\ncarl sold the ink and dora found more oil\n",
+    "dora took the jam and dora took more jam",
+    "bob found the oil and ann sold more tea\n" * 9,
+]
+QUESTIONS = [
+    {"question": "ann saw the tea and ann saw more", "choices": ["tea", "jam", "the ann"], "answer": 0},
+    {"question": "bob took the oil and carl", "choices": ["found more ink", "oil"], "answer": 0},
+    {"question": "dora", "choices": ["sold", "tea"], "answer": 1},
+]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def run(request: pytest.FixtureRequest, tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spans = buffer(size=24, span=4) if request.param == "characters" else None
+    return trained(tiny_config, tmp_path_factory.mktemp(request.param), request.param, spans)
+
+
+def instances(kind: Any, arguments: list[tuple]) -> list[Instance]:
+    return [Instance(kind, {}, given, i) for i, given in enumerate(arguments)]
+
+
+def alone(run: Path, reader: str, ids: list[int], first: int = 0) -> float:
+    """The nats of the tokens from `first` on, read by a fresh reader in one row."""
+    loaded, made, _ = open_reader(run, reader)
+    told: list[torch.Tensor] = []
+    read(
+        made,
+        np.array(ids),
+        loaded.vocabulary.start,
+        each=lambda block, prediction, log_prob: told.append(log_prob),
+    )
+    return -float(torch.cat(told, 1)[0, first:].double().sum())
+
+
+def tasks(folder: Path) -> TaskManager:
+    """Two tasks over local files: a choice, and the perplexity of documents."""
+    folder.mkdir()
+    for name, rows in (("documents", [{"text": d} for d in DOCUMENTS]), ("questions", QUESTIONS)):
+        (folder / f"{name}.json").write_text("\n".join(map(json.dumps, rows)))
+
+    def task(name: str, data: str, **settings: Any) -> None:
+        files = {"data_files": {"test": str(folder / f"{data}.json")}, "cache_dir": str(folder / "cache")}
+        whole = {"task": name, "dataset_path": "json", "dataset_kwargs": files, "test_split": "test", **settings}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({**whole, "metadata": {"version": 1.0}}))
+
+    task("local_choice", "questions", output_type="multiple_choice", doc_to_text="{{question}}", doc_to_choice="choices",
+         doc_to_target="answer", metric_list=[{"metric": "acc"}])  # fmt: skip
+    task("local_perplexity", "documents", output_type="loglikelihood_rolling", doc_to_text="", doc_to_target="{{text}}",
+         metric_list=[{"metric": name} for name in ("word_perplexity", "byte_perplexity", "bits_per_byte")])  # fmt: skip
+    return TaskManager(include_path=str(folder), include_defaults=False)
+
+
+@pytest.mark.parametrize("reader", ["static", "cache:theta=0.5,window=30"])
+def test_a_task_has_the_figures_of_our_own_evaluation(
+    run: Path, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    manager = tasks(tmp_path / "tasks")
+    found = lm_eval.simple_evaluate(
+        "backstory",
+        model_args={"run": str(run), "reader": reader, "device": "cpu"},
+        tasks=["local_choice", "local_perplexity"],
+        task_manager=manager,
+        batch_size=2,
+        bootstrap_iters=0,
+    )
+    nats = 0.0
+    for number, text in enumerate(DOCUMENTS):
+        path = tmp_path / f"{number}.txt"
+        path.write_text(text)
+        figures = bs.evaluate(run, text=path, reader=reader)["figures"]
+        nats += figures["nats_per_token"] * figures["tokens"]
+    perplexity, choice = (found["results"][name] for name in ("local_perplexity", "local_choice"))
+    size = sum(len(text.encode()) for text in DOCUMENTS)
+    assert perplexity["bits_per_byte,none"] == pytest.approx(nats / math.log(2) / size, rel=1e-6)
+    assert perplexity["byte_perplexity,none"] == pytest.approx(math.exp(nats / size), rel=1e-6)
+    vocabulary = load_run(run).vocabulary
+    right = 0
+    for question in QUESTIONS:
+        before = encode_prompt(vocabulary, question["question"])
+        texts = [encode_prompt(vocabulary, f"{question['question']} {choice}") for choice in question["choices"]]
+        scores = [alone(run, reader, ids, len(before)) for ids in texts]
+        right += scores.index(min(scores)) == question["answer"]
+    assert choice["acc,none"] == pytest.approx(right / len(QUESTIONS))
+
+
+@pytest.mark.parametrize("reader", ["static", "cache:theta=0.5,window=30"])
+def test_requests_are_read_alone_whatever_is_read_beside_them(run: Path, reader: str) -> None:
+    contexts = ["", "ann saw the", "ann saw the tea and bob took more jam\n", DOCUMENTS[0] * 5, "carl "]
+    pairs = [(context, continuation) for context in contexts for continuation in (" tea", " jam and bob", "\nann")]
+    vocabulary = load_run(run).vocabulary
+    results = []
+    for rows in (1, 4, "auto"):
+        model = BackstoryLM(run, reader, batch_size=rows)
+        results.append(model.loglikelihood(instances("loglikelihood", pairs), disable_tqdm=True))
+    for place, (context, continuation) in enumerate(pairs):
+        whole = encode_prompt(vocabulary, context + continuation)
+        known = context.rstrip() if vocabulary.tokenizer.unit == "piece" else context
+        wanted = -alone(run, reader, whole, len(encode_prompt(vocabulary, known)))
+        for found in results:
+            assert found[place][0] == pytest.approx(wanted, abs=1e-4)
+            assert found[place][1] == results[0][place][1]
+
+
+def test_what_is_gone_on_with_is_ours_and_greedy(run: Path) -> None:
+    model = BackstoryLM(run, batch_size=3)
+    contexts = ["ann saw the", "", "bob took"]
+    settings = {"until": ["more", "xyz"], "max_gen_toks": 12}
+    found = model.generate_until(instances("generate_until", [(c, settings) for c in contexts]), disable_tqdm=True)
+    for context, text in zip(contexts, found, strict=True):
+        assert text == "".join(bs.generate(run, context, tokens=12, temperature=0, stop=["more", "xyz"]))
+    free = model.generate_until(instances("generate_until", [(contexts[0], {"max_gen_toks": 4})]), disable_tqdm=True)[0]
+    scored = model.loglikelihood(
+        instances("loglikelihood", [(contexts[0], free), (contexts[0], " zzz")]), disable_tqdm=True
+    )
+    assert free and [greedy for _, greedy in scored] == [True, False]
+
+
+def test_samples_follow_the_seed_of_the_harness(run: Path) -> None:
+    model = BackstoryLM(run)
+    settings = {"do_sample": True, "temperature": 1.5, "top_k": 9, "max_gen_toks": 20, "until": "\n\n"}
+    texts = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        texts.append(model.generate_until(instances("generate_until", [("ann", settings)] * 2), disable_tqdm=True))
+    assert texts[0] == texts[1] != texts[2] and texts[0][0] != texts[0][1]
+
+
+@pytest.mark.full
+def test_the_command_of_the_harness_knows_the_model(tiny_run: Path, tmp_path: Path) -> None:
+    tasks(tmp_path / "tasks")
+    command = [
+        sys.executable,
+        "-m",
+        "backstory.interop.lm_eval",
+        "run",
+        "--model",
+        "backstory",
+        "--tasks",
+        "local_perplexity",
+    ]
+    command += ["--include_path", str(tmp_path / "tasks"), "--output_path", str(tmp_path / "out")]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+
+    def call(given: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, "--model_args", given], capture_output=True, text=True, env=environment)
+
+    done = call(f"run={tiny_run}")
+    assert done.returncode == 0, done.stderr
+    (written,) = (tmp_path / "out").rglob("results_*.json")
+    found = json.loads(written.read_text())["results"]["local_perplexity"]["bits_per_byte,none"]
+    assert f"{found:.4f}" in done.stdout
+    failed = call(f"run={tmp_path / 'nowhere'}")
+    assert failed.returncode == 2
+    assert failed.stderr.splitlines()[-1].startswith(f"backstory: there is no run folder {tmp_path / 'nowhere'}")
+    assert "Traceback" not in failed.stderr
+
+
+def test_mistakes_are_told(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="the reader dynamic learns from what it read before; use static or cache"):
+        BackstoryLM(tiny_run, "dynamic:rule=sgd")
+    with pytest.raises(UserError, match=r"there is no run folder .*nowhere"):
+        BackstoryLM(tmp_path / "nowhere")
+    monkeypatch.setattr(extras, "find_spec", lambda package: None)
+    with pytest.raises(UserError, match=r"needs the package lm_eval; pip install 'backstory\[eval\]'"):
+        extras.need("lm_eval", "eval", "the evaluation harness")
