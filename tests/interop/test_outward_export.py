@@ -25,7 +25,7 @@ from backstory.reading.generation import encode_prompt
 from backstory.text import encode_split
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
-DOCS = Path(__file__).parent.parent.parent / "docs" / "huggingface-out.md"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "export.md"
 TOKENIZERS = ["words", "regex", "characters", "bytes", "pieces"]
 
 
@@ -153,7 +153,7 @@ def test_the_page_of_the_docs_does_what_it_says(
     assert main(shlex.split(command)) == 0
     code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "lm_eval" not in block)
     capsys.readouterr()
-    exec(compile(code, "huggingface-out.md", "exec"), {})
+    exec(compile(code, "export.md", "exec"), {})
     assert capsys.readouterr().out.count("the") >= 2
 
 
