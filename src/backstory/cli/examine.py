@@ -8,12 +8,12 @@ from typing import Any, Literal
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import RunArguments
+from backstory.cli.run_arguments import CorpusArguments
 from backstory.config.schema import between
 
 
 @dataclass(frozen=True)
-class Arguments(RunArguments):
+class Arguments(CorpusArguments):
     """Score the same tokens under changed contexts and tell what the changes cost."""
 
     experiment: str = "truncate"
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str]) -> int:
             precision=given.precision,
             device=given.device,
             data_dir=given.data_dir,
+            corpus=given.corpus,
             memory=int(given.memory * 2**30),
             out=given.out,
             progress=progress,

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import tyro
 
+_RUN = "The run's folder, or hf:PATH_OR_NAME, a causal language model of Hugging Face."
+
 
 @dataclass(frozen=True)
 class ModelArguments:
     """A run and what it runs on."""
 
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help=_RUN)]
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -22,3 +24,11 @@ class RunArguments(ModelArguments):
 
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
+
+
+@dataclass(frozen=True)
+class CorpusArguments(RunArguments):
+    """A run, or a model that has no corpus of its own."""
+
+    corpus: str | None = None
+    """For hf:... alone: the corpus, by its name or the path of a file or folder."""

@@ -61,6 +61,15 @@ def check_length(tokens: int, maximum_context: int) -> None:
         )
 
 
+def check_model(name: str, maximum_length: int | None, maximum_context: int) -> None:
+    """Raise UserError where a model reads texts of at most so many tokens, and contexts are to be longer."""
+    if maximum_length is not None and maximum_context > maximum_length:
+        raise UserError(
+            f"{name} reads at most {maximum_length:,} tokens, so no context can have {maximum_context:,}; use "
+            f"--maximum-context {maximum_length}"
+        )
+
+
 def examine(experiment: str, on: Examination, progress: Progress | None = None) -> dict[str, Any]:
     """Run an experiment by name; `progress` is told (tokens read so far, tokens in all).
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from backstory.context.examine import Examination, check_experiment, check_length, examine
+from backstory.context.examine import Examination, check_experiment, check_length, check_model, examine
 from backstory.context.scorer import ReaderScorer
 from backstory.models import Prediction
 from backstory.models.allocator import keep_freed_memory
@@ -31,6 +31,7 @@ def examine_run(
     precision: str = "auto",
     device: str = "auto",
     data_dir: Path | None = None,
+    corpus: str | None = None,
     memory: int = 1 << 30,
     out: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -39,16 +40,23 @@ def examine_run(
 
     `reader` names one reader, or several that are stacked on each other (`parse_stack`); it reads the baseline, and every
     context with nothing read before it. The result is written to `out`, else to RUN/examine-EXPERIMENT-SPLIT, with any reader
-    but static added to the name. Baseline and conditions run in the same precision; `memory` is the budget of a batch of
+    but static added to the name; of a model from elsewhere, which reads the `corpus` of this name or path, only where there is
+    an `out`. Baseline and conditions run in the same precision; `memory` is the budget of a batch of
     contexts, in bytes. Raises UserError, also for a reader whose weights move.
     """
     check_experiment(experiment)
     keep_freed_memory()
-    path, name = Path(folder), stack_name(parse_stack(reader))
+    name = stack_name(parse_stack(reader))
     added = () if name == "static" else (name,)
-    destination = Path(out or path / file_name("examine", experiment, split, *added))
-    opened = open_run(folder, split, reader=reader, precision=precision, device=device, data_dir=data_dir)
-    check_place(destination, "examination")
+    how = {"reader": reader, "precision": precision, "device": device}
+    opened = open_run(folder, split, **how, data_dir=data_dir, corpus=corpus)
+    results = opened.run.results
+    if out is None and results is not None:
+        out = results / file_name("examine", experiment, split, *added)
+    destination = Path(out) if out else None
+    if destination is not None:
+        check_place(destination, "examination")
+    check_model(opened.run.name, opened.run.model.capabilities.maximum_length, maximum_context)
     origin, began = opened.provenance(), time.perf_counter()
     ids, scorer = opened.split.ids, ReaderScorer(opened.reader, memory)
     check_length(len(ids), maximum_context)  # before the baseline is read
@@ -69,4 +77,4 @@ def examine_run(
         **examine(experiment, on, progress),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
-    return write_result(destination, "examination", path.name, figures, origin)
+    return write_result(destination, "examination", opened.run.name, figures, origin)
