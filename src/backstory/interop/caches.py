@@ -75,7 +75,7 @@ class Layout:
         }
 
     def taken(self, cache: Any, rows: int, device: torch.device) -> dict[str, Tensor]:
-        """The state that a cache holds; rows come first."""
+        """The state that a cache holds; rows come first, and precision is never less than at the start."""
         values, state = dict(_leaves(cache)), {}
         for path, leaf in self.leaves.items():
             value = values[path]
@@ -83,7 +83,7 @@ class Layout:
                 shared = torch.as_tensor(value, dtype=leaf.dtype, device=device)
                 state[".".join(path)] = shared.expand(rows, *shared.shape)
             else:
-                state[".".join(path)] = value.movedim(leaf.rows, 0).to(leaf.dtype)
+                state[".".join(path)] = value.movedim(leaf.rows, 0).to(torch.promote_types(value.dtype, leaf.dtype))
         return state
 
     def made(self, state: dict[str, Tensor]) -> Any:

@@ -7,11 +7,13 @@ state, taken apart and copied.
 import copy
 import inspect
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from backstory.config import UserError
 from backstory.interop.caches import Layout
@@ -162,6 +164,7 @@ class HuggingFaceModel(LanguageModel):
     def settled(self, way: Way, layout: Layout | None = None, row_by_row: bool = False) -> None:
         """Read on in this way from now on, and declare what follows from it."""
         self.way, self.layout, self.row_by_row = way, layout, row_by_row
+        self.grows = layout is None or all(0 in leaf.shape for leaf in layout.leaves.values())
         said = longest(self.causal.config)
         recurrent = layout is not None and not layout.grows
         # What a model without a window calls its longest text is the most that it takes at once.
@@ -252,11 +255,22 @@ class HuggingFaceModel(LanguageModel):
     def body(self, tokens: Tensor, cache: Any = None, caching: bool = True) -> tuple[Tensor, Any]:
         """What the output layer would read (B, T, D) of tokens (B, T) after a cache, which is changed, and the cache then."""
         given = {self.cache_name: cache} if cache is not None and self.cache_name else {}
-        found = self.causal(input_ids=tokens, use_cache=caching and self.cache_name is not None, **given)
+        # A gradient needs what a model then writes over in its cache.
+        keeping = saved_tensors_hooks(_kept, _as_is) if torch.is_grad_enabled() and not self.grows else nullcontext()
+        with keeping:
+            found = self.causal(input_ids=tokens, use_cache=caching and self.cache_name is not None, **given)
         (output,) = self._output
         hidden, output.read = output.read, None
         assert hidden is not None
         return hidden, None if self.cache_name is None else getattr(found, self.cache_name, None)
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    return tensor if isinstance(tensor, nn.Parameter) else tensor.clone()
+
+
+def _as_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def longest(config: Any) -> int | None:
