@@ -5,9 +5,9 @@ from pathlib import Path
 
 from backstory.context import examine_run as examine
 from backstory.explanations import explain_run as explain
-from backstory.models import LanguageModel
-from backstory.models.loading import load_run
+from backstory.models import LanguageModel, choose_device
 from backstory.reading import evaluate, generate
+from backstory.reading.opening import load_model
 from backstory.reports import write
 from backstory.text import Vocabulary
 from backstory.training import train
@@ -16,8 +16,11 @@ __all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "trai
 
 
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
-    """The model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary. Raises UserError."""
-    loaded = load_run(Path(run))
+    """The model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary.
+
+    `hf:PATH_OR_NAME` is a causal language model of Hugging Face. Raises UserError.
+    """
+    loaded = load_model(run, choose_device("cpu"))
     return loaded.model, loaded.vocabulary
 
 

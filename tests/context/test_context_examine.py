@@ -176,7 +176,8 @@ def test_the_written_result_is_the_one_returned_and_a_report_takes_it(examined: 
 def test_a_result_has_the_documented_fields(examined: tuple[dict[str, Any], Path]) -> None:
     figures = examined[0]["figures"]
     plain = {"experiment", "split", "reader", "unit", "targets", "maximum_context", "seed"}
-    assert figures.keys() == plain | {"readers", "baseline", "conditions", "effective_context"}
+    folded = {"pieces_per_word", "window", "cut_contexts"}
+    assert figures.keys() == plain | folded | {"readers", "baseline", "conditions", "effective_context"}
     assert {key: figures[key] for key in plain} == {
         "experiment": "truncate", "split": "valid", "reader": "static", "unit": "word", "targets": 40,
         "maximum_context": 30, "seed": 0,

@@ -83,5 +83,9 @@ def describe(result: dict[str, Any]) -> str:
         lines.append(
             f"  {condition['context']:>8,}  {condition['perplexity']:>10.2f}  {condition['effect']:>+12.4f}  {interval}"
         )
+    if figures.get("pieces_per_word"):
+        lines.append(f"  contexts are in words, of {figures['pieces_per_word']:.2f} pieces on average")
+    if figures.get("window"):
+        lines.append(f"  the model reads at most {figures['window']:,} tokens: for all context a window of them slides")
     threshold = f"within {figures['effective_context']['threshold_percent']:g}% of perplexity"
     return "\n".join([*lines, f"  effective context: {effective_context(figures)}, {threshold}"])

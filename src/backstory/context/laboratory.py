@@ -1,6 +1,7 @@
 """Examine a trained run: the baseline by reading the split once, then an experiment on chosen targets."""
 
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from backstory.context.examine import Examination, check_experiment, check_length, check_model, examine
+from backstory.context.folding import WordScorer, fold
 from backstory.context.scorer import ReaderScorer
 from backstory.models import Prediction
 from backstory.models.allocator import keep_freed_memory
@@ -41,8 +43,9 @@ def examine_run(
     `reader` names one reader, or several that are stacked on each other (`parse_stack`); it reads the baseline, and every
     context with nothing read before it. The result is written to `out`, else to RUN/examine-EXPERIMENT-SPLIT, with any reader
     but static added to the name; of a model from elsewhere, which reads the `corpus` of this name or path, only where there is
-    an `out`. Baseline and conditions run in the same precision; `memory` is the budget of a batch of
-    contexts, in bytes. Raises UserError, also for a reader whose weights move.
+    an `out`. Targets and contexts are words where the tokens are pieces of them (`fold`). Baseline and conditions run in the
+    same precision; `memory` is the budget of a batch of contexts, in bytes. Raises UserError, also for a reader whose weights
+    move.
     """
     check_experiment(experiment)
     keep_freed_memory()
@@ -56,25 +59,37 @@ def examine_run(
     destination = Path(out) if out else None
     if destination is not None:
         check_place(destination, "examination")
-    check_model(opened.run.name, opened.run.model.capabilities.maximum_length, maximum_context)
     origin, began = opened.provenance(), time.perf_counter()
-    ids, scorer = opened.split.ids, ReaderScorer(opened.reader, memory)
+    limit = opened.run.model.capabilities.maximum_length
+    check_model(opened.run.name, limit, maximum_context)
+    scorer, words = ReaderScorer(opened.reader, memory), fold(opened.dataset.vocabulary, opened.split)
+    ids = opened.split.ids if words is None else words.ids
     check_length(len(ids), maximum_context)  # before the baseline is read
+    folding = None if words is None else WordScorer(scorer, words.pieces, limit)
     baseline: list[np.ndarray] = []
 
     def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
         baseline.append(-log_prob[block.scored].double().cpu().numpy())
 
-    read(opened.reader, ids, opened.dataset.vocabulary.start, each=keep)
-    on = Examination(ids, np.concatenate(baseline), scorer, targets, maximum_context, seed)
+    read(opened.reader, opened.split.ids, opened.dataset.vocabulary.start, each=keep)
+    nats = np.concatenate(baseline) if words is None else words.sums(np.concatenate(baseline))
+    on = Examination(ids, nats, folding or scorer, targets, maximum_context, seed)
     figures = {
         "experiment": experiment,
         "split": split,
         "reader": name,
         "readers": [layer.as_dict() for layer in opened.layers],
-        "unit": opened.dataset.vocabulary.tokenizer.unit,
+        "unit": opened.dataset.vocabulary.tokenizer.unit if words is None else "word",
         "seed": seed,
         **examine(experiment, on, progress),
+        "pieces_per_word": None if words is None else len(opened.split.ids) / len(ids),
+        "window": limit,
+        "cut_contexts": folding.cut if folding is not None else 0,
     }
+    if figures["cut_contexts"]:
+        warnings.warn(
+            f"{opened.run.name} reads at most {limit:,} tokens; {figures['cut_contexts']:,} contexts were longer, and cut",
+            stacklevel=2,
+        )
     origin["seconds"] = round(time.perf_counter() - began, 1)
     return write_result(destination, "examination", opened.run.name, figures, origin)
