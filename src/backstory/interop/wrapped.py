@@ -172,7 +172,7 @@ class HuggingFaceModel(LanguageModel):
         limit = None if recurrent else said
         if way == "whole":
             limit = min(said or WHOLE, WHOLE)
-        self.capabilities = Capabilities(exact_state=True, recurrent=recurrent, maximum_length=limit)
+        self.capabilities = Capabilities(recurrent=recurrent, maximum_length=limit, rereads=way == "whole")
 
     @property
     def vocabulary_size(self) -> int:
