@@ -9,9 +9,9 @@ import numpy as np
 from backstory.config import TextConfig, UserError
 from backstory.context import Examined, Scorer, examine_model, examine_run, examine_runs
 from backstory.explanations import explain_run as explain
-from backstory.models import LanguageModel
-from backstory.models.loading import load_run
+from backstory.models import LanguageModel, choose_device
 from backstory.reading import Reader, evaluate, generate
+from backstory.reading.opening import is_elsewhere, load_model
 from backstory.reports import write
 from backstory.text import Dataset, Vocabulary, prepare
 from backstory.training import train
@@ -20,8 +20,11 @@ __all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "trai
 
 
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
-    """The model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary. Raises UserError."""
-    loaded = load_run(Path(run))
+    """The model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary.
+
+    `hf:PATH_OR_NAME` is a causal language model of Hugging Face. Raises UserError.
+    """
+    loaded = load_model(run, choose_device("cpu"))
     return loaded.model, loaded.vocabulary
 
 
@@ -34,14 +37,17 @@ def examine(
     """Run an experiment of the context laboratory: what a model makes of its context (docs/context.md).
 
     `model` is a run's folder, several that differ in their seed, or a model, a reader or anything with `score` that is at hand.
-    `corpus` is None for a run's own (`split="valid"`) or a text file; of a model at hand a prepared corpus, its name, or token
-    ids (N,). `options` are those of `context.examine_run` and `context.examine_model`: `targets`, `maximum_context`, `context`,
-    `by`, `out`, ... The result has `.figures`, `.table()`, `.plot(path)` and `.save(folder)`. Raises UserError.
+    `corpus` is None for a run's own (`split="valid"`) or a text file; of a model of Hugging Face (`hf:...`) the name or path of
+    a corpus; of a model at hand a prepared corpus, its name, or token ids (N,). `options` are those of `context.examine_run` and
+    `context.examine_model`: `targets`, `maximum_context`, `context`, `by`, `out`, ... The result has `.figures`, `.table()`,
+    `.plot(path)` and `.save(folder)`. Raises UserError.
     """
     if isinstance(model, str | Path | list | tuple):
         if corpus is not None and not isinstance(corpus, str | Path):
             raise UserError("a run is examined on its own corpus, or on a text file; give the path of one, or None")
         text: dict[str, Any] = {} if corpus is None else {"text": Path(corpus)}
+        if corpus is not None and isinstance(model, str | Path) and is_elsewhere(model):
+            text = {"corpus": str(corpus)}
         if isinstance(model, str | Path):
             return examine_run(model, experiment, **text, **options)
         return examine_runs(model, experiment, **text, **options)

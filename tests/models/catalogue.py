@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import foreign
 import torch
 from torch import Tensor
 
@@ -129,6 +130,8 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "span buffer, grid": lambda: buffered(slots="grid", span=3),
     "span buffer, grid, bilinear": lambda: buffered(slots="grid", attention="bilinear", vectors="minus-before"),
     "span buffer, grid, present": lambda: buffered(slots="grid", size=20, span=4, ends="present"),
+    "Hugging Face, positions": lambda: foreign.wrapped("GPT2", TYPES),
+    "Hugging Face, rotary": lambda: foreign.wrapped("Llama", TYPES),
 }
 
 HEADS: dict[str, Callable[[torch.nn.Parameter], Head]] = {

@@ -88,8 +88,8 @@ def test_a_long_text_is_cut_at_line_ends_wherever_its_blocks_end(
     blocks = [TEXT[i : i + 7] for i in range(0, len(TEXT), 7)]
     assert [p for ps in chosen.stream(blocks) for p in ps] == whole
     assert chosen.join(whole) == TEXT
-    assert max(len(part) for part in pieces._parts([TEXT])) <= 100
-    assert all(part.endswith("\n") for part in pieces._parts([TEXT]))
+    assert max(len(part) for part in pieces.parts([TEXT])) <= 100
+    assert all(part.endswith("\n") for part in pieces.parts([TEXT]))
 
 
 def test_a_corpus_is_prepared_with_its_pieces(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Annotated, Any, BinaryIO, Literal
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import RunArguments
+from backstory.cli.run_arguments import CorpusArguments
 from backstory.config import UserError, plural
 from backstory.config.schema import between
 
 
 @dataclass(frozen=True)
-class Arguments(RunArguments):
+class Arguments(CorpusArguments):
     """Read a split, or a text of one's own, once with a trained model and score every token of it."""
 
     text: Annotated[
@@ -64,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
             precision=given.precision,
             device=given.device,
             data_dir=given.data_dir,
+            corpus=given.corpus,
             after=given.after,
             out=given.out,
             per_token=given.per_token,
@@ -89,10 +90,16 @@ def summary(result: dict[str, Any]) -> str:
     unit, audit = figures["unit"], figures["audit"]
     per_word = "" if unit == "word" or figures["words"] is None else f", {figures['perplexity_per_word']:.2f} per word"
     verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
+    slid = "" if figures.get("window") is None else f", {slides(figures['window'])}"
     return (
         f"{result['name']}, {result['provenance']['corpus']['name']}: perplexity {figures['perplexity']:.2f} per {unit}"
-        f"{per_word} over {_tokens(figures)}, {verdict}"
+        f"{per_word} over {_tokens(figures)}{slid}, {verdict}"
     )
+
+
+def slides(window: int) -> str:
+    """What a window means for the context of a token."""
+    return f"at most {window:,} tokens at once, so that later tokens have {window // 2:,} or more before them"
 
 
 def _tokens(figures: dict[str, Any]) -> str:
@@ -127,6 +134,7 @@ def describe(result: dict[str, Any]) -> str:
             f"  perplexity  {figures['perplexity']:.2f} per {figures['unit']}  ({', '.join(bits)})",
             f"  tokens      {_tokens(figures)}, all scored, in {rows}",
             f"  audit       {verdict(figures['audit'])}",
+            *([] if figures.get("window") is None else [f"  window      {slides(figures['window'])}"]),
             *gains(figures),
             *policy(figures),
             *recency.terminal(figures),

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from backstory.cli.parse import parse
+from backstory.cli.run_arguments import CORPUS, RUN
 from backstory.config import UserError
 from backstory.config.schema import between
 
@@ -20,9 +21,7 @@ class Arguments:
     same command.
     """
 
-    runs: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="The run's folder, or several.")
-    ]
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help=f"{RUN} Or several.")]
     experiment: str = "truncate"
     """What is done to the context: `backstory ls experiments`."""
     targets: int = between(2000, 2)
@@ -53,6 +52,7 @@ class Arguments:
     """auto, cpu or cuda."""
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    corpus: Annotated[str | None, tyro.conf.arg(help=CORPUS)] = None
     out: Path | None = None
     """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static); of several: of the set."""
     again: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -87,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
             "precision": given.precision,
             "device": given.device,
             "data_dir": given.data_dir,
+            "corpus": given.corpus,
             "memory": int(given.memory * 2**30),
             "out": given.out,
             "again": given.again,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import RunArguments
+from backstory.cli.run_arguments import CorpusArguments
 from backstory.cli.verbs import dispatch
 from backstory.config import UserError, plural
 from backstory.config.readers import GateSettings, MetaTraining
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AuditArguments(RunArguments):
+class AuditArguments(CorpusArguments):
     """Read a split and test at random places that scores are causal, whole distributions, and taken before learning."""
 
     split: str = "valid"
@@ -32,7 +32,7 @@ class AuditArguments(RunArguments):
 
 
 @dataclass(frozen=True)
-class StatisticsArguments(RunArguments):
+class StatisticsArguments(CorpusArguments):
     """Collect once what training gradients are like, weight by weight; adaptive readers scale their steps by it."""
 
     moving: str = "all"
@@ -50,7 +50,7 @@ class StatisticsArguments(RunArguments):
 
 
 @dataclass(frozen=True)
-class TuneArguments(RunArguments):
+class TuneArguments(CorpusArguments):
     """Search a reader's settings on a split and keep the best beside the model, where every later reading takes them."""
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -70,7 +70,7 @@ class TuneArguments(RunArguments):
 
 
 @dataclass(frozen=True)
-class TrainArguments(RunArguments):
+class TrainArguments(CorpusArguments):
     """Train the meta-learner that sets the gates of every weight while a text is read (the reader `learned`)."""
 
     name: str = "three-level"
@@ -98,7 +98,14 @@ def statistics(arguments: Sequence[str]) -> int:
     from backstory.reading.opening import open_run
     from backstory.reading.preparation import collect_statistics
 
-    opened = open_run(given.run, given.split, precision=given.precision, device=given.device, data_dir=given.data_dir)
+    opened = open_run(
+        given.run,
+        given.split,
+        precision=given.precision,
+        device=given.device,
+        data_dir=given.data_dir,
+        corpus=given.corpus,
+    )
     with progress_bar("collecting statistics") as progress:
         path, found = collect_statistics(opened, given.moving, given.tokens, given.batch_size, given.segment, progress)
     how = found.collected
@@ -114,7 +121,7 @@ def tune(arguments: Sequence[str]) -> int:
     from backstory.reading.preparation import tune_in_turn, tune_reader
 
     stack = parse_stack(given.reader or "dynamic")
-    how = {"precision": given.precision, "device": given.device, "data_dir": given.data_dir}
+    how = {"precision": given.precision, "device": given.device, "data_dir": given.data_dir, "corpus": given.corpus}
     with progress_bar(f"tuning {stack_name(stack)}", unit="settings") as progress:
         asked = (given.run, stack, given.split, given.tokens, given.grid, progress)
         if given.in_turn:
@@ -138,7 +145,14 @@ def train(arguments: Sequence[str]) -> int:
     stack = parse_stack(given.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
         raise UserError(f"the meta-learner goes around the reader dynamic alone, not {given.reader}")
-    opened = open_run(given.run, given.split, precision=given.precision, device=given.device, data_dir=given.data_dir)
+    opened = open_run(
+        given.run,
+        given.split,
+        precision=given.precision,
+        device=given.device,
+        data_dir=given.data_dir,
+        corpus=given.corpus,
+    )
     base = choose(stack, opened.run)[0].settings
     told: list[float] = []
 
@@ -182,7 +196,9 @@ def audit(arguments: Sequence[str]) -> int:
     from backstory.reading.opening import open_run
 
     reader = given.reader
-    opened = open_run(given.run, given.split, reader=reader, device=given.device, data_dir=given.data_dir)
+    opened = open_run(
+        given.run, given.split, reader=reader, device=given.device, data_dir=given.data_dir, corpus=given.corpus
+    )
     with progress_bar(f"auditing on {given.split}") as progress:
         _, report = read_audited(opened, given.rows, given.places, [Count(progress, len(opened.split.ids))])
     places = f"{report.places} {plural('place', report.places)}"

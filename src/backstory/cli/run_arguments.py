@@ -6,12 +6,16 @@ from typing import Annotated
 
 import tyro
 
+RUN = "The run's folder, or hf:PATH_OR_NAME, a causal language model of Hugging Face."
+
+CORPUS = "For hf:... alone: the corpus, by its name or the path of a file or folder."
+
 
 @dataclass(frozen=True)
 class ModelArguments:
     """A run and what it runs on."""
 
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help=RUN)]
     device: str = "auto"
     """auto, cpu or cuda."""
 
@@ -22,3 +26,10 @@ class RunArguments(ModelArguments):
 
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
+
+
+@dataclass(frozen=True)
+class CorpusArguments(RunArguments):
+    """A run, or a model that has no corpus of its own."""
+
+    corpus: Annotated[str | None, tyro.conf.arg(help=CORPUS)] = None

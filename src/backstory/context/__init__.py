@@ -4,6 +4,7 @@ from backstory.context.examination import Examination, Ranks
 from backstory.context.examine import examine, measure, regroup
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment
 from backstory.context.figures import figures
+from backstory.context.folding import Folded, WordScorer, fold
 from backstory.context.laboratory import examine_model, examine_run, run_subject
 from backstory.context.losses import Losses
 from backstory.context.perturbations import (
@@ -33,6 +34,7 @@ __all__ = [
     "Examination",
     "Examined",
     "Experiment",
+    "Folded",
     "Groups",
     "Interval",
     "Losses",
@@ -47,6 +49,7 @@ __all__ = [
     "Similar",
     "Subject",
     "Truncate",
+    "WordScorer",
     "combine",
     "drop_target",
     "effective_context",
@@ -55,6 +58,7 @@ __all__ = [
     "examine_run",
     "examine_runs",
     "figures",
+    "fold",
     "measure",
     "paired_interval",
     "paired_intervals",

@@ -100,6 +100,15 @@ def check_fits(experiment: str, on: Examination) -> None:
         raise UserError(f"{experiment} needs part-of-speech tags, and the text has none; choose a tagger with --tagger")
 
 
+def check_model(name: str, maximum_length: int | None, maximum_context: int) -> None:
+    """Raise UserError where a model reads texts of at most so many tokens, and contexts are to be longer."""
+    if maximum_length is not None and maximum_context > maximum_length:
+        raise UserError(
+            f"{name} reads at most {maximum_length:,} tokens, so no context can have {maximum_context:,}; use "
+            f"--maximum-context {maximum_length}"
+        )
+
+
 class _Work:
     """Scores conditions, piece by piece, and tells how far it is."""
 

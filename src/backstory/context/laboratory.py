@@ -1,6 +1,7 @@
 """Run experiments on trained runs and on models at hand, and write what was found."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,9 +12,10 @@ import torch
 
 from backstory.config import check_name
 from backstory.context.examination import Alone, Ranks, check_length
-from backstory.context.examine import chosen_splits, measure
+from backstory.context.examine import check_model, chosen_splits, measure
 from backstory.context.experiments import EXPERIMENTS, check_experiment
 from backstory.context.figures import figures as figures_of
+from backstory.context.folding import WordScorer
 from backstory.context.losses import Progress
 from backstory.context.result import Examined
 from backstory.context.scorer import ReaderScorer, Scorer
@@ -27,7 +29,7 @@ from backstory.reading.evaluation import file_name
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers, open_run, open_text
 from backstory.storage.provenance import check_place, provenance, write_result
-from backstory.text import Dataset, prepare
+from backstory.text import Dataset
 from backstory.text.tags import Tagger
 from backstory.text.tokenizers import UNKNOWN
 
@@ -59,6 +61,7 @@ def run_subject(
     kept = Progress(place, settings, again)
     losses = measure(experiment, subject.on, progress, by=options.by, kept=kept, ranks=ranks)
     by = chosen_splits(experiment, options.by, losses)
+    words, reach = subject.folded, options.maximum_context if kind.whole else options.context
     found = {
         "experiment": experiment,
         **subject.described,
@@ -69,10 +72,19 @@ def run_subject(
         "near": options.near,
         "tagger": subject.tagger,
         "unknown_tag_share": None if subject.on.tags is None else float((subject.on.tags == UNKNOWN).mean()),
+        "pieces_per_word": None if words is None else words.tokens / len(words.ids),
+        "window": subject.window,
+        "cut_contexts": 0 if words is None else words.longer(losses.positions, reach, subject.window),
         **figures_of([losses], by, options.seed),
     }
     origin = {**subject.provenance, "seconds": round(time.perf_counter() - began, 1), "taken_over": kept.taken}
     kept.finish(losses)
+    if place is not None and found["cut_contexts"]:
+        warnings.warn(
+            f"{subject.name} reads at most {subject.window:,} tokens; the contexts of {found['cut_contexts']:,} targets are "
+            "longer, and cut",
+            stacklevel=2,
+        )
     return Examined(write_result(place, "examination", subject.name, found, origin), (losses,))
 
 
@@ -100,6 +112,7 @@ def examine_run(
     precision: str = "auto",
     device: str = "auto",
     data_dir: Path | None = None,
+    corpus: str | None = None,
     memory: int = 1 << 30,
     out: Path | str | None = None,
     again: bool = False,
@@ -110,9 +123,11 @@ def examine_run(
 
     `reader` names one reader, or several that are stacked on each other (`parse_stack`); it reads the baseline, and every
     context with nothing read before it. `text` is a text of one's own, instead of a split. The result is written to `out`, else
-    to RUN/examine-EXPERIMENT-SPLIT, with any reader but static added to the name, and contexts within documents. Baseline and
-    conditions run in the same precision; `memory` is the budget of a batch of contexts, in bytes. Conditions that a stopped
-    examination finished there are taken over, unless `again`. Raises UserError, also for a reader whose weights move.
+    to RUN/examine-EXPERIMENT-SPLIT, with any reader but static added to the name, and contexts within documents; of a model
+    from elsewhere (`hf:...`), which reads the `corpus` of this name or path, only where there is an `out`. Targets and contexts
+    are words where the tokens are pieces of them (`fold`). Baseline and conditions run in the same precision; `memory` is the
+    budget of a batch of contexts, in bytes. Conditions that a stopped examination finished there are taken over, unless
+    `again`. Raises UserError, also for a reader whose weights move.
     """
     check_experiment(experiment)
     check_splits(by or ())
@@ -122,14 +137,19 @@ def examine_run(
     )
     if experiment == "cache":
         reader = _with_cache(reader)
-    path, name = Path(folder), stack_name(parse_stack(reader))
+    name = stack_name(parse_stack(reader))
     added = [*([] if name == "static" else [name]), *(["documents"] if within_documents else [])]
     how: dict[str, Any] = {"reader": reader, "precision": precision, "device": device}
-    opened = open_run(folder, split, data_dir=data_dir, **how) if text is None else open_text(folder, text, **how)
-    destination = Path(out or path / file_name("examine", experiment, opened.split.name, *added))
-    if (ranks or Alone()).rank == 0:
+    if text is None:
+        opened = open_run(folder, split, data_dir=data_dir, corpus=corpus, **how)
+    else:
+        opened = open_text(folder, text, **how)
+    if out is None and opened.run.results is not None:
+        out = opened.run.results / file_name("examine", experiment, opened.split.name, *added)
+    destination = None if out is None else Path(out)
+    if destination is not None and (ranks or Alone()).rank == 0:
         check_place(destination, "examination")
-    subject = subject_of(opened, (path.name, name), experiment, options, memory, data_dir)
+    subject = subject_of(opened, name, experiment, options, memory, data_dir, corpus)
     return run_subject(subject, experiment, options, destination, progress=progress, ranks=ranks, again=again)
 
 
@@ -140,23 +160,33 @@ def _with_cache(reader: Readers) -> Readers:
 
 
 def subject_of(
-    opened: Opened, names: tuple[str, str], experiment: str, options: Options, memory: int, data_dir: Path | None = None
+    opened: Opened,
+    reader: str,
+    experiment: str,
+    options: Options,
+    memory: int,
+    data_dir: Path | None = None,
+    corpus: str | None = None,
 ) -> Subject:
-    """A run that is open for reading as what is examined. `names` are its own and that of the readers asked for.
+    """A run that is open for reading as what is examined. `reader` is the name of the readers asked for.
 
     Raises UserError where the experiment cannot be made on it.
     """
-    dataset, split = opened.dataset, opened.split
-    training = None
+    dataset, split, run = opened.dataset, opened.split, opened.run
+    limit = run.model.capabilities.maximum_length
+    check_model(run.name, limit, options.maximum_context)
+    scorer: Scorer = ReaderScorer(opened.reader, memory)
+    text, training = Text.of(dataset, split.name, experiment, options, data_dir), None
     if experiment == "replace":  # which a text of one's own does not come with
-        known = dataset if "train" in dataset.splits else prepare(*opened.run.text_source(data_dir))
-        training = known.splits["train"].ids
-    text = Text.of(dataset, split.name, experiment, options, data_dir)
-    on = examination(text, opened.reader, ReaderScorer(opened.reader, memory), experiment, options, training)
+        source = dataset if "train" in dataset.splits else run.dataset(corpus, data_dir)
+        text, training = text.beside(source)
+    if text.folded is not None:
+        scorer = WordScorer(scorer, text.folded.pieces, limit)
+    on = examination(text, opened.reader, scorer, experiment, options, training)
     layers = [layer.as_dict() for layer in opened.layers]
-    described = {"split": split.name, "reader": names[1], "readers": layers, "unit": text.unit}
+    described = {"split": split.name, "reader": reader, "readers": layers, "unit": text.unit}
     made_of = {**described, **_made_of(opened.reader), "text": dataset.fingerprint}
-    return Subject(names[0], on, described, made_of, opened.provenance(), text.tagger)
+    return Subject(run.name, on, described, made_of, opened.provenance(), text.tagger, text.folded, limit)
 
 
 def _made_of(reader: Reader) -> dict[str, Any]:

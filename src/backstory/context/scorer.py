@@ -125,8 +125,9 @@ class ReaderScorer:
                     self.reader.observe(tokens[:, start + 1 : start + step + 1])
 
     def _step(self, length: int) -> int:
-        """Tokens of a piece; a reader whose scores depend on the cut reads a context in one."""
-        return STEPS if self.reader.capabilities.block_invariant else length
+        """Tokens of a piece; a reader whose scores depend on the cut, or who begins anew for each, reads a context in one."""
+        in_one = not self.reader.capabilities.block_invariant or self.reader.model.capabilities.rereads
+        return length if in_one else STEPS
 
 
 def _bytes(tree: Any, weights: set[int]) -> int:

@@ -11,7 +11,8 @@ from backstory.context.figures import figures as figures_of
 from backstory.context.laboratory import examine_run
 from backstory.context.losses import LOSSES, Losses
 from backstory.context.result import Examined
-from backstory.models.loading import load_run
+from backstory.models import choose_device
+from backstory.reading.opening import load_model
 from backstory.storage.provenance import RESULT, check_place, write_result
 
 
@@ -27,7 +28,7 @@ def examine_runs(
     if out is not None and (options.get("ranks") or Alone()).rank == 0:
         check_place(Path(out), "examination")
     for folder in folders:
-        load_run(Path(folder))  # before the first is examined, which takes long
+        load_model(folder, choose_device("cpu"))  # before the first is examined, which takes long
     progress, found = options.pop("progress", None), []
     for place, folder in enumerate(folders):
 

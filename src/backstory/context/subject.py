@@ -1,7 +1,7 @@
 """What is examined, and how: a text with what is known of its tokens, a reader that reads it whole, and the options."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from backstory.config import UserError
 from backstory.context.examination import Advance, Examination, check_length
 from backstory.context.examine import check_fits
 from backstory.context.experiments import EXPERIMENTS
+from backstory.context.folding import Folded, fold
 from backstory.context.scorer import Scorer
 from backstory.context.splits import SPLITS
 from backstory.models import Prediction
@@ -56,12 +57,21 @@ class Text:
     tags: np.ndarray | None = None
     tagger: str | None = None
     """Who gave the tags."""
+    folded: Folded | None = None
+    """The words, where the tokens are pieces of them: `ids`, `start` and `documents` are in words then."""
+    pieces: np.ndarray | None = None
+    """The token ids, then."""
 
     @staticmethod
     def of(dataset: Dataset, split: str, experiment: str, options: Options, data_dir: Path | None = None) -> "Text":
         """A split of a corpus, tagged if the experiment or a split of the targets needs it. Raises UserError."""
         words, part = dataset.vocabulary, dataset.splits[split]
         check_length(len(part.ids), options.maximum_context)  # before anything is read
+        if (folded := fold(words, part)) is not None:
+            check_length(len(folded.ids), options.maximum_context)
+            return Text(
+                folded.ids, folded.start, "word", documents=folded.documents, folded=folded, pieces=np.asarray(part.ids)
+            )
         tagged = EXPERIMENTS[experiment].tagged or any(SPLITS[by].tagged for by in options.by or ())
         return Text(
             part.ids,
@@ -73,6 +83,17 @@ class Text:
             tags_of(dataset, split, options.tagger, data_dir) if tagged else None,
             tagged_by(dataset, split, options.tagger, data_dir) if tagged else None,
         )
+
+    def beside(self, source: Dataset) -> tuple["Text", np.ndarray]:
+        """The same text, and the ids of a corpus's training text; in words where it is folded, whose ids go on in that one."""
+        train = source.splits["train"]
+        if self.folded is None:
+            return self, train.ids
+        known = {tuple(word.tolist()): number for number, word in enumerate(self.folded.pieces)}
+        words = fold(source.vocabulary, train, known)
+        if words is None:
+            raise UserError("the training text has words that its tokens do not hold; examine with another experiment")
+        return replace(self, folded=replace(self.folded, pieces=words.pieces)), words.ids
 
 
 @dataclass(frozen=True)
@@ -88,6 +109,10 @@ class Subject:
     provenance: dict[str, Any]
     tagger: str | None = None
     """Who gave the tags; None without."""
+    folded: Folded | None = None
+    """The words of a text of pieces."""
+    window: int | None = None
+    """The most tokens that the model reads; None: no limit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +124,8 @@ class WholeReading:
     start: int
     documents: np.ndarray | None = None
     """Where documents begin that are read each by itself; None to read on from one to the next."""
+    folded: Folded | None = None
+    """Of a text of pieces: the words, of which the nats are then, (W,) or (2, W); `documents` are in words."""
 
     def __call__(self, advance: Advance) -> np.ndarray:
         pieces: list[np.ndarray] = []
@@ -109,12 +136,23 @@ class WholeReading:
                 with self.reader.precision.context(log_prob.device):
                     rows.append(prediction.parts()["p"].log_prob(block.targets))
             pieces.append(-torch.stack([row[block.scored] for row in rows]).double().cpu().numpy())
-            advance(pieces[-1].shape[1])
+            advance(self._counted(pieces))
 
         begins = np.zeros(1, np.int64) if self.documents is None else self.documents
+        if self.folded is not None:
+            begins = self.folded.starts[begins]
         for begin, end in zip(begins, [*begins[1:], len(self.ids)], strict=True):
             read(self.reader, self.ids[begin:end], self.start, each=keep)
-        return np.concatenate(pieces, 1)
+        nats = np.concatenate(pieces, 1)
+        return nats if self.folded is None else self.folded.sums(nats)
+
+    def _counted(self, pieces: list[np.ndarray]) -> int:
+        """Tokens of the last of what was read, or the words that began in it."""
+        new = pieces[-1].shape[1]
+        if self.folded is None:
+            return new
+        done = sum(piece.shape[1] for piece in pieces)
+        return int(np.diff(np.searchsorted(self.folded.starts, [done - new, done]))[0])
 
 
 def examination(
@@ -129,7 +167,7 @@ def examination(
     documents = text.documents if options.within_documents else None
     on = Examination(
         text.ids,
-        WholeReading(reader, text.ids, text.start, documents) if reader is not None else None,
+        _whole(text, reader, documents) if reader is not None else None,
         scorer,
         options.targets,
         options.maximum_context,
@@ -146,6 +184,13 @@ def examination(
     )
     check_fits(experiment, on)
     return on
+
+
+def _whole(text: Text, reader: Reader, documents: np.ndarray | None) -> WholeReading:
+    if text.folded is None or text.pieces is None:
+        return WholeReading(reader, text.ids, text.start, documents)
+    start = int(text.folded.pieces[text.start][0])
+    return WholeReading(reader, text.pieces, start, documents, text.folded)
 
 
 def check_types(known: int, types: int, exact: bool) -> None:

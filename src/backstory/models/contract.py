@@ -19,6 +19,8 @@ class Capabilities:
     """The state has a fixed size, however long the text."""
     maximum_length: int | None = None
     """The most tokens of context the model can use; none: no limit."""
+    rereads: bool = False
+    """Every block costs reading what is before it again, so that few long ones are cheaper."""
 
 
 class LanguageModel(nn.Module, ABC):

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import RunConfig, TextConfig, UserError, from_dict
+from backstory.config import RunConfig, TextConfig, UserError, from_dict, to_dict
 from backstory.config.recipes import CONFIG
 from backstory.models.composed import ComposedModel, build_model
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms
+from backstory.text import Dataset, prepare
 from backstory.text.corpora import CORPORA
 from backstory.text.vocabulary import Vocabulary
 
@@ -72,6 +73,33 @@ class LoadedRun:
     """Name, fingerprint, types and provenance of the training corpus."""
     places: dict[str, str]
     """Where the corpus was found: `data_dir` if one was given, `corpus` if it is a path."""
+
+    @property
+    def name(self) -> str:
+        """What results call it."""
+        return self.folder.name
+
+    @property
+    def results(self) -> Path | None:
+        """The folder that results go to where nobody says; None for a model that has none."""
+        return self.folder
+
+    def settings(self) -> dict[str, Any]:
+        """What results record of how it was made."""
+        return to_dict(self.config)
+
+    def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
+        """The corpus that it was trained on. Raises UserError, also when that is not what it was, or another is asked for."""
+        if corpus is not None:
+            raise UserError(
+                f"{self.folder} is read with the corpus it was trained on; leave --corpus out, or give a text"
+            )
+        dataset = prepare(*self.text_source(data_dir))
+        if dataset.fingerprint != self.corpus["fingerprint"]:
+            raise UserError(
+                f"the corpus {dataset.corpus} is not the text that {self.folder} was trained on; give that text, or train again"
+            )
+        return dataset
 
     def text_source(self, data_dir: Path | None) -> tuple[TextConfig, Path | None]:
         """The text settings and data folder to prepare the training corpus with again, from whatever folder one works in."""

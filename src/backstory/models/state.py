@@ -72,13 +72,15 @@ def flatten(state: State) -> dict[str, Tensor]:
 def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
     """Rebuild a state shaped like `template` (from `start`) out of `flatten`'s dictionary.
 
-    Raises ValueError when names, shapes or types differ from the template's.
+    Raises ValueError when names, shapes or types differ from the template's; but what has size 0 there may have grown.
     """
     expected = flatten(template)
     if expected.keys() != tensors.keys():
         raise ValueError(f"state holds {sorted(tensors)}, the model expects {sorted(expected)}")
     for name, tensor in expected.items():
-        if tensors[name].shape != tensor.shape or tensors[name].dtype != tensor.dtype:
-            raise ValueError(f"state '{name}' is {tuple(tensors[name].shape)}, the model expects {tuple(tensor.shape)}")
+        found, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
+        fits = len(found) == len(wanted) and all(size in (n, 0) for n, size in zip(found, wanted, strict=True))
+        if not fits or tensors[name].dtype != tensor.dtype:
+            raise ValueError(f"state '{name}' is {found}, the model expects {wanted}")
     queue = iter(expected)
     return map_state(lambda t: tensors[next(queue)].to(t.device), template)

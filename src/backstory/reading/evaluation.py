@@ -38,6 +38,7 @@ def evaluate(
     precision: str = "float32",
     device: str = "auto",
     data_dir: Path | None = None,
+    corpus: str | None = None,
     after: str | None = None,
     places: int = 8,
     out: Path | str | None = None,
@@ -54,6 +55,7 @@ def evaluate(
     The result is written to `out`, else to RUN/evaluate-SPLIT, with whatever differs from a static float32 reading in one
     row added to the name, so that no reading takes another's place. `text`, a file by its path or one open for bytes, is
     read instead of a split; its result is written only where there is an `out`.
+    `corpus` names the corpus for a model that has none of its own (`hf:...`), of which nothing is written without an `out`.
     `rows` above one reads faster, from an empty state at the start of every row, and says so in the result; `places` is how
     many random places the audit looks at; `per_token` is a file for the figures of every token, which takes the place of
     another only with `overwrite`; `progress` is told (tokens read, tokens in all). Where a result is written, and no figures
@@ -65,22 +67,26 @@ def evaluate(
     if per_token is not None:
         check_per_token(per_token, rows, overwrite)
     how = {"reader": reader, "precision": precision, "device": device}
-    opened = open_run(folder, split, **how, data_dir=data_dir) if text is None else open_text(folder, text, **how)
+    opened = (
+        open_run(folder, split, **how, data_dir=data_dir, corpus=corpus)
+        if text is None
+        else open_text(folder, text, **how)
+    )
     name = stack_name(parse_stack(reader))
     if after is not None:
         check_after(after, opened.split.name, opened.dataset.splits)
-    if text is None:
+    if text is None and opened.run.results is not None:
         precision = opened.reader.precision.name
         usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
-        out = out or Path(folder, file_name("evaluate", split, *(k for k, v in usual.items() if k != v)))
+        out = out or Path(opened.run.results, file_name("evaluate", split, *(k for k, v in usual.items() if k != v)))
     if rows > len(opened.split.ids):
         raise UserError(f"the text has {len(opened.split.ids):,} tokens, fewer than {rows:,} rows; use fewer --rows")
     destination = Path(out) if out else None
     if destination is not None:
         check_place(destination, "evaluation")
     elif resume:
-        raise UserError("a text's reading is kept nowhere; say with --out where its result goes, now as then")
-    origin, vocabulary, training = opened.provenance(), opened.dataset.vocabulary, opened.run.config.training
+        raise UserError("this reading is kept nowhere; say with --out where its result goes, now as then")
+    origin, vocabulary = opened.provenance(), opened.dataset.vocabulary
     told = None if per_token is None else per_token_file(per_token, vocabulary, opened.split, opened.reader.precision)
     before = opened.split.ids[:0] if after is None else opened.dataset.splits[after].ids
     against = opened.layers[0].name != "static"
@@ -98,7 +104,11 @@ def evaluate(
             parts.read("after", opened.reader, before, vocabulary.start, rows=rows, each=count)
         inner, truth = InnerNats(opened), opened.dataset.truth(opened.split.name)
         parts.part("inner", inner)
-        policy = None if opened.run.model.gated is None else PolicyWatch(opened.reader.precision, training.reward)
+        policy = (
+            None
+            if opened.run.model.gated is None
+            else PolicyWatch(opened.reader.precision, opened.run.config.training.reward)
+        )
         if policy is not None:
             parts.part("policy", policy)
         memory = None if truth is None else MemoryCurve(truth, opened.reader.block)
@@ -127,6 +137,7 @@ def evaluate(
             "after": after,
             "unit": vocabulary.tokenizer.unit,
             "rows": reading.rows,
+            "window": window(opened, reading),
             **score(reading, opened.split, vocabulary),
             "policy": None if policy is None else policy.figures(),
             "memory": None if memory is None else memory.figures(),
@@ -134,7 +145,7 @@ def evaluate(
             "audit": audit.as_dict(),
         }
         origin["seconds"] = round(reading.seconds, 1)
-        return write_result(destination, "evaluation", Path(folder).name, figures, origin)
+        return write_result(destination, "evaluation", opened.run.name, figures, origin)
 
 
 def check_after(after: str, split: str, splits: Iterable[str]) -> None:
@@ -215,6 +226,12 @@ def read_audited(
     start = opened.dataset.vocabulary.start
     reading = parts.read("text", opened.reader, ids, start, rows=rows, observer=audit, each=each, fresh=fresh)
     return reading, audit.report
+
+
+def window(opened: Opened, reading: Reading) -> int | None:
+    """The longest text that the model can read, where this one was longer, so that a window slid over it; else None."""
+    limit = opened.run.model.capabilities.maximum_length
+    return None if limit is None or reading.tokens <= limit * reading.rows else limit
 
 
 def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, Any]:

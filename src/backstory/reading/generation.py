@@ -74,8 +74,10 @@ def generate(
         settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
         stack = parse_stack(reader or "static") if session is None else tuple(Layer(layer.name) for layer in layers)
         settings["reader"] = stack_name(stack)
-        check_place(Path(run) / SAMPLE, "sample")
-        new = _kept(new, Path(run), known, settings, origin_of(loaded, made, loaded.corpus))
+        if loaded.results is None:
+            raise UserError(f"{loaded.name} is no run folder, and a sample is kept in one; leave --save out")
+        check_place(loaded.results / SAMPLE, "sample")
+        new = _kept(new, loaded.results, known, settings, origin_of(loaded, made, loaded.corpus))
     return chain([known] if echo and known else [], new)
 
 

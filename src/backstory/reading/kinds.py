@@ -264,7 +264,7 @@ def settings_file(run: Path, name: str) -> Path:
 def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
     """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
     path = settings_file(run.folder, kinds_of(stack))
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     document = {"weights": weights_hash(run.model), "tuned_on": tuned_on}
     document |= {"settings": to_dict(settings), "search": search}
     write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")

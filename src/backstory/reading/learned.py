@@ -120,7 +120,7 @@ def learned_name(name: str) -> str:
 
 def save_learned(folder: Path, name: str, model: LanguageModel, learned: Learned) -> Path:
     """Write a meta-learner into a folder of readers' files. Raises OSError."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     document = {
         "weights": weights_hash(model),
         "base": to_dict(learned.base),

@@ -1,20 +1,26 @@
 """Open a trained run to read with: the model, its corpus or a text of one's own, and a reader, or several stacked."""
 
 import hashlib
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from backstory.config import UserError, check_name, to_dict
+import torch
+
+from backstory.config import check_name
 from backstory.models import choose_device, choose_precision, device_name
 from backstory.models.loading import LoadedRun, load_run
 from backstory.reading.kinds import Chosen, build, choose, parse_stack
 from backstory.reading.reader import Reader
 from backstory.storage.provenance import provenance
-from backstory.text import Dataset, Split, encode_bytes, prepare
+from backstory.text import Dataset, Split, encode_bytes
 from backstory.text.files import BLOCK, Source, raw_blocks
 
+ELSEWHERE = {"hf": "backstory.interop.inwards"}
+"""Where models come from that are no run folders, by what their names begin with: modules with a `load(name, device)`, which
+are imported when one is named."""
 Readers = str | Sequence[str]
 """One reader's name, or those of several that are stacked on each other."""
 
@@ -47,7 +53,20 @@ class Opened:
 def origin_of(run: LoadedRun, reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
     """What a result of a reader over a run, with a text that is described so, says of how it came about."""
     precision, device = reader.precision, next(run.model.parameters()).device
-    return provenance(to_dict(run.config), device_name(device), precision.name, precision.reason, corpus)
+    return provenance(run.settings(), device_name(device), precision.name, precision.reason, corpus)
+
+
+def load_model(name: Path | str, device: torch.device) -> LoadedRun:
+    """A run by its folder, or a model from elsewhere by a name such as `hf:gpt2`. Raises UserError."""
+    if is_elsewhere(name):
+        return importlib.import_module(ELSEWHERE[str(name).partition(":")[0]]).load(str(name), device)
+    return load_run(Path(name), device)
+
+
+def is_elsewhere(name: Path | str) -> bool:
+    """Whether a name is that of a model from elsewhere, which has no corpus of its own."""
+    source, colon, _ = str(name).partition(":")
+    return bool(colon) and source in ELSEWHERE and not Path(name).is_dir()
 
 
 def open_reader(
@@ -55,7 +74,7 @@ def open_reader(
 ) -> tuple[LoadedRun, Reader, tuple[Chosen, ...]]:
     """Load a run and make a reader over it, one or several on each other (see `parse_stack`). Raises UserError."""
     stack, place = parse_stack(reader), choose_device(device)
-    run = load_run(Path(folder), place)
+    run = load_model(folder, place)
     layers = choose(stack, run)
     return run, build(layers, run, choose_precision(precision, place)), layers
 
@@ -68,15 +87,15 @@ def open_run(
     precision: str = "float32",
     device: str = "auto",
     data_dir: Path | None = None,
+    corpus: str | None = None,
 ) -> Opened:
-    """Load a run and its corpus for reading. Raises UserError, also when the corpus is not the one it was trained on."""
+    """Load a run and its corpus for reading, a model from elsewhere with the `corpus` of this name or path.
+
+    Raises UserError, also when the corpus is not the one that a run was trained on.
+    """
     run, made, layers = open_reader(folder, reader, precision, device)
-    dataset = prepare(*run.text_source(data_dir))
+    dataset = run.dataset(corpus, data_dir)
     check_name(split, dataset.splits, "split")
-    if dataset.fingerprint != run.corpus["fingerprint"]:
-        raise UserError(
-            f"the corpus {dataset.corpus} is not the text that {folder} was trained on; give that text, or train again"
-        )
     return Opened(run, dataset, dataset.splits[split], made, layers)
 
 

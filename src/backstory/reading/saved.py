@@ -15,10 +15,10 @@ from torch import Tensor
 
 from backstory.config import UserError, from_dict
 from backstory.models import choose_device, choose_precision
-from backstory.models.loading import LoadedRun, load_run, weights_hash
+from backstory.models.loading import LoadedRun, weights_hash
 from backstory.reading.kinds import READERS, Chosen, build
 from backstory.reading.kinds import SAVED as READERS_FOLDER
-from backstory.reading.opening import Readers, open_reader
+from backstory.reading.opening import Readers, load_model, open_reader
 from backstory.reading.reader import Reader
 from backstory.storage.atomic import sha256, sweep_temporaries
 from backstory.storage.checkpoint import (
@@ -152,7 +152,7 @@ def open_saved(
         run, made, layers = open_reader(folder, reader, precision, device)
     else:
         place = choose_device(device)
-        run, layers = load_run(Path(folder), place), _layers(saved)
+        run, layers = load_model(folder, place), _layers(saved)
         made = build(layers, run, choose_precision(precision, place))
     check_same(saved, read_by(run, layers, made))
     saved.restore(made)

@@ -162,7 +162,7 @@ class _Rows:
 
 def save_statistics(folder: Path, statistics: Statistics) -> Path:
     """Write them into a folder of readers' files, in the place of those of the same weights. Raises OSError."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     tensors = {"mean_square": statistics.mean_square, "information": statistics.information}
     return write_checkpoint(
         folder, statistics_name(statistics.collected.moving), tensors, {NAME: asdict(statistics.collected)}

@@ -96,20 +96,28 @@ def unknown_tokens(vocabulary: Vocabulary, split: Split) -> int | None:
 
 
 def prepare(
-    config: TextConfig, data_dir: Path | None = None, told: Callable[[int, int], None] | None = None
+    config: TextConfig,
+    data_dir: Path | None = None,
+    told: Callable[[int, int], None] | None = None,
+    chosen: Tokenizer | None = None,
 ) -> Dataset:
     """The corpus of a config as ids, from the cache where it was prepared before.
 
-    `told` hears (bytes read, about how many to read in all) while there is something to prepare.
+    `told` hears (bytes read, about how many to read in all) while there is something to prepare. `chosen` is a tokenizer to
+    use whatever the config says.
 
     Raises UserError for an unknown corpus or tokenizer, missing or unreadable files, text that is empty, too short (two
     tokens to train on, one in the other splits), binary or not UTF-8, a vocabulary of more than 2,000,000 types, and settings
     that `recall` cannot have.
     """
     if config.corpus == corpora.RECALL:
+        if chosen is not None:
+            raise UserError(
+                f"the corpus {corpora.RECALL} is drawn as words, which no other tokenizer cuts; choose another"
+            )
         return _drawn(config, told)
     corpus = corpora.find(config.corpus, data_dir)
-    chosen = tokenizer(corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer)
+    chosen = chosen or tokenizer(corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer)
     fingerprint = _fingerprint(corpus, chosen, config)
     # What is stored with the ids but makes none of them (titles) has a place in the key, not in the fingerprint.
     titles = [s.title for split in SPLITS for s in corpus.sources[split]]

@@ -63,7 +63,7 @@ class Pieces:
 
     def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
         """The pieces of a text that comes in blocks cut anywhere: the same pieces as `split` of the whole."""
-        for part in _parts(blocks):
+        for part in parts(blocks):
             yield self.model.encode(part, add_special_tokens=False).tokens
 
     def join(self, tokens: list[str]) -> str:
@@ -95,7 +95,8 @@ def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [s for p in part.get("normalizers", part.get("pretokenizers", [])) for s in _steps(p)] or [part]
 
 
-def _parts(blocks: Iterable[str]) -> Iterator[str]:
+def parts(blocks: Iterable[str]) -> Iterator[str]:
+    """The parts that a text is encoded in, which comes in blocks cut anywhere."""
     rest = ""
     for block in blocks:
         rest += block

@@ -1,0 +1,226 @@
+"""Hugging Face causal language models read here: `hf:PATH_OR_NAME` wherever a run is named.
+
+The model's own code runs, as transformers has it; code that comes with the weights never does, and no pickle is opened.
+"""
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+
+from backstory.config import TextConfig, UserError
+from backstory.interop.checks import wrap
+from backstory.interop.fitting import FittingPieces
+from backstory.interop.wrapped import HuggingFaceModel
+from backstory.models import choose_device
+from backstory.models.loading import LoadedRun
+from backstory.text import Dataset, Vocabulary, prepare
+from backstory.text.cache import folder as cache_folder
+
+PREFIX = "hf:"
+INSTALL = "pip install 'backstory[hf]'"
+
+
+@dataclass(frozen=True)
+class HuggingFaceRun(LoadedRun):
+    """A Hugging Face model in the place of a run; `folder` holds what readers are given for it, in the cache."""
+
+    model: Any
+    """A `HuggingFaceModel`."""
+    config: Any
+    """None: it was not trained here."""
+    called: str
+    """`hf:` and the name of the folder, or the name on the hub."""
+    own_settings: dict[str, Any]
+    """The model's."""
+
+    @property
+    def name(self) -> str:
+        return self.called
+
+    @property
+    def results(self) -> None:
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        """The model's own settings, and how it is read."""
+        model: HuggingFaceModel = self.model
+        read = {"way": model.way, "maximum_length": model.capabilities.maximum_length}
+        return {"seed": None, "huggingface": self.name, "read": read, "model": self.own_settings}
+
+    def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
+        """A corpus by its name or path, in the model's own pieces. Raises UserError."""
+        if corpus is None:
+            raise UserError(f"{self.name} brings no corpus of its own; say which with --corpus NAME, or give a text")
+        prepared = prepare(TextConfig(corpus=corpus), data_dir, chosen=self.vocabulary.tokenizer)
+        vocabulary = replace(self.vocabulary, counts=prepared.vocabulary.counts)
+        return replace(prepared, vocabulary=vocabulary)
+
+
+def load(name: str, device: torch.device | None = None) -> HuggingFaceRun:
+    """The model and the tokenizer of `hf:PATH_OR_NAME`, in float32, ready to be read with.
+
+    A path is a folder that `save_pretrained` made; another name is fetched from the hub, unless it was before. Raises
+    UserError, also where a model is none that reads from left to right, or comes without safetensors or a tokenizer.
+    """
+    wanted = name.removeprefix(PREFIX)
+    place = Path(os.path.expanduser(wanted))
+    local = place.is_dir()
+    if not wanted or not (local or re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", wanted)):
+        raise UserError(
+            f"there is no folder {wanted!r}; give {PREFIX} with the folder of a model, or its name on the hub"
+        )
+    with quiet():
+        causal, tokenizer = _local(place, name) if local else _named(wanted, name)
+        shown = PREFIX + (place.resolve().name if local else wanted)
+        model = wrap(causal.to(device or choose_device("cpu")), shown)
+        pieces = _pieces(tokenizer, shown)
+    vocabulary = _vocabulary(pieces, tokenizer, causal.config)
+    if len(vocabulary) > model.vocabulary_size:
+        raise UserError(
+            f"the tokenizer of {shown} has {len(vocabulary):,} pieces, more than the {model.vocabulary_size:,} that the model "
+            "knows; give the tokenizer that belongs to it"
+        )
+    key = hashlib.sha256(str(place.resolve() if local else wanted).encode()).hexdigest()[:16]
+    filed = re.sub(r"[^\w.-]+", "-", shown.removeprefix(PREFIX))
+    folder = cache_folder() / "huggingface" / f"{filed}-{key}"
+    fingerprint = hashlib.sha256(pieces.json.encode()).hexdigest()
+    corpus = {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
+    settings = causal.config.to_diff_dict()
+    return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings)
+
+
+def _local(folder: Path, name: str) -> tuple[Any, Any]:
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"{folder} holds no Hugging Face model (no config.json); give a folder that save_pretrained made"
+        )
+    if not any(folder.glob("*.safetensors")):
+        pickled = any(folder.glob("*.bin"))
+        why = (
+            "weights as a pickle (.bin), which could run any code; save them again with save_pretrained, as safetensors"
+            if pickled
+            else "no weights (*.safetensors); give a folder that save_pretrained made"
+        )
+        raise UserError(f"{folder} holds {why}")
+    return _loaded(str(folder), name, True)
+
+
+def _named(wanted: str, name: str) -> tuple[Any, Any]:
+    """A model of the hub: from the files that were fetched before, else fetched now."""
+    import huggingface_hub
+
+    try:
+        huggingface_hub.hf_hub_download(wanted, "config.json", local_files_only=True)
+        return _loaded(wanted, name, True)
+    except (OSError, ValueError, _Missing):
+        pass
+    if huggingface_hub.constants.HF_HUB_OFFLINE or not _reachable(huggingface_hub.constants.ENDPOINT):
+        raise UserError(
+            f"{name} is not on this machine, and the hub cannot be reached to fetch it; give a folder, {PREFIX}PATH"
+        )
+    return _loaded(wanted, name, False)
+
+
+class _Missing(Exception):
+    """Files that are not on this machine."""
+
+
+def _loaded(source: str, name: str, here: bool) -> tuple[Any, Any]:
+    """The model and its tokenizer. Raises UserError, and `_Missing` where files of the hub are not `here`."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": here}
+    try:
+        loading: Any = AutoModelForCausalLM.from_pretrained
+        causal, report = loading(source, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **how)
+    except Exception as error:  # of many kinds, those of safetensors among them
+        if here and isinstance(error, OSError) and not Path(source).is_dir():
+            raise _Missing from None
+        raise UserError(_unusable(name, error)) from None
+    lost = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
+    if lost:
+        raise UserError(f"{name} has no weights for {lost[0]}, which would be random; give a model that is whole")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **how)
+    except Exception as error:
+        if here and isinstance(error, OSError) and not Path(source).is_dir():
+            raise _Missing from None
+        raise UserError(f"{name} has no tokenizer that can be loaded ({_first(error)}); save one beside it") from None
+    return causal, tokenizer
+
+
+def _unusable(name: str, error: Exception) -> str:
+    text = str(error)
+    if "Unrecognized configuration class" in text:
+        return f"{name} is no causal language model; choose one that AutoModelForCausalLM can load"
+    if "custom code" in text or "trust_remote_code" in text:
+        return (
+            f"{name} needs code that comes with its weights, which is never run; choose a model that transformers knows"
+        )
+    return (
+        f"{name} cannot be loaded ({_first(error)}); give a model that AutoModelForCausalLM can load from safetensors"
+    )
+
+
+def _first(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def _reachable(endpoint: str) -> bool:
+    parts = urlsplit(endpoint)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 443), timeout=5).close()
+    except OSError:
+        # Behind a proxy the hub is reached without being seen from here.
+        return bool(os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"))
+    return True
+
+
+def _pieces(tokenizer: Any, name: str) -> FittingPieces:
+    """The tokenizer by its tokenizer.json. Raises UserError for one that has none."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise UserError(
+            f"the tokenizer of {name} is written in Python, which tells no pieces apart; save it as a fast one"
+        )
+    if len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()):
+        raise UserError(f"{name} has no tokenizer; save one beside it with save_pretrained")
+    return FittingPieces(name, backend.to_str())
+
+
+def _vocabulary(pieces: FittingPieces, tokenizer: Any, config: Any) -> Vocabulary:
+    words, _, start = pieces.vocabulary()
+    decoder = config.get_text_config(decoder=True)
+    starts = (getattr(place, f"{kind}_token_id", None) for kind in ("bos", "eos") for place in (tokenizer, decoder))
+    start = next((int(i) for i in starts if isinstance(i, int) and 0 <= i < len(words)), start)
+    # None is unknown: `FittingPieces` refuses a text that has pieces which stand for something else.
+    return Vocabulary(words, np.zeros(len(words), np.int64), pieces, False, None, start)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what transformers says of itself on the way. Raises UserError where it is missing."""
+    try:
+        from transformers.utils import logging
+    except ImportError:
+        raise UserError(f"{PREFIX} needs the package transformers; {INSTALL}") from None
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

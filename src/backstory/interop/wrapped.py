@@ -1,0 +1,285 @@
+"""A Hugging Face causal language model as one of ours: its own code gives the vectors and the scores, nothing is computed anew.
+
+The output layer is taken out of the model, so that a score costs one line of logits and not a table of them; its cache is the
+state, taken apart and copied.
+"""
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from backstory.config import UserError
+from backstory.interop.caches import Layout
+from backstory.models import Activations, Capabilities, LanguageModel, Prediction, Softmax
+from backstory.models.linear_log_prob import CHUNK
+
+WHOLE = 1024
+"""The most context of a model that is read whole, where its settings say nothing: every block reads it again."""
+CACHES = ("past_key_values", "cache_params", "state", "mems")
+"""What models call their cache."""
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+"""What settings call the longest text."""
+
+Way = Literal["blocks", "steps", "whole"]
+"""How a model may be read on from its cache: any number of tokens, one at a time, or not at all."""
+
+
+class HuggingFaceState(NamedTuple):
+    """What was read, of B rows."""
+
+    cached: Tensor
+    """(B,) tokens that the cache holds; 0: what it holds counts for nothing."""
+    tokens: Tensor
+    """(B, n) tokens of the window; n is 0 where they are not needed."""
+    cache: dict[str, Tensor]
+    """The cache, taken apart (`Layout`)."""
+
+
+class OutputLayer(nn.Module):
+    """In the place of a model's output layer: it keeps what the layer would have read."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.read: Tensor | None = None
+        self.answer: Tensor | None = None
+        """What it answers with, if with anything."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The layer's own, since models ask for its type."""
+        return self.layer.weight  # type: ignore[return-value]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.answer is not None:
+            return self.answer
+        self.read = hidden
+        return hidden[..., :1]
+
+
+class _Given(nn.Module):
+    """In the place of a model's body: it answers with the vectors that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_hidden_state: Tensor | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> "_Given":
+        return self
+
+    def __getitem__(self, index: int) -> Tensor | None:
+        return self.last_hidden_state if index == 0 else None
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return None
+
+
+class Finish:
+    """What a model does to its logits after the output layer (a scale, a soft cap), by its own code without its body."""
+
+    def __init__(self, causal: nn.Module, output: OutputLayer) -> None:
+        """`causal`: a model whose output layer is `output`."""
+        body = getattr(causal, "base_model_prefix", "")
+        place, name = _place(causal, output)
+        self.shell, self.body, self.answering = copy.copy(causal), _Given(), OutputLayer(output.layer)
+        self.shell._modules = {**causal._modules, body: self.body}
+        if place is causal:
+            self.shell._modules[name] = self.answering
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Vectors (N, D) to finished logits (N, V)."""
+        self.body.last_hidden_state = hidden[None]
+        self.answering.answer = self.answering.layer(hidden[None])
+        try:
+            tokens = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
+            return self.shell(input_ids=tokens).logits[0]
+        finally:
+            self.body.last_hidden_state = self.answering.answer = None
+
+
+@dataclass(frozen=True)
+class Finished(Prediction):
+    """softmax(f(output layer(hidden))), f being what the model does to its logits."""
+
+    hidden: Tensor
+    """(B, T, D)"""
+    finish: Finish
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        rows = max(1, CHUNK // self.finish.answering.weight.shape[0])
+        pairs = zip(self.hidden.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
+        return torch.cat([self._table(h).gather(1, t[:, None])[:, 0] for h, t in pairs]).view(targets.shape)
+
+    def log_probs(self) -> Tensor:
+        return self._table(self.hidden.flatten(0, 1)).unflatten(0, self.hidden.shape[:2])
+
+    def select(self, rows: Tensor, times: Tensor) -> "Finished":
+        return replace(self, activations=self._selected(rows, times), hidden=self.hidden[rows, times].unsqueeze(1))
+
+    def _table(self, hidden: Tensor) -> Tensor:
+        logits = self.finish(hidden)
+        return torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+class HuggingFaceModel(LanguageModel):
+    """Reads with the model's own forward pass, from its cache where that gives what the whole text gives.
+
+    Where the settings say how long a text may be, a window slides: when it is full, the older half is forgotten and the rest
+    read again, so that a token has between half the window and all of it before it. The windows do not depend on how the text
+    is cut into blocks.
+    """
+
+    gated = span_buffer = dual = None
+
+    def __init__(self, causal: nn.Module) -> None:
+        """Takes the output layer out of the model, which is then no longer usable by itself. Raises UserError."""
+        super().__init__()
+        layer = causal.get_output_embeddings()  # type: ignore[operator]
+        if not isinstance(layer, nn.Linear):
+            raise UserError(f"{type(causal).__name__} has no output layer that is known; choose another model")
+        output = OutputLayer(layer)
+        place, name = _place(causal, layer)
+        setattr(place, name, output)
+        self.causal, self.head, self._output = causal, layer, [output]
+        self.embedding = causal.get_input_embeddings()  # type: ignore[operator]
+        self.finish: Finish | None = None
+        self.way: Way = "whole"
+        self.row_by_row = False
+        """Whether single tokens are read on a row at a time, since the model's own code cannot do with several rows."""
+        self.layout: Layout | None = None
+        named = set(inspect.signature(causal.forward).parameters)
+        self.cache_name = next((name for name in CACHES if name in named), None)
+        self.settled("whole")
+
+    def settled(self, way: Way, layout: Layout | None = None, row_by_row: bool = False) -> None:
+        """Read on in this way from now on, and declare what follows from it."""
+        self.way, self.layout, self.row_by_row = way, layout, row_by_row
+        self.grows = layout is None or all(0 in leaf.shape for leaf in layout.leaves.values())
+        said = longest(self.causal.config)
+        recurrent = layout is not None and not layout.grows
+        # What a model without a window calls its longest text is the most that it takes at once.
+        self.most = said if recurrent else None
+        limit = None if recurrent else said
+        if way == "whole":
+            limit = min(said or WHOLE, WHOLE)
+        self.capabilities = Capabilities(recurrent=recurrent, maximum_length=limit, rereads=way == "whole")
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._output[0].weight.shape[0]
+
+    def start(self, batch_size: int) -> HuggingFaceState:
+        device = self._output[0].weight.device
+        cached, tokens = (torch.zeros(batch_size, *s, dtype=torch.long, device=device) for s in ((), (0,)))
+        cache = {} if self.layout is None else self.layout.start(batch_size, device)
+        return HuggingFaceState(cached, tokens, cache)
+
+    def forward(self, tokens: Tensor, state: HuggingFaceState) -> tuple[Prediction, HuggingFaceState]:
+        limit, kept = self.capabilities.maximum_length, state.tokens.shape[1]
+        vectors, done = [], 0
+        while done < tokens.shape[1]:
+            if limit is not None and kept == limit:
+                state, kept = self._slid(state), limit // 2
+            piece = tokens[:, done : done + limit - kept if limit is not None else None]
+            hidden, state = self._read(piece, state)
+            vectors.append(hidden)
+            done, kept = done + piece.shape[1], state.tokens.shape[1]
+        return self.predicted(tokens, torch.cat(vectors, 1)), state
+
+    def predicted(self, tokens: Tensor, hidden: Tensor) -> Prediction:
+        """What the output layer makes of vectors (B, T, D)."""
+        activations = Activations(self.embedding(tokens), (hidden,), hidden, hidden, hidden)
+        if self.finish is not None:
+            return Finished(activations, hidden, self.finish)
+        return Softmax(activations, hidden, self.head.weight, self.head.bias)
+
+    def _slid(self, state: HuggingFaceState) -> HuggingFaceState:
+        """Only the later half of a full window, to be read again with what comes next."""
+        keep = state.tokens.shape[1] // 2
+        return state._replace(
+            cached=torch.zeros_like(state.cached), tokens=state.tokens[:, state.tokens.shape[1] - keep :]
+        )
+
+    def _read(self, new: Tensor, state: HuggingFaceState) -> tuple[Tensor, HuggingFaceState]:
+        """The vectors (B, T, D) of tokens (B, T) that fit into the window, and the state after them."""
+        window = torch.cat([state.tokens, new], 1)
+        rows, steps = new.shape
+        known = 0 if self.layout is None else int(state.cached[0])
+        cache = self.layout.made(state.cache) if self.layout is not None and known else None
+        inputs = new if known else window
+        vectors = []
+        for piece in self._pieces(inputs, bool(known)):
+            hidden, cache = self._step(piece, cache)
+            vectors.append(hidden)
+        hidden = torch.cat(vectors, 1)[:, inputs.shape[1] - steps :]
+        kept = window if self.capabilities.maximum_length is not None else window[:, :0]
+        if self.layout is None:
+            return hidden, state._replace(tokens=kept)
+        count = state.cached + steps if known else torch.full_like(state.cached, inputs.shape[1])
+        return hidden, HuggingFaceState(count, kept, self.layout.taken(cache, rows, new.device))
+
+    def _pieces(self, tokens: Tensor, begun: bool) -> Iterator[Tensor]:
+        """What is read at once."""
+        most = 1 if begun and self.way == "steps" else self.most or tokens.shape[1]
+        if self.way == "steps" and not begun:
+            yield tokens[:, :most]
+            tokens, most = tokens[:, most:], 1
+        yield from tokens.split(most, 1) if tokens.shape[1] else ()
+
+    def _step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        if self.row_by_row and cache is not None and tokens.shape == (len(tokens), 1) and len(tokens) > 1:
+            return self._each_row(tokens, cache)
+        return self.body(tokens, cache, self.layout is not None)
+
+    def _each_row(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        assert self.layout is not None
+        state = self.layout.taken(cache, len(tokens), tokens.device)
+        found = []
+        for row in range(len(tokens)):
+            one = {name: tensor[row : row + 1] for name, tensor in state.items()}
+            hidden, after = self.body(tokens[row : row + 1], self.layout.made(one))
+            found.append((hidden, self.layout.taken(after, 1, tokens.device)))
+        together = {name: torch.cat([after[name] for _, after in found]) for name in state}
+        return torch.cat([hidden for hidden, _ in found]), self.layout.made(together)
+
+    def body(self, tokens: Tensor, cache: Any = None, caching: bool = True) -> tuple[Tensor, Any]:
+        """What the output layer would read (B, T, D) of tokens (B, T) after a cache, which is changed, and the cache then."""
+        given = {self.cache_name: cache} if cache is not None and self.cache_name else {}
+        # A gradient needs what a model then writes over in its cache.
+        keeping = saved_tensors_hooks(_kept, _as_is) if torch.is_grad_enabled() and not self.grows else nullcontext()
+        with keeping:
+            found = self.causal(input_ids=tokens, use_cache=caching and self.cache_name is not None, **given)
+        (output,) = self._output
+        hidden, output.read = output.read, None
+        assert hidden is not None
+        return hidden, None if self.cache_name is None else getattr(found, self.cache_name, None)
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    return tensor if isinstance(tensor, nn.Parameter) else tensor.clone()
+
+
+def _as_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def longest(config: Any) -> int | None:
+    """The longest text that the settings of a model allow; None where they say nothing."""
+    decoder = config.get_text_config(decoder=True)
+    said = (getattr(decoder, name, None) for name in LONGEST)
+    return next((int(n) for n in said if isinstance(n, int) and n > 0), None)
+
+
+def _place(causal: nn.Module, layer: nn.Module) -> tuple[nn.Module, str]:
+    """The module that a layer is part of, and what it is called there."""
+    return next((m, name) for m in causal.modules() for name, child in m._modules.items() if child is layer)

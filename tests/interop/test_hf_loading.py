@@ -1,0 +1,275 @@
+"""`hf:PATH` wherever a run is named: what is read with it, what comes of it, and every way it can be wrong."""
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import foreign
+import numpy as np
+import pytest
+import torch
+
+import backstory as bs
+from backstory.cli.main import main
+from backstory.config import UserError
+from backstory.interop.inwards import load
+
+TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 60
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the extra hf")
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    foreign.saved(path, text=TEXT, n_positions=64)
+    return path
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "cats.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def broken(folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy that may be damaged."""
+    yield Path(shutil.copytree(folder, tmp_path / "broken"))
+
+
+@torch.no_grad()
+def plain_loop(folder: Path, text: str) -> float:
+    """Mean nats per token with transformers alone, half windows of 64 as they slide, the first token after the start."""
+    hf = pytest.importorskip("transformers")
+    model, tokenizer = hf.AutoModelForCausalLM.from_pretrained(folder), hf.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    inputs, total = [tokenizer.eos_token_id, *ids], 0.0
+    for place, target in enumerate(ids):
+        first = 0 if place < 64 else ((place - 64) // 32 + 1) * 32
+        logits = model(input_ids=torch.tensor([inputs[first : place + 1]])).logits[0, -1]
+        total -= torch.log_softmax(logits.double(), -1)[target].item()
+    return total / len(ids)
+
+
+def test_an_evaluation_has_the_score_of_a_plain_loop(folder: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text(TEXT[:700])
+    figures = bs.evaluate(f"hf:{folder}", text=short)["figures"]
+    assert figures["nats_per_token"] == pytest.approx(plain_loop(folder, TEXT[:700]), abs=1e-5)
+    assert figures["window"] == 64 and figures["audit"]["passed"]
+    total = figures["nats_per_token"] * figures["tokens"]
+    assert figures["unit"] == "piece"
+    assert figures["nats_per_word"] == pytest.approx(total / figures["words"])
+    assert figures["words"] == len(TEXT[:700].split()) + TEXT[:700].count("\n") + 1
+    assert figures["bits_per_byte"] == pytest.approx(total / math.log(2) / 700)
+
+
+def test_a_corpus_is_named_and_nothing_is_written_without_a_place(folder: Path, text: Path, tmp_path: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
+    result = bs.evaluate(f"hf:{folder}", "valid", corpus=str(text), out=tmp_path / "out")
+    assert result["name"] == "hf:tiny" and result["figures"]["split"] == "valid"
+    assert result == json.loads((tmp_path / "out" / "result.json").read_text())
+    config = result["provenance"]["config"]
+    assert config["model"]["model_type"] == "gpt2" and config["read"] == {"way": "blocks", "maximum_length": 64}
+    assert bs.evaluate(f"hf:{folder}", "valid", corpus=str(text))["figures"] == result["figures"]
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize("reader", ["cache", "dynamic:rule=sgd,rate=0.05", "dynamic:rule=nadam,rate=0.003+cache"])
+def test_readers_go_around_it(folder: Path, text: Path, reader: str) -> None:
+    figures = bs.evaluate(f"hf:{folder}", "valid", corpus=str(text), reader=reader)["figures"]
+    assert figures["audit"]["passed"], figures["audit"]["failures"]
+    gains = [gain["perplexity"] for gain in figures["gains"]]
+    assert len(gains) == reader.count("+") + 2 and gains == sorted(gains, reverse=True)
+
+
+def test_statistics_and_settings_are_kept_in_the_cache(
+    folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"hf:{folder}"
+    small = ["--batch-size", "4", "--segment", "5", "--tokens", "400"]
+    assert main(["reader", "statistics", name, "--corpus", str(text), *small]) == 0
+    figures = bs.evaluate(name, "valid", corpus=str(text), reader="dynamic:rate=0.01")["figures"]
+    assert figures["gains"][1]["perplexity"] < figures["gains"][0]["perplexity"]
+    assert main(["reader", "tune", name, "--corpus", str(text), "--reader", "cache", "--tokens", "100"]) == 0
+    assert load(name).folder.joinpath("readers", "cache.json").is_file()
+    assert not (folder / "readers").exists()
+
+
+def test_an_examination_folds_pieces_into_words(folder: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--corpus", str(text), "--maximum-context", "20", "--targets", "30", "--split", "train"]
+    assert main(["examine", f"hf:{folder}", *options, "--precision", "float32", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    figures = result["figures"]
+    assert figures["unit"] == "word" and figures["window"] == 64 and figures["pieces_per_word"] >= 1
+    assert [c["context"] for c in figures["conditions"]] == [5, 10, 20]
+    assert main(["examine", f"hf:{folder}", *options]) == 0
+    assert "contexts are in words" in capsys.readouterr().out
+
+
+def test_it_writes_and_reads_on(folder: Path, text: Path) -> None:
+    found = "".join(bs.generate(f"hf:{folder}", "the cat", tokens=5, temperature=0.0))
+    hf = pytest.importorskip("transformers")
+    model, tokenizer = hf.AutoModelForCausalLM.from_pretrained(folder), hf.AutoTokenizer.from_pretrained(folder)
+    ids = [tokenizer.eos_token_id, *tokenizer("the cat", add_special_tokens=False)["input_ids"]]
+    length = len(ids)
+    for _ in range(5):
+        ids.append(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax().item())
+    assert found == tokenizer.decode(ids[length:])
+
+
+def test_bfloat16_is_close(folder: Path, text: Path) -> None:
+    exact, rounded = (
+        bs.evaluate(f"hf:{folder}", "valid", corpus=str(text), precision=p)["figures"]["nats_per_token"]
+        for p in ("float32", "bfloat16")
+    )
+    assert exact != rounded and rounded == pytest.approx(exact, abs=0.05)
+
+
+def test_from_python_it_is_a_model_and_a_vocabulary(folder: Path) -> None:
+    model, vocabulary = bs.load(f"hf:{folder}")
+    assert model.vocabulary_size == len(vocabulary) and not model.training
+    assert np.array_equal(vocabulary.encode("the cat"), vocabulary.encode("the cat"))
+
+
+# --- mistakes ---
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert main([str(a) for a in arguments]) == 2
+    found = capsys.readouterr()
+    assert found.out == "" and found.err.count("\n") == 1 and found.err.startswith("backstory: "), found.err
+    return found.err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("hf:", "there is no folder ''"),
+        ("hf:/no/where", "there is no folder '/no/where'"),
+        ("hf:./no", "there is no folder './no'"),
+        ("hf:gpt2", "hf:gpt2 is not on this machine, and the hub cannot be reached"),
+        ("hf:nobody/nothing", "hf:nobody/nothing is not on this machine"),
+    ],
+)
+def test_names_that_lead_nowhere(name: str, told: str, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told in mistake(capsys, "evaluate", name, text)
+
+
+def without_config(path: Path) -> None:
+    (path / "config.json").unlink()
+
+
+def without_tokenizer(path: Path) -> None:
+    for file in path.glob("*token*"):
+        file.unlink()
+
+
+def without_weights(path: Path) -> None:
+    (path / "model.safetensors").unlink()
+
+
+def pickled(path: Path) -> None:
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+
+
+def damaged(path: Path) -> None:
+    (path / "model.safetensors").write_bytes(b"nothing of the kind")
+
+
+def incomplete(path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(path / "model.safetensors")
+    save_file({k: v for k, v in tensors.items() if ".h.1.mlp" not in k}, path / "model.safetensors", {"format": "pt"})
+
+
+def configured(**changes: Any) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        known = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(known | changes))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (without_config, "holds no Hugging Face model (no config.json)"),
+        (without_tokenizer, "has no tokenizer"),
+        (without_weights, "holds no weights (*.safetensors)"),
+        (pickled, "holds weights as a pickle (.bin), which could run any code"),
+        (damaged, "cannot be loaded"),
+        (incomplete, "has no weights for transformer.h.1.mlp"),
+        (configured(model_type="t5"), "is no causal language model"),
+        (
+            configured(model_type="weird", auto_map={"AutoConfig": "x.Z", "AutoModelForCausalLM": "x.Y"}),
+            "code that comes with its weights",
+        ),
+        (configured(model_type="weird"), "cannot be loaded"),
+    ],
+)
+def test_folders_that_cannot_be_read(
+    damage: Callable[[Path], None], told: str, broken: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(broken)
+    assert told in mistake(capsys, "evaluate", f"hf:{broken}", text)
+
+
+def test_an_encoder_is_refused(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    foreign.saved(tmp_path / "bert", "Bert", TEXT, intermediate_size=32)
+    assert "hf:bert is no causal language model: what it predicts" in mistake(
+        capsys, "evaluate", f"hf:{tmp_path / 'bert'}", text
+    )
+
+
+def test_a_tokenizer_that_loses_words_is_refused(
+    broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hf = pytest.importorskip("tokenizers")
+    model = hf.Tokenizer(hf.models.WordLevel({"[UNK]": 0, "the": 1, "cat": 2}, unk_token="[UNK]"))
+    model.pre_tokenizer = hf.pre_tokenizers.Whitespace()
+    model.save(str(broken / "tokenizer.json"))
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat")
+    assert "does not fit this text, as it reads 'sat' as '[UNK]'" in mistake(capsys, "evaluate", f"hf:{broken}", text)
+    text.write_text("the cat the")
+    assert main(["evaluate", f"hf:{broken}", str(text)]) == 0
+
+
+def test_what_does_not_go_together(
+    folder: Path, text: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"hf:{folder}"
+    assert "brings no corpus of its own; say which with --corpus" in mistake(capsys, "evaluate", name)
+    assert "read with the corpus it was trained on; leave --corpus out" in mistake(
+        capsys, "evaluate", tiny_run, "--corpus", "ptb"
+    )
+    assert "reads at most 64 tokens, so no context can have 1,000; use --maximum-context 64" in mistake(
+        capsys, "examine", name, "--corpus", text
+    )
+    assert "the corpus recall is drawn as words" in mistake(capsys, "evaluate", name, "--corpus", "recall")
+    assert "has no statistics of training gradients yet" in mistake(
+        capsys, "evaluate", name, text, "--reader", "dynamic:moving=low-rank:2"
+    )
+    assert "leave --save out" in mistake(capsys, "generate", name, "--save")
+    assert "control of a span buffer" in mistake(capsys, "evaluate", name, text, "--reader", "foreign", "--rows", "2")
+
+
+def test_without_transformers_it_says_what_to_install(
+    folder: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers.utils", None)
+    with pytest.raises(UserError, match=r"needs the package transformers; pip install 'backstory\[hf\]'"):
+        load(f"hf:{folder}")
