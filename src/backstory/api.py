@@ -38,8 +38,8 @@ def examine(
 
     `model` is a run's folder, several that differ in their seed, or a model, a reader or anything with `score` that is at hand.
     `corpus` is None for a run's own (`split="valid"`) or a text file; of a model of Hugging Face (`hf:...`) the name or path of
-    a corpus; of a model at hand a prepared corpus, its name, or token ids (N,). `options` are those of `context.examine_run` and
-    `context.examine_model`: `targets`, `maximum_context`, `context`, `by`, `out`, ... The result has `.figures`, `.table()`,
+    a corpus; of a model at hand a prepared corpus, its name, or token ids (N,). `options` are those of `examine_run` and
+    `examine_model`: `targets`, `maximum_context`, `context`, `by`, `out`, ... The result has `.figures`, `.table()`,
     `.plot(path)` and `.save(folder)`. Raises UserError.
     """
     if isinstance(model, str | Path | list | tuple):
