@@ -7,6 +7,7 @@ from backstory.context import examine_run as examine
 from backstory.explanations import explain_run as explain
 from backstory.models import LanguageModel
 from backstory.models.loading import load_run
+from backstory.papers.published.context import BESIDE
 from backstory.reading import evaluate, generate
 from backstory.reports import write
 from backstory.text import Vocabulary
@@ -26,4 +27,4 @@ def report(runs: Sequence[Path | str], out: Path | str, overwrite: bool = False)
 
     A page of ours that is there is replaced, another file only with `overwrite`. Raises UserError.
     """
-    write([Path(run) for run in runs], Path(out), overwrite)
+    write([Path(run) for run in runs], Path(out), overwrite, BESIDE)
