@@ -223,8 +223,22 @@ def passage_summary(result: Result) -> str:
     )
     return (
         f"{result.name} reads {these}{reader} at perplexity "
-        f"{formats.perplexity(f['perplexity'])} per {unit}{against}; {before} read first."
+        f"{formats.perplexity(f['perplexity'])} per {unit}{against}; {before} read first.{_case(f.get('found'))}"
     )
+
+
+def _case(found: object) -> str:
+    """What was found of a cache, where a passage leads up to a case of it."""
+    known = isinstance(found, dict) and all(isinstance(found.get(key), int | float) for key in ("share", "entropy"))
+    if not isinstance(found, dict) or not known:
+        return ""
+    share = (
+        f"{percent(100 * found['share'])} of the cache’s mass lies on it"
+        if found["share"]
+        else "the cache does not hold it"
+    )
+    entropy = f"the entropy of that mass over all places is {formats.decimal(found['entropy'], 2)} nats"
+    return f" The last one, ‘{found.get('word')}’, was looked for: {share}, and {entropy}."
 
 
 def _per_unit(run: RunResults) -> str:
