@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from backstory.context import examine_run as examine
+import numpy as np
+
+from backstory.config import TextConfig, UserError
+from backstory.context import Examined, Scorer, examine_model, examine_run, examine_runs
 from backstory.explanations import explain_run as explain
 from backstory.models import LanguageModel
 from backstory.models.loading import load_run
 from backstory.papers.published.context import BESIDE
-from backstory.reading import evaluate, generate
+from backstory.reading import Reader, evaluate, generate
 from backstory.reports import write
-from backstory.text import Vocabulary
+from backstory.text import Dataset, Vocabulary, prepare
 from backstory.training import train
 
 __all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "train"]
@@ -20,6 +24,32 @@ def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
     """The model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary. Raises UserError."""
     loaded = load_run(Path(run))
     return loaded.model, loaded.vocabulary
+
+
+def examine(
+    model: Path | str | list[Path | str] | tuple[Path | str, ...] | LanguageModel | Reader | Scorer,
+    corpus: Path | str | Dataset | np.ndarray | None = None,
+    experiment: str = "truncate",
+    **options: Any,
+) -> Examined:
+    """Run an experiment of the context laboratory: what a model makes of its context (docs/context.md).
+
+    `model` is a run's folder, several that differ in their seed, or a model, a reader or anything with `score` that is at hand.
+    `corpus` is None for a run's own (`split="valid"`) or a text file; of a model at hand a prepared corpus, its name, or token
+    ids (N,). `options` are those of `context.examine_run` and `context.examine_model`: `targets`, `maximum_context`, `context`,
+    `by`, `out`, ... The result has `.figures`, `.table()`, `.plot(path)` and `.save(folder)`. Raises UserError.
+    """
+    if isinstance(model, str | Path | list | tuple):
+        if corpus is not None and not isinstance(corpus, str | Path):
+            raise UserError("a run is examined on its own corpus, or on a text file; give the path of one, or None")
+        text: dict[str, Any] = {} if corpus is None else {"text": Path(corpus)}
+        if isinstance(model, str | Path):
+            return examine_run(model, experiment, **text, **options)
+        return examine_runs(model, experiment, **text, **options)
+    if corpus is None:
+        raise UserError("a model at hand has no corpus of its own; name one, or give token ids")
+    found = prepare(TextConfig(corpus=str(corpus))) if isinstance(corpus, str | Path) else corpus
+    return examine_model(model, found, experiment, **options)
 
 
 def report(runs: Sequence[Path | str], out: Path | str, overwrite: bool = False) -> None:

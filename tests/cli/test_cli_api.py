@@ -43,8 +43,8 @@ def test_a_run_from_python(run_copy: Path, desk: Path) -> None:
     assert evaluation == json.loads((run_copy / "evaluate-valid" / "result.json").read_text())
     assert evaluation["figures"]["audit"]["passed"]
 
-    examination = bs.examine("run", "truncate", targets=20, maximum_context=10, out="examined")
-    assert examination == json.loads(Path("examined/result.json").read_text())
+    examination = bs.examine("run", experiment="truncate", targets=20, maximum_context=10, out="examined")
+    assert examination.result == json.loads(Path("examined/result.json").read_text())
 
     explanation = bs.explain("run", layer="entropy")
     assert explanation == json.loads(next(run_copy.glob("explain-surprisal*/result.json")).read_text())
@@ -71,7 +71,7 @@ def test_mistakes_are_user_errors(desk: Path) -> None:
     for mistaken in (
         lambda: bs.load("nowhere"),
         lambda: bs.evaluate("nowhere"),
-        lambda: bs.examine("nowhere", "truncate"),
+        lambda: bs.examine("nowhere"),
     ):
         with pytest.raises(UserError, match="there is no run folder nowhere"):
             mistaken()

@@ -42,7 +42,7 @@ MISTAKES = [
     ("recipe copy demo", r"^name the file to write: `backstory recipe copy NAME FILE`$"),
     ("recipe check", r"`backstory recipe check RECIPE`$"),
     ("evaluate run good.txt more", r"'more' is one too many; the command is `backstory evaluate RUN \[TEXT\]`"),
-    ("examine run more", r"'more' is one too many; the command is `backstory examine RUN`"),
+    ("examine run more", r"there is no run folder more; train one"),
     ("train demo more", r"'more' is one too many; the command is `backstory train RECIPE`"),
     ("reproduce", r"^name a grid .*: `backstory reproduce GRID`$"),
     # Flags.

@@ -16,7 +16,7 @@ from copying import Copying
 
 from backstory.config import UserError
 from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine, examine_run
-from backstory.context.examine import CONTEXTS
+from backstory.context.experiments import CONTEXTS
 from backstory.models import Precision, Prediction
 from backstory.models.loading import load_run
 from backstory.reading import Block, StaticReader, evaluate, read
@@ -163,7 +163,8 @@ def test_every_experiment_says_what_it_is() -> None:
 def examined(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """An examination of the tiny run, as returned, and the folder it was written to."""
     out = tmp_path_factory.mktemp("examined") / "below" / "here"
-    return examine_run(tiny_run, "truncate", targets=40, maximum_context=30, precision="float32", out=out), out
+    found = examine_run(tiny_run, "truncate", targets=40, maximum_context=30, precision="float32", out=out)
+    return found.result, out
 
 
 def test_the_written_result_is_the_one_returned_and_a_report_takes_it(examined: tuple[dict[str, Any], Path]) -> None:
@@ -175,18 +176,27 @@ def test_the_written_result_is_the_one_returned_and_a_report_takes_it(examined: 
 
 def test_a_result_has_the_documented_fields(examined: tuple[dict[str, Any], Path]) -> None:
     figures = examined[0]["figures"]
-    plain = {"experiment", "split", "reader", "unit", "targets", "maximum_context", "seed"}
-    assert figures.keys() == plain | {"readers", "baseline", "conditions", "effective_context"}
-    assert {key: figures[key] for key in plain} == {
+    plain = {
         "experiment": "truncate", "split": "valid", "reader": "static", "unit": "word", "targets": 40,
-        "maximum_context": 30, "seed": 0,
+        "maximum_context": 30, "seed": 0, "context": None, "within_documents": False, "near": 50, "tagger": None,
+        "unknown_tag_share": None,
     }  # fmt: skip
+    assert figures.keys() == {*plain, "readers", "baseline", "conditions", "effective_context", "groups"}
+    assert {key: figures[key] for key in plain} == plain
     assert [layer["name"] for layer in figures["readers"]] == ["static"]
     assert figures["baseline"].keys() == {"context", "nats", "perplexity"}
     assert figures["effective_context"].keys() == {"context", "low", "high", "threshold_percent"}
     for condition in figures["conditions"]:
-        assert condition.keys() == {"context", "nats", "perplexity", "effect", "low", "high", "effect_percent"}
+        assert condition.keys() == {
+            "name", "method", "context", "targets", "nats", "perplexity", "effect", "low", "high", "effect_percent",
+        }  # fmt: skip
         assert condition["perplexity"] == pytest.approx(math.exp(condition["nats"]))
+    assert [(group["by"], group["group"]) for group in figures["groups"]] == [("frequency", "infrequent")]
+    (group,) = figures["groups"]
+    assert group.keys() == {"by", "group", "targets", "share", "baseline", "conditions", "effective_context"}
+    # The text is short: no word is frequent, so the one group is all there is.
+    assert (group["targets"], group["share"]) == (40, 1.0)
+    assert [group[key] for key in ("baseline", "conditions")] == [figures[key] for key in ("baseline", "conditions")]
 
 
 def test_the_baseline_is_every_token_before_the_target(examined: tuple[dict[str, Any], Path], tiny_run: Path) -> None:
@@ -201,7 +211,7 @@ def test_the_baseline_is_every_token_before_the_target(examined: tuple[dict[str,
 
 def test_an_examination_is_repeated_by_its_seed(examined: tuple[dict[str, Any], Path], tiny_run: Path) -> None:
     settings: dict[str, Any] = {"targets": 40, "maximum_context": 30, "precision": "float32", "out": examined[1]}
-    again, other = (examine_run(tiny_run, "truncate", seed=seed, **settings)["figures"] for seed in (0, 1))
+    again, other = (examine_run(tiny_run, "truncate", seed=seed, again=True, **settings).figures for seed in (0, 1))
     assert again == examined[0]["figures"] != other
 
 
@@ -212,7 +222,7 @@ def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Pa
     evaluation = evaluate(run, "valid", **cache)["figures"]
     text = evaluation["tokens"]
     # Every token that has ten before it is a target, so the baseline is the evaluation but for the first ten.
-    figures = examine_run(run, "truncate", targets=text, maximum_context=10, **cache)["figures"]
+    figures = examine_run(run, "truncate", targets=text, maximum_context=10, **cache).figures
     assert figures["reader"] == evaluation["reader"] and figures["readers"] == evaluation["readers"]
     opened = open_run(run, "valid", **cache)
     ids, first = np.asarray(opened.split.ids), opened.dataset.vocabulary.start
@@ -232,13 +242,13 @@ def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Pa
 def test_a_reader_that_learns_is_refused_before_the_split_is_read(
     tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backstory.context.laboratory.read", lambda *_, **__: pytest.fail("it read the split"))
+    monkeypatch.setattr("backstory.context.subject.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match="the reader dynamic learns as it reads"):
         examine_run(tiny_run, "truncate", reader="dynamic:rule=sgd", maximum_context=30)
 
 
 def test_a_split_too_short_is_refused_before_it_is_read(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backstory.context.laboratory.read", lambda *_, **__: pytest.fail("it read the split"))
+    monkeypatch.setattr("backstory.context.subject.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match=r"too few for contexts of 1,000; .*--maximum-context"):
         examine_run(tiny_run, "truncate")
 
@@ -246,7 +256,7 @@ def test_a_split_too_short_is_refused_before_it_is_read(tiny_run: Path, monkeypa
 def test_a_place_that_cannot_be_written_is_refused_before_the_split_is_read(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backstory.context.laboratory.read", lambda *_, **__: pytest.fail("it read the split"))
+    monkeypatch.setattr("backstory.context.subject.read", lambda *_, **__: pytest.fail("it read the split"))
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UserError, match=r"cannot write to .*file; choose another folder with --out"):

@@ -62,7 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     examined = []
     for name, folder, reader in systems:
         with progress_bar(f"examining {name}") as progress:
-            examined.append(examine_run(folder, "truncate", reader=reader, targets=TARGETS, progress=progress))
+            found = examine_run(folder, "truncate", reader=reader, targets=TARGETS, progress=progress)
+            examined.append(found.result)
     print(_contexts([name for name, _, _ in systems], examined))
     console.rule("[bold]5. write[/]: how the model goes on with a sentence", align="left")
     for text in generate(out, PROMPT, tokens=40, temperature=0.7, echo=True, save=True):

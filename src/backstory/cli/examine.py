@@ -1,86 +1,102 @@
-"""`backstory examine RUN --experiment NAME`: measure how a model uses its context."""
+"""`backstory examine RUN [RUN ...] --experiment NAME`: measure how a model uses its context."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import RunArguments
+from backstory.config import UserError
 from backstory.config.schema import between
 
 
 @dataclass(frozen=True)
-class Arguments(RunArguments):
-    """Score the same tokens under changed contexts and tell what the changes cost."""
+class Arguments:
+    """Score the same tokens under changed contexts and tell what the changes cost.
 
+    Several runs are taken as one set, for models that differ in their seed. A stopped examination goes on where it was with the
+    same command.
+    """
+
+    runs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="The run's folder, or several.")
+    ]
     experiment: str = "truncate"
     """What is done to the context: `backstory ls experiments`."""
     targets: int = between(2000, 2)
-    """Tokens that are scored under every condition, drawn at random."""
+    """Tokens that are scored under every condition, drawn at random; a number beyond all takes all."""
     split: str = "valid"
     """train, valid or test."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """How it is read: static (the default) or cache; no reader whose weights move."""
     maximum_context: int = between(1000, 1)
     """The longest context; only tokens with so many before them are targets."""
+    context: int = between(300, 2)
+    """The tokens that are changed, where their number is not what varies."""
+    near: int = between(50, 1)
+    """How far back a token counts as near."""
+    by: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Also split the targets by frequency, tag, content, class or position; may be given more than once."""
+    tagger: str = "auto"
+    """Who gives the part-of-speech tags: auto, gold or pattern."""
+    within_documents: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let contexts end where the target's document begins."""
     seed: int = between(0, 0)
-    """Seed of the draw of targets and of the bootstrap."""
+    """Seed of the draw of targets, of what is random in a change, and of the bootstrap."""
     memory: float = between(1.0, 0.0, above=True)
     """GiB that a batch of contexts may take."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products, of the baseline too."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
     out: Path | None = None
-    """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static)."""
+    """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static); of several: of the set."""
+    again: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Take nothing over from an examination that was made or stopped there."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
 
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "examine")
+    if not given.runs:
+        raise UserError("name the run's folder: `backstory examine RUN`")
 
     from backstory.cli.progress import progress_bar
-    from backstory.context import examine_run
+    from backstory.cli.ranks import first_here
+    from backstory.context import examine_run, examine_runs
     from backstory.reading.evaluation import as_json
+    from backstory.training.distributed import joined
 
-    with progress_bar(f"examining {given.experiment}") as progress:
-        result = examine_run(
-            given.run,
-            given.experiment,
-            split=given.split,
-            reader=given.reader,
-            targets=given.targets,
-            maximum_context=given.maximum_context,
-            seed=given.seed,
-            precision=given.precision,
-            device=given.device,
-            data_dir=given.data_dir,
-            memory=int(given.memory * 2**30),
-            out=given.out,
-            progress=progress,
-        )
-    print(as_json(result) if given.json else describe(result))
+    with joined() as ranks, progress_bar(f"examining {given.experiment}") as progress:
+        options: dict[str, Any] = {
+            "split": given.split,
+            "reader": given.reader,
+            "targets": given.targets,
+            "maximum_context": given.maximum_context,
+            "context": given.context,
+            "near": given.near,
+            "within_documents": given.within_documents,
+            "by": given.by or None,
+            "tagger": given.tagger,
+            "seed": given.seed,
+            "precision": given.precision,
+            "device": given.device,
+            "data_dir": given.data_dir,
+            "memory": int(given.memory * 2**30),
+            "out": given.out,
+            "again": given.again,
+            "ranks": ranks,
+            "progress": progress if ranks.first else None,
+        }
+        if len(given.runs) == 1:
+            found = examine_run(given.runs[0], given.experiment, **options)
+        else:
+            found = examine_runs(given.runs, given.experiment, **options)
+    if first_here():
+        print(as_json(found.result) if given.json else found.table())
     return 0
-
-
-def describe(result: dict[str, Any]) -> str:
-    """A result of `truncate` in lines for a person."""
-    from backstory.reports.words import effective_context
-
-    figures = result["figures"]
-    unit = figures["unit"]
-    reader = "" if figures["reader"] == "static" else f", {figures['reader']} reader"
-    lines = [
-        f"{result['name']}, {figures['split']} split{reader}, {figures['targets']:,} targets; "
-        f"with all context perplexity {figures['baseline']['perplexity']:.2f} per {unit}",
-        f"  {'context':>8}  {'perplexity':>10}  {'effect, nats':>12}  95% interval",
-    ]
-    for condition in figures["conditions"]:
-        interval = f"{condition['low']:+.4f} to {condition['high']:+.4f}"
-        lines.append(
-            f"  {condition['context']:>8,}  {condition['perplexity']:>10.2f}  {condition['effect']:>+12.4f}  {interval}"
-        )
-    threshold = f"within {figures['effective_context']['threshold_percent']:g}% of perplexity"
-    return "\n".join([*lines, f"  effective context: {effective_context(figures)}, {threshold}"])

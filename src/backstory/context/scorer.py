@@ -14,6 +14,8 @@ from backstory.reading import Reader
 
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""
+STEP = 50
+"""Lengths of contexts that are told apart when the memory of a batch is measured."""
 MOST_ROWS = 1024
 """A larger batch is no faster."""
 
@@ -56,6 +58,7 @@ class ReaderScorer:
             )
         self.reader, self.memory = reader, memory
         self.device = next(reader.model.parameters()).device
+        self._rows: dict[int, int] = {}
 
     def score(
         self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
@@ -73,7 +76,18 @@ class ReaderScorer:
         return scores
 
     def rows(self, longest: int) -> int:
-        """Contexts of at most so many tokens per batch: the budget over what one takes, measured by reading one."""
+        """Contexts of at most so many tokens per batch: the budget over what one takes, measured by reading one.
+
+        Longer ones are measured in steps of `STEP` tokens, so that each is once.
+        """
+        limit = self.reader.model.capabilities.maximum_length
+        longest = longest if longest <= STEP else -(-longest // STEP) * STEP
+        longest = longest if limit is None else min(longest, limit)
+        if longest not in self._rows:
+            self._rows[longest] = self._measured(longest)
+        return self._rows[longest]
+
+    def _measured(self, longest: int) -> int:
         model, largest = self.reader.model, 0
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
         for _, prediction in self._read(torch.zeros(1, longest, dtype=torch.long, device=self.device)):

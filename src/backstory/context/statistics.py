@@ -33,10 +33,15 @@ def _means(values: np.ndarray, random: np.random.Generator, resamples: int) -> I
         yield draws @ values / count
 
 
+def paired_intervals(differences: np.ndarray, seed: int = 0) -> list[Interval]:
+    """The mean of paired differences (N, C) of each of C conditions and its 95% percentile bootstrap interval."""
+    limits = np.quantile(resampled_means(differences, seed), [0.025, 0.975], axis=0)
+    return [Interval(*map(float, found)) for found in zip(differences.mean(0), *limits, strict=True)]
+
+
 def paired_interval(differences: np.ndarray, seed: int = 0) -> Interval:
-    """Mean of paired differences (N,) and its 95% percentile bootstrap interval."""
-    low, high = np.quantile(resampled_means(differences[:, None], seed)[:, 0], [0.025, 0.975])
-    return Interval(float(differences.mean()), float(low), float(high))
+    """The same of one condition (N,)."""
+    return paired_intervals(differences[:, None], seed)[0]
 
 
 def effective_context(

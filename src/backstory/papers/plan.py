@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
-from backstory.context.examine import check_experiment
+from backstory.context.experiments import check_experiment
 from backstory.papers.grid import Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from backstory.config import TextConfig, UserError, plural
-from backstory.context.examine import check_length
+from backstory.context.examination import check_length
 from backstory.models import choose_device
 from backstory.papers import outcome
 from backstory.papers.display import Display

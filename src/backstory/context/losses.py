@@ -1,0 +1,149 @@
+"""Losses of every target under every condition, as one compressed file from which any split or plot can be made later."""
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backstory.config import UserError
+from backstory.context.splits import Groups
+from backstory.storage.atomic import write_atomically
+
+LOSSES = "losses.npz"
+UNFINISHED = "unfinished.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """What one model paid for each of N targets under C conditions."""
+
+    positions: np.ndarray
+    """(N,) where each target stands in the split, ascending."""
+    targets: np.ndarray
+    """(N,) its token."""
+    baseline: np.ndarray
+    """(N,) nats under the baseline."""
+    baseline_context: int | None
+    """The tokens that the baseline read; None for all there are."""
+    nats: np.ndarray
+    """(C, N) nats under each condition."""
+    lengths: np.ndarray
+    """(C,) mean length of the contexts after the perturbation; nan for all there is."""
+    conditions: Sequence[Mapping[str, Any]]
+    """The parameters of each, its `name` among them."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the losses are of, as JSON values: losses of equal settings are equal."""
+    splits: Mapping[str, Groups] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write the file whole; the same losses give the same bytes. docs/results.md describes it."""
+        about = {
+            "settings": dict(self.settings),
+            "baseline_context": self.baseline_context,
+            "conditions": [dict(condition) for condition in self.conditions],
+        }
+        arrays: dict[str, np.ndarray] = {
+            "positions": self.positions.astype(np.int64),
+            "targets": self.targets.astype(np.int32),
+            "baseline": self.baseline,
+            "nats": self.nats,
+            "names": np.array([condition["name"] for condition in self.conditions], np.str_),
+            "lengths": self.lengths,
+            "about": np.array(json.dumps(about)),
+        }
+        for name, groups in self.splits.items():
+            arrays[f"by_{name}"] = groups.codes
+            arrays[f"by_{name}_groups"] = np.array(groups.names, np.str_)
+        content = io.BytesIO()
+        np.savez_compressed(content, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
+
+    @staticmethod
+    def load(path: Path) -> "Losses":
+        """What `save` wrote. Raises UserError for a file that is absent, damaged or something else."""
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                arrays = dict(found)
+            about = json.loads(str(arrays["about"]))
+            splits = {
+                name.removeprefix("by_").removesuffix("_groups"): Groups(
+                    arrays[name.removesuffix("_groups")], tuple(map(str, groups))
+                )
+                for name, groups in arrays.items()
+                if name.startswith("by_") and name.endswith("_groups")
+            }
+            losses = Losses(
+                arrays["positions"],
+                arrays["targets"],
+                arrays["baseline"],
+                about["baseline_context"],
+                arrays["nats"],
+                arrays["lengths"],
+                about["conditions"],
+                about["settings"],
+                splits,
+            )
+        except FileNotFoundError:
+            raise UserError(f"there is no {path}; make it with `backstory examine`") from None
+        except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+            raise UserError(f"{path} holds no losses of an examination, or is damaged; examine again") from error
+        many, shape = len(losses.positions), (len(losses.conditions), len(losses.positions))
+        if losses.nats.shape != shape or losses.baseline.shape != (many,) or losses.targets.shape != (many,):
+            raise UserError(f"{path} is damaged: its arrays do not fit each other; examine again")
+        return losses
+
+
+class Progress:
+    """The losses of an experiment as they come, kept on disk so that a stopped one goes on with its next condition."""
+
+    def __init__(self, folder: Path | None, settings: Mapping[str, Any], again: bool = False) -> None:
+        """`folder` is where the result goes; with None nothing is kept. Only losses of equal settings are taken over.
+
+        `again` takes nothing over.
+        """
+        self.folder, self.settings = folder, json.loads(json.dumps(settings))
+        self.found = None if folder is None or again else self._found(folder)
+        self.taken = 0
+        """Conditions that were taken over."""
+
+    def _found(self, folder: Path) -> Losses | None:
+        for name in (UNFINISHED, LOSSES):
+            try:
+                losses = Losses.load(folder / name)
+            except UserError:
+                continue
+            if losses.settings == self.settings:
+                return losses
+        return None
+
+    def baseline(self, positions: np.ndarray) -> np.ndarray | None:
+        """The baseline's nats, if they are known."""
+        known = self.found is not None and np.array_equal(self.found.positions, positions)
+        return self.found.baseline if known and self.found is not None else None
+
+    def condition(self, described: Mapping[str, Any], positions: np.ndarray) -> tuple[np.ndarray, float] | None:
+        """The nats and the mean length of a condition, if they are known."""
+        if self.found is None or not np.array_equal(self.found.positions, positions):
+            return None
+        for place, known in enumerate(self.found.conditions):
+            if {k: known.get(k) for k in described} == dict(described):
+                self.taken += 1
+                return self.found.nats[place], float(self.found.lengths[place])
+        return None
+
+    def keep(self, losses: Losses) -> None:
+        """Save what is finished so far."""
+        if self.folder is not None:
+            losses.save(self.folder / UNFINISHED)
+
+    def finish(self, losses: Losses) -> None:
+        """Save the whole, in place of what was unfinished."""
+        if self.folder is not None:
+            losses.save(self.folder / LOSSES)
+            (self.folder / UNFINISHED).unlink(missing_ok=True)

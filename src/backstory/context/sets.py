@@ -1,0 +1,84 @@
+"""Models that differ in their seed, examined as one set: means, with the deviation over the models."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from backstory.config import UserError
+from backstory.context.examination import Alone
+from backstory.context.figures import figures as figures_of
+from backstory.context.laboratory import examine_run
+from backstory.context.losses import LOSSES, Losses
+from backstory.context.result import Examined
+from backstory.models.loading import load_run
+from backstory.storage.provenance import RESULT, check_place, write_result
+
+
+def examine_runs(
+    folders: Sequence[Path | str], experiment: str, *, out: Path | str | None = None, **options: Any
+) -> Examined:
+    """Examine several runs that differ in their seed, each into its own folder, and put the results together.
+
+    `options` are those of `examine_run`. The set's own result is written to `out`, if given. Raises UserError.
+    """
+    if len(folders) < 2:
+        raise UserError("a set of models takes two runs at least; name them all")
+    if out is not None and (options.get("ranks") or Alone()).rank == 0:
+        check_place(Path(out), "examination")
+    for folder in folders:
+        load_run(Path(folder))  # before the first is examined, which takes long
+    progress, found = options.pop("progress", None), []
+    for place, folder in enumerate(folders):
+
+        def told(done: int, total: int, place: int = place) -> None:
+            if progress is not None:
+                progress(place * total + done, len(folders) * total)
+
+        found.append(examine_run(folder, experiment, progress=told, **options))
+    together = combine(found)
+    if out is not None and (options.get("ranks") or Alone()).rank == 0:
+        together.save(out)
+    return together
+
+
+def combine(models: Sequence[Examined]) -> Examined:
+    """Examinations of several models on the same targets as one: means, with the deviation over the models.
+
+    Raises UserError where they do not compare.
+    """
+    first = models[0]
+    same = ("experiment", "split", "reader", "unit", "seed", "maximum_context", "context", "within_documents", "near")
+    for other in models[1:]:
+        wrong = [key for key in same if other.figures[key] != first.figures[key]]
+        if wrong:
+            raise UserError(f"the examinations differ in {wrong[0]}; examine the models with the same settings")
+        corpora = [m.result["provenance"]["corpus"].get("fingerprint") for m in (first, other)]
+        if corpora[0] != corpora[1]:
+            raise UserError("the models were examined on other text; compare models of one corpus")
+    by = list(dict.fromkeys(group["by"] for group in first.figures["groups"]))
+    losses = [loss for model in models for loss in model.losses]
+    figures = {**first.figures, **figures_of(losses, by, first.figures["seed"])}
+    figures["models"] = [
+        {"name": m.result["name"], "seed": m.result["provenance"]["seed"], "nats": m.figures["baseline"]["nats"]}
+        for m in models
+    ]
+    names = [m.result["name"] for m in models]
+    origin = dict(first.result["provenance"])
+    origin["seed"] = [m.result["provenance"]["seed"] for m in models]
+    origin["seconds"] = round(sum(m.result["provenance"]["seconds"] for m in models), 1)
+    origin["taken_over"] = sum(m.result["provenance"].get("taken_over", 0) for m in models)
+    return Examined(write_result(None, "examination", " + ".join(names), figures, origin), tuple(losses))
+
+
+def read_examination(folder: Path | str) -> Examined:
+    """An examination of one model that was written before. Raises UserError."""
+    path = Path(folder)
+    losses = Losses.load(path / LOSSES)
+    try:
+        result = json.loads((path / RESULT).read_bytes())
+    except (OSError, ValueError):
+        raise UserError(f"{path / RESULT} is absent or damaged; examine again") from None
+    if not isinstance(result, dict) or result.get("kind") != "examination":
+        raise UserError(f"{path / RESULT} is no examination; name the folder of one")
+    return Examined(result, (losses,))

@@ -1,0 +1,104 @@
+"""Splits of the targets into groups: by frequency, part of speech, where they occurred before, and place in the document."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from backstory.config import UserError, check_name
+from backstory.context.examination import Examination
+from backstory.reading.recency import last_seen
+from backstory.text.tags import word_classes
+
+FREQUENT = 800
+"""Occurrences in the training text from which a word is frequent."""
+TAGS = ("NN", "VB", "JJ", "RB", "DT", "IN", "PRP", "CC", "CD", "MD", "TO")
+POSITIONS = (0, 50, 100, 200, 500, 1000)
+"""The first place of each group, in tokens from the beginning of the document."""
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which group each of some targets is in."""
+
+    codes: np.ndarray
+    """(N,) int16."""
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split of targets by what it goes by."""
+
+    description: str
+    make: Callable[[Examination, np.ndarray, int | None], Groups]
+    """From what is examined, the targets' positions and how far their contexts reach (None: over all there is)."""
+    tagged: bool = False
+    """Whether it needs part-of-speech tags."""
+
+
+def check_splits(names: Sequence[str]) -> None:
+    """Raise UserError unless there are splits of these names."""
+    for name in names:
+        check_name(name, SPLITS, "split of the targets", "--by with " + ", ".join(SPLITS))
+
+
+def split_targets(on: Examination, positions: np.ndarray, reach: int | None, by: Sequence[str]) -> dict[str, Groups]:
+    """Every split that can be made without more than there is, and those asked for. Raises UserError where one cannot be."""
+    known = {"class", "position"}
+    known |= {"frequency"} if on.counts is not None else set()
+    known |= {"tag", "content"} if on.tags is not None else set()
+    missing = [name for name in by if name not in known]
+    if missing:
+        lacking = "counts of a training text" if missing[0] == "frequency" else "part-of-speech tags"
+        raise UserError(f"a split by {missing[0]} takes {lacking}, and there are none; choose another with --by")
+    return {name: split.make(on, positions, reach) for name, split in SPLITS.items() if name in known}
+
+
+def _frequency(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    assert on.counts is not None
+    rare = on.counts[np.asarray(on.ids[positions])] < FREQUENT
+    return Groups(rare.astype(np.int16), ("frequent", "infrequent"))
+
+
+def _tag(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    assert on.tags is not None
+    names = (*TAGS, "<eos>", "<unk>", "other")
+
+    def group(tag: str) -> int:
+        exact = names.index(tag) if tag in names else None
+        return (
+            exact if exact is not None else next((i for i, t in enumerate(TAGS) if tag.startswith(t)), len(names) - 1)
+        )
+
+    return Groups(np.array([group(str(tag)) for tag in on.tags[positions]], np.int16), names)
+
+
+def _content(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    assert on.tags is not None
+    names, found = ("content", "function", "neither"), word_classes(on.tags[positions])
+    return Groups((found[:, None] == np.array(names)).argmax(1).astype(np.int16), names)
+
+
+def _class(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    ago = last_seen(on.ids, len(on.ids))[positions].astype(np.int64)
+    farthest = np.full(len(positions), len(on.ids) if reach is None else reach)
+    if on.within_documents:
+        farthest = np.minimum(farthest, positions - on.beginnings[positions])
+    codes = np.where((ago == 0) | (ago > farthest), 2, np.where(ago <= on.near, 0, 1))
+    return Groups(codes.astype(np.int16), ("near", "far", "none"))
+
+
+def _position(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    ends = [f"{end - 1}" for end in POSITIONS[1:]] + [""]
+    codes = np.searchsorted(POSITIONS, positions - on.beginnings[positions], "right") - 1
+    return Groups(codes.astype(np.int16), tuple(f"{a}-{b}" for a, b in zip(POSITIONS, ends, strict=True)))
+
+
+SPLITS = {
+    "frequency": Split(f"{FREQUENT} times or more in the training text, or fewer", _frequency),
+    "tag": Split("part of speech", _tag, tagged=True),
+    "content": Split("content words, function words", _content, tagged=True),
+    "class": Split("whether the target occurs near before, only farther back, or nowhere", _class),
+    "position": Split("place in the document", _position),
+}

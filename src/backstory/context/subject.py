@@ -1,0 +1,162 @@
+"""What is examined, and how: a text with what is known of its tokens, a reader that reads it whole, and the options."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config import UserError
+from backstory.context.examination import Advance, Examination, check_length
+from backstory.context.examine import check_fits
+from backstory.context.experiments import EXPERIMENTS
+from backstory.context.scorer import Scorer
+from backstory.context.splits import SPLITS
+from backstory.models import Prediction
+from backstory.reading import Block, Reader, read
+from backstory.text import Dataset
+from backstory.text.tags import Tagger, tagged_by, tags_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """What an examination is made with, whatever the model; all in tokens."""
+
+    targets: int = 2000
+    """Tokens that are scored under every condition, drawn at random; at most all there are."""
+    maximum_context: int = 1000
+    """The longest context: only tokens with so many before them are targets."""
+    context: int = 300
+    """The context that is perturbed, where its length is not what varies."""
+    near: int = 50
+    """The farthest token that counts as near."""
+    within_documents: bool = False
+    """Whether contexts end where the target's document begins."""
+    by: tuple[str, ...] | None = None
+    """Splits of the targets; None for those that belong to the experiment."""
+    tagger: str | Tagger = "auto"
+    """Who gives the part-of-speech tags, where they are needed."""
+    seed: int = 0
+    """Seed of the draw of targets, of the perturbations and of the bootstrap."""
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Token ids and what is known of them."""
+
+    ids: np.ndarray
+    start: int
+    unit: str = "token"
+    counts: np.ndarray | None = None
+    unknown: int | None = None
+    documents: np.ndarray | None = None
+    tags: np.ndarray | None = None
+    tagger: str | None = None
+    """Who gave the tags."""
+
+    @staticmethod
+    def of(dataset: Dataset, split: str, experiment: str, options: Options, data_dir: Path | None = None) -> "Text":
+        """A split of a corpus, tagged if the experiment or a split of the targets needs it. Raises UserError."""
+        words, part = dataset.vocabulary, dataset.splits[split]
+        check_length(len(part.ids), options.maximum_context)  # before anything is read
+        tagged = EXPERIMENTS[experiment].tagged or any(SPLITS[by].tagged for by in options.by or ())
+        return Text(
+            part.ids,
+            words.start,
+            words.tokenizer.unit,
+            words.counts,
+            words.unknown,
+            part.documents,
+            tags_of(dataset, split, options.tagger, data_dir) if tagged else None,
+            tagged_by(dataset, split, options.tagger, data_dir) if tagged else None,
+        )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with a text: what is examined, by whatever means it is scored."""
+
+    name: str
+    on: Examination
+    described: dict[str, Any]
+    """What a result says of how the text was read: `split`, `reader`, `readers`, `unit`."""
+    made_of: dict[str, Any]
+    """What losses depend on beside the options: weights, text, precision."""
+    provenance: dict[str, Any]
+    tagger: str | None = None
+    """Who gave the tags; None without."""
+
+
+@dataclass(frozen=True, eq=False)
+class WholeReading:
+    """Reads a text from end to end: nats of every token (N,); with a cache outermost (2, N), also of the reader in it."""
+
+    reader: Reader
+    ids: np.ndarray
+    start: int
+    documents: np.ndarray | None = None
+    """Where documents begin that are read each by itself; None to read on from one to the next."""
+
+    def __call__(self, advance: Advance) -> np.ndarray:
+        pieces: list[np.ndarray] = []
+
+        def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+            rows = [log_prob]
+            if self.reader.inner is not None:
+                with self.reader.precision.context(log_prob.device):
+                    rows.append(prediction.parts()["p"].log_prob(block.targets))
+            pieces.append(-torch.stack([row[block.scored] for row in rows]).double().cpu().numpy())
+            advance(pieces[-1].shape[1])
+
+        begins = np.zeros(1, np.int64) if self.documents is None else self.documents
+        for begin, end in zip(begins, [*begins[1:], len(self.ids)], strict=True):
+            read(self.reader, self.ids[begin:end], self.start, each=keep)
+        return np.concatenate(pieces, 1)
+
+
+def examination(
+    text: Text,
+    reader: Reader | None,
+    scorer: Scorer,
+    experiment: str,
+    options: Options,
+    training: np.ndarray | None = None,
+) -> Examination:
+    """What an experiment is run on. Without a reader the text cannot be read from end to end. Raises UserError."""
+    documents = text.documents if options.within_documents else None
+    on = Examination(
+        text.ids,
+        WholeReading(reader, text.ids, text.start, documents) if reader is not None else None,
+        scorer,
+        options.targets,
+        options.maximum_context,
+        options.seed,
+        options.context,
+        options.near,
+        text.tags,
+        training,
+        text.counts,
+        text.unknown,
+        text.start,
+        text.documents,
+        options.within_documents,
+    )
+    check_fits(experiment, on)
+    return on
+
+
+def check_types(known: int, types: int, exact: bool) -> None:
+    """Raise UserError unless a model of so many types can read a text of so many."""
+    if known < types or (exact and known != types):
+        raise UserError(
+            f"the model knows {known:,} types and the text has {types:,}: it was made with another vocabulary or tokenizer; "
+            "examine it on text that was prepared with its own"
+        )
+
+
+def hash_of(array: np.ndarray) -> str:
+    """The SHA-256 (hex) of an array's values."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
