@@ -115,7 +115,7 @@ def test_several_runs_are_compared(run: Any, made: Any) -> None:
     other = made.everything()
     other["evaluate-test"]["figures"] = made.evaluation(90.05)
     page = Page(render([run(), run("wide", results=other, name="wide")]))
-    assert page.count("h1") == 1 and page.count("svg") == 2
+    assert page.count("h1") == 1 and page.count("svg") == 3  # context in nats, and both models' perplexities
     assert (
         "Of 2 runs on stdlib (test), wide reads best: perplexity 90.0 per word over 20,123 words, against 98.1 (demo)."
     ) in flat(page)

@@ -44,8 +44,8 @@ class Case:
 def find_case(opened: Opened, name: Name, at: int, progress: Callable[[int, int], None]) -> Case:
     """The success with the lowest entropy, or the failure with the highest, among the words from token `at` of the text on.
 
-    A success has more than half of the cache's mass on the word itself; a failure is a word that the cache does not hold.
-    Both have as much before them as the cache can hold, or half the text; `<unk>` and `<eos>` are neither. Raises UserError
+    A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a
+    failure is a word that the cache does not hold. Both have as much before them as the cache can hold, or half the text; `<unk>` and `<eos>` are neither. Raises UserError
     for tokens that are not words, and where there is no such word.
     """
     check_name(name, CASES, "case of the cache")
@@ -54,12 +54,12 @@ def find_case(opened: Opened, name: Name, at: int, progress: Callable[[int, int]
         raise UserError(
             f"cases of the cache are words, and the tokens here are {vocabulary.tokenizer.unit}s; choose --at"
         )
-    entropies, shares = _scan(opened.reader, ids, vocabulary.start, progress)
+    entropies, shares, below = _scan(opened.reader, ids, vocabulary.start, progress)
     window = _cache(opened.reader).settings.window
     special = [vocabulary.unknown, vocabulary.index.get(END)]
     possible = ~np.isin(ids, [i for i in special if i is not None])
     possible[: max(at, min(window, len(ids) // 2))] = False
-    possible &= shares > 0.5 if name == "success" else shares == 0.0
+    possible &= (shares > 0.5) & (below < 0.5) if name == "success" else shares == 0.0
     if not possible.any():
         raise UserError(f"there is no {name} of the cache in this text; choose another split, or --at")
     measured = np.where(possible, entropies, math.inf if name == "success" else -math.inf)
@@ -74,10 +74,13 @@ def _cache(reader: Reader) -> NeuralCache:
 
 def _scan(
     reader: Reader, ids: np.ndarray, first: int, progress: Callable[[int, int], None]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The entropy of the cache's mass over places at every token (N,), and the share of it on the token itself (N,)."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of every token, (N,) each: the entropy of the cache's mass over places, the share of it on the token, and the
+    probability that the reader below gives it.
+    """
     entropies: list[Tensor] = []
     shares: list[Tensor] = []
+    below: list[Tensor] = []
     done = 0
 
     def look(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
@@ -86,8 +89,10 @@ def _scan(
         assert isinstance(q, Pointer)
         entropies.append(torch.special.entr(q.weights[0]).sum(1).double().cpu())
         shares.append((q.weights[0] * (q.words[0] == block.targets[0, :, None])).sum(1).double().cpu())
+        with reader.precision.context(block.targets.device):
+            below.append(prediction.parts()["p"].log_prob(block.targets)[0].double().exp().cpu())
         done += block.targets.shape[1]
         progress(done, len(ids))
 
     read(reader, ids, first, each=look)
-    return torch.cat(entropies).numpy(), torch.cat(shares).numpy()
+    return torch.cat(entropies).numpy(), torch.cat(shares).numpy(), torch.cat(below).numpy()

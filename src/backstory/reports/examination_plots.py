@@ -8,7 +8,7 @@ from backstory.reports import examination_words as words
 from backstory.reports import svg
 from backstory.reports.examined import (
     TRUNCATE,
-    Examined,
+    Examinations,
     conditions_of,
     groups_of,
     in_class,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LOSS = "added loss (nats per token)"
-CLASS_NAMES = {"near": "near", "far": "far", "none": "not before"}
 Bars = Sequence[tuple[str, Sequence[Record | None]]]
 """The bars of each colour: its name, and a condition for each place on the axis."""
 Marks = Sequence[Sequence[float | None]]
@@ -51,21 +50,21 @@ def levels(examinations: Sequence[tuple[str, Result]], published: Published | No
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
-def frequency(examined: Examined, published: Published | None, prefix: str) -> Plot | None:
+def frequency(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
     """Figure 1c: added loss against context, of frequent and of infrequent words."""
     return _truncated(examined, "frequency", None, "Frequent and infrequent words", prefix, words.frequency, published)
 
 
-def speech(examined: Examined, published: Published | None, prefix: str) -> Plot | None:
+def speech(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
     """Figure 1d: added loss against context, of words of some parts of speech."""
     return _truncated(examined, "tag", words.TAGS, "Parts of speech", prefix, words.speech, published)
 
 
-Sentence = Callable[[Examined, Published | None], str]
+Sentence = Callable[[Examinations, Published | None], str]
 
 
 def _truncated(
-    examined: Examined,
+    examined: Examinations,
     by: str,
     names: Mapping[str, str] | None,
     title: str,
@@ -88,7 +87,7 @@ def _truncated(
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
-def order(examined: Examined, span: str, published: Published | None, prefix: str) -> Plot | None:
+def order(examined: Examinations, span: str, published: Published | None, prefix: str) -> Plot | None:
     """Figures 2a (`local`) and 2b (`global`): added loss against the nearest tokens that are left as they are."""
     called = {"shuffle": "shuffled", "reverse": "reversed", "replace": "replaced"}
     lines, used = [], []
@@ -109,7 +108,7 @@ def order(examined: Examined, span: str, published: Published | None, prefix: st
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
-def dropped(examined: Examined, published: Published | None, prefix: str) -> Plot | None:
+def dropped(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
     """Figure 3: added loss when content or function words are dropped, beside as many words at random."""
     result = examined.results.get("drop")
     if result is None:
@@ -118,7 +117,7 @@ def dropped(examined: Examined, published: Published | None, prefix: str) -> Plo
     boundaries = sorted({c["boundary"] for c in f["conditions"]})
     kinds = [(kind, control) for kind in ("content", "function") for control in (False, True)]
     bars = [
-        (f"as many as {kind} words, at random" if control else f"{kind} words",
+        ("as many at random" if control else f"{kind} words",
          [next(iter(conditions_of(f, words=kind, control=control, boundary=b)), None) for b in boundaries])
         for kind, control in kinds
     ]  # fmt: skip
@@ -130,7 +129,7 @@ def dropped(examined: Examined, published: Published | None, prefix: str) -> Plo
     return _barred(examined, title, caption, places, bars, names, across, prefix, published, [result])
 
 
-def copied(examined: Examined, published: Published | None, prefix: str) -> Plot | None:
+def copied(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
     """Figure 4a: added loss by where a word last came, without that word and without all distant context."""
     named = {"drop-target": "earlier occurrences dropped", "drop-distant": "distant context dropped"}
     bars, names = [], []
@@ -138,11 +137,13 @@ def copied(examined: Examined, published: Published | None, prefix: str) -> Plot
         if experiment in examined.results:
             bars.append((name, [in_class(examined, experiment, group) for group in words.CLASSES]))
             names.append([f"{experiment}-{group}" for group in words.CLASSES])
+    if not bars:
+        return None
     caption = words.copied(examined, published)
     return _by_class(examined, "Words that come back", caption, bars, names, prefix, published, list(named))
 
 
-def replaced(examined: Examined, published: Published | None, prefix: str) -> Plot | None:
+def replaced(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
     """Figure 4b: added loss by where a word last came, with that word replaced, and dropped."""
     if "replace-target" not in examined.results:
         return None
@@ -158,7 +159,7 @@ def replaced(examined: Examined, published: Published | None, prefix: str) -> Pl
     return _by_class(examined, title, caption, bars, [], prefix, published, used)
 
 
-def cached(examined: Examined, published: Published | None, prefix: str) -> Plot | None:
+def cached(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
     """Figure 7: what is lost without the cache, by where a word last came."""
     if "cache" not in examined.results:
         return None
@@ -169,7 +170,7 @@ def cached(examined: Examined, published: Published | None, prefix: str) -> Plot
 
 
 def _by_class(
-    examined: Examined,
+    examined: Examinations,
     title: str,
     caption: str,
     bars: Bars,
@@ -184,12 +185,12 @@ def _by_class(
         group: found["targets"]
         for r in results
         for group, found in groups_of(r, "class").items()
-        if group in CLASS_NAMES
+        if group in words.CLASSES
     }
     if not held:
         return None
     near = results[0].figures.get("near", 50)
-    places = [f"{CLASS_NAMES[g]}\n{count(held.get(g, 0))}" for g in words.CLASSES]
+    places = [f"{called}\n{count(held.get(group, 0))}" for group, called in words.CLASSES.items()]
     about = (
         f"{caption} Near: the word came among the nearest {count(near)} tokens; far: only before them. "
         "Numbers: how many targets."
@@ -199,7 +200,7 @@ def _by_class(
 
 
 def _barred(
-    examined: Examined,
+    examined: Examinations,
     title: str,
     caption: str,
     places: Sequence[str],

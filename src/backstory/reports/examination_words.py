@@ -4,7 +4,16 @@ from collections.abc import Sequence
 
 from backstory.config import plural
 from backstory.reports import formats
-from backstory.reports.examined import SMALL, TRUNCATE, Examined, conditions_of, groups_of, in_class, small_from
+from backstory.reports.examined import (
+    CACHE,
+    SMALL,
+    TRUNCATE,
+    Examinations,
+    conditions_of,
+    groups_of,
+    in_class,
+    small_from,
+)
 from backstory.reports.formats import count, percent
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result
@@ -13,7 +22,8 @@ from backstory.reports.words import effective_context
 DONE = {"shuffle": "shuffling", "reverse": "reversing", "replace": "replacing"}
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
 """Tags of figure 1d; those of the Penn Treebank that begin so."""
-CLASSES = ("near", "far", "none")
+CLASSES = {"near": "near", "far": "far", "none": "not before"}
+"""Where a word came last, and what it is called."""
 
 
 def raised(condition: Record | None) -> str:
@@ -28,12 +38,13 @@ def _joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part) + "."
 
 
-def _printed(published: Published | None, corpus: str, names: Sequence[str], text: str) -> str:
-    """The printed figures in a template of their own; empty without them."""
+def _printed(published: Published | None, figure: str, corpus: str, names: Sequence[str], text: str) -> str:
+    """The printed figures of a figure of the paper in a template of their own; empty without them."""
     found = published.beside(corpus, *names) if published else None
     if published is None or found is None:
         return ""
-    return f"{published.cited} ({found.where}): {text.format(*(f'{value:g}' for value in found.values))}"
+    told = text.format(*(f"{value:g}" for value in found.values))
+    return f"{published.cited}, figure {figure} ({found.where}): {told}"
 
 
 def levels(examinations: Sequence[tuple[str, Result]], published: Published | None) -> str:
@@ -48,27 +59,27 @@ def levels(examinations: Sequence[tuple[str, Result]], published: Published | No
         full = [r.figures["baseline"]["perplexity"] for _, r in examinations]
         apart = f"{max(few) / min(few):.2f} and {max(full) / min(full):.2f} times the lowest"
         parts.append(f"the highest perplexity is, with {count(least)} tokens and with all context, {apart}")
-    return _joined(*parts, _printed(published, corpus, ["effective-context-average"],
+    return _joined(*parts, _printed(published, "1b", corpus, ["effective-context-average"],
                                     "settings change the level, not the trend, and about {} tokens are used"))  # fmt: skip
 
 
-def frequency(examined: Examined, published: Published | None) -> str:
+def frequency(examined: Examinations, published: Published | None) -> str:
     """Figure 1c: how much context frequent and infrequent words need."""
     result = examined.results[TRUNCATE]
     found = groups_of(result, "frequency")
-    told = [f"{name} words {_needs(g, result)} ({_share(g)})" for name, g in found.items()]
+    told = [f"{name} words ({_share(g)}) {_needs(g, result)}" for name, g in found.items()]
     names = ["effective-context-frequent", "effective-context-infrequent"]
-    return _joined("Less than 1% is gained beyond: " + ", ".join(told),
-                   _printed(published, examined.corpus, names, "frequent {}, infrequent more than {} tokens"))  # fmt: skip
+    said = _printed(published, "1c", examined.corpus, names, "frequent {}, infrequent more than {} tokens")
+    return _joined("Less than 1% is gained beyond: " + ", ".join(told), said)
 
 
-def speech(examined: Examined, published: Published | None) -> str:
+def speech(examined: Examinations, published: Published | None) -> str:
     """Figure 1d: how much context words of each part of speech need."""
     result = examined.results[TRUNCATE]
     found = {tag: g for tag, g in groups_of(result, "tag").items() if tag in TAGS}
-    told = [f"{TAGS[tag]} {_needs(g, result)} ({_share(g)})" for tag, g in found.items()]
+    told = [f"{TAGS[tag]} ({_share(g)}) {_needs(g, result)}" for tag, g in found.items()]
     return _joined("Less than 1% is gained beyond: " + ", ".join(told), _tagged(result),
-                   _printed(published, examined.corpus, ["effective-context-DT"],
+                   _printed(published, "1d", examined.corpus, ["effective-context-DT"],
                             "determiners {} tokens, nouns and verbs more than any other"))  # fmt: skip
 
 
@@ -90,30 +101,35 @@ def _tagged(result: Result) -> str:
     return f"tags: {f['tagger']}{unknown}"
 
 
-def order(examined: Examined, span: str, published: Published | None) -> str:
+def order(examined: Examinations, span: str, published: Published | None) -> str:
     """Figures 2a and 2b: what the order of near and of far words is worth."""
     told = []
     for experiment, doing in DONE.items():
-        found = _of_span(examined, experiment, span)
-        if found:
-            first, end = found[0], small_from(found)
-            on = f"less than {SMALL:g}% from {count(end)} on" if end is not None else f"{raised(found[-1])} still"
-            away = f"beyond {count(found[-1]['boundary'])}" if end is None else ""
-            told.append(f"{doing} {raised(first)} beyond {count(first['boundary'])}, {on}{f' {away}' if away else ''}")
-    what = "the 20 tokens that start so far away" if span == "local" else "all tokens that are farther"
-    name, text = ("local-order", "the order of words matters within {} tokens") if span == "local" else (
-        "global-order", "beyond {} tokens order has no effect, other words have")  # fmt: skip
-    return _joined(f"Perplexity after changing {what}: {'; '.join(told)}",
-                   _printed(published, examined.corpus, [name], text))  # fmt: skip
+        if found := _of_span(examined, experiment, span):
+            nearest, farthest, end = count(found[0]["boundary"]), count(found[-1]["boundary"]), small_from(found)
+            on = (
+                f"less than {SMALL:g}% from {count(end)} on"
+                if end is not None
+                else f"{raised(found[-1])} at {farthest}"
+            )
+            told.append(f"{doing} {raised(found[0])} at {nearest}, {on}")
+    if span == "local":
+        what = "20 tokens that begin so many tokens away"
+        said = _printed(published, "2a", examined.corpus, ["local-order"], "order matters among the nearest {} tokens")
+    else:
+        what = "all tokens that are farther away than so many"
+        said = _printed(published, "2b", examined.corpus, ["global-order"],
+                        "beyond {} tokens other words matter, another order does not")  # fmt: skip
+    return _joined(f"Perplexity after changing {what}: {', '.join(told)}", said)
 
 
-def _of_span(examined: Examined, experiment: str, span: str) -> list[Record]:
+def _of_span(examined: Examinations, experiment: str, span: str) -> list[Record]:
     result = examined.results.get(experiment)
     found = conditions_of(result.figures, span=span) if result else []
     return sorted(found, key=lambda c: c["boundary"])
 
 
-def dropped(examined: Examined, published: Published | None) -> str:
+def dropped(examined: Examinations, published: Published | None) -> str:
     """Figure 3: what content and function words are worth, beside as many words dropped at random."""
     result = examined.results["drop"]
     nearest = min(c["boundary"] for c in result.figures["conditions"])
@@ -126,53 +142,66 @@ def dropped(examined: Examined, published: Published | None) -> str:
         if pair[0]:
             told.append(f"{words} words {raised(pair[0])}, as many at random {raised(pair[1])}")
     names = ["drop-content-5", "drop-content-5-control", "drop-function-5"]
-    said = _printed(published, examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%")
+    said = _printed(published, "3", examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%")
     return _joined(
         f"Dropped beyond {count(nearest)} tokens: {'; '.join(told)}", said if nearest == 5 else "", _tagged(result)
     )
 
 
-def copied(examined: Examined, published: Published | None) -> str:
+def copied(examined: Examinations, published: Published | None) -> str:
     """Figure 4a: whether words that come back are copied or expected from what the text is about."""
     told = []
-    for group in CLASSES:
-        target, distant = (in_class(examined, name, group) for name in ("drop-target", "drop-distant"))
+    for group, called in CLASSES.items():
+        # A word that did not come before has nothing to drop.
+        target = in_class(examined, "drop-target", group) if group != "none" else None
+        distant = in_class(examined, "drop-distant", group)
         parts = [f"{raised(target)} without the word itself"] if target else []
         parts += [f"{raised(distant)} without the distant context"] if distant else []
-        told += [f"{group} {' and '.join(parts)}"] if parts else []
-    names = [f"drop-{what}-{group}" for group in ("near", "far") for what in ("target", "distant")]
-    return _joined(f"Perplexity of words by where they last came: {'; '.join(told)}",
-                   _printed(published, examined.corpus, names, "near +{}% and +{}%, far +{}% and +{}%"))  # fmt: skip
+        told += [f"{called} {' and '.join(parts)}"] if parts else []
+    made = [name for name in ("drop-target", "drop-distant") if name in examined.results]
+    names = [f"{name}-{group}" for group in ("near", "far") for name in made]
+    both = "+{}% and +{}%" if len(made) == 2 else "+{}%"
+    return _joined(f"Perplexity of words by where they came before: {', '.join(told)}",
+                   _printed(published, "4a", examined.corpus, names, f"near {both}, far {both}"))  # fmt: skip
 
 
-def replaced(examined: Examined, published: Published | None) -> str:
+def replaced(examined: Examinations, published: Published | None) -> str:
     """Figure 4b: what it costs when earlier occurrences of a word are another word."""
     told = []
-    for group in CLASSES:
+    for group in ("near", "far"):
         found = [in_class(examined, "replace-target", group, replacement=r) for r in ("unknown", "similar")]
         kinds = ("by <unk>", "by a similar word")
         parts = [f"{raised(c)} {kind}" for c, kind in zip(found, kinds, strict=True) if c]
-        told += [f"{group} {' and '.join(parts)}"] if parts else []
-    return _joined(f"Perplexity of words whose earlier occurrences are replaced: {'; '.join(told)}",
-                   _printed(published, examined.corpus, ["replace-target-near"],
+        told += [f"{CLASSES[group]} {' and '.join(parts)}"] if parts else []
+    return _joined(f"Perplexity of words whose earlier occurrences are replaced: {', '.join(told)}",
+                   _printed(published, "4b", examined.corpus, ["replace-target-near"],
                             "near up to +{}%, far next to nothing"))  # fmt: skip
 
 
-def cached(examined: Examined, published: Published | None) -> str:
+def cached(examined: Examinations, published: Published | None) -> str:
     """Figure 7: what a cache is worth for words that come back, and how many words it harms."""
     result = examined.results["cache"]
-    (condition,) = conditions_of(result.figures, method="without-cache")[:1]
-    told = [f"{g} {raised(in_class(examined, 'cache', g))}" for g in CLASSES if in_class(examined, "cache", g)]
-    hurt = f"the cache harms {percent(100 * condition['hurt'])} of the words" if "hurt" in condition else ""
+    condition = result.figures["conditions"][0]
+    found = [(called, in_class(examined, "cache", group)) for group, called in CLASSES.items()]
+    told = ", ".join(f"{called} {raised(c)}" for called, c in found if c)
+    none = groups_of(result, "class").get("none")
+    fresh = f", {_share(none)} came never before" if none else ""
+    hurt = (
+        f"it harms {percent(100 * condition['hurt'])} of the words{fresh}" if condition.get("hurt") is not None else ""
+    )
     names = ["without-cache-near", "without-cache-far", "hurt"]
-    return _joined(f"Perplexity without the cache: {raised(condition)}, of words {', '.join(told)}", hurt,
-                   _printed(published, examined.corpus, names, "near +{}%, far +{}%, {}% of the words harmed"))  # fmt: skip
+    text = "near +{}%, far +{}%; {}% of the words harmed, those that came never before"
+    where = f", by where a word came before: {told}" if told else ""
+    said = _printed(published, "7", examined.corpus, names, text)
+    return _joined(f"Perplexity without the cache {raised(condition)}{where}", hurt, said)
 
 
-def comparability(examined: Examined, published: Published) -> str:
+def comparability(examined: Examinations, published: Published) -> str:
     """What the published figures are of, and in what this examination differs."""
     result, f = examined.first, examined.first.figures
-    unit, level = f["unit"], examined.results.get(TRUNCATE, result).figures["baseline"]["perplexity"]
+    unit, level = f["unit"], f["baseline"]["perplexity"]
+    if f["experiment"] == CACHE:  # whose baseline is with it
+        level = f["conditions"][0]["perplexity"]
     there = published.beside(examined.corpus, f["split"]) or published.beside(examined.corpus, "valid")
     differs = []
     if there and there.same:
@@ -185,7 +214,7 @@ def comparability(examined: Examined, published: Published) -> str:
         differs.append(f"it reads words, and this model {plural(unit)}")
     if f["split"] not in ("valid", "validation"):
         differs.append(f"this is the {f['split']} split")
-    if result.reader != "static":
+    if result.reader != "static" and f["experiment"] != CACHE:
         differs.append(f"this is read by {result.reader}")
     models = len(f.get("models", []))
     differs.append(f"here {count(f['targets'])} {plural(unit, f['targets'])} are scored"

@@ -5,17 +5,18 @@ from html import escape
 
 from backstory.config import plural
 from backstory.reports import examination_plots as plots
+from backstory.reports import examination_words as words
 from backstory.reports import formats, pieces, tables
 from backstory.reports.examination_words import comparability
-from backstory.reports.examined import TRUNCATE, Examined, grouped, name_of
+from backstory.reports.examined import EXPERIMENTS, TRUNCATE, Examinations, conditions_of, grouped, groups_of, name_of
 from backstory.reports.formats import MISSING, count, decimal
 from backstory.reports.plots import Plot, context_curves
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result, RunResults
 from backstory.reports.tables import Table, columns
-from backstory.reports.words import effective_context
+from backstory.reports.words import effective_context, effective_context_printed, reading
 
-FIGURES: tuple[Callable[[Examined, Published | None, str], Plot | None], ...] = (
+FIGURES: tuple[Callable[[Examinations, Published | None, str], Plot | None], ...] = (
     plots.frequency,
     plots.speech,
     lambda examined, published, prefix: plots.order(examined, "local", published, prefix),
@@ -26,6 +27,43 @@ FIGURES: tuple[Callable[[Examined, Published | None, str], Plot | None], ...] = 
     plots.cached,
 )
 """Figures 1c, 1d, 2a, 2b, 3, 4a, 4b and 7 of the paper, of whatever was examined."""
+
+
+def plots_of(result: Result, published: Published | None = None) -> list[Plot]:
+    """The figures of one examination alone, from the first on; none of an experiment that there is none of."""
+    if result.figures["experiment"] not in EXPERIMENTS:
+        return []
+    examined = Examinations(result.name, {result.figures["experiment"]: result})
+    curves = [context_curves([(result.name, result)], "context", published)] if TRUNCATE in examined.results else []
+    made = [*curves, *(draw(examined, published, f"figure{i}") for i, draw in enumerate(FIGURES))]
+    return [plot for plot in made if plot is not None]
+
+
+def told(result: Result, published: Published) -> list[str]:
+    """What one examination found beside the published figures, in sentences."""
+    experiment = result.figures["experiment"]
+    if experiment not in EXPERIMENTS:
+        return []
+    examined = Examinations(result.name, {experiment: result})
+    if experiment == TRUNCATE:
+        found = [effective_context_printed(examined.corpus, published).strip()]
+        found += [words.frequency(examined, published)] if groups_of(result, "frequency") else []
+        found += [words.speech(examined, published)] if groups_of(result, "tag") else []
+    elif experiment in words.DONE:
+        spans = [s for s in ("local", "global") if conditions_of(result.figures, span=s)]
+        found = [words.order(examined, span, published) for span in spans]
+    else:
+        found = [_SAID[experiment](examined, published)]
+    return [*(sentence for sentence in found if sentence), comparability(examined, published)]
+
+
+_SAID: dict[str, plots.Sentence] = {
+    "drop": words.dropped,
+    "drop-target": words.copied,
+    "drop-distant": words.copied,
+    "replace-target": words.replaced,
+    "cache": words.cached,
+}
 
 
 def body(runs: Sequence[RunResults], published: Published | None = None) -> str:
@@ -51,7 +89,10 @@ def _truncations(runs: Sequence[RunResults], published: Published | None) -> lis
     for number, group in enumerate(axes.values(), start=1):
         parts += [
             pieces.plot(context_curves(group, f"context{number}", published)),
-            pieces.plot(plots.levels(group, published, f"levels{number}")),
+            *(
+                pieces.plot(plots.levels(g, published, f"levels{number}-{i}"))
+                for i, g in enumerate(_same_targets(group))
+            ),
             pieces.table(tables.contexts(group), "Effective context"),
         ]
         for name, result in group:
@@ -60,7 +101,17 @@ def _truncations(runs: Sequence[RunResults], published: Published | None) -> lis
     return parts
 
 
-def _examined(examined: Examined, published: Published | None, prefix: str, several: bool) -> list[str]:
+def _same_targets(group: Sequence[tuple[str, Result]]) -> list[list[tuple[str, Result]]]:
+    """Those whose perplexities compare: of the same targets of one text in one vocabulary."""
+    found: dict[tuple[object, ...], list[tuple[str, Result]]] = {}
+    for name, result in group:
+        f = result.figures
+        key = (*reading(result), f["targets"], f["maximum_context"], f.get("seed"))
+        found.setdefault(key, []).append((name, result))
+    return list(found.values())
+
+
+def _examined(examined: Examinations, published: Published | None, prefix: str, several: bool) -> list[str]:
     """The other figures of one model on one text, and what of the published figures does not compare."""
     f = examined.first.figures
     made = [plot for i, draw in enumerate(FIGURES) if (plot := draw(examined, published, f"{prefix}-{i}"))]

@@ -10,13 +10,13 @@ EXPERIMENTS = (
     *("drop-target", "drop-distant", "replace-target", "cache"),
 )
 """The experiments that a report knows how to show."""
-TRUNCATE = "truncate"
+TRUNCATE, CACHE = "truncate", "cache"
 SMALL = 1.0
 """Percent of perplexity: what costs less has next to no effect."""
 
 
 @dataclass(frozen=True)
-class Examined:
+class Examinations:
     """The experiments on one model (or one set of models) that score the same text by the same reader."""
 
     name: str
@@ -34,28 +34,33 @@ class Examined:
         return str(self.first.corpus.get("name", "unnamed text"))
 
 
-def grouped(runs: Sequence[RunResults]) -> list[Examined]:
-    """The examinations of all runs, those of one run that can stand in one figure together."""
-    found: list[tuple[tuple[object, ...], str, dict[str, Result]]] = []
+def grouped(runs: Sequence[RunResults]) -> list[Examinations]:
+    """The examinations of all runs, those of one run that can stand in one figure together, in the order of EXPERIMENTS."""
+    found: dict[tuple[object, ...], list[tuple[str, dict[str, Result]]]] = {}
     for run in runs:
-        for result in run.of_kind("examination"):
-            f = result.figures
-            if f["experiment"] not in EXPERIMENTS:
-                continue
-            key = (run.name, f["split"], f["unit"], result.reader, f.get("within_documents", False))
+        known = [r for r in run.of_kind("examination") if r.figures["experiment"] in EXPERIMENTS]
+        for result in sorted(known, key=lambda r: EXPERIMENTS.index(r.figures["experiment"])):
+            f, name = result.figures, name_of(run.name, result)
+            alike = found.setdefault((name, f["split"], f["unit"]), [])
             # What was examined twice stands in two of them.
-            free = (r for k, _, r in found if k == key and f["experiment"] not in r)
-            there = next(free, None)
+            there = next((results for _, results in alike if f["experiment"] not in results), None)
             if there is None:
                 there = {}
-                found.append((key, name_of(run.name, result), there))
+                alike.append((f"{name} ({folder_of(result)})" if alike else name, there))
             there[f["experiment"]] = result
-    return [Examined(name, results) for _, name, results in found]
+    return [Examinations(name, results) for alike in found.values() for name, results in alike]
+
+
+def folder_of(result: Result) -> str:
+    """The folder of a result inside its run."""
+    return result.source.removesuffix("/result.json")
 
 
 def name_of(run: str, result: Result) -> str:
     """A run's name and what is not usual about how it was examined."""
-    more = [] if result.reader == "static" else [result.reader]
+    # A cache is what its experiment is about: the conditions are read without it.
+    usual = result.reader == "static" or result.figures["experiment"] == CACHE
+    more = [] if usual else [result.reader]
     more += ["within documents"] if result.figures.get("within_documents") else []
     return ", ".join([run, *more])
 
@@ -70,7 +75,7 @@ def conditions_of(figures: Record, **wanted: object) -> list[Record]:
     return [c for c in figures["conditions"] if all(c.get(key) == value for key, value in wanted.items())]
 
 
-def in_class(examined: Examined, experiment: str, group: str, **wanted: object) -> Record | None:
+def in_class(examined: Examinations, experiment: str, group: str, **wanted: object) -> Record | None:
     """A condition of an experiment on the targets of a class (near, far, none); None where that is not known."""
     result = examined.results.get(experiment)
     found = groups_of(result, "class").get(group) if result else None

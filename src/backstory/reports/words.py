@@ -202,7 +202,7 @@ def effective_context_printed(corpus: str, published: Published | None) -> str:
     found = published.beside(corpus, "effective-context") if published else None
     if published is None or found is None:
         return ""
-    return f" {published.cited} ({found.where}): less than 1% beyond {found.values[0]:g} tokens."
+    return f" {published.cited}, figure 1a ({found.where}): less than 1% beyond {found.values[0]:g} tokens."
 
 
 def passage_summary(result: Result) -> str:
