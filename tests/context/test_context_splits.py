@@ -1,0 +1,197 @@
+"""Splits of the targets on a text one can read, and figures that follow from the losses group by group."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backstory.config import UserError
+from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, figures
+from backstory.context.splits import split_targets
+
+WORDS = [5, 1, 2, 5, 3, 1, 4, 4, 6, 5]
+
+
+class Silent:
+    """A scorer that nobody asks."""
+
+    def score(self, contexts: Any, targets: Any, progress: Any = None) -> np.ndarray:
+        raise AssertionError
+
+
+def on(ids: list[int] = WORDS, **settings: Any) -> Examination:
+    return Examination(np.array(ids), None, Silent(), 100, 1, **settings)
+
+
+def named(split: str, examined: Examination, reach: int | None = None) -> list[str]:
+    """The group of every token."""
+    groups = split_targets(examined, np.arange(len(examined.ids)), reach, [split])[split]
+    assert groups.codes.dtype == np.int16
+    return [groups.names[code] for code in groups.codes]
+
+
+def test_a_word_is_frequent_from_800_occurrences_in_training() -> None:
+    counts = np.array([0, 799, 800, 801, 5000, 0, 1])
+    assert named("frequency", on([1, 2, 3, 4, 5, 6], counts=counts)) == ["infrequent"] + 3 * ["frequent"] + 2 * [
+        "infrequent"
+    ]
+
+
+def test_parts_of_speech_are_grouped_by_how_they_begin() -> None:
+    tags = np.array(
+        ["NN", "NNS", "NNP", "VBD", "JJR", "RB", "DT", "IN", "PRP", "PRP$", "WDT", "SYM", "<eos>", "<unk>", "TO"]
+    )
+    found = named("tag", on([*range(15)], tags=tags))
+    assert found == [
+        "NN",
+        "NN",
+        "NN",
+        "VB",
+        "JJ",
+        "RB",
+        "DT",
+        "IN",
+        "PRP",
+        "PRP",
+        "other",
+        "other",
+        "<eos>",
+        "<unk>",
+        "TO",
+    ]
+    assert named("content", on([*range(15)], tags=tags)) == 6 * ["content"] + 5 * ["function"] + 3 * ["neither"] + [
+        "function"
+    ]
+
+
+def test_near_far_and_none_by_the_last_occurrence() -> None:
+    # 5 comes at 0, 3 and 9; 1 at 1 and 5; 4 at 6 and 7.
+    assert named("class", on(near=3)) == ["none", "none", "none", "near", "none", "far", "none", "near", "none", "far"]
+    assert named("class", on(near=4)) == ["none", "none", "none", "near", "none", "near", "none", "near", "none", "far"]
+    assert named("class", on(near=6)) == [
+        "none",
+        "none",
+        "none",
+        "near",
+        "none",
+        "near",
+        "none",
+        "near",
+        "none",
+        "near",
+    ]
+
+
+def test_what_a_context_does_not_reach_was_never_there() -> None:
+    assert named("class", on(near=2), reach=4) == [
+        "none",
+        "none",
+        "none",
+        "far",
+        "none",
+        "far",
+        "none",
+        "near",
+        "none",
+        "none",
+    ]
+
+
+def test_within_documents_only_the_same_document_counts() -> None:
+    examined = on(near=3, documents=np.array([0, 3, 7]), within_documents=True)
+    assert named("class", examined) == ["none", "none", "none", "none", "none", "none", "none", "none", "none", "none"]
+    examined = on(near=3, documents=np.array([0, 3, 6]), within_documents=True)
+    assert named("class", examined) == ["none", "none", "none", "none", "none", "none", "none", "near", "none", "none"]
+
+
+def test_the_place_in_a_document_is_counted_from_where_it_begins() -> None:
+    examined = on([0] * 1200, documents=np.array([0, 120]))
+    found = named("position", examined)
+    assert [found[i] for i in (0, 49, 50, 99, 100, 119)] == ["0-49", "0-49", "50-99", "50-99", "100-199", "100-199"]
+    assert [found[i] for i in (120, 169, 319, 320, 619, 620, 1119, 1120)] == [
+        "0-49", "0-49", "100-199", "200-499", "200-499", "500-999", "500-999", "1000-",
+    ]  # fmt: skip
+
+
+def test_a_split_takes_what_it_goes_by() -> None:
+    positions = np.arange(3)
+    assert set(split_targets(on(), positions, None, [])) == {"class", "position"}
+    with pytest.raises(UserError, match="split by frequency takes counts of a training text"):
+        split_targets(on(), positions, None, ["frequency"])
+    for split in ("tag", "content"):
+        with pytest.raises(UserError, match=f"split by {split} takes part-of-speech tags.*--by"):
+            split_targets(on(), positions, None, [split])
+    everything = on(counts=np.ones(9), tags=np.array(["NN"] * len(WORDS)))
+    assert set(split_targets(everything, positions, None, [])) == set(SPLITS)
+    assert all(split.description for split in SPLITS.values())
+    assert {name for kind in EXPERIMENTS.values() for name in kind.by} <= set(SPLITS)
+
+
+def losses(seed: int = 0, count: int = 60) -> Losses:
+    """Random losses under two truncations."""
+    random = np.random.default_rng(seed)
+    baseline = random.exponential(3, count)
+    nats = baseline + random.normal([[0.5], [0.001]], 0.05, (2, count))
+    conditions = [{"name": f"truncate-{n}", "method": "truncate", "context": n} for n in (5, 50)]
+    found = Losses(np.arange(count), np.arange(count) % 7, baseline, None, nats, np.array([5.0, 50.0]), conditions)
+    on_class = Examination(np.arange(count) % 7, None, Silent(), count, 1, near=50)
+    return replace(found, splits=split_targets(on_class, found.positions, None, []))
+
+
+def test_the_figures_of_a_group_are_those_of_its_targets_alone() -> None:
+    made = losses()
+    found = figures([made], ["class", "position"])
+    assert [(g["by"], g["group"]) for g in found["groups"]] == [
+        ("class", "near"), ("class", "none"), ("position", "0-49"), ("position", "50-99"),
+    ]  # fmt: skip
+    for by in ("class", "position"):
+        groups = [g for g in found["groups"] if g["by"] == by]
+        assert sum(g["targets"] for g in groups) == 60 and math.isclose(sum(g["share"] for g in groups), 1)
+        for place in range(2):
+            weighted = sum(g["share"] * g["conditions"][place]["effect"] for g in groups)
+            assert weighted == pytest.approx(found["conditions"][place]["effect"])
+    chosen = np.arange(60) < 50
+    first = next(g for g in found["groups"] if g["group"] == "0-49")
+    assert first["baseline"]["nats"] == pytest.approx(made.baseline[chosen].mean())
+    effect = (made.nats[0] - made.baseline)[chosen]
+    assert first["conditions"][0]["effect"] == pytest.approx(effect.mean())
+    # A mean of 50 with a deviation of 0.05: the interval is about 1.96 standard errors to either side.
+    width = first["conditions"][0]["high"] - first["conditions"][0]["low"]
+    assert width == pytest.approx(2 * 1.96 * effect.std() / math.sqrt(50), rel=0.1)
+    assert first["effective_context"]["context"] == 50
+
+
+def test_a_split_that_was_not_saved_is_refused() -> None:
+    with pytest.raises(UserError, match="hold no split by tag; there are class, position"):
+        figures([losses()], ["tag"])
+
+
+def test_a_set_is_the_mean_over_models_with_the_deviation_over_them() -> None:
+    models = [replace(losses(), nats=losses().nats + shift) for shift in (0.0, 0.1, 0.5)]
+    found = figures(models, ["class"])
+    effects = [(m.nats - m.baseline).mean(1) for m in models]
+    for place, condition in enumerate(found["conditions"]):
+        ours = [float(e[place]) for e in effects]
+        assert condition["effects"] == pytest.approx(ours)
+        assert condition["effect"] == pytest.approx(np.mean(ours))
+        assert condition["deviation"] == pytest.approx(np.std(ours, ddof=1))
+        assert condition["low"] < condition["effect"] < condition["high"]
+    assert found["baseline"]["deviation"] == pytest.approx(0.0)
+    assert found["effective_context"]["context"] is None and found["effective_context"]["models"] == [50, None, None]
+    assert all("deviation" in c for g in found["groups"] for c in g["conditions"])
+
+
+@pytest.mark.parametrize(
+    "other, says",
+    [
+        (losses(count=59), "other targets"),
+        (replace(losses(), targets=np.zeros(60)), "other text"),
+        (replace(losses(), baseline_context=300), "other conditions"),
+        (replace(losses(), conditions=losses().conditions[::-1]), "other conditions"),
+    ],
+)
+def test_models_that_were_examined_otherwise_make_no_set(other: Losses, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        figures([losses(), other])
