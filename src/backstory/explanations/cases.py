@@ -45,8 +45,8 @@ def find_case(opened: Opened, name: Name, at: int, progress: Callable[[int, int]
     """The success with the lowest entropy, or the failure with the highest, among the words from token `at` of the text on.
 
     A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a
-    failure is a word that the cache does not hold. Both have as much before them as the cache can hold, or half the text; `<unk>` and `<eos>` are neither. Raises UserError
-    for tokens that are not words, and where there is no such word.
+    failure is a word that the cache does not hold. Both have as much before them as the cache can hold, or half the text;
+    `<unk>` and `<eos>` are neither. Raises UserError for tokens that are not words, and where there is no such word.
     """
     check_name(name, CASES, "case of the cache")
     vocabulary, ids = opened.dataset.vocabulary, np.asarray(opened.split.ids)
