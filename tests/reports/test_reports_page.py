@@ -226,10 +226,10 @@ def test_characters_are_told_in_bits(run: Any, made: Any) -> None:
 def test_unknown_kinds_and_experiments_are_shown_plainly(run: Any, made: Any) -> None:
     results = {
         "a": made.result("dream", {"depth": {"mean": 1.25}, "<b>": "<i>"}),
-        "b": made.result("examination", {"experiment": "shuffle", "answer": 42}),
+        "b": made.result("examination", {"experiment": "telepathy", "answer": 42}),
     }
     page = Page(render([run(results=results, metrics="")]))
-    assert ("h3", "demo: dream") in page.headings and ("h3", "demo: examine shuffle on unknown text") in page.headings
+    assert ("h3", "demo: dream") in page.headings and ("h3", "demo: examine telepathy on unknown text") in page.headings
     assert ["depth.mean", "1.25"] in page.rows and ["<b>", "<i>"] in page.rows and ["answer", "42"] in page.rows
     assert "demo has the results below." in page.text
 
