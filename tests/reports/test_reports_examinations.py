@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,8 @@ def heights(svg: str) -> list[float]:
 
 def test_one_page_answers_every_question(folder: Any) -> None:
     page = render([folder(all_of_them())], BESIDE)
-    titles = re.findall("<h4>(.*?)</h4>", page)
-    assert titles == [
+    titles = re.findall("<h3>(.*?)</h3>", page)
+    assert "<h4>" not in page and titles[:8] == [
         "Frequent and infrequent words",
         "Parts of speech",
         "Order of words close by",
@@ -250,6 +251,8 @@ def test_what_was_examined_twice_stands_twice(folder: Any) -> None:
     names = [e.name for e in examined.grouped([read(folder(found))])]
     assert names == ["demo", "demo (examine-drop-valid)", "demo, within documents"]
     page = render([folder(found, "x")], BESIDE)
+    levels = [int(level) for level in re.findall(r"<h([1-6])>", page)]
+    assert all(b - a <= 1 for a, b in pairwise(levels)) and 4 in levels
     assert "<h3>x, valid</h3>" in page and "<h3>x, within documents, valid</h3>" in page
 
 

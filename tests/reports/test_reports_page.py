@@ -341,7 +341,8 @@ def test_ids_are_unique_headings_do_not_skip_and_wide_things_scroll(run: Any, ma
     html = render([run(results=results), run("b", name="b")])
     page = Page(html)
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
-    assert page.count("svg") == 3 and ids and len(ids) == len(set(ids))
+    # Learning, context on either split, and the perplexities of both runs on one of them.
+    assert page.count("svg") == 4 and ids and len(ids) == len(set(ids))
     levels = [int(tag[1]) for tag, _ in page.headings]
     assert levels[0] == 1 and all(b - a <= 1 for a, b in pairwise(levels))
     regions = sum(a.get("class") == "scroll" and a.get("tabindex") == "0" for _, a in page.tags)

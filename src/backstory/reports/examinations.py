@@ -116,8 +116,9 @@ def _examined(examined: Examinations, published: Published | None, prefix: str, 
     f = examined.first.figures
     made = [plot for i, draw in enumerate(FIGURES) if (plot := draw(examined, published, f"{prefix}-{i}"))]
     parts = [f"<h3>{escape(examined.name)}, {escape(f['split'])}</h3>"] if several and made else []
+    level = "h4" if several else "h3"
     for plot in made:
-        parts += [f"<h4>{escape(plot.title)}</h4>", pieces.plot(plot)]
+        parts += [f"<{level}>{escape(plot.title)}</{level}>", pieces.plot(plot)]
     if published and made:
         parts.append(f'<p class="note">{escape(comparability(examined, published))}</p>')
     for experiment, result in examined.results.items():
