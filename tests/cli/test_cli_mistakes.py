@@ -109,6 +109,8 @@ MISTAKES = [
     (f"{EVALUATE} --rows 0", r"rows must be at least 1, not 0"),
     (f"{EXAMINE} --targets 1", r"targets must be at least 2, not 1"),
     (f"{EXAMINE} --maximum-context 0", r"maximum_context must be at least 1, not 0"),
+    (f"{EXAMINE} --context 1", r"context must be at least 2, not 1"),
+    (f"{EXAMINE} --near 0", r"near must be at least 1, not 0"),
     (f"{EXAMINE} --seed -1", r"seed must be at least 0, not -1"),
     *[(f"{EXAMINE} --memory {v}", rf"memory must be above 0, not {v}") for v in ("nan", "0.0")],
     *[(f"{EXAMINE} --memory {v}", rf"memory must be above 0 and finite, not {v}") for v in ("inf", "-inf")],
@@ -155,6 +157,26 @@ MISTAKES = [
         f"{EXAMINE} --experiment trunc",
         r"no experiment 'trunc' \(did you mean 'truncate'\?\); `backstory ls experiments`",
     ),
+    (f"{EXAMINE} --by freqency", r"no split of the targets 'freqency' \(did you mean 'frequency'\?\)"),
+    (
+        f"{EXAMINE} --experiment shuffle --maximum-context 30",
+        r"contexts of 300 tokens are longer than the longest, 30; raise --maximum-context or lower --context",
+    ),
+    (
+        f"{EXAMINE} --experiment drop --maximum-context 30 --context 20 --tagger gold",
+        r"there is no file of tags for the valid text of .*; use the tagger pattern",
+    ),
+    (f"{EXAMINE} --by tag --maximum-context 30 --tagger golden", r"unknown tagger 'golden'.*use auto, gold, pattern"),
+    (
+        f"{EXAMINE} --experiment drop-distant --maximum-context 30 --context 20",
+        r"a context of 20 has nothing distant beyond 50; raise --context or lower --near",
+    ),
+    (
+        f"{EXAMINE} --experiment drop --maximum-context 30 --context 4 --tagger pattern",
+        r"a context of 4 leaves nothing to change beyond 5; raise --context|textblob",
+    ),
+    (f"{EXAMINE} run --maximum-context 30 --out file", r"cannot write to file; choose another folder with --out"),
+    (f"{EXAMINE} nowhere --maximum-context 30", r"there is no run folder nowhere; train one"),
     (f"{EXPLAIN} --reader statik", r"no reader 'statik' \(did you mean 'static'\?\); `backstory ls readers`"),
     (f"{EXPLAIN} --text good.txt --reader statik", r"no reader 'statik' \(did you mean 'static'\?\)"),
     (

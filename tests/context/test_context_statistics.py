@@ -1,14 +1,18 @@
 """Bootstrap intervals against a plain loop, against normal theory, and on data whose answer is known."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from backstory.context import effective_context, paired_interval, statistics
+from backstory.config import TextConfig, UserError
+from backstory.context import Examination, effective_context, measure, paired_interval, paired_intervals, statistics
 from backstory.context.statistics import resampled_means
+from backstory.text import prepare
 
 CONTEXTS = (5, 10, 20, 50)
 
@@ -133,3 +137,34 @@ def test_the_interval_holds_it_where_every_context_is_at_the_threshold() -> None
     value, low, high = effective_context(contexts, *with_excess(*[0.0101] * 10, 0.0, spread=1.0))
     assert value == 11 and low == 1
     assert high is not None and high >= value
+
+
+class Recalling:
+    """A model of counts: words of the training text, and the likelier for each time that the context has them."""
+
+    def __init__(self, counts: np.ndarray) -> None:
+        self.share = (counts + 1) / (counts + 1).sum()
+
+    def score(self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Any = None) -> np.ndarray:
+        found = [np.count_nonzero(c == t) / len(c) for c, t in zip(contexts, targets, strict=True)]
+        return np.log(0.9 * self.share[targets] + 0.1 * np.array(found))
+
+
+@pytest.mark.full
+def test_intervals_of_a_draw_cover_the_whole_text_as_often_as_they_say() -> None:
+    try:
+        dataset = prepare(TextConfig(corpus="ptb"))
+    except UserError:
+        pytest.skip("BACKSTORY_DATA names no folder with ptb")
+    ids, counts = dataset.splits["valid"].ids, dataset.vocabulary.counts
+    losses = measure("truncate", Examination(ids, None, Recalling(counts), len(ids), 100, counts=counts))
+    effects = (losses.nats - losses.baseline)[:4].T  # 5, 10, 20 and 30 tokens instead of 100
+    assert len(effects) == len(ids) - 100
+    whole, draws = effects.mean(0), 150
+    covered = np.zeros(4)
+    for seed in range(draws):
+        drawn = Examination(ids, None, Recalling(counts), 2000, 100, seed).positions() - 100
+        intervals = paired_intervals(effects[drawn], seed)
+        covered += [i.low <= value <= i.high for i, value in zip(intervals, whole, strict=True)]
+    # A share of 150 draws has a standard deviation of 1.8% where 95% is true.
+    assert (np.abs(covered / draws - 0.95) < 0.055).all()

@@ -1,0 +1,391 @@
+"""Examinations as files: losses that are saved, taken over and split again, sets of models, ranks, and results in Python."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import runs
+import torch
+from test_context_brute_force import FLOAT32, build, corpus, examination
+
+import backstory as bs
+from backstory.config import RunConfig, UserError
+from backstory.context import (
+    EXPERIMENTS,
+    Losses,
+    combine,
+    examine_run,
+    examine_runs,
+    measure,
+    read_examination,
+    regroup,
+)
+from backstory.context.losses import LOSSES, UNFINISHED, Progress
+from backstory.models.loading import load_run
+from backstory.reading import StaticReader
+from backstory.text import prepare
+from backstory.training import train
+
+NOUNS, VERBS = ("tea", "jam", "oil", "ink"), ("saw", "took", "found", "sold")
+SMALL: dict[str, Any] = {"targets": 40, "maximum_context": 30, "context": 20, "near": 5, "precision": "float32"}
+
+
+def tagger(words: list[str]) -> Sequence[str]:
+    return ["NN" if w in NOUNS else "VBD" if w in VERBS else "DT" for w in words]
+
+
+def stops(reading: int) -> Callable[[int, int], None]:
+    """Progress that fails when it is told so many tokens: as if the process ended there."""
+
+    def told(done: int, total: int) -> None:
+        if done > reading:
+            raise KeyboardInterrupt
+
+    return told
+
+
+@pytest.fixture(scope="module")
+def examined(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an examination with every split."""
+    out = tmp_path_factory.mktemp("examined")
+    by = ("frequency", "tag", "content", "class", "position")
+    examine_run(tiny_run, "shuffle", out=out, by=by, tagger=tagger, **SMALL)
+    return out
+
+
+def test_losses_come_back_as_they_were_saved(examined: Path) -> None:
+    losses = Losses.load(examined / LOSSES)
+    assert losses.nats.shape == (len(losses.conditions), 40) and losses.baseline_context == 20
+    assert set(losses.splits) == {"frequency", "tag", "content", "class", "position"}
+    losses.save(examined / "again.npz")
+    assert (examined / "again.npz").read_bytes() == (examined / LOSSES).read_bytes()
+    with np.load(examined / LOSSES, allow_pickle=False) as file:  # documented: nothing pickled, names of arrays
+        assert set(file) >= {"positions", "targets", "baseline", "nats", "names", "lengths", "about", "by_tag_groups"}
+        assert [str(name) for name in file["names"]] == [c["name"] for c in losses.conditions]
+        assert file["nats"].dtype == np.float64 and file["by_class"].dtype == np.int16
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"\x00" * 99, None], ids=["empty", "cut", "zeros", "absent"])
+def test_a_damaged_file_of_losses_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / LOSSES).write_bytes(content)
+    with pytest.raises(UserError, match=r"damaged|there is no"):
+        regroup(tmp_path)
+
+
+def test_losses_are_split_again_without_running_anything(examined: Path) -> None:
+    figures = json.loads((examined / "result.json").read_text())["figures"]
+    again = regroup(examined, by=("frequency", "tag", "content", "class", "position"))
+    assert again == {key: figures[key] for key in again} and len(again["groups"]) > 5
+    odd = Losses.load(examined / LOSSES).positions % 2
+    found = regroup(examined, by=("parity",), labels={"parity": (odd, ("even", "odd"))})
+    assert [g["targets"] for g in found["groups"]] == [int((odd == 0).sum()), int((odd == 1).sum())]
+    with pytest.raises(UserError, match="the split parity has 3 labels for 40 targets"):
+        regroup(examined, by=("parity",), labels={"parity": (odd[:3], ("even", "odd"))})
+
+
+@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name != "cache"])
+def test_a_stopped_experiment_goes_on_with_its_next_condition(
+    experiment: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**SMALL, "tagger": tagger}
+    straight = examine_run(tiny_run, experiment, out=tmp_path / "straight", **settings)
+    total: list[int] = []
+    examine_run(tiny_run, experiment, out=tmp_path / "told", progress=lambda d, t: total.append(t), **settings)
+    count = len(straight.figures["conditions"])
+    broken = tmp_path / "broken"
+    with pytest.raises(KeyboardInterrupt):
+        examine_run(tiny_run, experiment, out=broken, progress=stops(int(0.7 * total[-1])), **settings)
+    assert not (broken / "result.json").exists()
+    finished = len(Losses.load(broken / UNFINISHED).conditions)
+    assert 0 < finished < count or count <= 2
+    asked: list[int] = []
+    score = StaticReader.predict
+    monkeypatch.setattr(StaticReader, "predict", lambda self, tokens: asked.append(1) or score(self, tokens))
+    again = examine_run(tiny_run, experiment, out=broken, **settings)
+    assert again.figures == straight.figures and again.result["provenance"]["taken_over"] == finished
+    assert (broken / LOSSES).read_bytes() == (tmp_path / "straight" / LOSSES).read_bytes()
+    assert not (broken / UNFINISHED).exists()
+    asked.clear()
+    assert examine_run(tiny_run, experiment, out=broken, **settings).figures == straight.figures
+    assert not asked  # all of it was there
+    examine_run(tiny_run, experiment, out=broken, again=True, **settings)
+    assert asked
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"targets": 39}, {"maximum_context": 31}, {"context": 19}, {"within_documents": True},
+               {"split": "test"}, {"reader": "cache"}, {"precision": "bfloat16"}],
+)  # fmt: skip
+def test_losses_of_something_else_are_not_taken_over(change: dict[str, Any], examined: Path, tiny_run: Path) -> None:
+    settings = {**SMALL, **change}
+    found = examine_run(tiny_run, "shuffle", out=shutil.copytree(examined, f"{examined}-{change}"), **settings)
+    assert found.result["provenance"]["taken_over"] == 0
+    assert found.figures == examine_run(tiny_run, "shuffle", out=f"{examined}-fresh-{change}", **settings).figures
+
+
+def test_losses_of_other_weights_are_not_taken_over(
+    examined: Path, tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(replace(tiny_config, seed=5), tmp_path / "run")
+    capsys.readouterr()
+    found = examine_run(tmp_path / "run", "shuffle", out=shutil.copytree(examined, tmp_path / "out"), **SMALL)
+    assert found.result["provenance"]["taken_over"] == 0
+    assert found.figures["baseline"] != regroup(examined)["baseline"]
+
+
+def test_tags_matter_only_where_they_change_contexts(examined: Path, tiny_run: Path, tmp_path: Path) -> None:
+    def other(words: list[str]) -> Sequence[str]:
+        return ["NN"] * len(words)
+
+    shuffled = shutil.copytree(examined, tmp_path / "shuffled")
+    found = examine_run(tiny_run, "shuffle", out=shuffled, by=("tag",), tagger=other, **SMALL)
+    assert found.result["provenance"]["taken_over"] == len(found.figures["conditions"])
+    assert [g["group"] for g in found.figures["groups"]] == ["NN", "<eos>"]
+    for kind, taken in ((tagger, 0), (other, 0), (other, 4)):
+        dropped = examine_run(tiny_run, "drop", out=tmp_path / "dropped", tagger=kind, **SMALL)
+        assert dropped.result["provenance"]["taken_over"] == taken
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_progress_goes_on_to_its_end_and_the_reading_is_part_of_it(
+    experiment: str, tiny_run: Path, tmp_path: Path
+) -> None:
+    told: list[tuple[int, int]] = []
+    settings = {**SMALL, "tagger": tagger, "out": tmp_path}
+    for _ in range(2):  # the second time everything is taken over
+        told.clear()
+        examine_run(tiny_run, experiment, progress=lambda done, total: told.append((done, total)), **settings)
+        assert told[-1][0] == told[-1][1] == told[0][1]
+        assert all(a[0] < b[0] for a, b in pairwise(told))
+
+
+class Threads:
+    """Ranks that are threads, which wait for each other."""
+
+    def __init__(self, rank: int, shared: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.world, self.shared, self.barrier = rank, len(shared), shared, barrier
+
+    def largest(self, *values: float) -> list[float]:
+        self.shared[self.rank] = values
+        self.barrier.wait(60)
+        found = np.max(np.array(self.shared), 0).tolist()
+        self.barrier.wait(60)
+        return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("experiment", ["truncate", "drop"])
+def test_ranks_that_share_the_targets_find_what_one_finds(
+    experiment: str, world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["backstory.context.examine"], "PIECE", 7)
+    alone = measure(experiment, examination(StaticReader(build(), FLOAT32)))
+    alone.save(tmp_path / "alone.npz")
+    shared, barrier = [None] * world, threading.Barrier(world)
+    settings = {"of": "a test"}
+    for part in ("stopped", "whole", "taken over"):
+        found: list[Losses | None] = [None] * world
+
+        def work(rank: int, part: str = part, found: list = found) -> None:
+            kept = Progress(tmp_path / "kept" if rank == 0 else None, settings)
+            on = examination(StaticReader(build(), FLOAT32))
+            told = stops(4500) if part == "stopped" else None
+            try:
+                found[rank] = measure(experiment, on, told, kept=kept, ranks=Threads(rank, shared, barrier))
+            except (KeyboardInterrupt, threading.BrokenBarrierError):
+                barrier.abort()
+
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        barrier.reset()
+        if part == "stopped":
+            assert found == [None] * world
+            assert 0 < len(Losses.load(tmp_path / "kept" / UNFINISHED).conditions) < len(alone.conditions)
+            continue
+        for losses in found:
+            assert losses is not None
+            replace(losses, settings={}).save(tmp_path / "of-rank.npz")
+            assert (tmp_path / "of-rank.npz").read_bytes() == (tmp_path / "alone.npz").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def seeds(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Runs that differ in their seed."""
+    folder = tmp_path_factory.mktemp("seeds")
+    for seed in (1, 2, 3):
+        train(replace(tiny_config, seed=seed), folder / f"seed{seed}")
+    return [folder / f"seed{seed}" for seed in (1, 2, 3)]
+
+
+def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    together = examine_runs(
+        seeds, "truncate", out=tmp_path / "set", progress=lambda done, total: told.append((done, total)), **SMALL
+    )
+    assert told[-1][0] == told[-1][1] and all(a[0] < b[0] for a, b in pairwise(told))
+    alone = [read_examination(path / "examine-truncate-valid") for path in seeds]
+    assert [m["seed"] for m in together.figures["models"]] == [1, 2, 3]
+    assert [m["nats"] for m in together.figures["models"]] == [a.figures["baseline"]["nats"] for a in alone]
+    for place, condition in enumerate(together.figures["conditions"]):
+        effects = [a.figures["conditions"][place]["effect"] for a in alone]
+        assert condition["effects"] == pytest.approx(effects)
+        assert condition["deviation"] == pytest.approx(np.std(effects, ddof=1))
+    assert json.loads((tmp_path / "set" / "result.json").read_text()) == together.result
+    assert len(list((tmp_path / "set").glob("losses-*.npz"))) == 3
+    assert "means over 3 models" in together.table()
+    assert combine(alone).figures == together.figures
+    with pytest.raises(UserError, match="two runs at least"):
+        examine_runs(seeds[:1], "truncate", **SMALL)
+    with pytest.raises(UserError, match="the examinations differ in seed"):
+        combine([alone[0], examine_run(seeds[1], "truncate", seed=1, out=tmp_path / "other", **SMALL)])
+
+
+def test_a_model_at_hand_is_examined_as_its_run_is(tiny_run: Path, tmp_path: Path) -> None:
+    loaded = load_run(tiny_run)
+    dataset = prepare(loaded.config.text)
+    expected = examine_run(tiny_run, "drop-target", out=tmp_path / "run", **SMALL).figures
+    settings = {key: value for key, value in SMALL.items() if key != "precision"}
+    for model in (loaded.model, StaticReader(loaded.model, FLOAT32)):
+        found = bs.examine(model, dataset, "drop-target", **settings)
+        assert {k: found.figures[k] for k in ("baseline", "conditions", "groups")} == {
+            k: expected[k] for k in ("baseline", "conditions", "groups")
+        }
+    assert found.save(tmp_path / "saved") == tmp_path / "saved" / "result.json"
+    assert read_examination(tmp_path / "saved").result == found.result
+    assert regroup(tmp_path / "saved", by=("class",))["groups"] == found.figures["groups"]
+    assert found.table().splitlines()[0].startswith("model, valid split, 40 targets; with 20 tokens of context")
+    assert all(name in found.table() for name in ("drop-target", "near", "far", "95% interval"))
+
+
+def test_anything_that_scores_is_examined_against_its_longest_context() -> None:
+    class Guessing:
+        """Finds a target the likelier, the more often its context has it."""
+
+        def score(self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Any = None) -> np.ndarray:
+            found = [(np.sum(c == t) + 1) / (len(c) + 53) for c, t in zip(contexts, targets, strict=True)]
+            return np.log(np.array(found))
+
+    found = bs.examine(Guessing(), corpus()[0], targets=50, maximum_context=80)
+    assert found.figures["baseline"]["context"] == 80 and found.figures["unit"] == "token"
+    assert found.figures["conditions"][-1]["effect"] == 0.0 != found.figures["conditions"][0]["effect"]
+    assert found.figures["groups"] == []  # ids alone have no frequencies
+
+
+def test_what_does_not_fit_a_model_at_hand_is_refused(tiny_run: Path, tmp_path: Path) -> None:
+    model, words = bs.load(tiny_run)
+    other = prepare(runs.tiny_config(runs.tiny_corpus(tmp_path / "other", 5)).text)
+    assert len(other.vocabulary) != len(words) or other.vocabulary.words != words.words
+    with pytest.raises(UserError, match="made with another vocabulary or tokenizer"):
+        bs.examine(build(), other, maximum_context=5, targets=5)
+    with pytest.raises(UserError, match="made with another vocabulary or tokenizer"):
+        bs.examine(model, np.arange(100), maximum_context=5, targets=5)
+    with pytest.raises(UserError, match="a model at hand has no corpus of its own"):
+        bs.examine(model)
+    with pytest.raises(UserError, match=r"drop needs part-of-speech tags.*--tagger"):
+        bs.examine(model, np.zeros(100, int), "drop", maximum_context=30, context=20)
+    with pytest.raises(UserError, match="a run is examined on its own corpus"):
+        bs.examine(tiny_run, np.arange(100))
+
+
+def test_a_truncation_is_plotted(tiny_run: Path, tmp_path: Path) -> None:
+    found = bs.examine(tiny_run, experiment="truncate", out=tmp_path / "out", **SMALL)
+    assert found.plot(tmp_path / "plot.svg").read_text().startswith("<svg")
+
+
+def test_a_text_of_ones_own_is_examined(tiny_run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "own.txt"
+    text.write_text(runs.sentences(30, 9))
+    for experiment in ("truncate", "replace"):
+        found = bs.examine(tiny_run, text, experiment, out=tmp_path / experiment, **SMALL)
+        assert found.figures["split"] == "text" and found.figures["targets"] == 40
+        assert found.result["provenance"]["corpus"]["name"] == "own.txt"
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_bfloat16_changes_no_mean(experiment: str, tiny_run: Path, tmp_path: Path) -> None:
+    settings = {**SMALL, "tagger": tagger, "targets": 100}
+    exact, rounded = (
+        examine_run(tiny_run, experiment, out=tmp_path / p, **{**settings, "precision": p}).figures
+        for p in ("float32", "bfloat16")
+    )
+    levels = [[f["baseline"], *f["conditions"]] for f in (exact, rounded)]
+    nats = np.array([[level["nats"] for level in found] for found in levels])
+    assert 0 < np.abs(nats[0] - nats[1]).max() < 0.002
+
+
+# Processes.
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny run with a longer text to read, so that an examination of it can be caught in the middle."""
+    folder = tmp_path_factory.mktemp("long")
+    train(runs.tiny_config(runs.tiny_corpus(folder / "corpus", 1600)), folder / "run")
+    return folder / "run"
+
+
+def started(run: Path, out: Path, *flags: str, ranks: int = 1) -> subprocess.Popen:
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    command = [sys.executable, *launcher, "-m", "backstory", "examine", str(run), "--out", str(out), *flags]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
+
+
+LONG = ("--experiment", "shuffle", "--targets", "2000", "--maximum-context", "100", "--context", "60",
+        "--precision", "float32", "--device", "cpu")  # fmt: skip
+
+
+@pytest.mark.full
+def test_a_killed_examination_goes_on_and_ends_as_if_it_had_not_been(long_run: Path, tmp_path: Path) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    assert started(long_run, straight, *LONG).wait(300) == 0
+    process = started(long_run, broken, *LONG)
+    while not (broken / UNFINISHED).exists() or len(Losses.load(broken / UNFINISHED).conditions) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    assert not (broken / "result.json").exists()
+    again = started(long_run, broken, *LONG)
+    assert again.wait(300) == 0
+    results = [json.loads((folder / "result.json").read_text()) for folder in (straight, broken)]
+    assert results[0]["figures"] == results[1]["figures"]
+    assert results[1]["provenance"]["taken_over"] >= 3
+    assert (straight / LOSSES).read_bytes() == (broken / LOSSES).read_bytes()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("experiment", ["shuffle", "truncate", "cache"])
+def test_torchrun_ranks_write_what_one_process_writes(experiment: str, long_run: Path, tmp_path: Path) -> None:
+    flags = ("--experiment", experiment, *LONG[2:])
+    for ranks in (1, 2, 3):
+        process = started(long_run, tmp_path / str(ranks), *flags, ranks=ranks)
+        out, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+        assert out.count("targets; with") == 1
+    results = [json.loads((tmp_path / str(ranks) / "result.json").read_text()) for ranks in (1, 2, 3)]
+    assert results[0]["figures"] == results[1]["figures"] == results[2]["figures"]
+    assert [r["provenance"]["ranks"] for r in results] == [1, 2, 3]
+    losses = [(tmp_path / str(ranks) / LOSSES).read_bytes() for ranks in (1, 2, 3)]
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_torch_is_not_needed_to_import_backstory() -> None:
+    code = "import backstory as bs, sys; bs.__all__; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+    assert torch.__version__
