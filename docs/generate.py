@@ -222,6 +222,18 @@ def reading_speed() -> Table:
     return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
 
 
+def tags() -> Table:
+    """How far the tags of PatternTagger agree with those that go with a corpus."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-tags.json").read_text(encoding="utf-8"))["rows"]
+    shares = ("tag", "class", "content", "function")
+    rows = tuple(
+        (f"{corpus}, {row['split']}", f"{row['words']:,}", *(f"{100 * row[share]:.1f}%" for share in shares))
+        for corpus, row in found.items()
+    )
+    heads = ("text", "words", "same tag", "same class", "content words found", "function words found")
+    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+
+
 def reliability() -> Table:
     """What was done to the program, what must hold, how often it was tried, and how often it did not hold."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "reliability.json").read_text(encoding="utf-8"))
@@ -245,6 +257,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "speed": partial(speed, "benchmark-training"),
         "speed-gpu": partial(speed, "benchmark-training-cuda"),
     },
+    "docs/context.md": {"tags": tags},
     "docs/reliability.md": {"reliability": reliability},
     "docs/reproduce.md": reproduced(),
     "docs/span-buffer.md": {

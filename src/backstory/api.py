@@ -10,6 +10,7 @@ from backstory.config import TextConfig, UserError
 from backstory.context import Examined, Scorer, examine_model, examine_run, examine_runs
 from backstory.explanations import explain_run as explain
 from backstory.models import LanguageModel, choose_device
+from backstory.papers.published.context import BESIDE
 from backstory.reading import Reader, evaluate, generate
 from backstory.reading.opening import is_elsewhere, load_model
 from backstory.reports import write
@@ -62,4 +63,4 @@ def report(runs: Sequence[Path | str], out: Path | str, overwrite: bool = False)
 
     A page of ours that is there is replaced, another file only with `overwrite`. Raises UserError.
     """
-    write([Path(run) for run in runs], Path(out), overwrite)
+    write([Path(run) for run in runs], Path(out), overwrite, BESIDE)

@@ -192,3 +192,18 @@ def test_a_span_buffer_at_a_word(command: Command, tiny_config: RunConfig, desk:
     assert (
         'data-lead title=""' in Path("page.html").read_text() and "surprisal, buffer" in Path("report.html").read_text()
     )
+
+
+def test_cases_of_a_cache_are_looked_for(command: Command, run_copy: Path) -> None:
+    reader = ("--reader", "cache:window=12,theta=2e4", "--split", "train")
+    done = command("explain", "cache", "run", "--find", "both", *reader)
+    assert (done.code, done.err) == (0, "")
+    success, failure = (line for line in done.out.splitlines() if "was looked for: " in line)
+    assert "of the cache’s mass lies on it" in success and "the cache does not hold it" in failure
+    assert len(list(run_copy.glob("explain-cache-train-*find-*/result.json"))) == 2
+    refused = command("explain", "cache", "run", "--find", "both", "--html", "page.html", *reader)
+    assert (refused.code, refused.out) == (2, "") and "are for one passage; give --find success" in refused.err
+    assert command("explain", "surprisal", "run", "--find", "failure").code == 2
+    assert command("report", "run", "--out", "page.html").code == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "the most peaked success of the cache" in page and "the flattest failure of the cache" in page

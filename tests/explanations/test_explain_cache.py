@@ -147,3 +147,76 @@ def test_it_compares_with_the_reader_below_alone(run: Path) -> None:
     with pytest.raises(UserError, match="leave --against out"):
         explain_run(run, "cache", Place("valid"), against="static")
     assert sorted(run.rglob("*")) == before
+
+
+def places_by_hand(run: Path, ids: np.ndarray, chosen: CacheSettings) -> list[tuple[float, float, float]]:
+    """Entropy over places, share on the word itself and the model's own probability, at every token."""
+    states, plain = forward(run, ids)
+    found = []
+    for t, word in enumerate(ids):
+        mass = by_hand(states, t, chosen)
+        entropy = -sum(m * math.log(m) for m in mass.values() if m)
+        found.append((entropy, sum(m for i, m in mass.items() if ids[i] == word), plain[t, word].exp().item()))
+    return found
+
+
+@pytest.mark.parametrize("case", ["success", "failure"])
+def test_the_case_is_the_most_peaked_success_or_the_flattest_failure(
+    run: Path, tiny_config: RunConfig, case: Any
+) -> None:
+    # Of a model that has hardly learned, all states are alike: theta makes their small differences large.
+    chosen, reader = CacheSettings(window=12, theta=2e4, weight=0.3), "cache:window=12,theta=2e4,weight=0.3"
+    dataset = prepare(tiny_config.text)
+    ids = np.asarray(dataset.splits["train"].ids).astype(np.int64)
+    known = places_by_hand(run, ids, chosen)
+    special = (dataset.vocabulary.unknown, dataset.vocabulary.index["<eos>"])
+    candidates = {
+        t: entropy
+        for t, (entropy, share, below) in enumerate(known)
+        if t >= 12 and ids[t] not in special and (share > 0.5 and below < 0.5 if case == "success" else share == 0)
+    }
+    best = (min if case == "success" else max)(candidates.values())
+    result = explain_run(run, "cache", Place("train"), reader=reader, find=case)
+    figures = result["figures"]
+    found, passage = figures["found"], from_json(figures["passage"], "x")
+    assert found["entropy"] == pytest.approx(best, abs=1e-3)
+    assert candidates[found["target"]] == pytest.approx(best, abs=1e-3)
+    assert found["share"] == pytest.approx(known[found["target"]][1], abs=1e-3)
+    assert found["word"] == dataset.vocabulary.words[ids[found["target"]]] == passage.words[-1].text
+    # It leads up to the word, which is the one that is shown, from the oldest that the cache remembers.
+    assert len(passage.words) == 13 and passage.chosen == 12 and figures["at"] + 12 == found["target"]
+    mass = passage.layers[0]
+    assert isinstance(mass, Weights) and mass.name == "cache mass" and mass.high == pytest.approx(8 / 12)
+    links = dict(mass.links[12])
+    assert sum(links.values()) == pytest.approx(1.0, abs=1e-4) and len(links) == 12
+    assert passage.title.endswith(f"of the cache, word {found['target']:,}")
+    assert [p.name.endswith(f"find-{case}") for p in run.glob("explain-cache-train*")] == [True]
+    page = render_passage(result_from(json.dumps(result), "x"))
+    assert f"‘{passage.words[-1].text}’, was looked for" in page
+
+
+def test_it_is_looked_for_from_a_place_on(run: Path, with_cache: str) -> None:
+    def target(at: int) -> int:
+        place = Place("train", at, 5)
+        return explain_run(run, "cache", place, reader=with_cache, find="failure")["figures"]["found"]["target"]
+
+    first = target(0)
+    assert target(first) == first < target(first + 1)
+
+
+def test_cases_that_there_are_none_of(run: Path, with_cache: str, tiny_config: RunConfig, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cases are those of a cache, and `explain surprisal` has none"):
+        explain_run(run, "surprisal", Place("valid"), find="success")
+    with pytest.raises(UserError, match="there is no case of the cache 'luck'"):
+        explain_run(run, "cache", Place("valid"), reader=with_cache, find="luck")  # type: ignore[arg-type]
+    text = tmp_path / "text.txt"
+    text.write_text("the the the the\n")
+    with pytest.raises(UserError, match="there is no failure of the cache in this text; choose another split, or --at"):
+        explain_run(run, "cache", Place(text=text), reader=with_cache, find="failure")
+    letters = dataclasses.replace(tiny_config.text, tokenizer="characters")
+    train(dataclasses.replace(tiny_config, text=letters), tmp_path / "l", console=Console(file=io.StringIO()))
+    with pytest.raises(
+        UserError, match="cases of the cache are words, and the tokens here are characters; choose --at"
+    ):
+        explain_run(tmp_path / "l", "cache", Place("valid"), find="success")
+    assert not list(run.glob("explain-*"))

@@ -58,6 +58,7 @@ def test_every_required_field_is_described() -> None:
         *(shapes.TRAINING, shapes.EVALUATION, shapes.TRUNCATE, shapes.REPRODUCTION, shapes.CLAIM, shapes.COMPARISON),
         *(shapes.MEMORY, shapes.CURVE, shapes.READING, shapes.POLICY),
         *(shapes.RECENCY, shapes.REPEATED),
+        *(shapes.EXAMINATION, shapes.GROUP, *shapes.CONDITIONS.values()),
     )
     required = set().union(*map(keys, (shapes.ENVELOPE, *kinds)))
     assert len(required) > 30 and required - named == set()

@@ -115,7 +115,7 @@ def test_several_runs_are_compared(run: Any, made: Any) -> None:
     other = made.everything()
     other["evaluate-test"]["figures"] = made.evaluation(90.05)
     page = Page(render([run(), run("wide", results=other, name="wide")]))
-    assert page.count("h1") == 1 and page.count("svg") == 2
+    assert page.count("h1") == 1 and page.count("svg") == 3  # context in nats, and both models' perplexities
     assert (
         "Of 2 runs on stdlib (test), wide reads best: perplexity 90.0 per word over 20,123 words, against 98.1 (demo)."
     ) in flat(page)
@@ -226,10 +226,10 @@ def test_characters_are_told_in_bits(run: Any, made: Any) -> None:
 def test_unknown_kinds_and_experiments_are_shown_plainly(run: Any, made: Any) -> None:
     results = {
         "a": made.result("dream", {"depth": {"mean": 1.25}, "<b>": "<i>"}),
-        "b": made.result("examination", {"experiment": "shuffle", "answer": 42}),
+        "b": made.result("examination", {"experiment": "telepathy", "answer": 42}),
     }
     page = Page(render([run(results=results, metrics="")]))
-    assert ("h3", "demo: dream") in page.headings and ("h3", "demo: examine shuffle on unknown text") in page.headings
+    assert ("h3", "demo: dream") in page.headings and ("h3", "demo: examine telepathy on unknown text") in page.headings
     assert ["depth.mean", "1.25"] in page.rows and ["<b>", "<i>"] in page.rows and ["answer", "42"] in page.rows
     assert "demo has the results below." in page.text
 
@@ -341,7 +341,8 @@ def test_ids_are_unique_headings_do_not_skip_and_wide_things_scroll(run: Any, ma
     html = render([run(results=results), run("b", name="b")])
     page = Page(html)
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
-    assert page.count("svg") == 3 and ids and len(ids) == len(set(ids))
+    # Learning, context on either split, and the perplexities of both runs on one of them.
+    assert page.count("svg") == 4 and ids and len(ids) == len(set(ids))
     levels = [int(tag[1]) for tag, _ in page.headings]
     assert levels[0] == 1 and all(b - a <= 1 for a, b in pairwise(levels))
     regions = sum(a.get("class") == "scroll" and a.get("tabindex") == "0" for _, a in page.tags)

@@ -120,11 +120,11 @@ def test_a_figure_that_is_wrong_is_named(
 def test_other_kinds_and_experiments_are_let_through(run: Any, made: Any) -> None:
     results = {
         "a": made.result("dream", {"anything": 1}),
-        "b": made.result("examination", {"experiment": "shuffle", "answer": 42}),
+        "b": made.result("examination", {"experiment": "telepathy", "answer": 42}),
     }
     found = read(run(results=results))
     assert [(r.kind, r.label) for r in found.results] == [
-        ("examination", "examine shuffle on unknown text"),
+        ("examination", "examine telepathy on unknown text"),
         ("dream", "dream"),
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backstory.cli import data
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.text import Dataset, is_content, is_function, prepare, published, tagged_by, tags_of, word_classes
@@ -112,6 +113,13 @@ def test_files_of_tags_are_found_beside_a_published_text(small_ptb: Path) -> Non
     assert tags_of(dataset, "valid", by_hand, small_ptb)[0] == "DT"
     path = prepare(TextConfig(corpus=str(small_ptb / "ptb")), small_ptb)  # of the same name, but whatever text it is
     assert path.corpus == "ptb" and "gold" not in tagged_by(path, "valid", data_dir=small_ptb)
+
+
+def test_data_show_says_which_splits_have_files_of_tags(small_ptb: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data.main(["show", "ptb", "--data-dir", str(small_ptb)]) == 0
+    assert "  files of part-of-speech tags for valid\n" in capsys.readouterr().out
+    assert data.main(["show", str(small_ptb / "ptb")]) == 0
+    assert "tags" not in capsys.readouterr().out
 
 
 def test_files_of_tags_that_do_not_fit(small_ptb: Path) -> None:

@@ -61,7 +61,7 @@ def prepare(arguments: Sequence[str]) -> int:
 
 def _figures(given: ShowArguments) -> int:
     from backstory.cli.progress import progress_bar
-    from backstory.text import prepare
+    from backstory.text import gold_file, prepare
 
     with progress_bar(f"preparing {given.corpus}", "MB", 1_000_000) as told:
         dataset = prepare(given, given.data_dir, told)
@@ -72,6 +72,8 @@ def _figures(given: ShowArguments) -> int:
     for name, split in dataset.splits.items():
         sizes = f"{len(split.ids):>13,} {len(split.documents):>10,} {split.characters:>13,} {split.bytes:>13,}"
         print(f"  {name:<6} {sizes}")
+    if tagged := [name for name in dataset.splits if gold_file(dataset, name, given.data_dir)]:
+        print(f"  files of part-of-speech tags for {', '.join(tagged)}")
     for name in dataset.splits if dataset.source else ():
         print(f"  {name:<6} {_truth(dataset, name)}")
     return 0

@@ -33,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.context import examine_run
     from backstory.explanations import Place, explain_run
+    from backstory.papers.published.context import BESIDE
     from backstory.reading import evaluate, generate
     from backstory.reading.kinds import parse_stack
     from backstory.reading.preparation import tune_reader
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     console.rule("[bold]6. report[/]", align="left")
     explain_run(out, place=Place(at=PASSAGE))
     page = out / "report.html"
-    write([out, longer, buffered], page)
+    write([out, longer, buffered], page, published=BESIDE)
     print(
         f"{page} shows it all; open it in a browser.\n\n"
         "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=out)

@@ -1,5 +1,6 @@
 """`backstory examine RUN [RUN ...] --experiment NAME`: measure how a model uses its context."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,5 +100,13 @@ def main(arguments: Sequence[str]) -> int:
         else:
             found = examine_runs(given.runs, given.experiment, **options)
     if first_here():
-        print(as_json(found.result) if given.json else found.table())
+        print(as_json(found.result) if given.json else f"{found.table()}\n{beside(found.result)}")
     return 0
+
+
+def beside(result: dict[str, Any]) -> str:
+    """What was found, in sentences, beside what was published."""
+    from backstory.papers.published.context import BESIDE
+    from backstory.reports import examinations, result_from
+
+    return "\n".join(f"  {line}" for line in examinations.told(result_from(json.dumps(result), "the result"), BESIDE))

@@ -38,8 +38,10 @@ class Arguments(RunArguments, Named):
     """train, valid or test (else test)."""
     at: int = between(0, 0)
     """The token at which the passage begins; what comes before it is read too."""
-    words: int = between(200, 1)
-    """Words of the passage, 2000 at most."""
+    words: int | None = between(None, 1)
+    """Words of the passage, 2000 at most (else 200; with --find as many as the cache can hold)."""
+    find: Literal["success", "failure", "both"] | None = None
+    """Of `cache`: look for its most peaked success or its flattest failure from --at on, and show what led up to it."""
     context: int | None = between(None, 0)
     """The most tokens before the passage that are read (else all)."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -73,28 +75,33 @@ def main(arguments: Sequence[str]) -> int:
 
     from backstory.cli.evaluate import source
     from backstory.cli.progress import progress_bar
-    from backstory.explanations import Place, explain_run
+    from backstory.explanations import CASES, Place, explain_run
     from backstory.reports import check_page
 
     if given.html is not None:
         check_page(given.html, given.overwrite)
     text = None if given.text is None else source(given.text)
-    with progress_bar(f"explaining {given.name}") as progress:
-        result = explain_run(
-            given.run,
-            given.name,
-            Place(given.split, given.at, given.words, given.context, text),
-            reader=given.reader,
-            against=given.against,
-            top=given.top,
-            layer=given.layer,
-            precision=given.precision,
-            device=given.device,
-            data_dir=given.data_dir,
-            out=given.out,
-            progress=progress,
-        )
-    tell(result, given.html, given.json, write_view, show)
+    cases = CASES if given.find == "both" else (given.find,)
+    if len(cases) > 1 and (given.html or given.out or given.text == "-"):
+        raise UserError("--html, --out and --text - are for one passage; give --find success or --find failure")
+    for case in cases:
+        with progress_bar(f"explaining {given.name}") as progress:
+            result = explain_run(
+                given.run,
+                given.name,
+                Place(given.split, given.at, given.words, given.context, text),
+                reader=given.reader,
+                against=given.against,
+                top=given.top,
+                layer=given.layer,
+                find=case,
+                precision=given.precision,
+                device=given.device,
+                data_dir=given.data_dir,
+                out=given.out,
+                progress=progress,
+            )
+        tell(result, given.html, given.json, write_view, show)
     return 0
 
 

@@ -29,20 +29,24 @@ class Examined:
         return "\n".join(table(self.result))
 
     def plot(self, path: Path | str) -> Path:
-        """Draw the experiment as an SVG file, in the style of the reports. Raises UserError where there is no plot of it."""
-        from backstory.reports.plots import context_curves
+        """Draw the experiment as an SVG file, in the style of the reports; a second figure is `NAME-2.svg` beside it.
+
+        Raises UserError where there is no plot of it: of experiments on words that came before, without the split `class`.
+        """
+        from backstory.reports.examinations import plots_of
         from backstory.reports.results import Result
         from backstory.storage.atomic import write_atomically
 
-        if self.figures["experiment"] != "truncate":
-            raise UserError(f"there is no plot of {self.figures['experiment']} yet; use .table(), or .figures")
         result = Result(
             self.result["kind"], self.result["name"], self.figures, self.result["provenance"], "result.json"
         )
-        drawn = context_curves([(self.result["name"], result)])
-        assert drawn is not None
-        write_atomically(Path(path), drawn.svg)
-        return Path(path)
+        drawn = plots_of(result)
+        if not drawn:
+            raise UserError(f"there is no plot of {self.figures['experiment']}; use .table(), or .figures")
+        first = Path(path)
+        for number, plot in enumerate(drawn, start=1):
+            write_atomically(first if number == 1 else first.with_stem(f"{first.stem}-{number}"), plot.svg)
+        return first
 
     def save(self, folder: Path | str) -> Path:
         """Write result.json into a folder, and the losses: of several models as `losses-1.npz` and so on. Raises UserError."""

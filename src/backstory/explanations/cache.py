@@ -29,6 +29,9 @@ from backstory.reports.passage import Layer, Numbers
 
 MASS = "cache mass"
 _NOTE = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
+EVEN = 8
+"""How many times an even share of the mass has the full colour where one word is told of first: an even one still has some."""
+_SCALE = f"Full colour: {EVEN} times an even share, or more."
 Scores = dict[str, TokenScores]
 """Of the passage, by part: cache, model (or the reader below the cache) and mixture."""
 
@@ -66,11 +69,16 @@ def cache(subject: Subject, progress: Progress) -> Explained:
         "against_nats_per_token": figures_of(subject, inner)["nats_per_token"],
         "helped_percent": 100 * float((inner > nats).mean()),
     }
-    layers: list[Layer] = [gain_over(reader.inner.name, inner - nats), weights_layer(MASS, links, _NOTE)]
+    mass = weights_layer(MASS, links, _NOTE)
+    if subject.chosen is not None:
+        full = EVEN / min(reader.settings.window, subject.start + subject.chosen)
+        mass = weights_layer(MASS, links, f"{_NOTE} {_SCALE}", whole=subject.chosen, full=min(1.0, full))
+    layers: list[Layer] = [gain_over(reader.inner.name, inner - nats), mass]
     layers += _numbers(subject, scores, nats, confidence)
     if subject.top:
         layers.append(expected_layer(subject, scores))
-    return Explained(figures, tuple(layers), note_on_words(subject.vocabulary, "links, confidence and candidates"))
+    note = note_on_words(subject.vocabulary, "links, confidence and candidates")
+    return Explained(figures, tuple(layers), note, chosen=subject.chosen)
 
 
 def links_of(q: Pointer, time: int, place: int, words: Sequence[int]) -> dict[int, float]:

@@ -2,23 +2,38 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from backstory.config import UserError, check_name
+from backstory.explanations.cache import MASS
+from backstory.explanations.cases import Case, Name, find_case
 from backstory.explanations.explain import EXPLANATIONS, check_explanation
-from backstory.explanations.opening import open_at, open_other, other_name, other_part, source_name, text_part, title
-from backstory.explanations.subject import Subject
+from backstory.explanations.opening import (
+    case_title,
+    open_at,
+    open_other,
+    other_name,
+    other_part,
+    source_name,
+    text_part,
+    title,
+)
+from backstory.explanations.subject import Progress, Subject
 from backstory.explanations.words import LONGEST, spans
 from backstory.reading import Reader
+from backstory.reading.cache import NeuralCache
 from backstory.reading.evaluation import file_name
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers
 from backstory.reports.passage import MOST_WORDS, Layer, Passage, to_json
 from backstory.storage.provenance import check_place, write_result
+
+WORDS = 200
+"""Words of a passage unless somebody asks for more or fewer."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +44,8 @@ class Place:
     """train, valid or test; None: test, unless a text is given."""
     at: int = 0
     """Token of the text at which the passage begins."""
-    words: int = 200
-    """Words of the passage, fewer where the text ends."""
+    words: int | None = None
+    """Words of the passage, fewer where the text ends; None: 200, or up to a case of the cache as many as it can hold."""
     context: int | None = None
     """Tokens before it that are read; None: all there are."""
     text: Path | BinaryIO | None = None
@@ -46,6 +61,7 @@ def explain_run(
     against: str | None = None,
     top: int = 5,
     layer: str | None = None,
+    find: Name | None = None,
     precision: str = "float32",
     device: str = "auto",
     data_dir: Path | None = None,
@@ -54,6 +70,7 @@ def explain_run(
 ) -> dict[str, Any]:
     """Explain a passage and return the content of its result.json (docs/reports.md describes it).
 
+    `find` (of `cache` alone) is a case that is looked for from the place on (`find_case`): the passage leads up to it.
     `against` is the name of a reader, or the folder of a run over the same vocabulary, to compare with; `layer` is the one
     that colours the words first. The result is written to `out`, else to RUN/explain-NAME with whatever is not usual added
     to the name. Raises UserError.
@@ -71,16 +88,21 @@ def explain_run(
     how = {"reader": reader, "precision": precision, "device": device}
     opened = open_at(path, place.split, place.text, place.at, data_dir, how)
     EXPLANATIONS[name].check(opened)
-    own_text = place.text is not None
+    own_text, wanted, found = place.text is not None, place, None
+    told = reading = progress or (lambda done, total: None)
+    if find is not None:
+        found, reading = _find(opened, name, find, place.at, told)
+        place = _leading_to(found, opened, place)
     other = None if against is None else open_other(against, path, opened, own_text, data_dir, how)[0]
     compared = None if against is None else other_name(against)
-    destination = Path(out or path / _folder(name, place, opened, asked, against, top, layer))
+    destination = Path(out or path / _folder(name, wanted, opened, asked, against, top, layer, find))
     check_place(destination, "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
-    subject = _subject(opened, place, top, other, compared or "")
-    explained = make(subject, progress or (lambda done, total: None))
+    subject = _subject(opened, place, top, other, compared or "", found is not None)
+    explained = make(subject, reading)
     words = explained.words or tuple(span.word for span in subject.spans)
-    layers, named = _led_by(layer, explained.layers), title(opened, own_text, place.at)
+    layers = _led_by(layer or (MASS if found else None), explained.layers)
+    named = title(opened, own_text, place.at) if found is None else case_title(opened, own_text, found)
     figures = {
         "explanation": name,
         "text": source_name(opened, own_text),
@@ -91,6 +113,7 @@ def explain_run(
         "reader": reader,
         "against": compared,
         **explained.figures,
+        **({} if found is None else {"found": {**found.as_dict(), "word": words[-1].text}}),
         "passage": to_json(Passage(words, layers, named, explained.note, explained.chosen)),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
@@ -100,8 +123,30 @@ def explain_run(
 def _check(place: Place) -> None:
     if place.at < 0 or (place.context or 0) < 0:
         raise UserError("a passage begins at token 0 or later, after a context of 0 tokens or more")
-    if not 0 < place.words <= MOST_WORDS:
+    if not 0 < _words(place) <= MOST_WORDS:
         raise UserError(f"a passage has 1 to {MOST_WORDS:,} words, not {place.words:,}; choose fewer with --words")
+
+
+def _words(place: Place) -> int:
+    return WORDS if place.words is None else place.words
+
+
+def _find(opened: Opened, name: str, case: Name, at: int, told: Progress) -> tuple[Case, Progress]:
+    """The case that is looked for, and what is told of the second reading, which is as long at most."""
+    if name != "cache":
+        raise UserError(f"cases are those of a cache, and `explain {name}` has none to find; leave --find out")
+    before = len(opened.split.ids)
+    found = find_case(opened, case, at, lambda done, total: told(done, 2 * total))
+    return found, lambda done, total: told(before + done, before + total)
+
+
+def _leading_to(found: Case, opened: Opened, place: Place) -> Place:
+    """The passage whose last word is that of the case, and which holds what its cache remembers, as far as there is room."""
+    reader = opened.reader
+    assert isinstance(reader, NeuralCache)
+    words = min(reader.settings.window + 1, MOST_WORDS) if place.words is None else place.words
+    at = max(0, found.target + 1 - words)
+    return replace(place, at=at, words=found.target + 1 - at)
 
 
 def _led_by(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -112,28 +157,38 @@ def _led_by(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(sorted(layers, key=lambda layer: layer.name != name))
 
 
-def _subject(opened: Opened, place: Place, top: int, against: Reader | None, name: str) -> Subject:
+def _subject(opened: Opened, place: Place, top: int, against: Reader | None, name: str, last: bool) -> Subject:
+    """`last`: the last word is the one that is told of first."""
     ids, vocabulary = opened.split.ids, opened.dataset.vocabulary
-    longest = place.words * (1 if vocabulary.tokenizer.unit == "word" else 4 * LONGEST)
-    found = spans(vocabulary, np.asarray(ids[place.at : place.at + longest]), place.words)
+    longest = _words(place) * (1 if vocabulary.tokenizer.unit == "word" else 4 * LONGEST)
+    found = spans(vocabulary, np.asarray(ids[place.at : place.at + longest]), _words(place))
     start = 0 if place.context is None else max(0, place.at - place.context)
     whole = ids[start : place.at + found[-1].end]
-    return Subject(opened.reader, vocabulary, whole, place.at - start, found, top, against, name)
+    return Subject(opened.reader, vocabulary, whole, place.at - start, found, top, against, name,
+                   len(found) - 1 if last else None)  # fmt: skip
 
 
 def _folder(
-    name: str, place: Place, opened: Opened, reader: str, against: str | None, top: int, layer: str | None
+    name: str,
+    place: Place,
+    opened: Opened,
+    reader: str,
+    against: str | None,
+    top: int,
+    layer: str | None,
+    find: Name | None,
 ) -> str:
     """The result's folder in the run: whatever is not usual is in its name, so that no passage takes another's place."""
     parts = (
         (text_part(opened, place.text is not None), "test"),
         (f"at{place.at}", "at0"),
-        (f"words{place.words}", "words200"),
+        (f"words{_words(place)}", f"words{WORDS}"),
         (f"context{place.context}", "contextNone"),
         (reader, "static"),
         (opened.reader.precision.name, "float32"),
         (f"against-{against and other_part(against)}", "against-None"),
         (f"top{top}", "top5"),
         (f"layer-{layer}", "layer-None"),
+        (f"find-{find}", "find-None"),
     )
     return file_name("explain", name, *(part for part, usual in parts if part != usual))

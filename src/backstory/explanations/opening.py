@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from backstory.config import UserError, nearest
+from backstory.explanations.cases import CASES, Case
 from backstory.reading import Reader
 from backstory.reading.kinds import READERS, Chosen, names_readers
 from backstory.reading.opening import Opened, open_reader, open_run, open_text
@@ -80,9 +81,19 @@ def source_name(opened: Opened, own_text: bool) -> str:
 
 def title(opened: Opened, own_text: bool, at: int) -> str:
     """What is read, for a person: `stdlib (test), from word 5,000`."""
-    source = source_name(opened, own_text)
-    text = source if own_text else f"{opened.dataset.corpus} ({source})"
+    text = _text(opened, own_text)
     return f"{text}, from {opened.dataset.vocabulary.tokenizer.unit} {at:,}" if at else text
+
+
+def case_title(opened: Opened, own_text: bool, found: Case) -> str:
+    """What is read up to a case of the cache: `stdlib (test), the flattest failure of the cache, word 5,000`."""
+    unit = opened.dataset.vocabulary.tokenizer.unit
+    return f"{_text(opened, own_text)}, {CASES[found.case]}, {unit} {found.target:,}"
+
+
+def _text(opened: Opened, own_text: bool) -> str:
+    source = source_name(opened, own_text)
+    return source if own_text else f"{opened.dataset.corpus} ({source})"
 
 
 def text_part(opened: Opened, own_text: bool) -> str:

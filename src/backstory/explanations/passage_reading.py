@@ -165,11 +165,16 @@ def strong_high(strongest: Sequence[float]) -> float:
 
 
 def weights_layer(
-    name: str, links: Sequence[Mapping[int, float]], note: str, kept: int = LINKS, whole: int | None = None
+    name: str,
+    links: Sequence[Mapping[int, float]],
+    note: str,
+    kept: int = LINKS,
+    whole: int | None = None,
+    full: float | None = None,
 ) -> Weights:
     """Links of every word to earlier ones (word: weight), without those that have no colour, but for the `kept` strongest.
 
-    All links of the word `whole` stay.
+    All links of the word `whole` stay. `full` is the weight of the full colour, if it is not to come from the links.
     """
     high = strong_high([max(of.values(), default=0.0) for of in links])
     least = high / (2 * shades.STEPS)  # what is below has no colour
@@ -178,7 +183,7 @@ def weights_layer(
         ordered = sorted(of.items(), key=lambda link: -link[1])
         told = [link for n, link in enumerate(ordered) if i == whole or link[1] > (0 if n < kept else least)]
         found.append(tuple(sorted(told)))
-    return Weights(name, tuple(found), high, note)
+    return Weights(name, tuple(found), full or high, note)
 
 
 def note_on_words(vocabulary: Vocabulary, of_first: str = "") -> str:

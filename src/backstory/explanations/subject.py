@@ -31,6 +31,8 @@ class Subject:
     against: Reader | None = None
     """Another reader over the same vocabulary."""
     against_name: str = ""
+    chosen: int | None = None
+    """The word among them that is told of first, if it is not for the explanation to say."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from backstory.reports import formats
+from backstory.reports.examined import folder_of
 from backstory.reports.results import Record, Result, RunResults
 
 Named = tuple[str, Result]
@@ -21,7 +22,7 @@ def groups(
     found: dict[Hashable, list[tuple[str, Result]]] = {}
     for run in runs:
         # The static reader first: the others are compared with it.
-        for result in sorted(run.of_kind("evaluation"), key=lambda r: (r.figures["reader"] != "static", _folder(r))):
+        for result in sorted(run.of_kind("evaluation"), key=lambda r: (r.figures["reader"] != "static", folder_of(r))):
             if section_of := result.figures.get(section):
                 text = (formats.plain(result.corpus.get("fingerprint")), result.figures["split"], alike(section_of))
                 found.setdefault(text, []).append((run.name, result))
@@ -38,13 +39,9 @@ def _named(group: Sequence[tuple[str, Result]]) -> list[Named]:
     alone = len({run for run, _ in group}) == 1
     static = {result.figures["reader"] for _, result in group} == {"static"}
     names = [""] * len(group)
-    for say in (lambda r: re.sub(r":[^+]*", "", r.figures["reader"]), lambda r: r.figures["reader"], _folder):
+    for say in (lambda r: re.sub(r":[^+]*", "", r.figures["reader"]), lambda r: r.figures["reader"], folder_of):
         times = Counter(names)
         for i, (run, result) in enumerate(group):
             if times[names[i]] > 1 or not names[i]:
                 names[i] = say(result) if alone else run if static and not names[i] else f"{run}, {say(result)}"
     return [(name, result) for name, (_, result) in zip(names, group, strict=True)]
-
-
-def _folder(result: Result) -> str:
-    return result.source.removesuffix("/result.json")

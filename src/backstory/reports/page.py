@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from backstory.config import UserError
 from backstory.reports import (
     comparison_html,
     epochs,
+    examinations,
     gates,
     memory,
     passage_html,
@@ -21,9 +23,11 @@ from backstory.reports import (
     tables,
 )
 from backstory.reports.comparisons import compared
+from backstory.reports.examined import EXPERIMENTS
 from backstory.reports.formats import plain
 from backstory.reports.passage import from_json
-from backstory.reports.plots import context_curves, learning_curves
+from backstory.reports.plots import learning_curves
+from backstory.reports.published import Published
 from backstory.reports.results import Result, RunResults, read
 from backstory.reports.tables import to_html
 from backstory.reports.theme import CSS
@@ -39,10 +43,11 @@ _SHOWN = ("training", "evaluation", "reproduction", "search", "sample", "explana
 """Kinds with a place of their own on the page."""
 
 
-def render(folders: Sequence[Path]) -> str:
+def render(folders: Sequence[Path], published: Published | None = None) -> str:
     """The report on these run folders as one HTML page that loads nothing; the same files give the same page.
 
-    Raises UserError if no folder is given, and as `results.read` does.
+    `published` stands beside what experiments on context found. Raises UserError if no folder is given, and as
+    `results.read` does.
     """
     if not folders:
         raise UserError("no run to report on; name at least one run folder")
@@ -55,7 +60,7 @@ def render(folders: Sequence[Path]) -> str:
         _figures,
         _learning,
         _gates,
-        _context,
+        partial(_context, published=published),
         _memory,
         _recency,
         _comparisons,
@@ -140,13 +145,13 @@ def document(title: str, lede: str, body: str, footer: str, script: bool) -> str
 """
 
 
-def write(folders: Sequence[Path], out: Path, overwrite: bool = False) -> None:
+def write(folders: Sequence[Path], out: Path, overwrite: bool = False, published: Published | None = None) -> None:
     """Render the report into `out`, which is replaced whole or not at all.
 
     Raises UserError as `render`, `check_page` and `write_page` do.
     """
     check_page(out, overwrite)
-    write_page(out, render(folders))
+    write_page(out, render(folders, published))
 
 
 def check_page(out: Path, overwrite: bool = False) -> None:
@@ -270,27 +275,10 @@ def _gates(runs: Sequence[RunResults]) -> str:
     return pieces.section("Gate", body) if body else ""
 
 
-def _context(runs: Sequence[RunResults]) -> str:
-    """Truncation experiments, those on the same axes (split, unit and threshold) in one figure."""
-    groups: dict[tuple[str, str, float], list[tuple[str, Result]]] = {}
-    for run in runs:
-        for result in run.of_kind("examination"):
-            f = result.figures
-            if f["experiment"] == "truncate":
-                key = (f["split"], f["unit"], f["effective_context"]["threshold_percent"])
-                # What a reader remembers is beside what the model alone does, under a name of its own.
-                name = run.name if result.reader == "static" else f"{run.name}, {result.reader}"
-                groups.setdefault(key, []).append((name, result))
-    parts = []
-    for number, group in enumerate(groups.values(), start=1):
-        parts += [
-            pieces.plot(context_curves(group, f"context{number}")),
-            pieces.table(tables.contexts(group), "Effective context"),
-        ]
-        for name, result in group:
-            heading = f"Every context length: {name}, {result.figures['split']}"
-            parts.append(pieces.details(heading, pieces.table(tables.conditions(result), heading)))
-    return pieces.section("Context", *parts) if parts else ""
+def _context(runs: Sequence[RunResults], published: Published | None) -> str:
+    """How much of their context models use, and what for."""
+    body = examinations.body(runs, published)
+    return pieces.section("Context", body) if body else ""
 
 
 def _memory(runs: Sequence[RunResults]) -> str:
@@ -351,7 +339,7 @@ def _others(runs: Sequence[RunResults]) -> str:
     parts = []
     for run in runs:
         for result in run.results:
-            known = result.kind in _SHOWN or result.figures.get("experiment") == "truncate"
+            known = result.kind in _SHOWN or result.figures.get("experiment") in EXPERIMENTS
             if not known:
                 table = to_html(tables.plain(result.figures)).replace("<table>", '<table class="plain">', 1)
                 heading = f"{run.name}: {result.label}"

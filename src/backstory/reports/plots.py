@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from backstory.config import measures
 from backstory.reports import svg
+from backstory.reports.examined import spread
 from backstory.reports.formats import count, perplexity
+from backstory.reports.published import Published
 from backstory.reports.results import Record, Result, RunResults
 from backstory.reports.words import context_caption, learning_caption
 
@@ -50,18 +52,20 @@ def learning_curves(runs: Sequence[RunResults], prefix: str = "learning") -> Plo
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
-def context_curves(examinations: Sequence[tuple[str, Result]], prefix: str = "context") -> Plot | None:
+def context_curves(
+    examinations: Sequence[tuple[str, Result]], prefix: str = "context", published: Published | None = None
+) -> Plot | None:
     """Loss added by cutting the context, for truncation experiments given as (name, result); None if there are none.
 
     x: context in tokens, logarithmic; y: increase of the mean negative log-likelihood over the full context, in nats.
     """
     if not examinations:
         return None
-    title, caption = "How much context is used", context_caption(examinations)
+    title, caption = "How much context is used", context_caption(examinations, published)
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(examinations)))
         for place, (_, result) in enumerate(examinations):
-            _context_curve(axes, result.figures, place)
+            curve(axes, result.figures["conditions"], "context", place)
             _context_mark(axes, result.figures, place, alone=len(examinations) == 1)
         _context_axes(axes, [result.figures for _, result in examinations])
         if len(examinations) > 1:
@@ -183,14 +187,14 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def _context_curve(axes: "Axes", figures: Record, place: int) -> None:
+def curve(axes: "Axes", conditions: Sequence[Record], key: str, place: int, alpha: float = 0.2) -> None:
+    """The effects of conditions against one of their parameters, a line with its band."""
     look = svg.series(place)
-    # A context of nothing has no place on a logarithmic axis; the table has it.
-    conditions = sorted((c for c in figures["conditions"] if c["context"] > 0), key=lambda c: c["context"])
-    x = [c["context"] for c in conditions]
-    low, high = [c["low"] for c in conditions], [c["high"] for c in conditions]
-    axes.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
-    axes.plot(x, [c["effect"] for c in conditions], marker="o", markersize=3.2, **look)
+    # Nothing has no place on a logarithmic axis; the table has it.
+    found = sorted((c for c in conditions if c[key] > 0 and abs(c["effect"]) < LARGEST), key=lambda c: c[key])
+    x, bands = [c[key] for c in found], [spread(c) for c in found]
+    axes.fill_between(x, [b[0] for b in bands], [b[1] for b in bands], color=look["color"], alpha=alpha, linewidth=0)
+    axes.plot(x, [c["effect"] for c in found], marker="o", markersize=3.2, **look)
 
 
 def _context_mark(axes: "Axes", figures: Record, place: int, alone: bool) -> None:

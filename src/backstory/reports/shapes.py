@@ -52,7 +52,13 @@ _BIN = {"from": _NUMBER, "to": _NUMBER_OR_NULL, "distance": _NUMBER}
 CURVE = {"kind": _TEXT, "forgotten": _NUMBER, "bins": [{**_BIN, **_COSTS}]}
 RECENCY = {"new": {"tokens": _NUMBER, "nats": _NUMBER_OR_NULL}, "bins": _LIST}
 REPEATED = {**_BIN, "tokens": _NUMBER, "nats": _NUMBER}
-_CONDITION = {key: _NUMBER for key in ("context", "nats", "perplexity", "effect", "low", "high", "effect_percent")}
+_EFFECT = {key: _NUMBER for key in ("nats", "perplexity", "effect", "low", "high", "effect_percent")}
+_EFFECTIVE = {
+    "context": _NUMBER_OR_NULL,
+    "low": _NUMBER_OR_NULL,
+    "high": _NUMBER_OR_NULL,
+}
+_CONDITION = {"context": _NUMBER, **_EFFECT}
 TRUNCATE = {
     "split": _TEXT,
     "unit": _TEXT,
@@ -60,13 +66,28 @@ TRUNCATE = {
     "maximum_context": _NUMBER,
     "baseline": {"nats": _NUMBER, "perplexity": _NUMBER},
     "conditions": [_CONDITION],
-    "effective_context": {
-        "context": _NUMBER_OR_NULL,
-        "low": _NUMBER_OR_NULL,
-        "high": _NUMBER_OR_NULL,
-        "threshold_percent": _NUMBER,
-    },
+    "effective_context": {**_EFFECTIVE, "threshold_percent": _NUMBER},
 }
+GROUP = {
+    "by": _TEXT,
+    "group": _TEXT,
+    "targets": _NUMBER,
+    "share": _NUMBER,
+    "baseline": {"nats": _NUMBER, "perplexity": _NUMBER},
+}
+"""A part of the targets; its conditions are as those of all of them."""
+EXAMINATION = {key: TRUNCATE[key] for key in ("split", "unit", "targets", "maximum_context", "baseline")}
+_NAMED = {"name": _TEXT, "targets": _NUMBER, **_EFFECT}
+_SPANNED = {"span": _TEXT, "boundary": _NUMBER, **_NAMED}
+CONDITIONS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("shuffle", "reverse", "replace"), _SPANNED),
+    "drop": {"words": _TEXT, "control": _BOOLEAN, "boundary": _NUMBER, **_NAMED},
+    "drop-target": _NAMED,
+    "drop-distant": _NAMED,
+    "replace-target": {"replacement": _TEXT, **_NAMED},
+    "cache": {"method": _TEXT, **_NAMED},
+}
+"""A condition of each experiment but `truncate`."""
 REPRODUCTION = {
     "grid": _TEXT,
     "scale": _TEXT,
@@ -223,8 +244,7 @@ def check(data: dict[str, Any], source: str) -> None:
         _check_comparison(figures, source)
     if data["kind"] == "examination":
         _match({"experiment": _TEXT}, figures, "figures", source)
-        if figures["experiment"] == "truncate":
-            _match(TRUNCATE, figures, "figures", source)
+        _check_examination(figures, source)
     if data["kind"] == "search":
         _match(SEARCH, figures, "figures", source)
         _check_search(figures, source)
@@ -248,6 +268,30 @@ def check(data: dict[str, Any], source: str) -> None:
             if isinstance(examined, dict) and "effective_context" in examined:
                 shape = {key: TRUNCATE[key] for key in ("maximum_context", "effective_context")}
                 _match(shape, examined, f"figures.runs: examination {index}", source)
+
+
+def _check_examination(figures: dict[str, Any], source: str) -> None:
+    """Check the conditions of a known experiment, of all targets and of each group of them."""
+    experiment = figures["experiment"]
+    if experiment == "truncate":
+        condition: dict[str, Any] = _CONDITION
+        _match(TRUNCATE, figures, "figures", source)
+    elif experiment in CONDITIONS:
+        condition = CONDITIONS[experiment]
+        _match({**EXAMINATION, "conditions": [condition]}, figures, "figures", source)
+    else:
+        return
+    for part in ("groups", "models"):
+        _match(_LIST, figures.get(part, []), f"figures.{part}", source)
+    grouped = {**GROUP, "conditions": [condition]}
+    if experiment == "truncate":
+        grouped["effective_context"] = _EFFECTIVE
+    for index, group in enumerate(figures.get("groups", [])):
+        _match(grouped, group, f"figures.groups[{index}]", source)
+    # One condition of the cache says how many words it harms.
+    for index, found in enumerate(figures["conditions"]):
+        for optional in ("deviation", "hurt"):
+            _match(_NUMBER_OR_NULL, found.get(optional), f"figures.conditions[{index}].{optional}", source)
 
 
 def _check_search(figures: dict[str, Any], source: str) -> None:

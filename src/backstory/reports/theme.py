@@ -22,10 +22,11 @@ CSS = (
 html { background: var(--paper); color: var(--ink); -webkit-text-size-adjust: 100%; }
 body { margin: 0 auto; max-width: 52rem; padding: 3.5rem 1.5rem 4rem; font: 1.0625rem/1.6 var(--serif);
   overflow-wrap: anywhere; }
-h1, h2, h3 { line-height: 1.2; font-weight: 600; text-wrap: balance; }
+h1, h2, h3, h4 { line-height: 1.2; font-weight: 600; text-wrap: balance; }
 h1 { font-size: 2.1rem; letter-spacing: -0.015em; margin: 0 0 1rem; }
 h2 { font-size: 1.35rem; margin: 3.25rem 0 0.75rem; }
 h3 { font-size: 1.08rem; margin: 2rem 0 0.5rem; }
+h4 { font-size: 0.98rem; margin: 1.6rem 0 0.4rem; }
 p { margin: 0.75rem 0; }
 .kicker { font: 600 0.75rem var(--sans); letter-spacing: 0.09em; text-transform: uppercase; color: var(--soft);
   margin: 0 0 0.6rem; }

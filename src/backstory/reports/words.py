@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from backstory.config import measures, plural
 from backstory.reports import formats
+from backstory.reports.examined import spread_words
 from backstory.reports.formats import count, percent
+from backstory.reports.published import Published
 from backstory.reports.results import Record, Result, RunResults
 
 TRIAL_STATES = ("complete", "pruned", "failed", "running", "waiting", "again")
@@ -171,9 +173,13 @@ def learning_caption(runs: Sequence[RunResults]) -> str:
     return "; ".join(parts) + f".{tail}"
 
 
-def context_caption(examinations: Sequence[tuple[str, Result]]) -> str:
-    """What the context curves show, for truncation experiments given as (name, result)."""
-    tail = " Bands: 95% intervals (paired bootstrap). Upright lines: effective contexts, shaded over their intervals."
+def context_caption(examinations: Sequence[tuple[str, Result]], published: Published | None = None) -> str:
+    """What the context curves show, for truncation experiments given as (name, result), and what was published of it."""
+    results = [result for _, result in examinations]
+    texts = {str(result.corpus.get("name")) for result in results}
+    printed = effective_context_printed(texts.pop() if len(texts) == 1 else "", published)
+    bands = f" Bands: {spread_words(results)}."
+    tail = f"{printed}{bands} Upright lines: effective contexts, shaded over their intervals."
     if len(examinations) > MOST_TOLD:
         found = ", ".join(f"{name} {effective_context(result.figures)}" for name, result in examinations)
         return f"More context than this gains less than the dashed line: {found}.{tail}"
@@ -189,6 +195,14 @@ def context_caption(examinations: Sequence[tuple[str, Result]]) -> str:
             use = f"gains less than {threshold} from context beyond {effective_context(f)}"
         parts.append(f"{name} {use}, and {least}")
     return "; ".join(parts) + f".{tail}"
+
+
+def effective_context_printed(corpus: str, published: Published | None) -> str:
+    """What a paper says of the same (figure 1a), as the end of a caption; empty without one."""
+    found = published.beside(corpus, "effective-context") if published else None
+    if published is None or found is None:
+        return ""
+    return f" {published.cited}, figure 1a ({found.where}): less than 1% beyond {found.values[0]:g} tokens."
 
 
 def passage_summary(result: Result) -> str:
@@ -209,8 +223,22 @@ def passage_summary(result: Result) -> str:
     )
     return (
         f"{result.name} reads {these}{reader} at perplexity "
-        f"{formats.perplexity(f['perplexity'])} per {unit}{against}; {before} read first."
+        f"{formats.perplexity(f['perplexity'])} per {unit}{against}; {before} read first.{_case(f.get('found'))}"
     )
+
+
+def _case(found: object) -> str:
+    """What was found of a cache, where a passage leads up to a case of it."""
+    known = isinstance(found, dict) and all(isinstance(found.get(key), int | float) for key in ("share", "entropy"))
+    if not isinstance(found, dict) or not known:
+        return ""
+    share = (
+        f"{percent(100 * found['share'])} of the cache’s mass lies on it"
+        if found["share"]
+        else "the cache does not hold it"
+    )
+    entropy = f"the entropy of that mass over all places is {formats.decimal(found['entropy'], 2)} nats"
+    return f" The last one, ‘{found.get('word')}’, was looked for: {share}, and {entropy}."
 
 
 def _per_unit(run: RunResults) -> str:

@@ -7,7 +7,7 @@ from backstory.text.decoding import decode_stream, word_numbers, word_parts
 from backstory.text.published import PUBLISHED
 from backstory.text.recall import Recall, Truth
 from backstory.text.streams import piece, rotations, rows, segment_bounds
-from backstory.text.tags import is_content, is_function, tagged_by, tags_of, word_classes
+from backstory.text.tags import gold_file, is_content, is_function, tagged_by, tags_of, word_classes
 from backstory.text.tokenizers import Tokenizer, tokenizer
 from backstory.text.vocabulary import Vocabulary, build
 
@@ -27,6 +27,7 @@ __all__ = [
     "encode_split",
     "fetch",
     "find",
+    "gold_file",
     "is_content",
     "is_function",
     "lossless",

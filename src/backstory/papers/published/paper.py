@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Metric = Literal["perplexity", "bits_per_token"]
+Printed = Literal["perplexity", "bits_per_token", "effect_percent", "tokens", "share_percent"]
+"""What else a paper prints: increases of perplexity in percent, context in tokens, shares of the tokens in percent."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Figure:
     where: str
     """The table or figure of the paper."""
     reader: str = "static"
-    metric: Metric = "perplexity"
+    metric: Printed = "perplexity"
 
 
 @dataclass(frozen=True)

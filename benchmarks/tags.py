@@ -1,0 +1,66 @@
+"""How far the tags of PatternTagger agree with those that go with a corpus, on the validation texts.
+
+    python benchmarks/tags.py [--corpora ptb wikitext-2] [--split valid] [--out results/benchmark-tags.json]
+
+Of words alone: `<eos>` and `<unk>` have tags of their own, alike by definition. `tag` is the share of words with the same tag,
+`class` the share that are content words, function words or neither by both, and `content` and `function` the share of those
+by the files of tags that the tagger takes for such. With --out the table is also written as JSON.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backstory.config.schema import TextConfig
+from backstory.storage.provenance import commit, now, versions
+from backstory.text import prepare, tagged_by, tags_of, word_classes
+from backstory.text.published import TAGS
+from backstory.text.tokenizers import END, UNKNOWN
+
+
+def agreement(corpus: str, split: str, data_dir: Path | None) -> dict[str, Any]:
+    """Shares of the words of a split on which the tagger and the files of tags agree."""
+    dataset = prepare(TextConfig(corpus=corpus), data_dir)
+    began = time.perf_counter()
+    gold, made = (tags_of(dataset, split, tagger, data_dir) for tagger in ("gold", "pattern"))
+    seconds = time.perf_counter() - began
+    words = ~np.isin(gold, (END, UNKNOWN))
+    gold, made = gold[words], made[words]
+    classes, found = word_classes(gold), word_classes(made)
+    return {
+        "split": split,
+        "gold": tagged_by(dataset, split, "gold", data_dir),
+        "tagger": tagged_by(dataset, split, "pattern", data_dir),
+        "tokens": len(words),
+        "unknown": int((~words).sum() - (dataset.splits[split].ids == dataset.vocabulary.index[END]).sum()),
+        "words": len(gold),
+        "tag": float((gold == made).mean()),
+        "class": float((classes == found).mean()),
+        **{kind: float((found[classes == kind] == kind).mean()) for kind in ("content", "function")},
+        "seconds": round(seconds, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpora", nargs="+", choices=TAGS, default=list(TAGS))
+    parser.add_argument("--split", choices=("valid", "test"), default="valid")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    rows = {}
+    for corpus in given.corpora:
+        rows[corpus] = found = agreement(corpus, given.split, given.data_dir)
+        shares = ", ".join(f"{name} {found[name]:.1%}" for name in ("tag", "class", "content", "function"))
+        print(f"{corpus}: {found['words']:,} words, {shares}", flush=True)
+    if given.out:
+        origin = {"commit": commit(), "versions": versions(), "started": now()}
+        given.out.write_text(json.dumps({"benchmark": "tags", "rows": rows, "provenance": origin}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

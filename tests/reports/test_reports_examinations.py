@@ -1,0 +1,306 @@
+"""Experiments on context in a report: the right numbers in the right figure, beside what was published of the same."""
+
+import copy
+import json
+import math
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drawings import marks_of, texts
+
+from backstory.config import UserError
+from backstory.papers import published as papers
+from backstory.papers.published.context import BESIDE
+from backstory.reports import examination_words, examinations, examined, read, render, result_from
+from backstory.reports.published import Published
+
+CORPUS = {"name": "ptb", "fingerprint": "f00d", "types": 10_000}
+
+
+def condition(name: str, effect: float, targets: int = 300, **more: Any) -> dict[str, Any]:
+    return {"name": name, "targets": targets, "nats": 4.5 + effect, "perplexity": math.exp(4.5 + effect),
+            "effect": effect, "low": effect - 0.02, "high": effect + 0.02,
+            "effect_percent": 100 * math.expm1(effect), **more}  # fmt: skip
+
+
+def group(by: str, name: str, conditions: list[dict[str, Any]], targets: int = 100, **more: Any) -> dict[str, Any]:
+    return {"by": by, "group": name, "targets": targets, "share": targets / 300,
+            "baseline": {"context": None, "nats": 4.5, "perplexity": math.exp(4.5)}, "conditions": conditions,
+            **more}  # fmt: skip
+
+
+def examination(experiment: str, conditions: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"experiment": experiment, "split": "valid", "unit": "word", "reader": "static", "seed": 0, "targets": 300,
+            "maximum_context": 1000, "context": 300, "within_documents": False, "near": 50, "tagger": None,
+            "unknown_tag_share": None, "baseline": {"context": 300, "nats": 4.5, "perplexity": math.exp(4.5)},
+            "conditions": conditions, "groups": [], **more}  # fmt: skip
+
+
+def permuted(method: str, spans: tuple[str, ...] = ("local", "global"), scale: float = 1.0) -> dict[str, Any]:
+    effects = {1: 0.4, 20: 0.05, 50: 0.005, 200: 0.0}
+    return examination(method, [
+        condition(f"{method}-{span}-{b}", scale * e * (2 if span == "global" else 1), method=method, span=span,
+                  boundary=b, context=300)
+        for span in spans for b, e in effects.items()
+    ])  # fmt: skip
+
+
+def dropped() -> dict[str, Any]:
+    effects = {("content", False): 0.3, ("content", True): 0.1, ("function", False): 0.05, ("function", True): 0.04}
+    return examination("drop", [
+        condition(f"drop-{words}-{b}{'-control' * control}", effect * share, method="drop", words=words,
+                  control=control, boundary=b, context=300, dropped=90.0)
+        for (words, control), effect in effects.items() for b, share in {5: 1.0, 20: 0.2, 100: 0.0}.items()
+    ], tagger="gold (pos/penn/valid.txt)", unknown_tag_share=0.047)  # fmt: skip
+
+
+def by_class(experiment: str, effects: dict[str, float], **more: Any) -> dict[str, Any]:
+    """One condition, and its effect in each class."""
+    name = more.pop("name", experiment)
+    made = [group("class", g, [condition(name, e, 100, method=name, **more)]) for g, e in effects.items()]
+    return examination(experiment, [condition(name, 0.1, method=name, **more)], groups=made)
+
+
+def truncated() -> dict[str, Any]:
+    found = {"context": 100, "low": 75, "high": 150}
+
+    def curve(scale: float) -> list[dict[str, Any]]:
+        return [condition(f"truncate-{n}", scale * e, method="truncate", context=n)
+                for n, e in {5: 0.4, 50: 0.1, 1000: 0.0}.items()]  # fmt: skip
+
+    splits = [("frequency", "frequent", 0.2), ("frequency", "infrequent", 1.0), ("tag", "NN", 1.0), ("tag", "DT", 0.1),
+              ("tag", "other", 0.5)]  # fmt: skip
+    groups = [group(by, name, curve(scale), effective_context=found) for by, name, scale in splits]
+    return examination("truncate", curve(0.8), groups=groups, effective_context={**found, "threshold_percent": 1.0})
+
+
+def all_of_them() -> dict[str, dict[str, Any]]:
+    replaced = by_class("replace-target", {"near": 0.15, "far": 0.01, "none": 0.0}, replacement="unknown")
+    similar = by_class("replace-target", {"near": 0.2, "far": 0.02, "none": 0.0}, replacement="similar")
+    for mine, theirs in zip([replaced, *replaced["groups"]], [similar, *similar["groups"]], strict=True):
+        mine["conditions"] += theirs["conditions"]
+    cached = by_class("cache", {"near": 0.2, "far": 0.3, "none": -0.1}, name="without-cache", hurt=0.4)
+    return {
+        "truncate": truncated(),
+        "shuffle": permuted("shuffle"),
+        "reverse": permuted("reverse", scale=1.2),
+        "replace": permuted("replace", ("global",), 2.0),
+        "drop": dropped(),
+        "drop-target": by_class("drop-target", {"near": 0.1, "far": 0.02, "none": 0.0}),
+        "drop-distant": by_class("drop-distant", {"near": 0.03, "far": 0.12, "none": 0.05}, boundary=50),
+        "replace-target": replaced,
+        "cache": {**cached, "reader": "cache"},
+    }
+
+
+@pytest.fixture
+def folder(run: Any, made: Any) -> Any:
+    """A run folder with these examinations, of this corpus."""
+
+    def make(found: dict[str, dict[str, Any]], name: str = "demo", corpus: str = "ptb", place: str = "") -> Path:
+        results = {f"examine-{key}-valid": made.result("examination", figures, corpus={**CORPUS, "name": corpus})
+                   for key, figures in found.items()}  # fmt: skip
+        return run(place or name, results, name=name)
+
+    return make
+
+
+def heights(svg: str) -> list[float]:
+    """How far up each bar reaches, downwards below zero, in points, in the order in which they are drawn."""
+    bars = re.findall(r'd="M ([-\d.]+) ([-\d.]+) L [-\d.]+ [-\d.]+ L [-\d.]+ ([-\d.]+) [^"]*z[^"]*" clip', svg)
+    return [float(base) - float(top) for _, base, top in bars]
+
+
+def test_one_page_answers_every_question(folder: Any) -> None:
+    page = render([folder(all_of_them())], BESIDE)
+    titles = re.findall("<h3>(.*?)</h3>", page)
+    assert "<h4>" not in page and titles[:8] == [
+        "Frequent and infrequent words",
+        "Parts of speech",
+        "Order of words close by",
+        "Order and identity of all words farther away",
+        "Content and function words dropped",
+        "Words that come back",
+        "Words that come back, replaced",
+        "What the cache is worth",
+    ]
+    assert [f"figure {n} (ptb)" in page for n in ("1a", "1c", "1d", "2a", "2b", "3", "4a", "4b", "7")] == [True] * 9
+    assert "Other results" not in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_sentences_hold_both_numbers(folder: Any) -> None:
+    (found,) = examined.grouped([read(folder(all_of_them()))])
+    assert [*found.results] == [*examined.EXPERIMENTS] and found.name == "demo"
+    assert examination_words.dropped(found, BESIDE) == (
+        "Dropped beyond 5 tokens: content words +35.0%, as many at random +10.5%; function words +5.1%, as many at "
+        "random +4.1%; Khandelwal et al. 2018, figure 3 (ptb): content +65%, as many at random +17%, function +15%; "
+        "tags: gold (pos/penn/valid.txt), 4.7% of the tokens tagged unknown."
+    )
+    assert examination_words.order(found, "local", BESIDE) == (
+        "Perplexity after changing 20 tokens that begin so many tokens away: shuffling +49.2% at 1, less than 1% from 50 "
+        "on, reversing +61.6% at 1, less than 1% from 50 on; Khandelwal et al. 2018, figure 2a (ptb): order matters among "
+        "the nearest 20 tokens."
+    )
+    far = examination_words.order(found, "global", None)
+    assert "replacing +395.3% at 1, less than 1% from 200 on." in far and "Khandelwal" not in far
+    assert examination_words.copied(found, BESIDE) == (
+        "Perplexity of words by where they came before: near +10.5% without the word itself and +3.0% without the distant "
+        "context, far +2.0% without the word itself and +12.7% without the distant context, not before +5.1% without the "
+        "distant context; Khandelwal et al. 2018, figure 4a (ptb): near +9% and +3.5%, far +2% and +12%."
+    )
+    assert "near +16.2% by <unk> and +22.1% by a similar word, far +1.0% by" in examination_words.replaced(
+        found, BESIDE
+    )
+    assert examination_words.cached(found, BESIDE) == (
+        "Perplexity without the cache +10.5%, by where a word came before: near +22.1%, far +35.0%, not before -9.5%; it "
+        "harms 40.0% of the words, 33.3% of the targets came never before; Khandelwal et al. 2018, figure 7 (ptb): near "
+        "+22%, far +28%; 36% of the words harmed, those that came never before."
+    )
+    assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in examination_words.speech(
+        found, BESIDE
+    )
+
+
+def test_what_does_not_compare_is_said(folder: Any) -> None:
+    (found,) = examined.grouped([read(folder(all_of_them()))])
+    assert examination_words.comparability(found, BESIDE) == (
+        "Published figures are of an AWD-LSTM, the mean of three seeds, on every token of the validation text: its "
+        "perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. Directions compare, sizes "
+        "only roughly."
+    )
+    other = {"drop": {**dropped(), "split": "test", "unit": "piece", "reader": "cache:window=9"}}
+    (found,) = examined.grouped([read(folder(other, "other", "stdlib"))])
+    said = examination_words.comparability(found, BESIDE)
+    for part in ("the text is stdlib", "it reads words, and this model pieces", "test split", "read by cache:window=9"):
+        assert part in said
+    assert "figure 3 (ptb, another text): content +65%" in examination_words.dropped(found, BESIDE)
+    (plot,) = examinations.plots_of(found.first, BESIDE)
+    assert "Diamonds" not in plot.caption, "figures of another text are not drawn beside these"
+
+
+def test_bars_are_as_high_as_effects(folder: Any) -> None:
+    (found,) = examined.grouped([read(folder({"drop": dropped()}))])
+    (plot,) = examinations.plots_of(found.first, BESIDE)
+    wanted = [c["effect"] for c in found.first.figures["conditions"]]
+    bars = heights(plot.svg)
+    assert [b / bars[0] for b in bars] == pytest.approx([w / wanted[0] for w in wanted], abs=0.01)
+    assert {"content words", "function words", "as many at random", "5", "20", "100"} <= set(texts(plot.svg))
+    diamonds = next(m for m in marks_of(plot.svg) if len(m) == 3)
+    up = [-(y - diamonds[2][1]) for _, y in diamonds]  # from function words, +15%
+    assert up[1] / up[0] == pytest.approx(
+        (math.log(1.17) - math.log(1.15)) / (math.log(1.65) - math.log(1.15)), abs=0.02
+    )
+
+
+def test_classes_stand_in_their_order_with_their_sizes(folder: Any) -> None:
+    found = by_class("cache", {"near": 0.2, "none": -0.1}, name="without-cache", hurt=0.4)
+    (alone,) = examined.grouped([read(folder({"cache": found}))])
+    (plot,) = examinations.plots_of(alone.first)
+    assert [t for t in texts(plot.svg) if t in ("near", "far", "not before", "100", "0")] == [
+        *("near", "100", "far", "0", "not before", "100")
+    ]
+    near, none = heights(plot.svg)
+    assert none / near == pytest.approx(-0.5, abs=0.02)
+
+
+def test_curves_are_where_they_belong(folder: Any) -> None:
+    (found,) = examined.grouped([read(folder({"shuffle": permuted("shuffle")}))])
+    near, far = examinations.plots_of(found.first)
+    for plot, name in (
+        (near, "tokens between the target and what is changed"),
+        (far, "nearest tokens left as they are"),
+    ):
+        assert name in texts(plot.svg) and "added loss (nats per token)" in texts(plot.svg)
+        (points,) = marks_of(plot.svg)
+        first, second, _, last = points[-4:]  # before them the band
+        assert (second[1] - last[1]) / (first[1] - last[1]) == pytest.approx(0.125, abs=1e-3)
+        assert (second[0] - first[0]) / (last[0] - first[0]) == pytest.approx(math.log(20) / math.log(200), abs=1e-3)
+
+
+def test_several_models_have_bands_of_their_deviation(folder: Any, made: Any) -> None:
+    figures = truncated()
+    for one in [figures, *figures["groups"]]:
+        for c in one["conditions"]:
+            c |= {"deviation": 0.05, "effects": [c["effect"]] * 3}
+    figures["models"] = [{"name": f"m{i}", "seed": i, "nats": 4.5} for i in range(3)]
+    (found,) = examined.grouped([read(folder({"truncate": figures}))])
+    assert examined.spread(figures["conditions"][0]) == (pytest.approx(0.27), pytest.approx(0.37))
+    plots = examinations.plots_of(found.first)
+    assert len(plots) == 3 and all("a standard deviation either way over 3 models" in p.caption for p in plots)
+    assert "by 3 models" in examination_words.comparability(found, BESIDE)
+
+
+def test_perplexities_of_several_models_compare_on_the_same_targets_only(folder: Any) -> None:
+    a, b = folder({"truncate": truncated()}, "a"), folder({"truncate": truncated()}, "b")
+    page = render([a, b], BESIDE)
+    assert (
+        "with 5 tokens and with all context, 1.00 and 1.00 times the lowest; Khandelwal et al. 2018, figure 1b" in page
+    )
+    assert "perplexity per word" in page
+    other = folder({"truncate": {**truncated(), "targets": 200}}, "c")
+    assert "figure 1b" not in render([a, other], BESIDE)
+
+
+def test_what_was_examined_twice_stands_twice(folder: Any) -> None:
+    found = {"drop": dropped(), "again": dropped(), "inside": {**dropped(), "within_documents": True}}
+    names = [e.name for e in examined.grouped([read(folder(found))])]
+    assert names == ["demo", "demo (examine-drop-valid)", "demo, within documents"]
+    page = render([folder(found, "x")], BESIDE)
+    levels = [int(level) for level in re.findall(r"<h([1-6])>", page)]
+    assert all(b - a <= 1 for a, b in pairwise(levels)) and 4 in levels
+    assert "<h3>x, valid</h3>" in page and "<h3>x, within documents, valid</h3>" in page
+
+
+def test_tables_hold_every_condition(folder: Any) -> None:
+    (found,) = examined.grouped([read(folder(all_of_them()))])
+    table = examinations.conditions(found.results["drop-target"])
+    assert [row[:2] for row in table.rows] == [
+        ("drop-target", "all"),
+        *(("drop-target", f"class: {name}") for name in ("near", "far", "none")),
+    ]
+    assert table.rows[1][3:] == ("0.100", "0.080 to 0.120", "10.5%", "100 words")
+    groups = examinations.by_group(found.results["truncate"])
+    assert groups.rows[0] == ("frequency: frequent", "100 tokens (95%: 75 to 150)", "90.0", "100", "33.3%")
+
+
+def test_sentences_for_a_terminal(folder: Any) -> None:
+    (found,) = examined.grouped([read(folder(all_of_them()))])
+    for name, result in found.results.items():
+        lines = examinations.told(result, BESIDE)
+        assert lines and "Khandelwal et al. 2018" in lines[0] and lines[-1].startswith("Published figures are of"), name
+
+
+def test_unknown_experiments_and_damaged_ones(folder: Any, made: Any) -> None:
+    page = render([folder({"x": examination("telepathy", [])})], BESIDE)
+    assert "Other results" in page and "telepathy" in page
+    for spoil in (lambda f: f["conditions"][0].pop("boundary"), lambda f: f.update(groups=[{"by": "class"}]),
+                  lambda f: f["conditions"][0].update(control=1), lambda f: f.update(conditions=[])):  # fmt: skip
+        figures = copy.deepcopy(dropped())
+        spoil(figures)
+        with pytest.raises(UserError, match=r"is damaged: figures\."):
+            result_from(json.dumps(made.result("examination", figures)), "x")
+
+
+def test_hostile_names_are_text(folder: Any) -> None:
+    found = all_of_them()
+    found["drop"]["tagger"] = "<script>alert(1)</script>"
+    page = render([folder(found, "<b>$\\frac$", "<i>", "hostile")], BESIDE)
+    assert "<script>alert" not in page and "<b>$" not in page and "<i>" not in page
+
+
+def test_the_printed_figures_are_those_of_the_paper() -> None:
+    paper = papers.paper("context")
+    assert paper.figures["ptb-drop-content-5"].value == 65 and paper.figures["ptb-hurt"].metric == "share_percent"
+    assert papers.figure("context/wikitext-2-without-cache-far")[1] == "Khandelwal et al. 2018, section 6.2"
+    assert isinstance(BESIDE, Published)
+    for corpus, values in BESIDE.figures.items():
+        for name, value in values.items():
+            assert paper.figures[f"{corpus}-{name}"].value == value
+    same, other = BESIDE.beside("wikitext-2", "hurt"), BESIDE.beside("wikitext-2", "drop-content-5")
+    assert same and other and (same.values, same.where) == ((20.0,), "wikitext-2")
+    assert other.where == "ptb, another text" and BESIDE.beside("ptb", "no such figure") is None
