@@ -346,6 +346,13 @@ def started(run: Path, out: Path, *flags: str, ranks: int = 1) -> subprocess.Pop
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
 
 
+def finishes(process: subprocess.Popen) -> str:
+    """What it printed."""
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return out
+
+
 LONG = ("--experiment", "shuffle", "--targets", "2000", "--maximum-context", "100", "--context", "60",
         "--precision", "float32", "--device", "cpu")  # fmt: skip
 
@@ -353,16 +360,15 @@ LONG = ("--experiment", "shuffle", "--targets", "2000", "--maximum-context", "10
 @pytest.mark.full
 def test_a_killed_examination_goes_on_and_ends_as_if_it_had_not_been(long_run: Path, tmp_path: Path) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    assert started(long_run, straight, *LONG).wait(300) == 0
+    finishes(started(long_run, straight, *LONG))
     process = started(long_run, broken, *LONG)
     while not (broken / UNFINISHED).exists() or len(Losses.load(broken / UNFINISHED).conditions) < 3:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.wait(60)
+    process.communicate(timeout=60)
     assert not (broken / "result.json").exists()
-    again = started(long_run, broken, *LONG)
-    assert again.wait(300) == 0
+    finishes(started(long_run, broken, *LONG))
     results = [json.loads((folder / "result.json").read_text()) for folder in (straight, broken)]
     assert results[0]["figures"] == results[1]["figures"]
     assert results[1]["provenance"]["taken_over"] >= 3
@@ -374,9 +380,7 @@ def test_a_killed_examination_goes_on_and_ends_as_if_it_had_not_been(long_run: P
 def test_torchrun_ranks_write_what_one_process_writes(experiment: str, long_run: Path, tmp_path: Path) -> None:
     flags = ("--experiment", experiment, *LONG[2:])
     for ranks in (1, 2, 3):
-        process = started(long_run, tmp_path / str(ranks), *flags, ranks=ranks)
-        out, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said
+        out = finishes(started(long_run, tmp_path / str(ranks), *flags, ranks=ranks))
         assert out.count("targets; with") == 1
     results = [json.loads((tmp_path / str(ranks) / "result.json").read_text()) for ranks in (1, 2, 3)]
     assert results[0]["figures"] == results[1]["figures"] == results[2]["figures"]

@@ -160,11 +160,11 @@ def test_intervals_of_a_draw_cover_the_whole_text_as_often_as_they_say() -> None
     losses = measure("truncate", Examination(ids, None, Recalling(counts), len(ids), 100, counts=counts))
     effects = (losses.nats - losses.baseline)[:4].T  # 5, 10, 20 and 30 tokens instead of 100
     assert len(effects) == len(ids) - 100
-    whole, draws = effects.mean(0), 150
+    whole, draws = effects.mean(0), 100
     covered = np.zeros(4)
     for seed in range(draws):
         drawn = Examination(ids, None, Recalling(counts), 2000, 100, seed).positions() - 100
         intervals = paired_intervals(effects[drawn], seed)
         covered += [i.low <= value <= i.high for i, value in zip(intervals, whole, strict=True)]
-    # A share of 150 draws has a standard deviation of 1.8% where 95% is true.
-    assert (np.abs(covered / draws - 0.95) < 0.055).all()
+    # A share of 100 draws has a standard deviation of 2.2% where 95% is true.
+    assert (np.abs(covered / draws - 0.95) < 0.065).all()
