@@ -47,7 +47,8 @@ def examine(
         if corpus is not None and not isinstance(corpus, str | Path):
             raise UserError("a run is examined on its own corpus, or on a text file; give the path of one, or None")
         text: dict[str, Any] = {} if corpus is None else {"text": Path(corpus)}
-        if corpus is not None and isinstance(model, str | Path) and is_elsewhere(model):
+        first = model if isinstance(model, str | Path) else next(iter(model), "")
+        if corpus is not None and is_elsewhere(first):
             text = {"corpus": str(corpus)}
         if isinstance(model, str | Path):
             return examine_run(model, experiment, **text, **options)

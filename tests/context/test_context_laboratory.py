@@ -198,10 +198,11 @@ def test_ranks_that_share_the_targets_find_what_one_finds(
     settings = {"of": "a test"}
     for part in ("stopped", "whole", "taken over"):
         found: list[Losses | None] = [None] * world
+        readers = [StaticReader(build(), FLOAT32) for _ in range(world)]  # weights are drawn from one generator
 
-        def work(rank: int, part: str = part, found: list = found) -> None:
+        def work(rank: int, part: str = part, found: list = found, readers: list = readers) -> None:
             kept = Progress(tmp_path / "kept" if rank == 0 else None, settings)
-            on = examination(StaticReader(build(), FLOAT32))
+            on = examination(readers[rank])
             told = stops(4500) if part == "stopped" else None
             try:
                 found[rank] = measure(experiment, on, told, kept=kept, ranks=Threads(rank, shared, barrier))

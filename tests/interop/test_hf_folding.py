@@ -103,7 +103,7 @@ def test_contexts_that_come_to_too_many_pieces_are_counted() -> None:
     pieces = [np.array([1, 2]), np.array([3])]
     folded = Folded(np.array([0, 1, 0, 1, 1]), np.array([0, 2, 3, 5, 6]), pieces, np.array([0]), 1, 7)
     positions = np.array([2, 3, 4])  # with two words before each: 4, 3 and 3 pieces before the last of their own
-    assert [folded.longer(positions, 2, limit) for limit in (None, 4, 3, 2)] == [0, 0, 1, 3]
+    assert [folded.longer(positions - 2, positions, limit) for limit in (None, 4, 3, 2)] == [0, 0, 1, 3]
 
 
 def test_words_keep_their_ids_from_one_text_to_the_next(vocabulary: Vocabulary, split: Split) -> None:

@@ -82,7 +82,9 @@ def test_every_occurrence_of_a_target_has_its_own_shift(make, chosen: list[int],
     torch.testing.assert_close(lowered, naive(head, targets, epsilon)[1], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in PREDICTIONS if name.startswith(("softmax", "mixture"))])
+@pytest.mark.parametrize(
+    "name", [name for name in PREDICTIONS if name.startswith(("softmax", "mixture")) and "tempered" not in name]
+)
 def test_no_radius_is_the_plain_likelihood_bit_for_bit(name: str) -> None:
     torch.manual_seed(0)
     head, targets = PREDICTIONS[name](BATCH, TIME), torch.randint(TYPES, (BATCH, TIME))

@@ -96,7 +96,6 @@ WORK = [
     "backstory.explanations.explain_run",
     "backstory.cli.evaluate.describe",
     "backstory.cli.evaluate.summary",
-    "backstory.cli.examine.describe",
     "backstory.cli.explain.show",
     "backstory.cli.explain.write_view",
     "backstory.cli.explain_reading.show",

@@ -12,16 +12,23 @@ CALLS = {("torch", "save"), ("torch", "load"), ("np", "load"), ("np", "save"), (
 
 def uses(source: str) -> list[str]:
     """Imports and calls of a source that read or write pickles."""
-    found = []
+    found, plain = [], set[ast.expr]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found += [a.name for a in node.names if a.name.split(".")[0] in MODULES]
         elif isinstance(node, ast.ImportFrom):
             root = (node.module or "").split(".")[0]
             found += [f"{root}.{a.name}" for a in node.names if root in MODULES or (root, a.name) in CALLS]
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        elif isinstance(node, ast.Call) and _plain(node):
+            plain.add(node.func)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node not in plain:
             found += [f"{node.value.id}.{node.attr}"] if (node.value.id, node.attr) in CALLS else []
     return found
+
+
+def _plain(call: ast.Call) -> bool:
+    """Whether numpy is told to refuse pickles. A call comes before its parts."""
+    return any(k.arg == "allow_pickle" and ast.unparse(k.value) == "False" for k in call.keywords)
 
 
 def test_sources_use_no_pickle() -> None:
@@ -32,3 +39,5 @@ def test_sources_use_no_pickle() -> None:
 def test_the_search_finds_what_it_looks_for() -> None:
     planted = "import pickle\nfrom torch import save\nimport torch\ntorch.load('x')\nfrom pickle import dumps\n"
     assert sorted(uses(planted)) == ["pickle", "pickle.dumps", "torch.load", "torch.save"]
+    assert uses("np.load('x', allow_pickle=False)") == []
+    assert uses("np.load('x')") == uses("np.load('x', allow_pickle=True)") == ["np.load"]

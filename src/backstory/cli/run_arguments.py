@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-RUN = "The run's folder, or hf:PATH_OR_NAME, a causal language model of Hugging Face."
+RUN = "The run's folder; or hf:PATH_OR_NAME, a causal language model of Hugging Face."
 
 CORPUS = "For hf:... alone: the corpus, by its name or the path of a file or folder."
 

@@ -89,6 +89,11 @@ class Examination:
         starts = np.zeros(1, np.int64) if self.documents is None or not len(self.documents) else self.documents
         return starts[np.searchsorted(starts, np.arange(len(self.ids)), "right") - 1]
 
+    def reached(self, positions: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of targets (N,): where their contexts of `reach` tokens begin, and where they themselves stand."""
+        first = positions - reach
+        return (np.maximum(first, self.beginnings[positions]) if self.within_documents else first), positions
+
     def before(self, position: int, reach: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The last `reach` tokens before a target, and their tags, if the text is tagged."""
         begin, cut = position - reach, self.within_documents and position - reach < self.beginnings[position]

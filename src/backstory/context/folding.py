@@ -34,12 +34,12 @@ class Folded:
         """A figure of every token (..., N), summed over the pieces of every word (..., W)."""
         return np.add.reduceat(values, self.starts, -1)
 
-    def longer(self, positions: np.ndarray, reach: int, limit: int | None) -> int:
-        """How many of the words at these positions come to more than `limit` pieces with the `reach` words before them."""
+    def longer(self, first: np.ndarray, positions: np.ndarray, limit: int | None) -> int:
+        """How many of the words at these positions are read after more than `limit` pieces, from the words at `first` on."""
         if limit is None:
             return 0
         ends = np.append(self.starts, self.tokens)[positions + 1]
-        return int((ends - 1 - self.starts[positions - reach] > limit).sum())
+        return int((ends - 1 - self.starts[first] > limit).sum())
 
 
 def fold(vocabulary: Vocabulary, split: Split, known: dict[tuple[int, ...], int] | None = None) -> Folded | None:

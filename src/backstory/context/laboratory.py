@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from backstory.config import check_name
+from backstory.config import UserError, check_name, to_dict
 from backstory.context.examination import Alone, Ranks, check_length
 from backstory.context.examine import check_model, chosen_splits, measure
 from backstory.context.experiments import EXPERIMENTS, check_experiment
@@ -25,6 +25,7 @@ from backstory.models import LanguageModel, device_name
 from backstory.models.allocator import keep_freed_memory
 from backstory.models.loading import weights_hash
 from backstory.reading import Reader, StaticReader
+from backstory.reading.cache import NeuralCache
 from backstory.reading.evaluation import file_name
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers, open_run, open_text
@@ -74,7 +75,9 @@ def run_subject(
         "unknown_tag_share": None if subject.on.tags is None else float((subject.on.tags == UNKNOWN).mean()),
         "pieces_per_word": None if words is None else words.tokens / len(words.ids),
         "window": subject.window,
-        "cut_contexts": 0 if words is None else words.longer(losses.positions, reach, subject.window),
+        "cut_contexts": 0
+        if words is None
+        else words.longer(*subject.on.reached(losses.positions, reach), subject.window),
         **figures_of([losses], by, options.seed),
     }
     origin = {**subject.provenance, "seconds": round(time.perf_counter() - began, 1), "taken_over": kept.taken}
@@ -155,8 +158,12 @@ def examine_run(
 
 def _with_cache(reader: Readers) -> Readers:
     """The readers asked for, and the cache if it is not among them."""
-    asked = [reader] if isinstance(reader, str) else list(reader)
-    return reader if any(layer.name == "cache" for layer in parse_stack(reader)) else [*asked, "cache"]
+    asked, names = [reader] if isinstance(reader, str) else list(reader), [layer.name for layer in parse_stack(reader)]
+    if "cache" not in names:
+        return [*asked, "cache"]
+    if names[-1] != "cache":
+        raise UserError(f"what is taken away is the outermost reader, and that is {names[-1]}; name the cache last")
+    return reader
 
 
 def subject_of(
@@ -175,18 +182,46 @@ def subject_of(
     dataset, split, run = opened.dataset, opened.split, opened.run
     limit = run.model.capabilities.maximum_length
     check_model(run.name, limit, options.maximum_context)
-    scorer: Scorer = ReaderScorer(opened.reader, memory)
-    text, training = Text.of(dataset, split.name, experiment, options, data_dir), None
+    source = None
     if experiment == "replace":  # which a text of one's own does not come with
         source = dataset if "train" in dataset.splits else run.dataset(corpus, data_dir)
-        text, training = text.beside(source)
-    if text.folded is not None:
-        scorer = WordScorer(scorer, text.folded.pieces, limit)
-    on = examination(text, opened.reader, scorer, experiment, options, training)
+    text = Text.of(dataset, split.name, experiment, options, data_dir)
+    text, scorer, training = _fitted(text, ReaderScorer(opened.reader, memory), source, limit)
+    # A window that slides over the text leaves a token less context than the longest that is tried.
+    slides = experiment != "cache" and limit is not None and len(split.ids) > limit
+    on = examination(text, None if slides else opened.reader, scorer, experiment, options, training)
     layers = [layer.as_dict() for layer in opened.layers]
     described = {"split": split.name, "reader": reader, "readers": layers, "unit": text.unit}
     made_of = {**described, **_made_of(opened.reader), "text": dataset.fingerprint}
+    if source is not None:
+        made_of["training"] = source.fingerprint
+    if run.results is None:  # of a model from elsewhere its weights do not tell all
+        made_of["model"] = run.settings()
     return Subject(run.name, on, described, made_of, opened.provenance(), text.tagger, text.folded, limit)
+
+
+def _fitted(
+    text: Text, scorer: Scorer, source: Dataset | None, limit: int | None
+) -> tuple[Text, Scorer, np.ndarray | None]:
+    """A text with the scorer of its words or tokens and, where a corpus is given, the ids (tokens,) of its training text."""
+    training = None
+    if source is not None:
+        text, training = text.beside(source)
+    if text.folded is not None:
+        scorer = WordScorer(scorer, text.folded.pieces, limit)
+    return text, scorer, training
+
+
+def _layers_of(reader: Reader | None) -> list[dict[str, Any]] | None:
+    """What a reader at hand is made of, the innermost first; None where it does not tell all that its scores depend on."""
+    found: list[dict[str, Any]] = []
+    while reader is not None:
+        settings = getattr(reader, "settings", None)
+        if settings is None and type(reader) is not StaticReader:
+            return None
+        found.insert(0, {"name": reader.name, "settings": {} if settings is None else to_dict(settings)})
+        reader = reader.inner
+    return found
 
 
 def _made_of(reader: Reader) -> dict[str, Any]:
@@ -221,14 +256,24 @@ def examine_model(
     """
     check_experiment(experiment)
     check_splits(options.get("by") or ())
+    for option in options:
+        check_name(option, [f.name for f in fields(Options)], "option", "docs/context.md")
     chosen = Options(**{**options, "by": None if options.get("by") is None else tuple(options["by"])})
+    if not isinstance(model, LanguageModel | Reader) and not hasattr(model, "score"):
+        raise UserError(
+            f"a {type(model).__name__} cannot be examined; give a model, a reader or something with `score`"
+        )
     reader = StaticReader(model) if isinstance(model, LanguageModel) else model if isinstance(model, Reader) else None
     scorer = cast(Scorer, model) if reader is None else ReaderScorer(reader, memory)
-    training, corpus_is = None, {"name": "token ids"}
+    limit = None if reader is None else reader.model.capabilities.maximum_length
+    check_model(name, limit, chosen.maximum_context)
+    if experiment == "cache" and not isinstance(reader, NeuralCache):
+        raise UserError("what is taken away is a cache; give a reader whose outermost one is a cache")
+    corpus_is, source = {"name": "token ids"}, None
     if isinstance(corpus, Dataset):
         check_name(split, corpus.splits, "split")
         text, corpus_is = Text.of(corpus, split, experiment, chosen), corpus.describe()
-        training = corpus.splits["train"].ids if "train" in corpus.splits else None
+        source = corpus if experiment == "replace" and "train" in corpus.splits else None
     else:
         ids = np.asarray(corpus)
         check_length(len(ids), chosen.maximum_context)
@@ -237,9 +282,13 @@ def examine_model(
         exact = isinstance(corpus, Dataset)
         types = len(corpus.vocabulary) if isinstance(corpus, Dataset) else int(text.ids.max()) + 1
         check_types(reader.model.vocabulary_size, types, exact)
-    on = examination(text, reader, scorer, experiment, chosen, training)
+    tokens = len(text.ids if text.pieces is None else text.pieces)
+    slides = experiment != "cache" and limit is not None and tokens > limit
+    text, scorer, training = _fitted(text, scorer, source, limit)
+    on = examination(text, None if slides else reader, scorer, experiment, chosen, training)
     read_as = "static" if reader is None else reader.name
-    described = {"split": split, "reader": read_as, "readers": [], "unit": text.unit}
+    layers = None if reader is None else _layers_of(reader)
+    described = {"split": split, "reader": read_as, "readers": layers or [], "unit": text.unit}
     corpus_is = {"fingerprint": hash_of(np.asarray(text.ids, np.int64)), **corpus_is}
     made_of = {
         **described,
@@ -252,5 +301,7 @@ def examine_model(
     if destination is not None:
         check_place(destination, "examination")
     origin = provenance({"seed": None}, place, *precision, corpus_is)
-    subject = Subject(name, on, described, made_of, origin, text.tagger)
+    subject = Subject(name, on, described, made_of, origin, text.tagger, text.folded, limit)
+    # What does not tell all that its scores depend on cannot be known again.
+    again = again or layers is None
     return run_subject(subject, experiment, chosen, destination, progress=progress, ranks=ranks, again=again)

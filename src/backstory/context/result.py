@@ -53,6 +53,8 @@ class Examined:
         place = Path(folder)
         check_place(place, "examination")
         alone = len(self.losses) == 1
+        for older in place.glob("losses*.npz"):
+            older.unlink()
         for number, losses in enumerate(self.losses, 1):
             losses.save(place / (LOSSES if alone else f"losses-{number}.npz"))
         write_result(place, "examination", self.result["name"], self.figures, self.result["provenance"])
@@ -77,6 +79,10 @@ def table(result: dict[str, Any]) -> list[str]:
     lines += _conditions(figures["conditions"], bool(models))
     if "effective_context" in figures:
         lines.append(f"  effective context: {_effective(figures)}")
+    if figures.get("pieces_per_word"):
+        lines.append(f"  contexts are in words, of {figures['pieces_per_word']:.2f} pieces on average")
+    if figures.get("window"):
+        lines.append(f"  the model reads at most {figures['window']:,} tokens")
     for by in dict.fromkeys(group["by"] for group in figures["groups"]):
         lines += _split(by, [group for group in figures["groups"] if group["by"] == by])
     return lines

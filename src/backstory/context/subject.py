@@ -43,6 +43,12 @@ class Options:
     seed: int = 0
     """Seed of the draw of targets, of the perturbations and of the bootstrap."""
 
+    def __post_init__(self) -> None:
+        """Raises UserError for a number out of range."""
+        for name, least in (("targets", 2), ("maximum_context", 1), ("context", 2), ("near", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be {least} or more, not {getattr(self, name)}")
+
 
 @dataclass(frozen=True, eq=False)
 class Text:
@@ -69,6 +75,11 @@ class Text:
         check_length(len(part.ids), options.maximum_context)  # before anything is read
         if (folded := fold(words, part)) is not None:
             check_length(len(folded.ids), options.maximum_context)
+            if EXPERIMENTS[experiment].tagged or any(SPLITS[by].tagged for by in options.by or ()):
+                raise UserError(
+                    "tags are of the words of a corpus, and this text is in pieces of words; leave out splits by tag or "
+                    "content, and examine with truncate, shuffle, reverse, replace, drop-target, drop-distant or cache"
+                )
             return Text(
                 folded.ids, folded.start, "word", documents=folded.documents, folded=folded, pieces=np.asarray(part.ids)
             )

@@ -80,10 +80,11 @@ def model_card(run: LoadedRun, folder: Path) -> str:
             "pipeline_tag: text-generation",
             f"tags: [backstory, {config.model.core.kind}]",
             "---",
-            f"# {name}",
+            f"# {tables.escape_markdown(name)}",
             "",
             f"A language model of {count_parameters(run.model):,} parameters over {len(run.vocabulary):,} types "
-            f"({unit}s), trained with Backstory on {run.corpus['name']} ({run.corpus['provenance']}).",
+            f"({unit}s), trained with Backstory on {tables.escape_markdown(str(run.corpus['name']))} "
+            f"({tables.escape_markdown(str(run.corpus['provenance']))}).",
             "",
             *_figures(run.folder),
             "## Use",

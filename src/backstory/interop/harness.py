@@ -54,6 +54,13 @@ class Score:
     """Whether each of them was the likeliest."""
 
 
+def _rows(batch_size: int | str) -> int:
+    """Requests side by side. Raises UserError."""
+    if not str(batch_size).isdecimal() or int(batch_size) < 1:
+        raise UserError(f"batch_size must be a whole number from 1 on, or auto, not {batch_size}")
+    return int(batch_size)
+
+
 @register_model("backstory")
 class BackstoryLM(LM):
     """A run with a reader whose weights stay as they are.
@@ -84,7 +91,7 @@ class BackstoryLM(LM):
             )
         self.vocabulary = self.run.vocabulary
         self._device = next(self.run.model.parameters()).device
-        self.rows = ROWS if str(batch_size).startswith("auto") else int(batch_size)
+        self.rows = ROWS if str(batch_size).startswith("auto") else _rows(batch_size)
 
     @property
     def tokenizer_name(self) -> str:
@@ -98,7 +105,8 @@ class BackstoryLM(LM):
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """log p of every whole text, from its first token to the end of its last line, as `backstory evaluate` reads it."""
-        asked = [Asked(encode_split(self.vocabulary, request.args[0], "document").ids.tolist()) for request in requests]
+        texts = [request.args[0] for request in requests]
+        asked = [Asked(encode_split(self.vocabulary, t, "document").ids.tolist() if t else []) for t in texts]
         return [score.log_prob for score in self._read_all(asked, False, disable_tqdm)]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -111,7 +119,13 @@ class BackstoryLM(LM):
         whole = encode_prompt(self.vocabulary, context + continuation)
         # White space at the end of a context is part of the piece after it.
         known = context.rstrip() if self.vocabulary.tokenizer.unit == "piece" else context
-        return Asked(whole, len(encode_prompt(self.vocabulary, known)))
+        first = len(encode_prompt(self.vocabulary, known))
+        if len(whole) <= first:
+            raise UserError(
+                f"{continuation!r} after {context[-30:]!r} adds no {self.vocabulary.tokenizer.unit} that could be scored; "
+                "give the task a target_delimiter, such as a space, and continuations that are not empty"
+            )
+        return Asked(whole, first)
 
     def _go_on(self, context: str, settings: dict[str, Any]) -> str:
         given: Any = normalize_gen_kwargs(settings, MOST_TOKENS)

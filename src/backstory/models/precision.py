@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backstory.config import UserError, plural
+from backstory.config import UserError, check_name, plural
 from backstory.storage.provenance import processor
 
 
@@ -29,7 +29,8 @@ class Precision:
 
 
 def choose_precision(wanted: str, device: torch.device) -> Precision:
-    """Resolve `auto`, `float32` or `bfloat16` for a device."""
+    """Resolve `auto`, `float32` or `bfloat16` for a device. Raises UserError for another."""
+    check_name(wanted, ("auto", "float32", "bfloat16"), "precision")
     if wanted != "auto":
         return Precision(getattr(torch, wanted), "it was asked for")
     if device.type == "cuda":

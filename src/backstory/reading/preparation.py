@@ -109,6 +109,8 @@ def tune_in_turn(
     start = choose(stack, opened.run)
     held = {name for layer in stack for name in given_settings(layer)}
     turns = {n: values for n, values in {**TURNS, **lists}.items() if n in lists or n not in held}
+    if idle := next((name for name in lists if owner(start, name) is None), None):
+        raise UserError(f"the reader {stack_name(stack)} does not use {idle} with this rule; leave it out of --grid")
     turns = {name: values for name, values in turns.items() if owner(start, name) is not None}
     if not turns:
         raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(TURNS)} to settle in turn")

@@ -131,7 +131,7 @@ def to_text(table: Table) -> str:
 def to_markdown(table: Table) -> str:
     """The table as GitHub Markdown, escaped, without a final line break."""
     lines = [[c.heading for c in table.columns], *table.rows]
-    head, *body = ("| " + " | ".join(_escape_markdown(cell) for cell in line) + " |" for line in lines)
+    head, *body = ("| " + " | ".join(escape_markdown(cell) for cell in line) + " |" for line in lines)
     rule = "|" + "|".join("---:" if column.numeric else "---" for column in table.columns) + "|"
     return "\n".join([head, rule, *body])
 
@@ -197,5 +197,6 @@ def _settings(run: RunResults) -> Record:
     return found if isinstance(found, dict) else {}
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
+    """Text in which Markdown, HTML and mathematics are plain characters."""
     return re.sub(r"([\\`*_\[\]<>|&~$#])", r"\\\1", " ".join(text.split()))
