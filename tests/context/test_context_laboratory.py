@@ -22,6 +22,7 @@ from test_context_brute_force import FLOAT32, build, corpus, examination
 
 import backstory as bs
 from backstory.config import RunConfig, UserError
+from backstory.config.readers import CacheSettings
 from backstory.context import (
     EXPERIMENTS,
     Losses,
@@ -35,6 +36,7 @@ from backstory.context import (
 from backstory.context.losses import LOSSES, UNFINISHED, Progress
 from backstory.models.loading import load_run
 from backstory.reading import StaticReader
+from backstory.reading.cache import NeuralCache
 from backstory.text import prepare
 from backstory.training import train
 
@@ -232,6 +234,53 @@ def seeds(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> l
     for seed in (1, 2, 3):
         train(replace(tiny_config, seed=seed), folder / f"seed{seed}")
     return [folder / f"seed{seed}" for seed in (1, 2, 3)]
+
+
+def test_losses_at_hand_are_taken_over_only_from_the_same_reader(tmp_path: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 5, 200)
+    numbers: dict[str, Any] = {"targets": 30, "maximum_context": 20, "out": tmp_path / "out"}
+
+    def examined(model: Any) -> tuple[int, float]:
+        found = bs.examine(model, ids, "truncate", **numbers)
+        return found.result["provenance"]["taken_over"], found.figures["baseline"]["nats"]
+
+    def cached(weight: float) -> NeuralCache:
+        return NeuralCache(StaticReader(build(), FLOAT32), CacheSettings(weight=weight))
+
+    assert examined(cached(0.1))[0] == 0
+    taken, nats = examined(cached(0.9))
+    assert taken == 0 and examined(cached(0.9)) == (3, nats)
+    assert examined(cached(0.1))[1] != nats
+
+    class Other:
+        def score(self, contexts: Any, targets: Any, progress: Any = None) -> np.ndarray:
+            return np.full(len(contexts), -2.0)
+
+    assert examined(Other()) == examined(Other()) == (0, 2.0), (
+        "what does not tell what it is made of is not known again"
+    )
+
+
+def test_the_cache_that_is_taken_away_is_the_outermost_reader(seeds: list[Path]) -> None:
+    with pytest.raises(UserError, match="name the cache last"):
+        examine_run(seeds[0], "cache", reader=["cache", "tempered:temperature=1.25"], **SMALL)
+    with pytest.raises(UserError, match="outermost one is a cache"):
+        bs.examine(build(), np.zeros(100, np.int64), "cache", maximum_context=20)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"targets": 1}, "targets must be 2 or more, not 1"),
+        ({"near": 0}, "near must be 1 or more"),
+        ({"target": 5}, r"target.*did you mean 'targets'"),
+    ],
+)
+def test_options_in_python_are_checked(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        bs.examine(build(), np.zeros(100, np.int64), "truncate", **options)
+    with pytest.raises(UserError, match="cannot be examined"):
+        bs.examine(object(), np.zeros(100, np.int64))  # type: ignore[arg-type]
 
 
 def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:

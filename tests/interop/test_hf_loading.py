@@ -117,6 +117,51 @@ def test_an_examination_folds_pieces_into_words(folder: Path, text: Path, capsys
     assert "contexts are in words" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("experiment", ["truncate", "shuffle", "replace"])
+def test_a_model_at_hand_is_examined_as_by_its_name(experiment: str, folder: Path, text: Path) -> None:
+    from backstory.reading.opening import open_run
+
+    name, numbers = f"hf:{folder}", {"targets": 20, "maximum_context": 12, "context": 8, "split": "train"}
+    opened = open_run(name, "train", corpus=str(text))
+    by_name = bs.examine(name, str(text), experiment, precision="float32", **numbers).figures
+    at_hand = bs.examine(opened.run.model, opened.dataset, experiment, **numbers).figures
+    for key in ("unit", "window", "pieces_per_word", "baseline", "conditions"):
+        assert at_hand[key] == by_name[key], key
+    assert by_name["unit"] == "word" and by_name["baseline"]["context"] is not None, "a window has no infinite context"
+
+
+def test_what_pieces_cannot_be_examined_for_is_told(
+    folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [
+        "--corpus",
+        str(text),
+        "--maximum-context",
+        "12",
+        "--context",
+        "8",
+        "--split",
+        "train",
+        "--tagger",
+        "pattern",
+    ]
+    assert main(["examine", f"hf:{folder}", "--experiment", "drop", *options]) == 2
+    assert "in pieces of words" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_losses_of_a_model_with_other_settings_are_not_taken_over(broken: Path, text: Path, tmp_path: Path) -> None:
+    numbers: dict[str, Any] = {"targets": 20, "maximum_context": 12, "split": "train", "precision": "float32"}
+
+    def taken_over() -> int:
+        found = bs.examine(f"hf:{broken}", str(text), "truncate", out=tmp_path / "out", **numbers)
+        return found.result["provenance"]["taken_over"]
+
+    assert (taken_over(), taken_over()) == (0, 3)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"layer_norm_epsilon": 0.1}))
+    assert taken_over() == 0
+
+
 def test_it_writes_and_reads_on(folder: Path, text: Path) -> None:
     found = "".join(bs.generate(f"hf:{folder}", "the cat", tokens=5, temperature=0.0))
     hf = pytest.importorskip("transformers")

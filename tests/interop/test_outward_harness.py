@@ -197,3 +197,21 @@ def test_mistakes_are_told(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(extras, "find_spec", lambda package: None)
     with pytest.raises(UserError, match=r"needs the package lm_eval; pip install 'backstory\[eval\]'"):
         extras.need("lm_eval", "eval", "the evaluation harness")
+
+
+@pytest.mark.parametrize("batch_size", [-1, 0, "some"])
+def test_a_batch_holds_a_request_at_least(run: Path, batch_size: Any) -> None:
+    with pytest.raises(UserError, match="batch_size must be a whole number from 1 on"):
+        BackstoryLM(run, batch_size=batch_size)
+
+
+def test_what_adds_no_token_is_refused_and_an_empty_document_costs_nothing(run: Path) -> None:
+    model = BackstoryLM(run)
+    with pytest.raises(UserError, match=r"adds no .* that could be scored"):
+        model.loglikelihood(instances("loglikelihood", [("ann saw", "")]))
+    assert model.loglikelihood_rolling(instances("loglikelihood_rolling", [("",)])) == [0.0]
+
+
+def test_an_unknown_precision_is_told(run: Path) -> None:
+    with pytest.raises(UserError, match="precision"):
+        BackstoryLM(run, precision="float61")

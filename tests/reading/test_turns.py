@@ -105,6 +105,7 @@ def test_the_temperature_alone_comes_from_one_reading(run: Path) -> None:
         (STEP, "test", (), "nothing is chosen on the test split"),
         (STEP, "valid", ("segmnt=5",), "there is no setting 'segmnt' (did you mean 'segment'?)"),
         (STEP, "valid", ("temperature=1",), "there is no setting 'temperature'"),
+        ("dynamic:rule=sgd", "valid", ("beta1=0,0.5",), "does not use beta1 with this rule; leave it out of --grid"),
         (STEP, "valid", ("segment=0",), "segment must be at least 1, not 0"),
         ("tempered", "valid", ("temperature=0",), "temperature must be at least 0.01"),
     ],
