@@ -183,6 +183,16 @@ def test_what_does_not_compare_is_said(folder: Any) -> None:
     assert "Diamonds" not in plot.caption, "figures of another text are not drawn beside these"
 
 
+def test_a_text_in_lower_case_is_another(folder: Any) -> None:
+    (found,) = examined.grouped([read(folder(all_of_them()))])
+    found.first.provenance["config"] = {"text": {"lowercase": True}}
+    assert found.corpus == "ptb in lower case" and "the text is ptb in lower case" in examination_words.comparability(
+        found, BESIDE
+    )
+    found.first.provenance["config"] = {"text": {"lowercase": False}}
+    assert found.corpus == "ptb"
+
+
 def test_bars_are_as_high_as_effects(folder: Any) -> None:
     (found,) = examined.grouped([read(folder({"drop": dropped()}))])
     (plot,) = examinations.plots_of(found.first, BESIDE)

@@ -30,8 +30,10 @@ class Examinations:
 
     @property
     def corpus(self) -> str:
-        """The name of the text."""
-        return str(self.first.corpus.get("name", "unnamed text"))
+        """The name of the text; in lower case it is another than the published figures are of."""
+        name, config = str(self.first.corpus.get("name", "unnamed text")), self.first.provenance.get("config")
+        text = config.get("text") if isinstance(config, dict) else None
+        return f"{name} in lower case" if isinstance(text, dict) and text.get("lowercase") else name
 
 
 def grouped(runs: Sequence[RunResults]) -> list[Examinations]:

@@ -5,6 +5,8 @@ from backstory.papers.published.paper import Figure, Paper
 _DYNAMIC = "dynamic:rule=nadam+tempered"
 """A softmax temperature goes with their dynamic evaluation."""
 _COLUMNS = (("valid", "static"), ("test", "static"), ("valid", _DYNAMIC), ("test", _DYNAMIC))
+_SEARCHED = ("tuned-dual-mdlstm", "static")
+"""Here the temperature was searched for without dynamic evaluation, too."""
 _TABLES = {
     # dlstm: two layers; mdlstm: two Mogrifier layers; plus: the layer, but no connection to the present word ("mdLSTM+").
     ("ptb", "table 2"): {
@@ -46,7 +48,7 @@ def _figures() -> dict[str, Figure]:
         for system, values in lines.items():
             for value, (split, reader) in zip(values, _COLUMNS, strict=False):
                 name = f"{corpus}-{system}-{split}" + ("" if reader == "static" else "-dynamic")
-                found[name] = Figure(value, split, where, reader)
+                found[name] = Figure(value, split, where, "tempered" if (system, reader) == _SEARCHED else reader)
     return found
 
 
