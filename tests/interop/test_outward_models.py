@@ -123,6 +123,8 @@ def test_only_the_last_logits_are_made(model: BackstoryForCausalLM, kept: int) -
             whole, last = model(ids, **given).logits, model(ids, logits_to_keep=kept, **given).logits
             assert last.shape == (3, min(kept, 11), TYPES)
             assert torch.allclose(last, whole[:, -kept:], atol=1e-6)
+            some = torch.tensor([0, 7])
+            assert torch.equal(model(ids, logits_to_keep=some, **given).logits, whole[:, some])
 
 
 def test_the_loss_is_the_mean_over_the_labels(model: BackstoryForCausalLM) -> None:

@@ -115,25 +115,29 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: StateCache | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Read tokens (B, T) from a cache, or from the start.
 
         A token whose `attention_mask` (B, T, or that of all columns so far) is 0 is not read: the row's state stays as it was,
         so that a row that is padded on the left begins at its own first token. There the logits are those of a uniform
-        distribution. `logits` is (B, T, V), or (B, K, V) of the last K positions with `logits_to_keep`; `labels` (B, T) are the
-        `input_ids`, -100 where a token is not scored, and give the mean loss. The cache that comes out is a new one.
+        distribution. `logits` is (B, T, V), or (B, K, V) of the last K positions with `logits_to_keep`, or of the positions
+        (K,) in it; `labels` (B, T) are the `input_ids`, -100 where a token is not scored, and give the mean loss. The cache
+        that comes out is a new one.
         """
         rows, columns = input_ids.shape
         state = self.model.start(rows) if past_key_values is None else past_key_values.state
         mask = None if attention_mask is None else attention_mask[:, -columns:].to(input_ids.device).bool()
-        kept = min(logits_to_keep or columns, columns)
+        chosen = isinstance(logits_to_keep, Tensor)
+        kept = columns if chosen else min(logits_to_keep or columns, columns)
         if mask is None or bool(mask.all()):
             prediction, state = self.model(input_ids, state)
             logits = _last(prediction, rows, columns, kept)
         else:
             logits, state = self._read_masked(input_ids, mask, state, kept)
+        if chosen:
+            logits = logits[:, logits_to_keep]
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
