@@ -137,6 +137,23 @@ def buffer_cost() -> Table:
     return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), rows)
 
 
+def core_speed() -> Table:
+    """Training steps of LSTM and Mogrifier, with and without the dual connection, against a plain loop over Mogrifier cells."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-cores.json").read_text())["rows"]
+    rows = tuple(
+        (
+            name,
+            row["precision"],
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['to_plain']:.2f}",
+            "{:.2f} to {:.2f}".format(*row["to_plain_quartiles"]),
+        )
+        for name, row in found.items()
+    )
+    heads = ("model", "products", "tokens/s", "times the plain loop", "quartiles")
+    return Table(tuple(Column(head, numeric=i > 1) for i, head in enumerate(heads)), rows)
+
+
 def grids() -> list[str]:
     """The grids that have a result."""
     return [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
@@ -273,6 +290,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "recall-memory": partial(remembered, "recall"),
         "recall-claims": partial(claims, "recall"),
     },
+    "docs/dual.md": {"cores": core_speed},
     "docs/dynamical.md": {
         "dynamical": partial(reproduction, "dynamical"),
         "dynamical-claims": partial(claims, "dynamical"),
