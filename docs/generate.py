@@ -154,6 +154,18 @@ def core_speed() -> Table:
     return Table(tuple(Column(head, numeric=i > 1) for i, head in enumerate(heads)), rows)
 
 
+def scoring_speed() -> Table:
+    """Targets per second after 300 tokens of context, against the naive form."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-context.json").read_text())["rows"]
+    rows = tuple(
+        (size, form, f"{row['targets_per_second']:.1f}", f"{row['speed']:.2f}", f"{row['peak_gib']:.2f}")
+        for size, forms in found.items()
+        for form, row in forms.items()
+    )
+    heads = ("model", "form", "targets/s", "times the naive form", "peak, GiB")
+    return Table(tuple(Column(head, numeric=i > 1) for i, head in enumerate(heads)), rows)
+
+
 def grids() -> list[str]:
     """The grids that have a result."""
     return [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
@@ -274,7 +286,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "speed": partial(speed, "benchmark-training"),
         "speed-gpu": partial(speed, "benchmark-training-cuda"),
     },
-    "docs/context.md": {"tags": tags},
+    "docs/context.md": {"tags": tags, "scoring-speed": scoring_speed},
     "docs/reliability.md": {"reliability": reliability},
     "docs/reproduce.md": reproduced(),
     "docs/span-buffer.md": {
