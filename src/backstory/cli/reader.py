@@ -14,6 +14,7 @@ from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.schema import between
 
 if TYPE_CHECKING:
+    from backstory.reading.opening import Opened
     from backstory.reading.tuning import Tuned
 
 
@@ -91,21 +92,21 @@ def main(arguments: Sequence[str]) -> int:
     return dispatch("reader", {"statistics": statistics, "tune": tune, "train": train, "audit": audit}, arguments)
 
 
+def _opened(given: StatisticsArguments | TrainArguments) -> "Opened":
+    """The run with the static reader, and the split to learn from."""
+    from backstory.reading.opening import open_run
+
+    how = {"precision": given.precision, "device": given.device, "data_dir": given.data_dir, "corpus": given.corpus}
+    return open_run(given.run, given.split, **how)
+
+
 def statistics(arguments: Sequence[str]) -> int:
     given = parse(StatisticsArguments, arguments, "reader statistics")
 
     from backstory.cli.progress import progress_bar
-    from backstory.reading.opening import open_run
     from backstory.reading.preparation import collect_statistics
 
-    opened = open_run(
-        given.run,
-        given.split,
-        precision=given.precision,
-        device=given.device,
-        data_dir=given.data_dir,
-        corpus=given.corpus,
-    )
+    opened = _opened(given)
     with progress_bar("collecting statistics") as progress:
         path, found = collect_statistics(opened, given.moving, given.tokens, given.batch_size, given.segment, progress)
     how = found.collected
@@ -139,20 +140,12 @@ def train(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.config.measures import perplexity
     from backstory.reading.kinds import choose, parse_stack
-    from backstory.reading.opening import open_run
     from backstory.reading.preparation import train_learned
 
     stack = parse_stack(given.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
         raise UserError(f"the meta-learner goes around the reader dynamic alone, not {given.reader}")
-    opened = open_run(
-        given.run,
-        given.split,
-        precision=given.precision,
-        device=given.device,
-        data_dir=given.data_dir,
-        corpus=given.corpus,
-    )
+    opened = _opened(given)
     base = choose(stack, opened.run)[0].settings
     told: list[float] = []
 

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from backstory.config import NonFiniteError, UserError
 from backstory.context.examination import Alone, Examination, Ranks
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, check_experiment
 from backstory.context.figures import figures
-from backstory.context.losses import Losses, Progress
+from backstory.context.losses import LOSSES, Losses, Progress
 from backstory.context.perturbations import Truncate
-from backstory.context.splits import check_splits, split_targets
+from backstory.context.splits import Groups, check_splits, split_targets
 
 PIECE = 256
 """Targets that are scored at a time: what is read together depends neither on the number of processes nor on a stop."""
@@ -244,11 +245,6 @@ def regroup(
     `folder` holds `losses.npz`. `by` names splits that are saved there, or those of `labels`: a name with the group of each
     target (N,), in the order of the targets' positions, and the names of the groups. Raises UserError.
     """
-    from dataclasses import replace
-
-    from backstory.context.losses import LOSSES
-    from backstory.context.splits import Groups
-
     losses = Losses.load(Path(folder) / LOSSES)
     added = {name: Groups(np.asarray(codes, np.int16), tuple(names)) for name, (codes, names) in (labels or {}).items()}
     for name, groups in added.items():

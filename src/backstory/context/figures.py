@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError
+from backstory.config.measures import perplexity
 from backstory.context.losses import Losses
 from backstory.context.splits import Groups
 from backstory.context.statistics import effective_context, paired_intervals
@@ -101,4 +102,4 @@ def _effective(models: Sequence[Losses], baselines: np.ndarray, nats: np.ndarray
 
 def _level(nats: np.ndarray) -> dict[str, float]:
     mean = float(nats.mean())
-    return {"nats": mean, "perplexity": float(np.exp(min(mean, 700)))}
+    return {"nats": mean, "perplexity": perplexity(mean)}

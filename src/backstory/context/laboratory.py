@@ -187,9 +187,7 @@ def subject_of(
         source = dataset if "train" in dataset.splits else run.dataset(corpus, data_dir)
     text = Text.of(dataset, split.name, experiment, options, data_dir)
     text, scorer, training = _fitted(text, ReaderScorer(opened.reader, memory), source, limit)
-    # A window that slides over the text leaves a token less context than the longest that is tried.
-    slides = experiment != "cache" and limit is not None and len(split.ids) > limit
-    on = examination(text, None if slides else opened.reader, scorer, experiment, options, training)
+    on = examination(text, opened.reader, scorer, experiment, options, training, limit)
     layers = [layer.as_dict() for layer in opened.layers]
     described = {"split": split.name, "reader": reader, "readers": layers, "unit": text.unit}
     made_of = {**described, **_made_of(opened.reader), "text": dataset.fingerprint}
@@ -282,10 +280,8 @@ def examine_model(
         exact = isinstance(corpus, Dataset)
         types = len(corpus.vocabulary) if isinstance(corpus, Dataset) else int(text.ids.max()) + 1
         check_types(reader.model.vocabulary_size, types, exact)
-    tokens = len(text.ids if text.pieces is None else text.pieces)
-    slides = experiment != "cache" and limit is not None and tokens > limit
     text, scorer, training = _fitted(text, scorer, source, limit)
-    on = examination(text, None if slides else reader, scorer, experiment, chosen, training)
+    on = examination(text, reader, scorer, experiment, chosen, training, limit)
     read_as = "static" if reader is None else reader.name
     layers = None if reader is None else _layers_of(reader)
     described = {"split": split, "reader": read_as, "readers": layers or [], "unit": text.unit}

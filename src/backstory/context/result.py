@@ -7,6 +7,7 @@ from typing import Any
 
 from backstory.config import UserError
 from backstory.context.losses import LOSSES, Losses
+from backstory.reports.words import effective_context
 from backstory.storage.provenance import check_place, write_result
 
 
@@ -78,7 +79,8 @@ def table(result: dict[str, Any]) -> list[str]:
         lines.append(f"  tags: {figures['tagger']}; {share} of the words are unknown, neither content nor function")
     lines += _conditions(figures["conditions"], bool(models))
     if "effective_context" in figures:
-        lines.append(f"  effective context: {_effective(figures)}")
+        within = f"within {figures['effective_context']['threshold_percent']:g}% of perplexity"
+        lines.append(f"  effective context: {effective_context(figures)}, {within}")
     if figures.get("pieces_per_word"):
         lines.append(f"  contexts are in words, of {figures['pieces_per_word']:.2f} pieces on average")
     if figures.get("window"):
@@ -126,16 +128,3 @@ def _split(by: str, groups: Sequence[dict[str, Any]]) -> list[str]:
     if "hurt" in groups[0]["conditions"][0]:
         lines.append(line("cache hurts", [f"{group['conditions'][0]['hurt']:.1%}" for group in groups]))
     return lines
-
-
-def _effective(figures: dict[str, Any]) -> str:
-    """The effective context with its interval and what it means."""
-    found = figures["effective_context"]
-    more = f"more than {figures['maximum_context']:,}"
-    value, low, high = (more if found[key] is None else f"{found[key]:,}" for key in ("context", "low", "high"))
-    interval = f"95%: {low} to {high}"
-    if found["context"] is None:
-        interval = "" if found["low"] is None else f"95%: at least {low}"
-    tokens = "token" if found["context"] == 1 else "tokens"
-    told = f" ({interval})" if interval else ""
-    return f"{value} {tokens}{told}, within {found['threshold_percent']:g}% of perplexity"

@@ -68,14 +68,20 @@ class Text:
     pieces: np.ndarray | None = None
     """The token ids, then."""
 
+    @property
+    def tokens(self) -> int:
+        """How many there are, of words the pieces."""
+        return len(self.ids) if self.folded is None else self.folded.tokens
+
     @staticmethod
     def of(dataset: Dataset, split: str, experiment: str, options: Options, data_dir: Path | None = None) -> "Text":
         """A split of a corpus, tagged if the experiment or a split of the targets needs it. Raises UserError."""
         words, part = dataset.vocabulary, dataset.splits[split]
         check_length(len(part.ids), options.maximum_context)  # before anything is read
+        tagged = EXPERIMENTS[experiment].tagged or any(SPLITS[by].tagged for by in options.by or ())
         if (folded := fold(words, part)) is not None:
             check_length(len(folded.ids), options.maximum_context)
-            if EXPERIMENTS[experiment].tagged or any(SPLITS[by].tagged for by in options.by or ()):
+            if tagged:
                 raise UserError(
                     "tags are of the words of a corpus, and this text is in pieces of words; leave out splits by tag or "
                     "content, and examine with truncate, shuffle, reverse, replace, drop-target, drop-distant or cache"
@@ -83,7 +89,6 @@ class Text:
             return Text(
                 folded.ids, folded.start, "word", documents=folded.documents, folded=folded, pieces=np.asarray(part.ids)
             )
-        tagged = EXPERIMENTS[experiment].tagged or any(SPLITS[by].tagged for by in options.by or ())
         return Text(
             part.ids,
             words.start,
@@ -140,14 +145,17 @@ class WholeReading:
 
     def __call__(self, advance: Advance) -> np.ndarray:
         pieces: list[np.ndarray] = []
+        done = 0
 
         def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+            nonlocal done
             rows = [log_prob]
             if self.reader.inner is not None:
                 with self.reader.precision.context(log_prob.device):
                     rows.append(prediction.parts()["p"].log_prob(block.targets))
             pieces.append(-torch.stack([row[block.scored] for row in rows]).double().cpu().numpy())
-            advance(self._counted(pieces))
+            before, done = done, done + pieces[-1].shape[1]
+            advance(self._counted(before, done))
 
         begins = np.zeros(1, np.int64) if self.documents is None else self.documents
         if self.folded is not None:
@@ -157,13 +165,11 @@ class WholeReading:
         nats = np.concatenate(pieces, 1)
         return nats if self.folded is None else self.folded.sums(nats)
 
-    def _counted(self, pieces: list[np.ndarray]) -> int:
-        """Tokens of the last of what was read, or the words that began in it."""
-        new = pieces[-1].shape[1]
+    def _counted(self, first: int, end: int) -> int:
+        """The tokens from one place to another, or the words that begin there."""
         if self.folded is None:
-            return new
-        done = sum(piece.shape[1] for piece in pieces)
-        return int(np.diff(np.searchsorted(self.folded.starts, [done - new, done]))[0])
+            return end - first
+        return int(np.diff(np.searchsorted(self.folded.starts, [first, end]))[0])
 
 
 def examination(
@@ -173,9 +179,16 @@ def examination(
     experiment: str,
     options: Options,
     training: np.ndarray | None = None,
+    limit: int | None = None,
 ) -> Examination:
-    """What an experiment is run on. Without a reader the text cannot be read from end to end. Raises UserError."""
+    """What an experiment is run on. Without a reader the text cannot be read from end to end. Raises UserError.
+
+    `limit` is the most tokens that the model reads: a window that slides over a longer text leaves a token less context than
+    the longest that is tried, so that such a text is not read from end to end, but for what a cache is worth.
+    """
     documents = text.documents if options.within_documents else None
+    if limit is not None and text.tokens > limit and experiment != "cache":
+        reader = None
     on = Examination(
         text.ids,
         _whole(text, reader, documents) if reader is not None else None,
