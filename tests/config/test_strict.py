@@ -26,7 +26,7 @@ from backstory.config import (
     validate,
 )
 from backstory.config.errors import nearest
-from backstory.config.schema import between
+from backstory.config.fields import between
 from backstory.config.strict import from_file
 
 

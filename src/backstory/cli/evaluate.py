@@ -11,7 +11,7 @@ import tyro
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import CorpusArguments
 from backstory.config import UserError, plural
-from backstory.config.schema import between
+from backstory.config.fields import between
 
 
 @dataclass(frozen=True)

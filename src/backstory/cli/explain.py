@@ -12,7 +12,7 @@ from backstory.cli.explanations import tell
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
 from backstory.config import UserError
-from backstory.config.schema import between
+from backstory.config.fields import between
 
 
 @dataclass(frozen=True)

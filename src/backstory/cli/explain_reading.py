@@ -11,7 +11,7 @@ import tyro
 from backstory.cli.explanations import tell
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import RunArguments
-from backstory.config.schema import between
+from backstory.config.fields import between
 
 
 @dataclass(frozen=True)

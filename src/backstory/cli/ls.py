@@ -3,19 +3,13 @@
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args, get_type_hints
 
 import tyro
 
 from backstory.cli.parse import parse
 from backstory.config import (
-    DualConfig,
-    LSTMConfig,
-    MixtureConfig,
-    MogrifierConfig,
-    SecondSoftmaxConfig,
-    SoftmaxConfig,
-    SpanBufferConfig,
+    ModelConfig,
     UserError,
     nearest,
     recipes,
@@ -54,16 +48,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _models() -> dict[str, str]:
-    parts = {
-        "core": (LSTMConfig, MogrifierConfig),
-        "dual": (DualConfig,),
-        "head": (SoftmaxConfig, MixtureConfig),
-        "buffer": (SpanBufferConfig, SecondSoftmaxConfig),
+    kinds = {
+        part: [c for c in get_args(hint) if c.kind != "none"] for part, hint in get_type_hints(ModelConfig).items()
     }
     return {
         part if c.kind == part else f"{part} {c.kind}": (c.__doc__ or "").splitlines()[0]
-        for part, kinds in parts.items()
-        for c in kinds
+        for part, configs in kinds.items()
+        for c in configs
     }
 
 

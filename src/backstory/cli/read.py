@@ -12,7 +12,7 @@ import tyro
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import ModelArguments
 from backstory.config import UserError, plural
-from backstory.config.schema import between
+from backstory.config.fields import between
 
 if TYPE_CHECKING:
     from backstory.reading.session import Line, Session

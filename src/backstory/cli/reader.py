@@ -10,8 +10,8 @@ from backstory.cli.parse import parse
 from backstory.cli.run_arguments import CorpusArguments
 from backstory.cli.verbs import dispatch
 from backstory.config import UserError, plural
+from backstory.config.fields import between
 from backstory.config.readers import GateSettings, MetaTraining
-from backstory.config.schema import between
 
 if TYPE_CHECKING:
     from backstory.reading.opening import Opened

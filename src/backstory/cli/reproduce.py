@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.config.schema import between
+from backstory.config.fields import between
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from backstory.cli.parse import parse
 from backstory.cli.train import split_recipe, with_corpus, with_kinds
 from backstory.cli.verbs import dispatch
 from backstory.config import RunConfig, UserError, recipes
-from backstory.config.schema import between
+from backstory.config.fields import between
 
 
 @dataclass(frozen=True)

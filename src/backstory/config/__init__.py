@@ -1,14 +1,13 @@
 """Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
 
+from backstory.config.cores import LSTMConfig, MogrifierConfig
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
     DualConfig,
     EmbeddingConfig,
     GateConfig,
-    LSTMConfig,
     MixtureConfig,
     ModelConfig,
-    MogrifierConfig,
     NoBufferConfig,
     NoDualConfig,
     RecallConfig,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from backstory.config.schema import between
+from backstory.config.fields import between
 
 Rule = Literal["rms", "sgd", "nadam"]
 

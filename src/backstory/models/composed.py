@@ -8,7 +8,6 @@ from backstory.config import (
     DualConfig,
     MixtureConfig,
     ModelConfig,
-    MogrifierConfig,
     NoBufferConfig,
     SoftmaxConfig,
     SpanBufferConfig,
@@ -16,7 +15,7 @@ from backstory.config import (
 )
 from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
 from backstory.models.contract import LanguageModel
-from backstory.models.cores import LSTM, Core, Mogrifier
+from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
 from backstory.models.dual import Dual
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
@@ -120,7 +119,7 @@ def _build_core(config: ModelConfig) -> Core:
     output = core.output or (size if _tied(config) else core.hidden)
     if not isinstance(config.dual, DualConfig):
         _check_tied(config, "core.output", output)
-    return Mogrifier(core, size, output) if isinstance(core, MogrifierConfig) else LSTM(core, size, output)
+    return CORES[type(core)](core, size, output)
 
 
 def _build_dual(config: ModelConfig, hidden: int) -> Dual | None:

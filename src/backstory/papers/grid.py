@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from backstory.config.fields import between
 from backstory.config.packaged import Packaged
-from backstory.config.schema import between
 from backstory.papers.published import Metric
 
 Scale = Literal["small", "full"]

@@ -1,8 +1,15 @@
 """Cores: embedded words and a state to the hidden vectors of every layer."""
 
+from collections.abc import Callable
+from typing import Any
+
+from backstory.config import LSTMConfig, MogrifierConfig
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.lstm import LSTM
 from backstory.models.cores.mogrifier import Mogrifier
 from backstory.models.cores.stacked import LSTMState
 
-__all__ = ["LSTM", "Core", "CoreOutput", "LSTMState", "Mogrifier"]
+CORES: dict[type, Callable[[Any, int, int], Core]] = {LSTMConfig: LSTM, MogrifierConfig: Mogrifier}
+"""How each kind of core is made of its settings, the size of the embedded words and that of its output."""
+
+__all__ = ["CORES", "LSTM", "Core", "CoreOutput", "LSTMState", "Mogrifier"]
