@@ -9,15 +9,19 @@ import torch
 from torch import Tensor
 
 from backstory.config import (
+    DNCConfig,
     DualConfig,
     EmbeddingConfig,
+    ExternalMemoryConfig,
     GateConfig,
     LSTMConfig,
+    MDMConfig,
     MixtureConfig,
     ModelConfig,
     MogrifierConfig,
     NoBufferConfig,
     NoDualConfig,
+    NTMConfig,
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
@@ -95,6 +99,18 @@ def second_softmax() -> ComposedModel:
     return composed(LSTMConfig(layers=1, hidden=8), buffer=SecondSoftmaxConfig(dropout=0.2))
 
 
+def remembering(
+    kind: type[ExternalMemoryConfig], head: SoftmaxConfig | MixtureConfig | None = None, **given: Any
+) -> ComposedModel:
+    """A small controller with an external memory and every dropout on."""
+    settings: dict[str, Any] = {"layers": (8, 5), "rows": 7, "width": 4, "heads": 2}
+    dropouts = dict.fromkeys(("input_dropout", "layer_dropout", "output_dropout"), 0.2)
+    return composed(kind(**settings | dropouts | given), head)
+
+
+UNTIED = SoftmaxConfig(tied=False)
+
+
 MODELS: dict[str, Callable[[], LanguageModel]] = {
     "lstm": lstm,
     "lstm, mixture": lambda: lstm(MIXTURE),
@@ -130,6 +146,16 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "span buffer, grid": lambda: buffered(slots="grid", span=3),
     "span buffer, grid, bilinear": lambda: buffered(slots="grid", attention="bilinear", vectors="minus-before"),
     "span buffer, grid, present": lambda: buffered(slots="grid", size=20, span=4, ends="present"),
+    "ntm": lambda: remembering(NTMConfig),
+    "ntm, untied": lambda: remembering(NTMConfig, UNTIED),
+    "ntm, localized": lambda: remembering(NTMConfig, UNTIED, addressing="localized:3"),
+    "ntm, two windows": lambda: remembering(NTMConfig, addressing="localized:3x2", layers=(8,)),
+    "ntm, window": lambda: remembering(NTMConfig, UNTIED, addressing="window:3", rows=9),
+    "dnc": lambda: remembering(DNCConfig, UNTIED),
+    "dnc, mixture": lambda: remembering(DNCConfig, MIXTURE),
+    "dnc, window": lambda: remembering(DNCConfig, addressing="window:3", link=False, allocation=False),
+    "mdm": lambda: remembering(MDMConfig),
+    "mdm, localized": lambda: remembering(MDMConfig, UNTIED, addressing="localized:3", heads=1),
     "Hugging Face, positions": lambda: foreign.wrapped("GPT2", TYPES),
     "Hugging Face, rotary": lambda: foreign.wrapped("Llama", TYPES),
 }

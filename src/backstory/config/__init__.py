@@ -1,6 +1,6 @@
 """Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
 
-from backstory.config.cores import LSTMConfig, MogrifierConfig
+from backstory.config.cores import DNCConfig, ExternalMemoryConfig, LSTMConfig, MDMConfig, MogrifierConfig, NTMConfig
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
     DualConfig,
@@ -22,13 +22,17 @@ from backstory.config.schema import (
 from backstory.config.strict import changes, from_dict, from_yaml, to_dict, to_yaml, validate
 
 __all__ = [
+    "DNCConfig",
     "DualConfig",
     "EmbeddingConfig",
+    "ExternalMemoryConfig",
     "GateConfig",
     "LSTMConfig",
+    "MDMConfig",
     "MixtureConfig",
     "ModelConfig",
     "MogrifierConfig",
+    "NTMConfig",
     "NoBufferConfig",
     "NoDualConfig",
     "NonFiniteError",

@@ -58,3 +58,75 @@ class MogrifierConfig:
     """Locked dropout between layers."""
     output_dropout: float = probability(0.5)
     """Locked dropout on the last layer's output."""
+
+
+@dataclass(frozen=True)
+class ExternalMemoryConfig:
+    """What all controllers with an external memory have."""
+
+    kind: str = ""
+    """The kind of core."""
+    layers: tuple[int, ...] = (1024, 512, 512)
+    """Units of each layer of the controller."""
+    rows: int = between(1024, 1, 1 << 24)
+    """N, vectors that the memory holds."""
+    width: int = between(512, 1)
+    """M, the size of one."""
+    heads: int = between(1, 1, 64)
+    """R, heads that read; one writes."""
+    addressing: str = "dense"
+    """How content says where: `dense`, `localized:257` (the rows of a window, odd), `localized:257x3` (of three windows),
+    `literal` (the printed formula), or `window:257` (the same with nothing but content to say where)."""
+    output: int | None = between(None, 1)
+    """Units of a linear layer of all outputs and all that was read; none: the embedding's size where the softmax is tied to it,
+    else no such layer."""
+    input_dropout: float = probability(0.0)
+    """Locked dropout on the embedded words."""
+    layer_dropout: float = probability(0.0)
+    """Locked dropout between layers."""
+    output_dropout: float = probability(0.0)
+    """Locked dropout on what the head reads."""
+
+
+@dataclass(frozen=True)
+class NTMConfig(ExternalMemoryConfig):
+    """A controller of LSTM layers with a neural Turing machine's memory."""
+
+    kind: Literal["ntm"] = "ntm"
+    """The kind of core."""
+
+
+@dataclass(frozen=True)
+class DNCConfig(ExternalMemoryConfig):
+    """A controller of LSTM layers with a differentiable neural computer's memory."""
+
+    kind: Literal["dnc"] = "dnc"
+    """The kind of core."""
+    link: bool = True
+    """Heads can follow the order in which rows were written."""
+    allocation: bool = True
+    """What is written can go where the memory is free."""
+    mask: bool = False
+    """Heads choose which numbers of a row and of their key count."""
+    deallocation: bool = False
+    """Rows that are set free are emptied."""
+    sharpness: bool = False
+    """Heads sharpen what the link says."""
+
+
+@dataclass(frozen=True)
+class MDMConfig(ExternalMemoryConfig):
+    """The differentiable neural computer with masks, de-allocation and sharpness (MDM-NTM)."""
+
+    kind: Literal["mdm"] = "mdm"
+    """The kind of core."""
+    link: bool = True
+    """Heads can follow the order in which rows were written."""
+    allocation: bool = True
+    """What is written can go where the memory is free."""
+    mask: bool = True
+    """Heads choose which numbers of a row and of their key count."""
+    deallocation: bool = True
+    """Rows that are set free are emptied."""
+    sharpness: bool = True
+    """Heads sharpen what the link says."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from backstory.config.cores import LSTMConfig, MogrifierConfig
+from backstory.config.cores import DNCConfig, LSTMConfig, MDMConfig, MogrifierConfig, NTMConfig
 from backstory.config.fields import between, probability
 
 
@@ -194,7 +194,7 @@ class ModelConfig:
     """A language model by its parts."""
 
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
-    core: LSTMConfig | MogrifierConfig = field(default_factory=LSTMConfig)
+    core: LSTMConfig | MogrifierConfig | NTMConfig | DNCConfig | MDMConfig = field(default_factory=LSTMConfig)
     dual: NoDualConfig | DualConfig = field(default_factory=NoDualConfig, kw_only=True)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
     buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)

@@ -116,8 +116,8 @@ def _build_gated(config: ModelConfig, size: int) -> Gated | None:
 
 def _build_core(config: ModelConfig) -> Core:
     size, core = config.embedding.size, config.core
-    output = core.output or (size if _tied(config) else core.hidden)
-    if not isinstance(config.dual, DualConfig):
+    output = core.output or (size if _tied(config) else None)
+    if output is not None and not isinstance(config.dual, DualConfig):
         _check_tied(config, "core.output", output)
     return CORES[type(core)](core, size, output)
 

@@ -3,13 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
-from backstory.config import LSTMConfig, MogrifierConfig
+from backstory.config import DNCConfig, LSTMConfig, MDMConfig, MogrifierConfig, NTMConfig
 from backstory.models.cores.core import Core, CoreOutput
+from backstory.models.cores.external_memory import ExternalMemory
 from backstory.models.cores.lstm import LSTM
 from backstory.models.cores.mogrifier import Mogrifier
 from backstory.models.cores.stacked import LSTMState
 
-CORES: dict[type, Callable[[Any, int, int], Core]] = {LSTMConfig: LSTM, MogrifierConfig: Mogrifier}
-"""How each kind of core is made of its settings, the size of the embedded words and that of its output."""
+CORES: dict[type, Callable[[Any, int, int | None], Core]] = {
+    LSTMConfig: LSTM,
+    MogrifierConfig: Mogrifier,
+    NTMConfig: ExternalMemory,
+    DNCConfig: ExternalMemory,
+    MDMConfig: ExternalMemory,
+}
+"""How each kind of core is made of its settings, the size of the embedded words and that of its output (none: its own)."""
 
-__all__ = ["CORES", "LSTM", "Core", "CoreOutput", "LSTMState", "Mogrifier"]
+__all__ = ["CORES", "LSTM", "Core", "CoreOutput", "ExternalMemory", "LSTMState", "Mogrifier"]

@@ -36,8 +36,8 @@ class LSTMLayer(Recurrent):
 
 
 class LSTM(Stacked):
-    """Layers of `hidden` units, the last of `output` units."""
+    """Layers of `hidden` units, the last of `output` units where that is given."""
 
-    def __init__(self, config: LSTMConfig, inputs: int, output: int) -> None:
-        sizes = [inputs, *[config.hidden] * (config.layers - 1), output]
+    def __init__(self, config: LSTMConfig, inputs: int, output: int | None = None) -> None:
+        sizes = [inputs, *[config.hidden] * (config.layers - 1), output or config.hidden]
         super().__init__(config, [LSTMLayer(a, b, config) for a, b in pairwise(sizes)])

@@ -63,8 +63,8 @@ class MogrifierLayer(Recurrent):
 
 
 class Mogrifier(Stacked):
-    """Layers of `hidden` units, the last of `output` units."""
+    """Layers of `hidden` units, the last of `output` units where that is given."""
 
-    def __init__(self, config: MogrifierConfig, inputs: int, output: int) -> None:
-        sizes = [inputs, *[config.hidden] * (config.layers - 1), output]
+    def __init__(self, config: MogrifierConfig, inputs: int, output: int | None = None) -> None:
+        sizes = [inputs, *[config.hidden] * (config.layers - 1), output or config.hidden]
         super().__init__(config, [MogrifierLayer(a, b, config) for a, b in pairwise(sizes)])

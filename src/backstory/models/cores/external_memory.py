@@ -1,0 +1,100 @@
+"""Cores with an external memory (NTM, DNC, MDM): a controller of LSTM layers with skips, as the published counts have it."""
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from backstory.config import DNCConfig, ExternalMemoryConfig, MDMConfig, UserError
+from backstory.models.cores.core import Core, CoreOutput
+from backstory.models.cores.stacked import LSTMState
+from backstory.models.dropout import locked_dropout, row_mask
+from backstory.models.memory import Layer, Machine, MemoryState, NeuralComputer, TuringMachine, Weights, controlled
+from backstory.models.memory.addressing import parse_addressing
+from backstory.models.precision import compute_dtype
+
+
+class ExternalMemoryState(NamedTuple):
+    """Of the controller's layers and of the memory."""
+
+    controller: LSTMState
+    external: MemoryState
+
+
+class ControllerLayer(nn.Module):
+    """The raw weights of one layer: it reads the word, what was read, and the layer below; gates i, f, g, o."""
+
+    def __init__(self, inputs: int, units: int) -> None:
+        super().__init__()
+        bound = units**-0.5
+        self.weight_ih = nn.Parameter(torch.empty(4 * units, inputs).uniform_(-bound, bound))
+        self.weight_hh = nn.Parameter(torch.empty(4 * units, units).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(4 * units).uniform_(-bound, bound))
+
+
+class ExternalMemory(Core):
+    """All layers' outputs and what was read, side by side (or a linear layer of them), are the output."""
+
+    def __init__(self, config: ExternalMemoryConfig, inputs: int, output: int | None = None) -> None:
+        super().__init__()
+        if not config.layers or min(config.layers) < 1:
+            raise UserError("model.core.layers holds the units of each layer; give at least one, each 1 or more")
+        self.machine = build_machine(config)
+        self.inputs = inputs
+        self.dropouts = config.input_dropout, config.layer_dropout, config.output_dropout
+        reads = config.heads * config.width
+        fan = [inputs + reads + below for below in (0, *config.layers[:-1])]
+        self.layers = nn.ModuleList(map(ControllerLayer, fan, config.layers))
+        self.interface = nn.Linear(sum(config.layers), self.machine.interface_size)
+        everything = sum(config.layers) + reads
+        self.output = None if output is None else nn.Linear(everything, output)
+        self.output_size = output or everything
+
+    def start(self, batch_size: int) -> ExternalMemoryState:
+        like = self.interface.weight
+        hidden, cell = (
+            tuple(like.new_zeros(batch_size, cast(ControllerLayer, x).weight_hh.shape[1]) for x in self.layers)
+            for _ in range(2)
+        )
+        return ExternalMemoryState(LSTMState(hidden, cell), self.machine.start(like.detach(), batch_size))
+
+    def forward(self, embedded: Tensor, state: ExternalMemoryState) -> CoreOutput:
+        before, between, after = self.dropouts
+        x = locked_dropout(embedded, before, self.training)
+        dtype = compute_dtype(x)
+        weights = self._weights(len(x), between, x.new_empty(0, dtype=dtype))
+        with torch.autocast(x.device.type, enabled=False):
+            (hidden, cell), external = state
+            found, hidden, cell, external = controlled(self.machine, x.to(dtype), hidden, cell, external, weights)
+        layers = found.split([*(c.shape[1] for c in cell), self.machine.heads * self.machine.width], 2)
+        raw = found if self.output is None else self.output(found)
+        dropped = locked_dropout(raw, after, self.training)
+        now = ExternalMemoryState(LSTMState(tuple(hidden), tuple(cell)), external)
+        return CoreOutput((*layers[:-1], raw), dropped, now)
+
+    def _weights(self, rows: int, between: float, like: Tensor) -> Weights:
+        """As a segment reads them, with the same masks at all steps of it."""
+        layers = []
+        reads = self.machine.heads * self.machine.width
+        for module in self.layers:
+            layer = cast(ControllerLayer, module)
+            words, rest = layer.weight_ih.to(like.dtype).split([self.inputs, layer.weight_ih.shape[1] - self.inputs], 1)
+            below = rest.shape[1] - reads
+            mask = row_mask((rows, below), between, like, self.training) if below else None
+            layers.append(Layer(words, torch.cat([rest, layer.weight_hh.to(like.dtype)], 1), layer.bias, mask))
+        return Weights(tuple(layers), self.interface.weight.to(like.dtype), self.interface.bias)
+
+
+def build_machine(config: ExternalMemoryConfig) -> Machine:
+    """The memory of these settings. Raises UserError for an addressing that it cannot have."""
+    addressing = parse_addressing(config.addressing, config.rows)
+    sizes = config.rows, config.width, config.heads, addressing
+    if not isinstance(config, DNCConfig | MDMConfig):
+        return TuringMachine(*sizes)
+    if addressing.kind == "window" and (config.link or config.allocation):
+        raise UserError(
+            "addressing `window` has nothing but content say where, so model.core.link and model.core.allocation "
+            "must be false; or give `localized`"
+        )
+    flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness
+    return NeuralComputer(*sizes, *flags)

@@ -1,0 +1,121 @@
+"""Content-based addressing of an external memory: dense (eq. 2), localized (algorithm 1), or of a window alone.
+
+What Lee et al. (2020) print as exp(CS^ks) is exp(ks CS) here, as in every neural Turing machine: a power of a cosine in [0, 1]
+gives no row of 1,024 more than 0.27% of the weights, and one of a negative cosine is not a number. `literal` is the printed
+form with sign(CS) |CS|^ks.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from backstory.config import UserError, check_name
+
+EPSILON = 1e-6
+"""Inside every root and under every sum that is divided by: no value and no gradient is ever not a number."""
+
+KINDS = ("dense", "localized", "literal", "window")
+
+
+@dataclass(frozen=True)
+class Addressing:
+    """How weights over the rows come from cosines."""
+
+    kind: str = "dense"
+    """`dense`, `localized`, `literal`, or `window`: localized, and nothing but the content says where."""
+    selected: int | None = None
+    """Rows of a window, 2d + 1; none: all of the memory."""
+    windows: int = 1
+    """How many maxima have a window."""
+
+    def __str__(self) -> str:
+        size = "" if self.selected is None else f":{self.selected}"
+        return f"{self.kind}{size}" + (f"x{self.windows}" if self.windows > 1 else "")
+
+
+def parse_addressing(text: str, rows: int) -> Addressing:
+    """`dense`, `localized:257`, `localized:257x3`, `window:257`, `literal` or `literal:257`, of a memory of that many rows.
+
+    Raises UserError for another, for an even number, and for more rows than there are.
+    """
+    name, _, size = text.partition(":")
+    check_name(name, KINDS, "addressing")
+    needed = name in ("localized", "window")
+    if not size and not needed:
+        return Addressing(name)
+    found = re.fullmatch(r"([1-9]\d{0,8})(?:x([1-9]\d{0,2}))?", size)
+    if name == "dense" or found is None:
+        wanted = "`dense` alone" if name == "dense" else f"`{name}:257`" + (", `localized:257x3`" * (name != "window"))
+        raise UserError(f"addressing '{text}' is not understood; give {wanted}")
+    selected, windows = int(found[1]), int(found[2] or 1)
+    if selected % 2 == 0:
+        raise UserError(f"addressing '{text}' selects as many rows on both sides of one; give an odd number of rows")
+    if selected > rows:
+        raise UserError(f"addressing '{text}' selects more rows than the {rows:,} of the memory; give at most {rows:,}")
+    if name == "window" and windows > 1:
+        raise UserError(f"addressing '{text}' has several windows, which `localized` alone has; give one window")
+    return Addressing(name, selected, windows)
+
+
+class Keys(NamedTuple):
+    """What the heads look for."""
+
+    vectors: Tensor
+    """(B, H, M)"""
+    strengths: Tensor
+    """(B, H), at least 1."""
+    masks: Tensor | None = None
+    """(B, H, M) in (0, 1): what of a row and of the key counts."""
+
+
+def cosines(memory: Tensor, keys: Keys, squares: Tensor | None = None) -> Tensor:
+    """Of every row of memory (B, N, M) with every key: (B, H, N); 0 for a row of zeros.
+
+    `squares` (B, N) are the rows' squared norms, where they are known and there are no masks.
+    """
+    vectors, _, masks = keys
+    if masks is None:
+        looked = vectors
+        norms = (memory.square().sum(2) if squares is None else squares).unsqueeze(1)
+        lengths = vectors.square().sum(2, keepdim=True)
+    else:
+        # |m o z|^2 and (m o z)(k o z) as products with z^2: no copy of the memory for each head.
+        shares = masks.square()
+        looked = vectors * shares
+        norms = torch.bmm(shares, memory.square().transpose(1, 2))
+        lengths = (looked * vectors).sum(2, keepdim=True)
+    products = torch.bmm(looked, memory.transpose(1, 2))
+    return products * ((norms + EPSILON) * (lengths + EPSILON)).rsqrt()
+
+
+def content_weights(found: Tensor, strengths: Tensor, how: Addressing) -> Tensor:
+    """Weights over the rows (B, H, N) from their cosines and the keys' strengths (B, H); each sums to one."""
+    scores = strengths.unsqueeze(2) * found
+    if how.kind == "literal":
+        size = found.abs().clamp_min(EPSILON)
+        scores = found.sign() * size.pow(strengths.unsqueeze(2))
+    if how.selected is not None:
+        scores = scores.masked_fill(~chosen(found, how.selected, how.windows), -torch.inf)
+    return torch.softmax(scores, 2)
+
+
+@torch.no_grad()
+def chosen(found: Tensor, selected: int, windows: int = 1) -> Tensor:
+    """Which rows (B, H, N) have a weight: those around the first maximum, or all where every cosine is negative.
+
+    A further window is around the maximum of what no window holds yet, unless that is negative. Windows end where the memory
+    does.
+    """
+    places = torch.arange(found.shape[2], device=found.device)
+    inside = torch.zeros_like(found, dtype=torch.bool)
+    left = found
+    for _ in range(windows):
+        best = left.amax(2, keepdim=True)
+        # The first of equal ones, on every device.
+        centre = torch.where(left == best, places, len(places)).amin(2, keepdim=True)
+        inside |= ((places - centre).abs() <= selected // 2) & (best >= 0)
+        left = found.masked_fill(inside, -torch.inf)
+    return inside | ~inside.any(2, keepdim=True)

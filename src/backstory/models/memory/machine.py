@@ -1,0 +1,117 @@
+"""The one step interface of the external memories: what a controller says to a memory, and what it reads of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from backstory.models.memory.addressing import EPSILON, Addressing
+
+
+class MemoryState(NamedTuple):
+    """A memory of N rows of size M with R read heads; what a kind of memory does not have is None."""
+
+    memory: Tensor
+    """(B, N, M)"""
+    reads: Tensor
+    """(B, R, M): what was read last."""
+    read_weights: Tensor
+    """(B, R, N)"""
+    write_weights: Tensor
+    """(B, N)"""
+    usage: Tensor | None = None
+    """(B, N)"""
+    precedence: Tensor | None = None
+    """(B, N): how far each row is the one that was written last."""
+    link: Tensor | None = None
+    """(B, N, N): [i, j] is how far row i was written after row j."""
+
+    def tensors(self) -> list[Tensor]:
+        """Those that are there, in order."""
+        return [t for t in self if t is not None]
+
+    def like(self, tensors: Iterable[Tensor]) -> "MemoryState":
+        """A state of the same parts out of as many tensors."""
+        left = iter(tensors)
+        return MemoryState(*(cast(Tensor, None if t is None else next(left)) for t in self))
+
+
+class Looked(NamedTuple):
+    """How a step found its rows, for who wants to see it: write head first, then the read heads."""
+
+    cosines: Tensor
+    """(B, 1 + R, N)"""
+    content: Tensor
+    """(B, 1 + R, N): the weights of content alone."""
+
+
+@dataclass(frozen=True)
+class Machine(ABC):
+    """A memory: how it is addressed, read and written. It has no weights of its own."""
+
+    rows: int
+    """N"""
+    width: int
+    """M"""
+    heads: int
+    """R, that read; one writes."""
+    addressing: Addressing
+
+    @property
+    @abstractmethod
+    def interface_size(self) -> int:
+        """Numbers that the controller says at a step."""
+
+    @abstractmethod
+    def start(self, like: Tensor, batch_size: int) -> MemoryState:
+        """The state before the first step, of `like`'s dtype and device."""
+
+    @abstractmethod
+    def step(self, interface: Tensor, state: MemoryState, looked: list[Looked] | None = None) -> MemoryState:
+        """Write, then read: what the controller says (B, interface_size) and the state before to the state after.
+
+        Differentiable; changes nothing it is given. Tells `looked` how the rows were found.
+        """
+
+    def empty(self, like: Tensor, batch_size: int) -> MemoryState:
+        """A memory of zeros, that nothing was read of."""
+        zeros = like.new_zeros
+        shape = (batch_size, self.heads, self.rows)
+        return MemoryState(
+            zeros(batch_size, self.rows, self.width),
+            zeros(batch_size, self.heads, self.width),
+            zeros(shape),
+            zeros(batch_size, self.rows),
+        )
+
+
+def one_plus(x: Tensor) -> Tensor:
+    """1 + log(1 + e^x): at least 1."""
+    return 1 + F.softplus(x)
+
+
+def written(memory: Tensor, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None = None) -> Tensor:
+    """EM o (1 - w e^T) + w v^T (eq. 7), of memory (B, N, M), w (B, N), e and v (B, M).
+
+    `kept` (B, N) is the share of each row that was not set free, and multiplies it first.
+    """
+    rows = memory if kept is None else memory * kept.unsqueeze(2)
+    # (v - EM o e) w is one product and one sum less.
+    return torch.addcmul(rows, weights.unsqueeze(2), torch.addcmul(vector.unsqueeze(1), rows, -erase.unsqueeze(1)))
+
+
+def read(memory: Tensor, weights: Tensor) -> Tensor:
+    """EM^T w (eq. 6) of memory (B, N, M) with the weights (B, R, N) of each head: (B, R, M)."""
+    return torch.bmm(weights, memory)
+
+
+def sharpened(weights: Tensor, power: Tensor) -> Tensor:
+    """Weights (B, H, N) to a power (B, H, 1) of at least 1, normalised again; zeros stay zeros."""
+    # Powers of shares of the largest: nothing underflows, and a factor common to all rows has no gradient.
+    largest = weights.detach().amax(2, keepdim=True).clamp_min(EPSILON)
+    powers = (weights / largest).clamp_min(0).pow(power)
+    return powers / powers.sum(2, keepdim=True).clamp_min(EPSILON)

@@ -1,0 +1,207 @@
+"""A controller and its memory over a segment of text: a stack of LSTM layers that all read the words and the memory.
+
+Layer l reads [e_t, r_{t-1}, h^{l-1}_t]; all layers' outputs say what the memory does. The words' products and the gradients of
+all weights are single products over the segment. What autograd would keep of a step (the memory half a dozen times, the link
+even more often) is computed again on the way back from the state before the step, which alone is kept.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from backstory.models.cores.recurrence import CellGradients, Cells
+from backstory.models.memory.machine import Machine, MemoryState
+
+
+class Layer(NamedTuple):
+    """A layer's weights of H units: gates i, f, g, o."""
+
+    words: Tensor
+    """(4H, E)"""
+    rest: Tensor
+    """(4H, R M + H' + H): of what was read, of the layer below (H' = 0 for the first) and of h_{t-1}."""
+    bias: Tensor
+    """(4H,)"""
+    mask: Tensor | None
+    """(B, H'): locked dropout on the layer below."""
+
+
+class Weights(NamedTuple):
+    """Of a controller."""
+
+    layers: tuple[Layer, ...]
+    interface: Tensor
+    """(S, sum of H)"""
+    bias: Tensor
+    """(S,)"""
+
+
+def controlled(
+    machine: Machine,
+    words: Tensor,
+    hidden: Sequence[Tensor],
+    cells: Sequence[Tensor],
+    memory: MemoryState,
+    weights: Weights,
+) -> tuple[Tensor, list[Tensor], list[Tensor], MemoryState]:
+    """Run over words (B, T, E) from h and c (B, H) of each layer and a memory.
+
+    Returns all layers' outputs and what was read (B, T, sum of H + R M), h, c and the memory after it. Products run in the
+    dtype of `words`; cells and the memory keep theirs.
+    """
+    flat = [*hidden, *cells, *memory.tensors(), weights.interface, weights.bias]
+    flat += [t for layer in weights.layers for t in layer[:3]]
+    masks = [layer.mask for layer in weights.layers]
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (words, *flat)):
+        output, *after = _Segment.apply(machine, masks, memory, words, *flat)
+    else:
+        output, after = _forward(machine, words, hidden, cells, memory, weights, None)
+    count = len(hidden)
+    return output, list(after[:count]), list(after[count : 2 * count]), memory.like(after[2 * count :])
+
+
+class _Kept(NamedTuple):
+    """What the way back needs of a segment."""
+
+    inputs: list[Tensor]
+    """(T, B, R M + H' + H) of each layer."""
+    cells: list[Cells]
+    said: Tensor
+    """(T, B, S)"""
+    outputs: Tensor
+    """(T, B, sum of H)"""
+    memories: list[MemoryState]
+    """Before each step."""
+
+
+def _forward(
+    machine: Machine,
+    words: Tensor,
+    hidden: Sequence[Tensor],
+    cells: Sequence[Tensor],
+    memory: MemoryState,
+    weights: Weights,
+    kept: list[_Kept] | None,
+) -> tuple[Tensor, list[Tensor]]:
+    """The outputs, and the state after it: h, c and the tensors of the memory."""
+    rows, steps, _ = words.shape
+    sizes = [h.shape[1] for h in hidden]
+    across = words.transpose(0, 1).contiguous().flatten(0, 1)
+    inputs = [
+        torch.addmm(x.bias.to(words.dtype), across, x.words.t()).unflatten(0, (steps, rows)) for x in weights.layers
+    ]
+    reads = machine.heads * machine.width
+    places = [words.new_empty(steps, rows, layer.rest.shape[1]) for layer in weights.layers]
+    outputs = words.new_empty(steps, rows, sum(sizes))
+    said = words.new_empty(steps, rows, machine.interface_size)
+    found = memory.memory.new_empty(steps, rows, reads)
+    filled = [Cells.start(c, steps) for c in cells]
+    last, memories = list(hidden), []
+    for t in range(steps):
+        below, at = None, 0
+        for i, (layer, place) in enumerate(zip(weights.layers, places, strict=True)):
+            entry = place[t]
+            entry[:, :reads] = memory.reads.flatten(1)
+            if below is not None:
+                torch.mul(below, 1 if layer.mask is None else layer.mask, out=entry[:, reads : -sizes[i]])
+            entry[:, -sizes[i] :] = last[i]
+            h = filled[i].step(t, torch.addmm(inputs[i][t], entry, layer.rest.t()))
+            below = outputs[t, :, at : at + sizes[i]]
+            below.copy_(h)
+            last[i], at = h, at + sizes[i]
+        torch.addmm(weights.bias.to(words.dtype), outputs[t], weights.interface.t(), out=said[t])
+        memories.append(memory)
+        memory = machine.step(said[t].to(memory.memory.dtype), memory)
+        found[t] = memory.reads.flatten(1)
+    if kept is not None:
+        kept.append(_Kept(places, filled, said, outputs, memories))
+    output = torch.cat([outputs.to(found.dtype), found], 2).transpose(0, 1)
+    after = [h.to(old.dtype) for h, old in zip(last, hidden, strict=True)]
+    return output, [*after, *(c.values[steps].clone() for c in filled), *memory.tensors()]
+
+
+class _Segment(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, machine, masks, memory, words, *flat):  # type: ignore[override]
+        ctx.machine, ctx.masks = machine, masks
+        hidden, cells, memory, weights = _unflattened(memory, masks, flat)
+        kept: list[_Kept] = []
+        output, after = _forward(machine, words, hidden, cells, memory, weights, kept)
+        ctx.kept = kept[0]
+        ctx.save_for_backward(words, *flat)
+        return output, *after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_output, *d_after):  # type: ignore[override]
+        words, *flat = ctx.saved_tensors
+        kept, machine, dtype = ctx.kept, ctx.machine, words.dtype
+        hidden, _, _, weights = _unflattened(kept.memories[0], ctx.masks, flat)
+        count, (rows, steps, _) = len(hidden), words.shape
+        sizes = [h.shape[1] for h in hidden]
+        wide = kept.cells[0].gates.dtype
+        d_output = d_output.transpose(0, 1).to(wide)
+        d_hidden = [d.to(wide) for d in d_after[:count]]
+        d_memory = list(d_after[2 * count :])
+        back = [CellGradients(c, d, dtype) for c, d in zip(kept.cells, d_after[count:], strict=False)]
+        reads = machine.heads * machine.width
+        d_said = torch.empty_like(kept.said)
+        which = list(MemoryState._fields).index("reads")  # its place among the tensors: before what may be missing
+        for t in range(steps - 1, -1, -1):
+            d_memory[which] = d_memory[which] + d_output[t, :, -reads:].unflatten(1, (machine.heads, machine.width))
+            d_interface, d_memory = _step_back(machine, kept.said[t], kept.memories[t], d_memory)
+            d_said[t] = d_interface
+            d_layers = torch.mm(d_said[t], weights.interface).to(wide) + d_output[t, :, :-reads]
+            d_each = [a + b for a, b in zip(d_layers.split(sizes, 1), d_hidden, strict=True)]
+            d_reads = torch.zeros_like(d_output[t, :, -reads:])
+            for i in range(count - 1, -1, -1):
+                d_entry = torch.mm(back[i].step(t, d_each[i]), weights.layers[i].rest).to(wide)
+                d_reads = d_reads + d_entry[:, :reads]
+                d_hidden[i] = d_entry[:, -sizes[i] :]
+                if i:
+                    mask, d_below = ctx.masks[i], d_entry[:, reads : -sizes[i]]
+                    d_each[i - 1] = d_each[i - 1] + (d_below if mask is None else d_below * mask)
+            d_memory[which] = d_memory[which] + d_reads.unflatten(1, (machine.heads, machine.width))
+        across, d_weights = words.transpose(0, 1).flatten(0, 1), []
+        d_words = torch.zeros_like(across)
+        for layer, place, cell in zip(weights.layers, kept.inputs, back, strict=True):
+            gates = cell.d_gates.flatten(2).flatten(0, 1)
+            d_words = d_words + torch.mm(gates, layer.words)
+            d_bias = gates.sum(0, dtype=wide).to(layer.bias.dtype)
+            d_weights += [torch.mm(gates.t(), across), torch.mm(gates.t(), place.flatten(0, 1)), d_bias]
+        said = d_said.flatten(0, 1)
+        d_interface = torch.mm(said.t(), kept.outputs.flatten(0, 1))
+        d_start = [*(d.to(h.dtype) for d, h in zip(d_hidden, hidden, strict=True)), *(b.d_c for b in back), *d_memory]
+        ends = d_interface, said.sum(0, dtype=wide).to(weights.bias.dtype)
+        ctx.kept = None
+        return None, None, None, d_words.unflatten(0, (steps, rows)).transpose(0, 1), *d_start, *ends, *d_weights
+
+
+def _unflattened(
+    like: MemoryState, masks: Sequence[Tensor | None], flat: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor], MemoryState, Weights]:
+    """h and c of each layer, the memory and the weights out of the tensors of a segment."""
+    rest = iter(flat)
+    hidden, cells = ([next(rest) for _ in masks] for _ in range(2))
+    memory = like.like([next(rest) for _ in like.tensors()])
+    interface, bias = next(rest), next(rest)
+    layers = tuple(Layer(next(rest), next(rest), next(rest), mask) for mask in masks)
+    return hidden, cells, memory, Weights(layers, interface, bias)
+
+
+def _step_back(
+    machine: Machine, said: Tensor, before: MemoryState, d_after: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradients of what was said (B, S) and of the memory before a step, from those of the memory after it."""
+    with torch.enable_grad():
+        said = said.detach().to(before.memory.dtype).requires_grad_()
+        state = before.like(t.detach().requires_grad_() for t in before.tensors())
+        after = machine.step(said, state).tensors()
+    given = [said, *state.tensors()]
+    reached = [(t, d) for t, d in zip(after, d_after, strict=True) if t.requires_grad]
+    found = torch.autograd.grad([t for t, _ in reached], given, [d for _, d in reached], allow_unused=True)
+    d_said, *d_before = (torch.zeros_like(t) if d is None else d for t, d in zip(given, found, strict=True))
+    return d_said, d_before

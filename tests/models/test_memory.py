@@ -1,0 +1,326 @@
+"""External memories against naive loops: values and gradients, for every kind of addressing and every flag."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import naive_memory as naive
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from backstory.config import (
+    DNCConfig,
+    EmbeddingConfig,
+    ExternalMemoryConfig,
+    MDMConfig,
+    ModelConfig,
+    NTMConfig,
+    SoftmaxConfig,
+    UserError,
+)
+from backstory.models import ComposedModel, build_model, flatten
+from backstory.models.cores import ExternalMemory
+from backstory.models.memory import (
+    Addressing,
+    Keys,
+    Machine,
+    MemoryState,
+    NeuralComputer,
+    TuringMachine,
+    content_weights,
+    cosines,
+    parse_addressing,
+)
+from backstory.models.memory.addressing import chosen
+
+ADDRESSINGS = ["dense", "literal", "localized:3", "localized:3x2", "literal:3"]
+FLAGS = list(itertools.product([False, True], repeat=5))
+
+
+def drawn(shape: tuple[int, ...], seed: int, low: float | None = None) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if low is not None:
+        return low + (1 - low) * torch.rand(shape, dtype=torch.float64, generator=generator)
+    return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+
+def state_of(machine: Machine, rows: int, seed: int) -> MemoryState:
+    """A state as a reading may have left it: weights that sum to at most one, a link with zeros on its diagonal."""
+    n, m, r = machine.rows, machine.width, machine.heads
+    state = machine.start(torch.zeros(1, dtype=torch.float64), rows)
+    link = 0.3 * drawn((rows, n, n), seed + 5, 0.0) / n
+    link = link - torch.diag_embed(link.diagonal(dim1=1, dim2=2))
+    return MemoryState(
+        drawn((rows, n, m), seed),
+        drawn((rows, r, m), seed + 1),
+        torch.softmax(drawn((rows, r, n), seed + 2), 2),
+        0.8 * torch.softmax(drawn((rows, n), seed + 3), 1),
+        None if state.usage is None else drawn((rows, n), seed + 4, 0.0),
+        None if state.precedence is None else torch.softmax(drawn((rows, n), seed + 6), 1),
+        None if state.link is None else link,
+    )
+
+
+def compare(machine: Machine, said: Tensor, state: MemoryState) -> None:
+    """Values and gradients of one step."""
+    found = []
+    for step in (machine.step, lambda s, m: naive.step(machine, s, m)):
+        given = said.clone().requires_grad_()
+        before = state.like(t.clone().requires_grad_() for t in state.tensors())
+        after = step(given, before).tensors()
+        weigh = [drawn(tuple(t.shape), 90 + i) for i, t in enumerate(after)]
+        total = torch.stack([(a * w).sum() for a, w in zip(after, weigh, strict=True)]).sum()
+        grads = torch.autograd.grad(total, [given, *before.tensors()], allow_unused=True)
+        found.append(([a.detach() for a in after], [torch.zeros(()) if g is None else g for g in grads]))
+    for ours, wanted in zip(*found, strict=True):
+        for a, b in zip(ours, wanted, strict=True):
+            torch.testing.assert_close(a, b.to(a.dtype).expand_as(a), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("addressing", [*ADDRESSINGS, "window:3"])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_turing_machine_steps_as_its_equations_say(addressing: str, heads: int) -> None:
+    machine = TuringMachine(6, 4, heads, parse_addressing(addressing, 6))
+    compare(machine, 1.5 * drawn((2, machine.interface_size), 7), state_of(machine, 2, 20))
+    compare(machine, drawn((2, machine.interface_size), 8), machine.start(torch.zeros(1, dtype=torch.float64), 2))
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: "".join("-x"[f] for f in flags))
+@pytest.mark.parametrize("addressing", ["dense", "localized:3"])
+def test_a_neural_computer_steps_as_its_equations_say(addressing: str, flags: tuple[bool, ...]) -> None:
+    machine = NeuralComputer(6, 4, 2, parse_addressing(addressing, 6), *flags)
+    compare(machine, 1.5 * drawn((2, machine.interface_size), 7), state_of(machine, 2, 40))
+    said = drawn((2, machine.interface_size), 8)
+    after = machine.step(said, machine.start(said, 2))
+    wanted = naive.step(machine, said, machine.start(said, 2))
+    torch.testing.assert_close(flatten(after), flatten(wanted), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("addressing", ADDRESSINGS)
+def test_all_additions_with_every_addressing(addressing: str) -> None:
+    machine = NeuralComputer(7, 3, 3, parse_addressing(addressing, 7), mask=True, deallocation=True, sharpness=True)
+    compare(machine, drawn((2, machine.interface_size), 9), state_of(machine, 2, 60))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(0, 5), st.floats(1, 8), st.booleans())
+def test_localized_addressing_is_algorithm_1(values: list[int], d: int, strength: float, literal: bool) -> None:
+    """Ties, edges, zeros and all-negative cosines included."""
+    found = torch.tensor(values, dtype=torch.float64) / 3
+    how = Addressing("literal" if literal else "localized", min(2 * d + 1, 2 * len(values) - 1))
+    ks = torch.tensor(strength, dtype=torch.float64)
+    ours = content_weights(found[None, None], ks[None, None], how)[0, 0]
+    assert how.selected is not None
+    wanted = naive.algorithm_1(list(found), ks, how.selected // 2, literal)
+    torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("found", "selected", "windows", "rows"),
+    [
+        ([0.1, 0.9, 0.9, 0.2, 0.0], 3, 1, {0, 1, 2}),  # the first of equal ones
+        ([0.9, 0.1, 0.1, 0.1, 0.1], 3, 1, {0, 1}),  # clipped at the start
+        ([0.1, 0.1, 0.1, 0.1, 0.9], 3, 1, {3, 4}),  # and at the end
+        ([-0.1, -0.9, -0.2, -0.3, -0.4], 3, 1, {0, 1, 2, 3, 4}),  # all negative: dense
+        ([0.0, -0.9, -0.2, -0.3, -0.4], 3, 1, {0, 1}),  # zero is not negative
+        ([0.0, 0.0, 0.0, 0.0, 0.0], 3, 1, {0, 1}),  # an empty memory
+        ([0.9, 0.8, 0.1, 0.2, 0.7], 3, 2, {0, 1, 3, 4}),  # the second window outside the first
+        ([0.9, 0.8, -0.1, -0.2, -0.7], 3, 2, {0, 1}),  # which opens for nothing negative
+        ([0.9, 0.8, 0.1, 0.2, 0.7], 1, 3, {0, 1, 4}),
+        ([0.9, 0.8, 0.1], 3, 5, {0, 1, 2}),  # more windows than fit
+    ],
+)
+def test_windows_by_hand(found: list[float], selected: int, windows: int, rows: set[int]) -> None:
+    inside = chosen(torch.tensor(found)[None, None], selected, windows)[0, 0]
+    assert {i for i, there in enumerate(inside.tolist()) if there} == rows
+
+
+def test_cosines_of_zeros_are_zero_and_have_gradients() -> None:
+    memory = torch.zeros(1, 3, 4, requires_grad=True)
+    vectors = torch.zeros(1, 2, 4, requires_grad=True)
+    masks = torch.zeros(1, 2, 4, requires_grad=True)
+    for keys in (Keys(vectors, torch.ones(1, 2)), Keys(vectors, torch.ones(1, 2), masks)):
+        found = cosines(memory, keys)
+        assert torch.equal(found, torch.zeros(1, 2, 3))
+        for gradient in torch.autograd.grad(found.sum(), [memory, vectors]):
+            assert gradient.isfinite().all()
+
+
+def test_window_only_is_localized_where_nothing_else_says_where() -> None:
+    """g = 1, no shift and gamma = 1 in a Turing machine; no link and no allocation in a neural computer."""
+    turing = TuringMachine(9, 4, 2, parse_addressing("localized:3", 9))
+    said = drawn((3, turing.interface_size), 1)
+    heads = said[:, : 3 * 10].unflatten(1, (3, 10))  # a view: what is written there is said
+    heads[:, :, 5] = 800.0
+    heads[:, :, 6:9] = torch.tensor([-800.0, 800.0, -800.0], dtype=torch.float64)
+    heads[:, :, 9] = -800.0
+    computer = NeuralComputer(9, 4, 2, parse_addressing("localized:3", 9), link=False, allocation=False)
+    for machine in (turing, computer):
+        window = replace(machine, addressing=parse_addressing("window:3", 9))
+        words = said if machine is turing else drawn((3, computer.interface_size), 2)
+        state = state_of(machine, 3, 70)
+        torch.testing.assert_close(
+            flatten(window.step(words, state)), flatten(machine.step(words, state)), rtol=0, atol=1e-12
+        )
+
+
+def test_interfaces_have_their_published_sizes() -> None:
+    dense = Addressing()
+    for m, r in ((512, 1), (64, 2), (20, 4)):
+        assert TuringMachine(8, m, r, dense).interface_size == (r + 1) * (m + 6) + 2 * m
+        assert NeuralComputer(8, m, r, dense).interface_size == m * r + 3 * m + 5 * r + 3
+        full = NeuralComputer(8, m, r, dense, mask=True, deallocation=True, sharpness=True)
+        assert full.interface_size == m * r + 3 * m + 5 * r + 3 + (r + 1) * m + 2 * r
+    assert TuringMachine(8, 512, 2, dense).interface_size == 5 * 512 + 18  # the paper's
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("localized:256", "an odd number"),
+        ("localized:0", "not understood"),
+        ("localized", "not understood; give `localized:257`"),
+        ("localized:17", "more rows than the 16"),
+        ("window:3x2", "several windows"),
+        ("dense:3", "`dense` alone"),
+        ("sparse", "there is no addressing 'sparse'"),
+        ("localized:3x0", "not understood"),
+        ("localized:-3", "not understood"),
+    ],
+)
+def test_addressing_that_cannot_be_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_addressing(text, 16)
+
+
+@pytest.mark.parametrize("text", ["dense", "literal", "localized:5", "localized:5x3", "window:5", "literal:5"])
+def test_addressing_is_written_as_it_is_read(text: str) -> None:
+    assert str(parse_addressing(text, 16)) == text
+
+
+# --- the core ---
+
+
+def core_of(
+    kind: type[ExternalMemoryConfig], layers: tuple[int, ...], heads: int, addressing: str = "dense", **flags: bool
+) -> Any:
+    return kind(layers=layers, rows=6, width=3, heads=heads, addressing=addressing, **flags)
+
+
+CORES = {
+    "ntm": core_of(NTMConfig, (5, 4), 2),
+    "dnc": core_of(DNCConfig, (5, 4, 3), 1),
+    "mdm": core_of(MDMConfig, (5,), 2),
+    "mdm without a link": core_of(MDMConfig, (5, 4), 1, link=False),
+    "ntm localized": core_of(NTMConfig, (5, 4), 2, "localized:3"),
+    "ntm window": core_of(NTMConfig, (5, 4), 2, "window:3"),
+}
+
+
+def model_of(core: Any, types: int = 7, **embedding: Any) -> ComposedModel:
+    torch.manual_seed(0)
+    settings = {"size": 5, "dropout": 0.0} | embedding
+    model = build_model(ModelConfig(EmbeddingConfig(**settings), core, SoftmaxConfig(tied=False)), types).double()
+    for parameter in model.parameters():
+        parameter.data.mul_(2)  # so that gates and keys are not all alike
+    return model
+
+
+def naively(model: ComposedModel, tokens: Tensor) -> Tensor:
+    """The core's output (B, T, H) step by step, by autograd alone."""
+    core = model.core
+    assert isinstance(core, ExternalMemory)
+    embedded, state = model.embedding(tokens), core.start(len(tokens))
+    (hidden, cell), memory = state
+    hidden, cell, outputs = list(hidden), list(cell), []
+    for x in embedded.unbind(1):
+        below: list[Tensor] = []
+        for i, layer in enumerate(core.layers):
+            entry = torch.cat([x, memory.reads.flatten(1), *below], 1)
+            gates = entry @ layer.weight_ih.T + hidden[i] @ layer.weight_hh.T + layer.bias  # type: ignore[union-attr]
+            a, f, g, o = gates.chunk(4, 1)
+            cell[i] = naive.logistic(f) * cell[i] + naive.logistic(a) * torch.tanh(g)
+            hidden[i] = naive.logistic(o) * torch.tanh(cell[i])
+            below = [hidden[i]]
+        said = torch.cat(hidden, 1) @ core.interface.weight.T + core.interface.bias
+        memory = naive.step(core.machine, said, memory)
+        outputs.append(torch.cat([*hidden, memory.reads.flatten(1)], 1))
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+def test_a_segment_is_its_steps(core: Any) -> None:
+    """Values, and gradients of all weights and of the words."""
+    model = model_of(core)
+    tokens = torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(2))
+    weigh = drawn((2, 5, model.core.output_size), 3)
+    found = []
+    for read in (lambda: model.core(model.embedding(tokens), model.start(2)).dropped, lambda: naively(model, tokens)):
+        output = read()
+        gradients = torch.autograd.grad((output * weigh).sum(), [*model.core.parameters(), model.embedding.weight])
+        found.append((output.detach(), gradients))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-9, atol=1e-11)
+    for (name, _), ours, wanted in zip(
+        [*model.core.named_parameters(), ("words", None)], found[0][1], found[1][1], strict=True
+    ):
+        torch.testing.assert_close(ours, wanted, rtol=1e-8, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+def test_gradients_go_through_the_state_from_segment_to_segment(core: Any) -> None:
+    model = model_of(core)
+    tokens = torch.randint(7, (2, 6), generator=torch.Generator().manual_seed(4))
+    weigh = drawn((2, 6, model.core.output_size), 5)
+
+    def gradients(sizes: list[int]) -> list[Tensor]:
+        state, total = model.start(2), torch.zeros((), dtype=torch.float64)
+        for part, w in zip(tokens.split(sizes, 1), weigh.split(sizes, 1), strict=True):
+            output = model.core(model.embedding(part), state)
+            state, total = output.state, total + (output.dropped * w).sum()
+        ends = torch.stack([t.square().sum() for t in flatten(state).values()]).sum()
+        return list(torch.autograd.grad(total + ends, list(model.core.parameters())))
+
+    for ours, wanted in zip(gradients([2, 3, 1]), gradients([6]), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-8, atol=1e-10)
+
+
+def test_published_parameter_counts() -> None:
+    """Lee et al. (2020), table 1: 18.3, 23.6 and 34.2 million, with one, two and four read heads."""
+    for heads, count in ((1, 18_392_574), (2, 23_671_811), (4, 34_230_285)):
+        config = ModelConfig(EmbeddingConfig(50), DNCConfig(heads=heads), SoftmaxConfig(tied=False))
+        with torch.device("meta"):
+            model = build_model(config, 50)
+        assert sum(p.numel() for p in model.parameters()) == count
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_saturated_gates_and_an_empty_memory_stay_finite() -> None:
+    for kind in (NTMConfig, MDMConfig):
+        for addressing in ("dense", "literal", "localized:3"):
+            model = model_of(core_of(kind, (4,), 2, addressing))
+            assert isinstance(model.core, ExternalMemory)
+            for scale in (0.0, 1.0, 1e4):
+                with torch.no_grad():
+                    model.core.interface.weight.copy_(scale * torch.randn(model.core.interface.weight.shape))
+                    model.core.interface.bias.copy_(1e4 * torch.randn(model.core.interface.bias.shape).sign())
+                with torch.autograd.detect_anomaly(check_nan=True):
+                    prediction, state = model(torch.randint(7, (2, 8)), model.start(2))
+                    prediction.log_prob(torch.randint(7, (2, 8))).sum().backward()
+                for tensor in (*flatten(state).values(), *(p.grad for p in model.parameters() if p.grad is not None)):
+                    assert tensor.isfinite().all()
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    build: list[tuple[Callable[[], Any], str]] = [
+        (lambda: model_of(core_of(DNCConfig, (4,), 1, "window:3")), "link and model.core.allocation must be false"),
+        (lambda: model_of(core_of(NTMConfig, (), 1)), "at least one"),
+        (lambda: model_of(core_of(NTMConfig, (4, 0), 1)), "each 1 or more"),
+        (lambda: model_of(core_of(NTMConfig, (4,), 1, "localized:4")), "odd"),
+    ]
+    for make, message in build:
+        with pytest.raises(UserError, match=message):
+            make()
