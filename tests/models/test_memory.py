@@ -288,6 +288,24 @@ def test_gradients_go_through_the_state_from_segment_to_segment(core: Any) -> No
         torch.testing.assert_close(ours, wanted, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+@pytest.mark.parametrize("piece", [1, 7, 1 << 17])
+def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backstory.models.memory.rows.PIECE", piece)
+    model = model_of(core)
+    tokens = torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(6))
+    embedded, start = model.embedding(tokens), model.start(2)
+    trained = model.core(embedded, start)
+    with torch.no_grad():
+        read = model.core(embedded, start)
+    torch.testing.assert_close(read.dropped, trained.dropped, rtol=0, atol=1e-12)
+    torch.testing.assert_close(flatten(read.state), flatten(trained.state), rtol=0, atol=1e-12)
+    torch.testing.assert_close(read.dropped, naively(model, tokens), rtol=1e-9, atol=1e-11)
+    assert all(
+        torch.equal(a, b) for a, b in zip(flatten(start).values(), flatten(model.start(2)).values(), strict=True)
+    )
+
+
 def test_published_parameter_counts() -> None:
     """Lee et al. (2020), table 1: 18.3, 23.6 and 34.2 million, with one, two and four read heads."""
     for heads, count in ((1, 18_392_574), (2, 23_671_811), (4, 34_230_285)):

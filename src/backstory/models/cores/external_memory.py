@@ -78,10 +78,9 @@ class ExternalMemory(Core):
         reads = self.machine.heads * self.machine.width
         for module in self.layers:
             layer = cast(ControllerLayer, module)
-            words, rest = layer.weight_ih.to(like.dtype).split([self.inputs, layer.weight_ih.shape[1] - self.inputs], 1)
-            below = rest.shape[1] - reads
+            below = layer.weight_ih.shape[1] - self.inputs - reads
             mask = row_mask((rows, below), between, like, self.training) if below else None
-            layers.append(Layer(words, torch.cat([rest, layer.weight_hh.to(like.dtype)], 1), layer.bias, mask))
+            layers.append(Layer(layer.weight_ih.to(like.dtype), layer.weight_hh.to(like.dtype), layer.bias, mask))
         return Weights(tuple(layers), self.interface.weight.to(like.dtype), self.interface.bias)
 
 

@@ -71,10 +71,10 @@ class Keys(NamedTuple):
     """(B, H, M) in (0, 1): what of a row and of the key counts."""
 
 
-def cosines(memory: Tensor, keys: Keys, squares: Tensor | None = None) -> Tensor:
+def cosines(memory: Tensor, keys: Keys, squares: Tensor | None = None, products: Tensor | None = None) -> Tensor:
     """Of every row of memory (B, N, M) with every key: (B, H, N); 0 for a row of zeros.
 
-    `squares` (B, N) are the rows' squared norms, where they are known and there are no masks.
+    Without masks, `squares` (B, N) of the rows' norms and `products` (B, H, N) with the keys may be given where they are known.
     """
     vectors, _, masks = keys
     if masks is None:
@@ -87,7 +87,8 @@ def cosines(memory: Tensor, keys: Keys, squares: Tensor | None = None) -> Tensor
         looked = vectors * shares
         norms = torch.bmm(shares, memory.square().transpose(1, 2))
         lengths = (looked * vectors).sum(2, keepdim=True)
-    products = torch.bmm(looked, memory.transpose(1, 2))
+    if products is None:
+        products = torch.bmm(looked, memory.transpose(1, 2))
     return products * ((norms + EPSILON) * (lengths + EPSILON)).rsqrt()
 
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from backstory.models.memory.addressing import EPSILON, Keys, content_weights, cosines
-from backstory.models.memory.machine import Looked, Machine, MemoryState, one_plus, read, sharpened, written
+from backstory.models.memory.addressing import EPSILON, Keys, content_weights
+from backstory.models.memory.machine import Looked, Machine, MemoryState, one_plus, sharpened
+from backstory.models.memory.rows import Rows
 
 
 class Said(NamedTuple):
@@ -97,10 +98,13 @@ class NeuralComputer(Machine):
             one_plus(sharp).unflatten(1, (self.heads, 2)) if self._sharpens else None,
         )
 
-    def step(self, interface: Tensor, state: MemoryState, looked: list[Looked] | None = None) -> MemoryState:
+    def step(
+        self, interface: Tensor, state: MemoryState, rows: Rows | None = None, looked: list[Looked] | None = None
+    ) -> MemoryState:
+        rows = rows or Rows(state.memory)
         said = self.said(interface)
         kept = None if said.free_gates is None else (1 - said.free_gates * state.read_weights).prod(1)
-        found = cosines(state.memory, said.write_key)
+        found = rows.look(said.write_key, said.read_keys)
         content = content_weights(found, said.write_key.strengths, self.addressing)
         write, usage = content[:, 0], None
         if said.allocation_gate is not None:
@@ -109,13 +113,13 @@ class NeuralComputer(Machine):
             usage = (state.usage + before * (1 - state.usage)) * kept
             write = said.allocation_gate * free_rows(usage) + (1 - said.allocation_gate) * write
         write = said.write_gate * write
-        memory = written(state.memory, write, said.erase, said.vector, kept if self.deallocation else None)
-        found_then = cosines(memory, said.read_keys)
+        rows.write(write, said.erase, said.vector, kept if self.deallocation else None)
+        found_then = rows.look(said.read_keys)
         content_then = content_weights(found_then, said.read_keys.strengths, self.addressing)
         weights, precedence, link = content_then, None, None
         if said.modes is not None:
             assert state.link is not None and state.precedence is not None
-            link = linked(state.link, write, state.precedence)
+            link = rows.link(state.link, write, state.precedence)
             precedence = (1 - write.sum(1, keepdim=True)) * state.precedence + write
             backward, forward = torch.bmm(state.read_weights, link), torch.bmm(state.read_weights, link.transpose(1, 2))
             if said.sharpness is not None:
@@ -125,7 +129,7 @@ class NeuralComputer(Machine):
             weights = back * backward + here * content_then + on * forward
         if looked is not None:
             looked.append(Looked(torch.cat([found, found_then], 1), torch.cat([content, content_then], 1)))
-        return MemoryState(memory, read(memory, weights), weights, write, usage, precedence, link)
+        return MemoryState(rows.memory, rows.read(weights), weights, write, usage, precedence, link)
 
 
 def free_rows(usage: Tensor) -> Tensor:
@@ -134,10 +138,3 @@ def free_rows(usage: Tensor) -> Tensor:
     ranked = EPSILON + (1 - EPSILON) * ranked
     freer = torch.cat([torch.ones_like(ranked[:, :1]), ranked[:, :-1]], 1).cumprod(1)
     return torch.zeros_like(usage).scatter(1, order, (1 - ranked) * freer)
-
-
-def linked(link: Tensor, write: Tensor, precedence: Tensor) -> Tensor:
-    """(1 - w_i - w_j) L[i, j] + w_i p_j with zeros on the diagonal: link (B, N, N), write weights and precedence (B, N)."""
-    share = (1 - write).unsqueeze(2) - write.unsqueeze(1)
-    after = torch.baddbmm(share * link, write.unsqueeze(2), precedence.unsqueeze(1))
-    return after - torch.diag_embed(after.diagonal(dim1=1, dim2=2))

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from backstory.models.memory.addressing import EPSILON, Addressing
+from backstory.models.memory.rows import Rows
 
 
 class MemoryState(NamedTuple):
@@ -71,10 +71,13 @@ class Machine(ABC):
         """The state before the first step, of `like`'s dtype and device."""
 
     @abstractmethod
-    def step(self, interface: Tensor, state: MemoryState, looked: list[Looked] | None = None) -> MemoryState:
+    def step(
+        self, interface: Tensor, state: MemoryState, rows: Rows | None = None, looked: list[Looked] | None = None
+    ) -> MemoryState:
         """Write, then read: what the controller says (B, interface_size) and the state before to the state after.
 
-        Differentiable; changes nothing it is given. Tells `looked` how the rows were found.
+        Differentiable, and nothing given is changed, unless `rows`, which hold the state's memory, do otherwise. Tells `looked`
+        how the rows were found.
         """
 
     def empty(self, like: Tensor, batch_size: int) -> MemoryState:
@@ -92,21 +95,6 @@ class Machine(ABC):
 def one_plus(x: Tensor) -> Tensor:
     """1 + log(1 + e^x): at least 1."""
     return 1 + F.softplus(x)
-
-
-def written(memory: Tensor, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None = None) -> Tensor:
-    """EM o (1 - w e^T) + w v^T (eq. 7), of memory (B, N, M), w (B, N), e and v (B, M).
-
-    `kept` (B, N) is the share of each row that was not set free, and multiplies it first.
-    """
-    rows = memory if kept is None else memory * kept.unsqueeze(2)
-    # (v - EM o e) w is one product and one sum less.
-    return torch.addcmul(rows, weights.unsqueeze(2), torch.addcmul(vector.unsqueeze(1), rows, -erase.unsqueeze(1)))
-
-
-def read(memory: Tensor, weights: Tensor) -> Tensor:
-    """EM^T w (eq. 6) of memory (B, N, M) with the weights (B, R, N) of each head: (B, R, M)."""
-    return torch.bmm(weights, memory)
 
 
 def sharpened(weights: Tensor, power: Tensor) -> Tensor:

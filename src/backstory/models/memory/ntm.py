@@ -3,13 +3,15 @@
 w^c = content, w^g = g w^c + (1 - g) w_{t-1}, w~ = w^g shifted in a circle by s over {-1, 0, 1}, w = w~^gamma / sum(w~^gamma).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from backstory.models.memory.addressing import Keys, content_weights, cosines
-from backstory.models.memory.machine import Looked, Machine, MemoryState, one_plus, read, sharpened, written
+from backstory.models.memory.addressing import Keys, content_weights
+from backstory.models.memory.machine import Looked, Machine, MemoryState, one_plus, sharpened
+from backstory.models.memory.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -27,28 +29,31 @@ class TuringMachine(Machine):
         state.write_weights[:, 0] = 1
         return state
 
-    def step(self, interface: Tensor, state: MemoryState, looked: list[Looked] | None = None) -> MemoryState:
+    def step(
+        self, interface: Tensor, state: MemoryState, rows: Rows | None = None, looked: list[Looked] | None = None
+    ) -> MemoryState:
+        rows = rows or Rows(state.memory)
         size = self.width
         heads, erase, vector = interface.split([(self.heads + 1) * (size + 6), size, size], 1)
         heads = heads.unflatten(1, (self.heads + 1, size + 6))
         vectors, strengths, gates, shifts, sharpness = heads.split([size, 1, 1, 3, 1], 2)
-        keys = Keys(vectors, one_plus(strengths[:, :, 0]))
+        strengths = one_plus(strengths[:, :, 0])
+        first, others = (Keys(vectors[:, part], strengths[:, part]) for part in (slice(0, 1), slice(1, None)))
         location = torch.sigmoid(gates), torch.softmax(shifts, 2), one_plus(sharpness)
 
-        def weights(memory: Tensor, part: slice, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            found = cosines(memory, Keys(keys.vectors[:, part], keys.strengths[:, part]))
-            content = content_weights(found, keys.strengths[:, part], self.addressing)
-            if self.addressing.kind == "window":
-                return found, content, content
-            return found, content, located(content, before, *(x[:, part] for x in location))
-
-        writes, reads = slice(0, 1), slice(1, None)
-        *found, write = weights(state.memory, writes, state.write_weights.unsqueeze(1))
-        memory = written(state.memory, write[:, 0], torch.sigmoid(erase), vector)
-        *found_then, read_weights = weights(memory, reads, state.read_weights)
+        found = rows.look(first, others)
+        content = content_weights(found, first.strengths, self.addressing)
+        write = self._located(content, state.write_weights.unsqueeze(1), [x[:, :1] for x in location])[:, 0]
+        rows.write(write, torch.sigmoid(erase), vector, None)
+        found_then = rows.look(others)
+        content_then = content_weights(found_then, others.strengths, self.addressing)
+        weights = self._located(content_then, state.read_weights, [x[:, 1:] for x in location])
         if looked is not None:
-            looked.append(Looked(*(torch.cat(both, 1) for both in zip(found, found_then, strict=True))))
-        return MemoryState(memory, read(memory, read_weights), read_weights, write[:, 0])
+            looked.append(Looked(torch.cat([found, found_then], 1), torch.cat([content, content_then], 1)))
+        return MemoryState(rows.memory, rows.read(weights), weights, write)
+
+    def _located(self, content: Tensor, before: Tensor, how: Sequence[Tensor]) -> Tensor:
+        return content if self.addressing.kind == "window" else located(content, before, *how)
 
 
 def located(content: Tensor, before: Tensor, gate: Tensor, shift: Tensor, sharpness: Tensor) -> Tensor:

@@ -14,15 +14,16 @@ from torch.autograd.function import once_differentiable
 
 from backstory.models.cores.recurrence import CellGradients, Cells
 from backstory.models.memory.machine import Machine, MemoryState
+from backstory.models.memory.rows import Rows, RowsInPlace
 
 
 class Layer(NamedTuple):
     """A layer's weights of H units: gates i, f, g, o."""
 
-    words: Tensor
-    """(4H, E)"""
-    rest: Tensor
-    """(4H, R M + H' + H): of what was read, of the layer below (H' = 0 for the first) and of h_{t-1}."""
+    inputs: Tensor
+    """(4H, E + R M + H'): of words, of what was read, and of the layer below (H' = 0 for the first)."""
+    recurrent: Tensor
+    """(4H, H)"""
     bias: Tensor
     """(4H,)"""
     mask: Tensor | None
@@ -66,13 +67,13 @@ def controlled(
 class _Kept(NamedTuple):
     """What the way back needs of a segment."""
 
-    inputs: list[Tensor]
-    """(T, B, R M + H' + H) of each layer."""
+    entries: list[Tensor]
+    """(T, B, R M + H') of each layer: what it reads beside the words."""
     cells: list[Cells]
     said: Tensor
     """(T, B, S)"""
     outputs: Tensor
-    """(T, B, sum of H)"""
+    """(T + 1, B, sum of H): of all layers side by side, those before the segment first."""
     memories: list[MemoryState]
     """Before each step."""
 
@@ -90,37 +91,50 @@ def _forward(
     rows, steps, _ = words.shape
     sizes = [h.shape[1] for h in hidden]
     across = words.transpose(0, 1).contiguous().flatten(0, 1)
-    inputs = [
-        torch.addmm(x.bias.to(words.dtype), across, x.words.t()).unflatten(0, (steps, rows)) for x in weights.layers
+    size, reads = words.shape[2], machine.heads * machine.width
+    products = [
+        torch.addmm(x.bias.to(words.dtype), across, x.inputs[:, :size].t()).unflatten(0, (steps, rows))
+        for x in weights.layers
     ]
-    reads = machine.heads * machine.width
-    places = [words.new_empty(steps, rows, layer.rest.shape[1]) for layer in weights.layers]
-    outputs = words.new_empty(steps, rows, sum(sizes))
+    entries = [words.new_empty(steps, rows, layer.inputs.shape[1] - size) for layer in weights.layers]
+    outputs = words.new_empty(steps + 1, rows, sum(sizes))
+    torch.cat([h.to(words.dtype) for h in hidden], 1, out=outputs[0])
     said = words.new_empty(steps, rows, machine.interface_size)
     found = memory.memory.new_empty(steps, rows, reads)
     filled = [Cells.start(c, steps) for c in cells]
-    last, memories = list(hidden), []
+    memory, touching = _in_place(machine, memory, kept is not None)
+    memories = []
     for t in range(steps):
-        below, at = None, 0
-        for i, (layer, place) in enumerate(zip(weights.layers, places, strict=True)):
-            entry = place[t]
+        before, now = (outputs[at].split(sizes, 1) for at in (t, t + 1))
+        for i, layer in enumerate(weights.layers):
+            entry = entries[i][t]
             entry[:, :reads] = memory.reads.flatten(1)
-            if below is not None:
-                torch.mul(below, 1 if layer.mask is None else layer.mask, out=entry[:, reads : -sizes[i]])
-            entry[:, -sizes[i] :] = last[i]
-            h = filled[i].step(t, torch.addmm(inputs[i][t], entry, layer.rest.t()))
-            below = outputs[t, :, at : at + sizes[i]]
-            below.copy_(h)
-            last[i], at = h, at + sizes[i]
-        torch.addmm(weights.bias.to(words.dtype), outputs[t], weights.interface.t(), out=said[t])
+            if i:
+                torch.mul(now[i - 1], 1 if layer.mask is None else layer.mask, out=entry[:, reads:])
+            gates = torch.addmm(products[i][t], entry, layer.inputs[:, size:].t()).addmm_(
+                before[i], layer.recurrent.t()
+            )
+            now[i].copy_(filled[i].step(t, gates))
+        torch.addmm(weights.bias.to(words.dtype), outputs[t + 1], weights.interface.t(), out=said[t])
         memories.append(memory)
-        memory = machine.step(said[t].to(memory.memory.dtype), memory)
+        memory = machine.step(said[t].to(memory.memory.dtype), memory, touching)
         found[t] = memory.reads.flatten(1)
     if kept is not None:
-        kept.append(_Kept(places, filled, said, outputs, memories))
-    output = torch.cat([outputs.to(found.dtype), found], 2).transpose(0, 1)
-    after = [h.to(old.dtype) for h, old in zip(last, hidden, strict=True)]
+        kept.append(_Kept(entries, filled, said, outputs, memories))
+    output = torch.cat([outputs[1:].to(found.dtype), found], 2).transpose(0, 1)
+    after = [h.to(old.dtype) for h, old in zip(outputs[-1].split(sizes, 1), hidden, strict=True)]
     return output, [*after, *(c.values[steps].clone() for c in filled), *memory.tensors()]
+
+
+def _in_place(machine: Machine, memory: MemoryState, keep: bool) -> tuple[MemoryState, Rows | None]:
+    """A memory that may be overwritten, or whose states are kept, and its rows; None where in place gains nothing."""
+    if memory.memory.device.type != "cpu":
+        return memory, None
+    if not keep:
+        memory = memory._replace(
+            memory=memory.memory.clone(), link=None if memory.link is None else memory.link.clone()
+        )
+    return memory, RowsInPlace(memory.memory, keep, machine.addressing.kind == "window")
 
 
 class _Segment(torch.autograd.Function):
@@ -147,7 +161,7 @@ class _Segment(torch.autograd.Function):
         d_hidden = [d.to(wide) for d in d_after[:count]]
         d_memory = list(d_after[2 * count :])
         back = [CellGradients(c, d, dtype) for c, d in zip(kept.cells, d_after[count:], strict=False)]
-        reads = machine.heads * machine.width
+        size, reads = words.shape[2], machine.heads * machine.width
         d_said = torch.empty_like(kept.said)
         which = list(MemoryState._fields).index("reads")  # its place among the tensors: before what may be missing
         for t in range(steps - 1, -1, -1):
@@ -158,22 +172,26 @@ class _Segment(torch.autograd.Function):
             d_each = [a + b for a, b in zip(d_layers.split(sizes, 1), d_hidden, strict=True)]
             d_reads = torch.zeros_like(d_output[t, :, -reads:])
             for i in range(count - 1, -1, -1):
-                d_entry = torch.mm(back[i].step(t, d_each[i]), weights.layers[i].rest).to(wide)
+                layer, d_gates = weights.layers[i], back[i].step(t, d_each[i])
+                d_hidden[i] = torch.mm(d_gates, layer.recurrent).to(wide)
+                d_entry = torch.mm(d_gates, layer.inputs[:, size:]).to(wide)
                 d_reads = d_reads + d_entry[:, :reads]
-                d_hidden[i] = d_entry[:, -sizes[i] :]
                 if i:
-                    mask, d_below = ctx.masks[i], d_entry[:, reads : -sizes[i]]
+                    mask, d_below = ctx.masks[i], d_entry[:, reads:]
                     d_each[i - 1] = d_each[i - 1] + (d_below if mask is None else d_below * mask)
             d_memory[which] = d_memory[which] + d_reads.unflatten(1, (machine.heads, machine.width))
-        across, d_weights = words.transpose(0, 1).flatten(0, 1), []
-        d_words = torch.zeros_like(across)
-        for layer, place, cell in zip(weights.layers, kept.inputs, back, strict=True):
+        across, before = words.transpose(0, 1).flatten(0, 1), kept.outputs[:-1].split(sizes, 2)
+        d_words, d_weights = torch.zeros_like(across), []
+        for i, (layer, cell) in enumerate(zip(weights.layers, back, strict=True)):
             gates = cell.d_gates.flatten(2).flatten(0, 1)
-            d_words = d_words + torch.mm(gates, layer.words)
+            d_words.addmm_(gates, layer.inputs[:, :size])
+            d_inputs = torch.empty_like(layer.inputs)
+            torch.mm(gates.t(), across, out=d_inputs[:, :size])
+            torch.mm(gates.t(), kept.entries[i].flatten(0, 1), out=d_inputs[:, size:])
             d_bias = gates.sum(0, dtype=wide).to(layer.bias.dtype)
-            d_weights += [torch.mm(gates.t(), across), torch.mm(gates.t(), place.flatten(0, 1)), d_bias]
+            d_weights += [d_inputs, torch.mm(gates.t(), before[i].flatten(0, 1)), d_bias]
         said = d_said.flatten(0, 1)
-        d_interface = torch.mm(said.t(), kept.outputs.flatten(0, 1))
+        d_interface = torch.mm(said.t(), kept.outputs[1:].flatten(0, 1))
         d_start = [*(d.to(h.dtype) for d, h in zip(d_hidden, hidden, strict=True)), *(b.d_c for b in back), *d_memory]
         ends = d_interface, said.sum(0, dtype=wide).to(weights.bias.dtype)
         ctx.kept = None

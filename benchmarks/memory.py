@@ -1,0 +1,237 @@
+"""What external memories cost: forward milliseconds per step for memories of N rows, and memory of training per step.
+
+    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/memory.py [--rows 64 1024 65536] [--out results/benchmark-memory.json]
+
+Batch 6, rows of 512 numbers, one head that reads, the published controller (1024, 512 and 512 units, words of 50). The plain
+forms are the same equations as one would write them: a linear layer per step of all that is read, `bmm(EM, k[..., None])`,
+fresh memory for every result, and autograd for the way back. All take turns in one process; medians, in float32. A link of
+N x N numbers is left out where it would not fit. `pass` is one pass over the memory at the speed of a copy. Memory of training
+is the difference of the peaks of two processes of which one has four more steps, over four.
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from training import write
+
+from backstory.config import DNCConfig, EmbeddingConfig, ModelConfig, NTMConfig, SoftmaxConfig
+from backstory.models import ComposedModel, build_model
+from backstory.models.cores import ExternalMemory
+from backstory.models.cores.external_memory import ControllerLayer
+from backstory.models.memory import MemoryState, NeuralComputer
+
+BATCH, STEPS, LINKED, TYPES = 6, 24, 4096, 50
+EPSILON = 1e-6
+
+
+def plain_cosines(memory: Tensor, key: Tensor) -> Tensor:
+    norms = (memory.square().sum(2) + EPSILON).sqrt() * (key.square().sum(1, keepdim=True) + EPSILON).sqrt()
+    return torch.bmm(memory, key[..., None])[..., 0] / norms
+
+
+def plain_content(memory: Tensor, key: Tensor, strength: Tensor) -> Tensor:
+    return torch.softmax(strength * plain_cosines(memory, key), 1)
+
+
+def plain_written(memory: Tensor, w: Tensor, erase: Tensor, vector: Tensor) -> Tensor:
+    return memory * (1 - w[:, :, None] * erase[:, None]) + w[:, :, None] * vector[:, None]
+
+
+def plain_turing(core: ExternalMemory, said: Tensor, state: MemoryState) -> MemoryState:
+    """The NTM's step with one read head."""
+    m = core.machine.width
+    write_head, read_head, erase, vector = said.split([m + 6, m + 6, m, m], 1)
+
+    def weights(memory: Tensor, head: Tensor, before: Tensor) -> Tensor:
+        key, strength, gate, shift, gamma = head.split([m, 1, 1, 3, 1], 1)
+        content = plain_content(memory, key, 1 + F.softplus(strength))
+        gate, shift = torch.sigmoid(gate), torch.softmax(shift, 1)
+        mixed = (1 - gate) * before + gate * content
+        moved = shift[:, :1] * mixed.roll(-1, 1) + shift[:, 1:2] * mixed + shift[:, 2:] * mixed.roll(1, 1)
+        powers = moved ** (1 + F.softplus(gamma))
+        return powers / (powers.sum(1, keepdim=True) + EPSILON)
+
+    write = weights(state.memory, write_head, state.write_weights)
+    memory = plain_written(state.memory, write, torch.sigmoid(erase), vector)
+    read = weights(memory, read_head, state.read_weights[:, 0])
+    return MemoryState(memory, torch.bmm(read[:, None], memory), read[:, None], write)
+
+
+def plain_computer(core: ExternalMemory, said: Tensor, state: MemoryState) -> MemoryState:
+    """The DNC's step with one read head."""
+    machine = core.machine
+    assert isinstance(machine, NeuralComputer)
+    assert state.usage is not None and state.precedence is not None and state.link is not None
+    parts = machine.said(said)
+    write_key, read_key = parts.write_key, parts.read_keys
+    assert parts.free_gates is not None and parts.allocation_gate is not None and parts.modes is not None
+    content = plain_content(state.memory, write_key.vectors[:, 0], write_key.strengths)
+    kept = 1 - parts.free_gates[:, 0] * state.read_weights[:, 0]
+    before = state.write_weights.detach()
+    usage = (state.usage + before - state.usage * before) * kept
+    ranked, order = torch.sort(EPSILON + (1 - EPSILON) * usage, 1)
+    freer = torch.cat([torch.ones_like(ranked[:, :1]), torch.cumprod(ranked, 1)[:, :-1]], 1)
+    allocation = torch.zeros_like(usage).scatter(1, order, (1 - ranked) * freer)
+    write = parts.write_gate * (parts.allocation_gate * allocation + (1 - parts.allocation_gate) * content)
+    memory = plain_written(state.memory, write, parts.erase, parts.vector)
+    link = (1 - write[:, :, None] - write[:, None]) * state.link + write[:, :, None] * state.precedence[:, None]
+    link = link * (1 - torch.eye(machine.rows))
+    precedence = (1 - write.sum(1, keepdim=True)) * state.precedence + write
+    last = state.read_weights[:, 0, :, None]
+    forward, backward = torch.bmm(link, last)[..., 0], torch.bmm(link.transpose(1, 2), last)[..., 0]
+    found = plain_content(memory, read_key.vectors[:, 0], read_key.strengths)
+    modes = parts.modes[:, 0]
+    read = modes[:, :1] * backward + modes[:, 1:2] * found + modes[:, 2:] * forward
+    return MemoryState(memory, torch.bmm(read[:, None], memory), read[:, None], write, usage, precedence, link)
+
+
+def plain(of: ComposedModel, text: Tensor) -> Tensor:
+    """The model's outputs."""
+    core = of.core
+    assert isinstance(core, ExternalMemory)
+    step = plain_computer if isinstance(core.machine, NeuralComputer) else plain_turing
+    (hidden, cell), memory = core.start(len(text))
+    hidden, cell, outputs = list(hidden), list(cell), []
+    layers = [cast(ControllerLayer, layer) for layer in core.layers]
+    weights = [torch.cat([layer.weight_ih, layer.weight_hh], 1) for layer in layers]
+    for x in of.embedding(text).unbind(1):
+        below: list[Tensor] = []
+        for i, layer in enumerate(layers):
+            entry = torch.cat([x, memory.reads.flatten(1), *below, hidden[i]], 1)
+            a, f, g, o = F.linear(entry, weights[i], layer.bias).chunk(4, 1)
+            cell[i] = f.sigmoid() * cell[i] + a.sigmoid() * g.tanh()
+            hidden[i] = o.sigmoid() * cell[i].tanh()
+            below = [hidden[i]]
+        memory = step(core, F.linear(torch.cat(hidden, 1), core.interface.weight, core.interface.bias), memory)
+        outputs.append(torch.cat([*hidden, memory.reads.flatten(1)], 1))
+    return torch.stack(outputs, 1)
+
+
+def ours(of: ComposedModel, text: Tensor) -> Tensor:
+    return of.core(of.embedding(text), of.core.start(len(text))).dropped
+
+
+Run = tuple[ComposedModel, Callable[[ComposedModel, Tensor], Tensor]]
+
+
+def model(kind: type[NTMConfig] | type[DNCConfig], rows: int, addressing: str = "dense") -> ComposedModel:
+    torch.manual_seed(0)
+    config = ModelConfig(EmbeddingConfig(50, 0.0), kind(rows=rows, addressing=addressing), SoftmaxConfig(tied=False))
+    return build_model(config, TYPES).eval()
+
+
+def runs(rows: int) -> dict[str, Run]:
+    """What is compared at a size."""
+    window = min(257, rows - 1 + rows % 2)
+    ntm = model(NTMConfig, rows)
+    found: dict[str, Run] = {
+        "NTM": (ntm, ours),
+        "NTM, plain": (ntm, plain),
+        "NTM, localized": (model(NTMConfig, rows, f"localized:{window}"), ours),
+        "NTM, window": (model(NTMConfig, rows, f"window:{window}"), ours),
+    }
+    if rows <= LINKED:
+        dnc = model(DNCConfig, rows)
+        found |= {
+            "DNC": (dnc, ours),
+            "DNC, plain": (dnc, plain),
+            "DNC, localized": (model(DNCConfig, rows, f"localized:{window}"), ours),
+        }
+    return found
+
+
+@torch.no_grad()
+def milliseconds(run: Run, text: Tensor) -> float:
+    """Of a step of a segment."""
+    began = time.perf_counter()
+    run[1](run[0], text)
+    return (time.perf_counter() - began) * 1000 / text.shape[1]
+
+
+def copied(rows: int) -> float:
+    """Milliseconds that one pass over the memory takes at the speed of a copy, which is two."""
+    one = torch.ones(BATCH, rows, 512)
+    other = torch.empty_like(one).copy_(one)
+    began = time.perf_counter()
+    other.copy_(one)
+    return (time.perf_counter() - began) * 500
+
+
+def training_peak(kind: str, form: str, rows: int, steps: int) -> None:
+    """Print the peak of this process after a forward and a backward pass."""
+    of = model({"NTM": NTMConfig, "DNC": DNCConfig}[kind], rows).train()
+    text = torch.randint(TYPES, (BATCH, steps))
+    (ours if form == "ours" else plain)(of, text).square().mean().backward()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def training_memory(kind: str, form: str, rows: int) -> float:
+    """Bytes per step."""
+    peaks = []
+    for steps in (4, 8):
+        command = [sys.executable, __file__, "--peak", kind, form, str(rows), str(steps)]
+        # A shell between: a process begins with the peak of the one it was forked from.
+        told = subprocess.run(["sh", "-c", '"$@"', "sh", *command], check=True, capture_output=True, text=True)
+        peaks.append(int(told.stdout))
+    return (peaks[1] - peaks[0]) / 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[64, 256, 1024, 4096, 16384, 65536])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.peak:
+        kind, form, rows, steps = given.peak
+        return training_peak(kind, form, int(rows), int(steps))
+    found: dict[str, dict] = {}
+    print(f"{'rows':>6} {'model':<15} {'ms/step':>9} {'to plain':>9} {'quartiles':>13} {'to NTM':>7} {'passes':>7}")
+    for rows in given.rows:
+        compared, text = runs(rows), torch.randint(TYPES, (BATCH, STEPS if rows <= LINKED else 3))
+        times: dict[str, list[float]] = {name: [] for name in (*compared, "pass")}
+        for turn in range(1 + given.turns):
+            for name, run in compared.items():
+                taken = milliseconds(run, text)
+                times[name] += [taken] * (turn > 0)
+            times["pass"] += [copied(rows)] * (turn > 0)
+        for name, taken in times.items():
+            plainly, dense = times.get(f"{name.split(',')[0]}, plain", taken), times["NTM"]
+            ratios = sorted(a / b for a, b in zip(plainly, taken, strict=True))
+            low, _, high = statistics.quantiles(ratios, n=4)
+            row = {
+                "ms_per_step": statistics.median(taken),
+                "to_plain": statistics.median(ratios),
+                "to_plain_quartiles": [low, high],
+                "to_dense": statistics.median(a / b for a, b in zip(dense, taken, strict=True)),
+                "passes": statistics.median(a / b for a, b in zip(taken, times["pass"], strict=True)),
+                "turns": given.turns,
+            }
+            found[f"{name} at {rows}"] = row
+            told = f"{row['to_plain']:>9.2f} {low:>6.2f} {high:>6.2f} {row['to_dense']:>7.2f} {row['passes']:>7.2f}"
+            print(f"{rows:>6} {name:<15} {row['ms_per_step']:>9.2f} {told}", flush=True)
+    for kind in ("NTM", "DNC"):
+        mine, plainly = (training_memory(kind, form, 1024) for form in ("ours", "plain"))
+        found[f"{kind}, training at 1024"] = {
+            "bytes_per_step": mine,
+            "plain_bytes_per_step": plainly,
+            "share": mine / plainly,
+        }
+        print(f"{kind}: a step of training at 1,024 rows keeps {mine / 2**20:.1f} MiB, plain {plainly / 2**20:.1f} MiB")
+    if given.out:
+        write(given.out, "memory", found, "cpu")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The rows of a memory as a step looks at, writes and reads them: differentiable, and in place where no gradient is wanted.
+
+Both give the same numbers. Passes over a memory are what a step costs, and fresh memory costs more than any arithmetic: what is
+in place writes pieces that stay in the processor's cache, knows the rows' norms, and leaves alone rows that have no weight.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from backstory.models.memory.addressing import Keys, cosines
+from backstory.models.memory.functions import link_into, linked, squares, write_into, written
+
+PIECE = 1 << 17
+"""Numbers that are worked on at a time."""
+
+
+class Rows:
+    """Differentiable; nothing that is given is changed."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self.memory = memory
+
+    def look(self, keys: Keys, later: Keys | None = None) -> Tensor:
+        """Cosines (B, H, N) of all rows with all keys. `later` is what will be looked for after the next write."""
+        return cosines(self.memory, keys, squares(self.memory) if keys.masks is None else None)
+
+    def write(self, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None) -> None:
+        """EM o (1 - w e^T) + w v^T (eq. 7): w (B, N), e and v (B, M).
+
+        `kept` (B, N) is the share of each row that was not set free, and multiplies it first.
+        """
+        self.memory = written(self.memory if kept is None else self.memory * kept.unsqueeze(2), weights, erase, vector)
+
+    def read(self, weights: Tensor) -> Tensor:
+        """EM^T w (eq. 6) with the weights (B, R, N) of each head: (B, R, M)."""
+        return torch.bmm(weights, self.memory)
+
+    def link(self, link: Tensor, write: Tensor, precedence: Tensor) -> Tensor:
+        """(1 - w_i - w_j) L[i, j] + w_i p_j with zeros on the diagonal: link (B, N, N), w and p (B, N)."""
+        return linked(link, write, precedence)
+
+
+class RowsInPlace(Rows):
+    """Without gradients, on the CPU. The memory and the link given are overwritten, unless they are to be kept.
+
+    `few`: the weights are 0 but for a few rows, so that what is looked for after a write is looked for before it, together with
+    what is looked for now, and again only in the rows that were written.
+    """
+
+    def __init__(self, memory: Tensor, keep: bool, few: bool) -> None:
+        super().__init__(memory)
+        self.keep, self.few = keep, few
+        self.squares: Tensor | None = None
+        self.products: Tensor | None = None
+        self.touched: list[tuple[int, int]] = []
+        self.scratch = memory.new_empty(max(PIECE, *memory.shape[1:]))  # a row of the memory or of its link at least
+
+    def look(self, keys: Keys, later: Keys | None = None) -> Tensor:
+        if keys.masks is not None:
+            return cosines(self.memory, keys)
+        if self.squares is None:
+            self.squares = torch.linalg.vector_norm(self.memory, dim=2).square_()
+        if not self.few:
+            return cosines(self.memory, keys, self.squares)
+        if later is not None:
+            both = torch.bmm(torch.cat([keys.vectors, later.vectors], 1), self.memory.transpose(1, 2))
+            count = keys.vectors.shape[1]
+            self.products = both[:, count:]
+            return cosines(self.memory, keys, self.squares, both[:, :count])
+        assert self.products is not None
+        for b, (first, end) in enumerate(self.touched):
+            torch.mm(keys.vectors[b], self.memory[b, first:end].t(), out=self.products[b, :, first:end])
+        return cosines(self.memory, keys, self.squares, self.products)
+
+    def write(self, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None) -> None:
+        old = self.memory
+        self.touched = [(0, old.shape[1])] * len(old) if kept is not None else spans(weights)
+        if self.keep:
+            self.memory = old.clone() if self.few else torch.empty_like(old)
+        all_rows = [(0, old.shape[1])] * len(old)
+        for b, (first, end) in enumerate(all_rows if self.keep and not self.few else self.touched):
+            for i, j in pieces(first, end, old.shape[2]):
+                rows, new = old[b, i:j], self.memory[b, i:j]
+                scratch = self.scratch[: rows.numel()].view_as(rows)
+                write_into(
+                    new, rows, weights[b, i:j], erase[b], vector[b], None if kept is None else kept[b, i:j], scratch
+                )
+                if self.squares is not None:  # while they are in the cache
+                    self.squares[b, i:j] = torch.linalg.vector_norm(new, dim=1).square_()
+
+    def read(self, weights: Tensor) -> Tensor:
+        if not self.few:
+            return torch.bmm(weights, self.memory)
+        heads = weights.shape[1]
+        reads = self.memory.new_empty(len(weights), heads, self.memory.shape[2])
+        for i, (first, end) in enumerate(spans(weights.flatten(0, 1))):
+            b, head = divmod(i, heads)
+            torch.mv(self.memory[b, first:end].t(), weights[b, head, first:end], out=reads[b, head])
+        return reads
+
+    def link(self, link: Tensor, write: Tensor, precedence: Tensor) -> Tensor:
+        new = torch.empty_like(link) if self.keep else link
+        for b in range(len(link)):
+            for i, j in pieces(0, link.shape[1], link.shape[2]):
+                scratch = self.scratch[: (j - i) * link.shape[2]].view(j - i, -1)
+                link_into(new[b, i:j], link[b, i:j], write[b, i:j], write[b], precedence[b], scratch)
+            new[b].diagonal().zero_()
+        return new
+
+
+def pieces(first: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of that size that are worked on together."""
+    step = max(1, PIECE // size)
+    return ((i, min(i + step, end)) for i in range(first, end, step))
+
+
+def spans(weights: Tensor) -> list[tuple[int, int]]:
+    """The first row with a weight and the one after the last, for each of (B, N)."""
+    there = weights != 0
+    count = weights.shape[1]
+    first = there.to(torch.uint8).argmax(1)
+    end = count - there.flip(1).to(torch.uint8).argmax(1)
+    some = there.any(1)
+    return [(f, e) if s else (0, 0) for f, e, s in zip(first.tolist(), end.tolist(), some.tolist(), strict=True)]
