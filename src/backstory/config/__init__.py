@@ -2,6 +2,7 @@
 
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
+    AlgorithmConfig,
     DualConfig,
     EmbeddingConfig,
     GateConfig,
@@ -23,6 +24,7 @@ from backstory.config.schema import (
 from backstory.config.strict import changes, from_dict, from_yaml, to_dict, to_yaml, validate
 
 __all__ = [
+    "AlgorithmConfig",
     "DualConfig",
     "EmbeddingConfig",
     "GateConfig",
