@@ -93,10 +93,12 @@ def summary(result: dict[str, Any]) -> str:
     figures = result["figures"]
     audit = figures["audit"]
     unit = figures["unit"]
-    at = f"perplexity {figures['perplexity']:.2f} per {unit}"
+    at, also = f"perplexity {figures['perplexity']:.2f} per {unit}", ""
     if unit in IN_BITS:
-        at = f"{figures['bits_per_token']:.4f} bits per {unit}"
-    per_word = "" if unit == "word" or figures["words"] is None else f", {figures['perplexity_per_word']:.2f} per word"
+        at, also = f"{figures['bits_per_token']:.4f} bits per {unit}", "perplexity "
+    per_word = (
+        "" if unit == "word" or figures["words"] is None else f", {also}{figures['perplexity_per_word']:.2f} per word"
+    )
     verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
     slid = "" if figures.get("window") is None else f", {slides(figures['window'])}"
     return (

@@ -71,9 +71,9 @@ class AnswerScores:
         return {
             "documents": int(chosen.sum()),
             "asked": int(asked.sum()),
-            "nats_per_asked": nats / asked.sum(),
-            "token_accuracy": tokens / asked.sum(),
-            "bit_accuracy": bits / (symbols.sum() * self.answers.bits),
+            "nats_per_asked": float(nats / asked.sum()),
+            "token_accuracy": float(tokens / asked.sum()),
+            "bit_accuracy": float(bits / (symbols.sum() * self.answers.bits)),
             "document_accuracy": float((self.sums[1, chosen] == asked).mean()),
         }
 
