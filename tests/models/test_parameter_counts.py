@@ -70,6 +70,8 @@ SMALL = ModelConfig(EmbeddingConfig(200), LSTMConfig(layers=2, hidden=200))
         pytest.param(ers(*DEEP_MOGRIFIER), LOWER_CASED, 37_508_800, id="mdLSTM, WikiText-2"),
         pytest.param(dual(*DEEP_MOGRIFIER), LOWER_CASED, 38_954_650, id="Dual mdLSTM, WikiText-2"),
         pytest.param(recipes.load("ptb-dual-mogrifier").model, 10_000, 22_879_450, id="ptb-dual-mogrifier"),
+        pytest.param(recipes.load("ptb-char-awd-lstm").model, 50, 13_787_650, id="ptb-char-awd-lstm"),
+        pytest.param(recipes.load("enwik8-awd-lstm").model, 256, 47_290_496, id="enwik8-awd-lstm"),
         pytest.param(recipes.load("ptb-awd-lstm-snb").model, 10_000, 24_542_800, id="AWD-LSTM + SNB, PTB"),
     ],
 )

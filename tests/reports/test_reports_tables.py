@@ -63,7 +63,7 @@ def test_failed_and_absent_audits(run: Any, made: Any) -> None:
 def test_training_and_context_tables(run: Any, made: Any) -> None:
     found = read(run())
     assert tables.trainings([found]).rows == (
-        ("demo", "2,653,200", "929,589 words", "3", "3", "130.1 per word", "15,100", "1 min 5 s"),
+        ("demo", "2,653,200", "929,589 words", "3", "3", "perplexity 130.1 per word", "15,100", "1 min 5 s"),
     )
     examination = found.of_kind("examination")[0]
     assert tables.contexts([("demo", examination)]).rows == (

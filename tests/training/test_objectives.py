@@ -183,3 +183,53 @@ def test_a_reward_needs_a_gate() -> None:
     config = RunConfig(training=TrainingConfig(reward=RewardConfig(weight=0.1)))
     with pytest.raises(UserError, match=r"rewards a gate, and the model has none; set model\.buffer\.kind"):
         build_objective(config, 0.0)
+
+
+# --- what is asked alone ---
+
+
+def masked(made: Softmax, targets: Tensor, asked: Tensor) -> Tensor:
+    """The sum over the targets that are asked, by all there are."""
+    total = torch.zeros((), dtype=torch.float64)
+    for b in range(BATCH):
+        for t in range(targets.shape[1]):
+            if asked[b, t]:
+                total = total - made.log_probs()[b, t, targets[b, t]]
+    return total / targets.numel()
+
+
+def test_only_what_is_asked_is_trained_on() -> None:
+    made, targets = prediction()
+    asked = torch.tensor([[True, False, False, True], [False, False, False, True]])
+    loss, figures = Likelihood()(made, targets, asked)
+    expected = masked(made, targets, asked)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+    (mine,), (reference,) = gradients(loss, [made.hidden]), gradients(expected, [made.hidden])
+    torch.testing.assert_close(mine, reference, rtol=0, atol=1e-12)
+    assert (mine[~asked] == 0).all() and (mine[asked] != 0).any()
+    assert figures["nats"].item() == pytest.approx(loss.item()) and figures["asked"].item() == pytest.approx(3 / 8)
+    nothing, figures = Likelihood()(made, targets, torch.zeros_like(asked))
+    assert nothing.item() == figures["nats"].item() == figures["asked"].item() == 0
+    everything, _ = Likelihood()(made, targets, torch.ones_like(asked))
+    torch.testing.assert_close(everything, Likelihood()(made, targets)[0])
+
+
+def test_a_blend_too_is_trained_on_what_is_asked() -> None:
+    torch.manual_seed(1)
+    parts = [Softmax(None, torch.randn(BATCH, TIME, UNITS), torch.randn(TYPES, UNITS), None) for _ in range(2)]
+    blend = Blend(None, *parts, torch.randn(BATCH, TIME, 2), 1.0)
+    targets, asked = torch.randint(TYPES, (BATCH, TIME)), torch.rand(BATCH, TIME) < 0.5
+    objective = GatedLikelihood(0.0, 0.0, 0.0, RewardConfig(weight=0.1))
+    loss, figures = objective(blend, targets, asked)
+    rows, times = torch.where(asked)
+    alone, of_these = objective(blend.select(rows, times), targets[rows, times, None])
+    share = asked.float().mean()
+    torch.testing.assert_close(loss, alone * share)
+    for name, value in of_these.items():
+        torch.testing.assert_close(figures[name], value * share)
+
+
+def test_the_figures_of_a_run_on_what_is_asked() -> None:
+    config = RunConfig(training=TrainingConfig(asked_only=True))
+    assert build_objective(config, 0.0).figures == ("nats", "asked")
+    assert build_objective(RunConfig(), 0.0).figures == ("nats",)

@@ -49,13 +49,14 @@ def prepare(arguments: Sequence[str]) -> int:
     given = parse(PrepareArguments, arguments, "data prepare")
 
     from backstory.cli.progress import progress_bar
-    from backstory.text import PUBLISHED, fetch
+    from backstory.text import CORPORA, fetch
 
-    if given.corpus in PUBLISHED:
-        with progress_bar(f"downloading {given.corpus}", "MB", 1_000_000) as told:
-            folder = fetch(given.corpus, given.data_dir, told)
+    files = CORPORA[given.corpus].files if given.corpus in CORPORA else None
+    if files is not None:
+        with progress_bar(f"downloading {files}", "MB", 1_000_000) as told:
+            folder = fetch(files, given.data_dir, told)
         if folder is not None:
-            print(f"downloaded {given.corpus} into {folder}")
+            print(f"downloaded {files} into {folder}")
     return _figures(given)
 
 
@@ -75,8 +76,22 @@ def _figures(given: ShowArguments) -> int:
     if tagged := [name for name in dataset.splits if gold_file(dataset, name, given.data_dir)]:
         print(f"  files of part-of-speech tags for {', '.join(tagged)}")
     for name in dataset.splits if dataset.source else ():
-        print(f"  {name:<6} {_truth(dataset, name)}")
+        print(f"  {name:<6} {_asked(dataset, name) or _truth(dataset, name)}")
     return 0
+
+
+def _asked(dataset: "Dataset", split: str) -> str | None:
+    """What is asked in a split of a task, with its shortest document; None where nothing is."""
+    answers = dataset.answers(split)
+    if answers is None:
+        return None
+    place = int(answers.lengths.argmin())
+    ids = dataset.splits[split].ids[answers.document == place]
+    shown = dataset.vocabulary.tokens(ids[:40])
+    return (
+        f"{answers.asked.mean():.1%} of the tokens are asked, lengths {answers.lengths.min()} to {answers.lengths.max()}; "
+        f"for example {' '.join(shown)}{' ...' if len(ids) > 40 else ''}"
+    )
 
 
 def _truth(dataset: "Dataset", split: str) -> str:

@@ -12,6 +12,7 @@ from backstory.cli.parse import parse
 from backstory.cli.run_arguments import CorpusArguments
 from backstory.config import UserError, plural
 from backstory.config.fields import between
+from backstory.config.measures import IN_BITS
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Arguments(CorpusArguments):
     """How it is read: `backstory ls readers`. May be given more than once: readers go around each other."""
     after: str | None = None
     """A split to read first (valid): an adaptive reader goes on from what it learned there."""
+    lengths: tuple[int, ...] = ()
+    """Of a drawn task (copy and its like): draw the split with sequences of these lengths, as many of each."""
     rows: int = between(1, 1)
     """Rows read side by side; more than one is faster and a little worse, since each starts with an empty state."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
@@ -66,6 +69,7 @@ def main(arguments: Sequence[str]) -> int:
             data_dir=given.data_dir,
             corpus=given.corpus,
             after=given.after,
+            lengths=given.lengths,
             out=given.out,
             per_token=given.per_token,
             overwrite=given.overwrite,
@@ -87,12 +91,18 @@ def source(text: str) -> Path | BinaryIO:
 def summary(result: dict[str, Any]) -> str:
     """A result of `evaluate` on a text, in a line for a person."""
     figures = result["figures"]
-    unit, audit = figures["unit"], figures["audit"]
-    per_word = "" if unit == "word" or figures["words"] is None else f", {figures['perplexity_per_word']:.2f} per word"
+    audit = figures["audit"]
+    unit = figures["unit"]
+    at, also = f"perplexity {figures['perplexity']:.2f} per {unit}", ""
+    if unit in IN_BITS:
+        at, also = f"{figures['bits_per_token']:.4f} bits per {unit}", "perplexity "
+    per_word = (
+        "" if unit == "word" or figures["words"] is None else f", {also}{figures['perplexity_per_word']:.2f} per word"
+    )
     verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
     slid = "" if figures.get("window") is None else f", {slides(figures['window'])}"
     return (
-        f"{result['name']}, {result['provenance']['corpus']['name']}: perplexity {figures['perplexity']:.2f} per {unit}"
+        f"{result['name']}, {result['provenance']['corpus']['name']}: {at}"
         f"{per_word} over {_tokens(figures)}{slid}, {verdict}"
     )
 
@@ -111,27 +121,32 @@ def _tokens(figures: dict[str, Any]) -> str:
 
 def describe(result: dict[str, Any]) -> str:
     """A result of `evaluate` in lines for a person."""
-    from backstory.reports import memory, recency
+    from backstory.reports import answers, memory, recency
     from backstory.reports.words import verdict
 
     figures = result["figures"]
-    bits = [
-        f"{figures[key]:.4f} bits per {unit}"
-        for key, unit in (
-            ("bits_per_token", figures["unit"]),
+    unit = figures["unit"]
+    more = [
+        f"{figures[key]:.4f} bits per {each}"
+        for key, each in (
+            ("bits_per_token", unit),
             ("bits_per_character", "character"),
             ("bits_per_byte", "byte"),
         )
-        if figures[key] is not None and not (key != "bits_per_token" and unit == figures["unit"])
+        if figures[key] is not None and not (key != "bits_per_token" and each == unit)
     ]
-    if figures["unit"] != "word" and figures["words"] is not None:
-        bits.append(f"{figures['perplexity_per_word']:.2f} per word")
+    perplexity = f"{figures['perplexity']:.2f} per {unit}"
+    head = f"perplexity  {perplexity}"
+    if unit in IN_BITS:
+        head, more[0] = f"bits        {figures['bits_per_token']:.4f} per {unit}", f"perplexity {perplexity}"
+    if unit != "word" and figures["words"] is not None:
+        more.append(f"{'perplexity ' if unit in IN_BITS else ''}{figures['perplexity_per_word']:.2f} per word")
     rows = f"{figures['rows']} {plural('row', figures['rows'])}"
     after = "" if figures["after"] is None else f", after {figures['after']}"
     return "\n".join(
         [
             f"{result['name']}, {figures['split']} split, {figures['reader']} reader{after}",
-            f"  perplexity  {figures['perplexity']:.2f} per {figures['unit']}  ({', '.join(bits)})",
+            f"  {head}  ({', '.join(more)})",
             f"  tokens      {_tokens(figures)}, all scored, in {rows}",
             f"  audit       {verdict(figures['audit'])}",
             *([] if figures.get("window") is None else [f"  window      {slides(figures['window'])}"]),
@@ -139,6 +154,7 @@ def describe(result: dict[str, Any]) -> str:
             *policy(figures),
             *recency.terminal(figures),
             *(memory.terminal(figures) if figures["memory"] else []),
+            *(answers.terminal(figures) if figures["answers"] else []),
         ]
     )
 

@@ -13,6 +13,7 @@ import tyro
 from backstory.cli.parse import parse
 from backstory.cli.ranks import first_here
 from backstory.config import RunConfig, UserError, from_dict, recipes, to_dict
+from backstory.config.measures import IN_BITS, bits
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,10 @@ def run_training(
     if not result:  # the first rank tells
         return 0
     figures = result["figures"]
-    print(
-        f"{out}: validation perplexity {figures['valid_perplexity']:.2f} per {figures['unit']} "
-        f"after epoch {figures['best_epoch']} of {figures['epochs']}"
-    )
+    at = f"validation perplexity {figures['valid_perplexity']:.2f} per {figures['unit']}"
+    if figures["unit"] in IN_BITS:
+        at = f"validation {bits(figures['valid_nats']):.4f} bits per {figures['unit']}"
+    print(f"{out}: {at} after epoch {figures['best_epoch']} of {figures['epochs']}")
     return 0
 
 

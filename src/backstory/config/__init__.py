@@ -3,6 +3,7 @@
 from backstory.config.cores import DNCConfig, ExternalMemoryConfig, LSTMConfig, MDMConfig, MogrifierConfig, NTMConfig
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
+    AlgorithmConfig,
     DualConfig,
     EmbeddingConfig,
     GateConfig,
@@ -22,6 +23,7 @@ from backstory.config.schema import (
 from backstory.config.strict import changes, from_dict, from_yaml, to_dict, to_yaml, validate
 
 __all__ = [
+    "AlgorithmConfig",
     "DNCConfig",
     "DualConfig",
     "EmbeddingConfig",

@@ -2,7 +2,15 @@
 
 import math
 
+IN_BITS = ("character", "byte")
+"""The units whose score is told in bits of each (BPC), and not as a perplexity."""
+
 
 def perplexity(nats: float) -> float:
     """exp of the mean nats per token, finite however bad they are."""
     return math.exp(min(nats, 700))
+
+
+def bits(nats: float) -> float:
+    """Mean bits per token, of mean nats: per character (BPC) or byte, where that is a token."""
+    return nats / math.log(2)

@@ -38,13 +38,40 @@ class RecallConfig:
 
 
 @dataclass(frozen=True)
+class AlgorithmConfig:
+    """The documents of the corpora `copy`, `repeat-copy`, `associative-recall` and `priority-sort`, which are drawn."""
+
+    bits: int | None = between(None, 1, 12)
+    """Bits of a symbol; none: 8, of associative-recall 6."""
+    shortest: int | None = between(None, 1, 100_000)
+    """The least length of a sequence in symbols, of a list in items; none: 1, of associative-recall 2, of priority-sort 20."""
+    longest: int | None = between(None, 1, 100_000)
+    """The largest; none: 20, of repeat-copy 10, of associative-recall 6."""
+    repeats: int = between(10, 1, 1000)
+    """The most times that repeat-copy asks for."""
+    levels: int = between(64, 1, 10_000)
+    """Priorities of priority-sort."""
+    sorted_share: float = between(0.8, 0.0, 1.0, above=True)
+    """The share of its symbols that priority-sort asks for: those of the highest priorities."""
+    documents: int = between(10_000, 1)
+    """Documents to train on."""
+    held_out: int = between(1000, 1)
+    """Documents of valid, and of test."""
+    fresh: bool = True
+    """Train on other documents in every epoch."""
+    seed: int = between(0, 0, 2**31 - 1)
+    """Seed of the documents."""
+
+
+@dataclass(frozen=True)
 class TextConfig:
     """The corpus and how it becomes numbers."""
 
     corpus: str = "stdlib"
     """A corpus by name (`backstory ls corpora`), or the path of a text file or of a folder of text files."""
     tokenizer: str = "auto"
-    """auto (the corpus's own), words (split at spaces, <eos> per line), regex, characters, bytes, or a tokenizer.json."""
+    """auto (the corpus's own), words (split at spaces, <eos> per line), regex, characters, marked-characters, bytes, or a
+    tokenizer.json."""
     lowercase: bool = False
     """Lower-case the text before it is split."""
     minimum_count: int = between(1, 1)
@@ -52,6 +79,7 @@ class TextConfig:
     maximum_size: int | None = between(None, 2)
     """The most types the vocabulary may hold, special ones included; the rarest others become <unk>."""
     recall: RecallConfig = field(default_factory=RecallConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
 
 
 @dataclass(frozen=True)
@@ -274,6 +302,8 @@ class TrainingConfig:
     """AR, alpha: weight of the mean square of the last layer's dropped output."""
     temporal_l2: float = between(1.0, 0.0)
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
+    asked_only: bool = False
+    """Train on, and choose the weights by, the answers of a drawn task (copy and its like) alone: all else there is random."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     adversarial: float = between(0.0, 0.0, 1.0)
     """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""

@@ -10,7 +10,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from backstory.text import Vocabulary
 from backstory.text.pieces import Pieces
-from backstory.text.tokenizers import END, UNKNOWN
+from backstory.text.tokenizers import BEGIN, END, UNKNOWN
 
 SPACE = r"\s\x1c-\x1f"
 """White space as Python has it, inside brackets."""
@@ -34,7 +34,7 @@ def fast_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     if vocabulary.tokenizer.unit == "byte":
         tokenizer, padding = _bytes(vocabulary), bytes_to_unicode()[0]
     else:
-        tokenizer, padding = _looked_up(vocabulary), _unknown(vocabulary)
+        tokenizer, padding = _looked_up(vocabulary), _unknown(vocabulary) or vocabulary.words[0]
     tokenizer.post_processor = _begin(vocabulary, tokenizer)
     special = {"unk_token": _unknown(vocabulary), "pad_token": padding}
     # Special tokens that are written out in a text are no special tokens in it.
@@ -80,8 +80,13 @@ def _normalizer(vocabulary: Vocabulary, *more: normalizers.Normalizer) -> normal
 
 def _looked_up(vocabulary: Vocabulary) -> Tokenizer:
     """Of words and characters, each of which has its id in a table."""
-    tokenizer = Tokenizer(models.WordLevel(vocabulary.index, unk_token=_unknown(vocabulary) or UNKNOWN))
-    steps = {"words": _words, "regex": _regex, "characters": _characters}[vocabulary.tokenizer.name]
+    renamed = _MARKS if vocabulary.tokenizer.name == "marked-characters" else {}
+    index = {renamed.get(word, word): i for word, i in vocabulary.index.items()}
+    # Where nothing stands for the unknown, it is none of the words, so that an unknown one is refused.
+    tokenizer = Tokenizer(models.WordLevel(index, unk_token=_unknown(vocabulary) or ""))
+    steps = {"words": _words, "regex": _regex, "characters": _characters, "marked-characters": _marked}[
+        vocabulary.tokenizer.name
+    ]
     more, tokenizer.pre_tokenizer, tokenizer.decoder = steps()
     tokenizer.normalizer = _normalizer(vocabulary, *more)
     return tokenizer
@@ -119,6 +124,16 @@ def _spaced(end: str, *tidy: decoders.Decoder) -> decoders.Decoder:
 
 def _characters() -> Steps:
     return [], pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"), decoders.Fuse()
+
+
+_MARKS = {BEGIN: "\x00", END: "\n"}
+"""What marks are called here, as which no text holds them: a text with a NUL is refused."""
+
+
+def _marked() -> Steps:
+    split = pre_tokenizers.Split(Regex(rf"{UNKNOWN}|[\s\S]"), "isolated")
+    begin = normalizers.Replace(Regex(r"(?:\A|(?<=\n))(?=[\s\S])"), _MARKS[BEGIN])
+    return [begin], split, decoders.Sequence([decoders.Replace(_MARKS[BEGIN], ""), decoders.Fuse()])
 
 
 def _bytes(vocabulary: Vocabulary) -> Tokenizer:

@@ -1,13 +1,12 @@
 """Sums of a reading's nats by a class of its tokens and by how many tokens ago what comes back in each was last seen."""
 
-import math
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from backstory.models import Prediction
-from backstory.reading.stream import Block
+from backstory.reading.stream import Block, places_of
 
 FROM = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 """The least distance of each bin, in tokens; the last has no end."""
@@ -29,9 +28,7 @@ class NatsByDistance:
         self.sums = np.zeros(kinds * COLUMNS)
 
     def __call__(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        rows, times = block.targets.shape
-        length = math.ceil(len(self.cells) / rows)
-        places = np.arange(rows)[:, None] * length + block.index * self.block + np.arange(times)
+        places = places_of(block, len(self.cells), self.block)
         scored = block.scored.cpu().numpy()
         nats = -log_prob.double().cpu().numpy()[scored]
         self.sums += np.bincount(self.cells[places[scored]], nats, minlength=len(self.sums))

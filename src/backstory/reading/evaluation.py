@@ -1,7 +1,6 @@
 """Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -11,8 +10,9 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from backstory.config import UserError, check_name
-from backstory.config.measures import perplexity
+from backstory.config.measures import bits, perplexity
 from backstory.models import Prediction
+from backstory.reading.answers import AnswerScores
 from backstory.reading.audit import Audit, AuditReport
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.memory import MemoryCurve
@@ -40,6 +40,7 @@ def evaluate(
     data_dir: Path | None = None,
     corpus: str | None = None,
     after: str | None = None,
+    lengths: Sequence[int] = (),
     places: int = 8,
     out: Path | str | None = None,
     per_token: Path | None = None,
@@ -55,6 +56,7 @@ def evaluate(
     The result is written to `out`, else to RUN/evaluate-SPLIT, with whatever differs from a static float32 reading in one
     row added to the name, so that no reading takes another's place. `text`, a file by its path or one open for bytes, is
     read instead of a split; its result is written only where there is an `out`.
+    `lengths`: of a drawn task, the split is drawn anew with sequences of these lengths, as many of each.
     `corpus` names the corpus for a model that has none of its own (`hf:...`), of which nothing is written without an `out`.
     `rows` above one reads faster, from an empty state at the start of every row, and says so in the result; `places` is how
     many random places the audit looks at; `per_token` is a file for the figures of every token, which takes the place of
@@ -66,9 +68,11 @@ def evaluate(
         raise UserError("the figures of every token are written in one go; leave --resume out, or --per-token")
     if per_token is not None:
         check_per_token(per_token, rows, overwrite)
+    if text is not None and lengths:
+        raise UserError("a text has the lengths that it has; leave --lengths out, or the text")
     how = {"reader": reader, "precision": precision, "device": device}
     opened = (
-        open_run(folder, split, **how, data_dir=data_dir, corpus=corpus)
+        open_run(folder, split, **how, data_dir=data_dir, corpus=corpus, lengths=tuple(lengths))
         if text is None
         else open_text(folder, text, **how)
     )
@@ -78,6 +82,7 @@ def evaluate(
     if text is None and opened.run.results is not None:
         precision = opened.reader.precision.name
         usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
+        usual["-".join(["lengths", *map(str, lengths)])] = "lengths"
         out = out or Path(opened.run.results, file_name("evaluate", split, *(k for k, v in usual.items() if k != v)))
     if rows > len(opened.split.ids):
         raise UserError(f"the text has {len(opened.split.ids):,} tokens, fewer than {rows:,} rows; use fewer --rows")
@@ -114,10 +119,14 @@ def evaluate(
         memory = None if truth is None else MemoryCurve(truth, opened.reader.block)
         if memory is not None:
             parts.part("memory", memory)
+        asked = opened.dataset.answers(opened.split.name)
+        answers = None if asked is None else AnswerScores(asked, opened.reader.precision, opened.reader.block)
+        if answers is not None:
+            parts.part("answers", answers)
         recency = Recency(opened.split.ids, rows, opened.reader.block)
         parts.part("recency", recency)
         with told or nullcontext() as each:
-            watches = [watch for watch in (each, policy, inner, memory, recency, count) if watch is not None]
+            watches = [w for w in (each, policy, inner, memory, answers, recency, count) if w is not None]
             reading, audit = read_audited(opened, rows, places, watches, after is None, parts)
         nats = [*inner.nats(), reading.nats]
         if against:
@@ -141,6 +150,7 @@ def evaluate(
             **score(reading, opened.split, vocabulary),
             "policy": None if policy is None else policy.figures(),
             "memory": None if memory is None else memory.figures(),
+            "answers": None if answers is None else answers.figures(),
             "recency": recency.figures(),
             "audit": audit.as_dict(),
         }
@@ -239,17 +249,21 @@ def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, A
 
     A text's words are what stands between white space, and the end of every line: its tokens, where the tokenizer is `words`.
     """
-    bits, total = reading.nats / math.log(2), reading.nats * reading.tokens
-    whole = lossless(vocabulary, split)
-    per_word = total / split.words if whole else reading.nats if vocabulary.tokenizer.name == "words" else None
+    total, whole = bits(reading.nats * reading.tokens), lossless(vocabulary, split)
+    per_word = reading.nats if vocabulary.tokenizer.name == "words" else None
+    per_character = None
+    if whole:
+        per_word, per_character = reading.nats * reading.tokens / split.words, total / split.characters
+    elif vocabulary.tokenizer.unit == "character" and vocabulary.unknown is None:
+        per_character = bits(reading.nats)  # all symbols that there are, as many as are counted
     return {
         "tokens": reading.tokens,
         "unknown_tokens": unknown_tokens(vocabulary, split),
         "nats_per_token": reading.nats,
         "perplexity": perplexity(reading.nats),
-        "bits_per_token": bits,
-        "bits_per_character": total / math.log(2) / split.characters if whole else None,
-        "bits_per_byte": total / math.log(2) / split.bytes if whole else None,
+        "bits_per_token": bits(reading.nats),
+        "bits_per_character": per_character,
+        "bits_per_byte": total / split.bytes if whole else None,
         "words": None if per_word is None else split.words,
         "nats_per_word": per_word,
         "perplexity_per_word": None if per_word is None else perplexity(per_word),

@@ -88,14 +88,18 @@ def open_run(
     device: str = "auto",
     data_dir: Path | None = None,
     corpus: str | None = None,
+    lengths: tuple[int, ...] = (),
 ) -> Opened:
     """Load a run and its corpus for reading, a model from elsewhere with the `corpus` of this name or path.
 
-    Raises UserError, also when the corpus is not the one that a run was trained on.
+    `lengths`: the split of a drawn task is drawn with these. Raises UserError, also when the corpus is not the one that a run
+    was trained on.
     """
     run, made, layers = open_reader(folder, reader, precision, device)
     dataset = run.dataset(corpus, data_dir)
     check_name(split, dataset.splits, "split")
+    if lengths:
+        dataset = dataset.of_lengths(split, lengths)
     return Opened(run, dataset, dataset.splits[split], made, layers)
 
 

@@ -77,6 +77,12 @@ def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.dev
         yield Block(tokens, wanted, torch.from_numpy(scored).to(device), index)
 
 
+def places_of(block: Block, tokens: int, size: int) -> np.ndarray:
+    """The place in a text of so many tokens of each target (rows, T), where blocks have `size`; beyond its row's end, any."""
+    rows, times = block.targets.shape
+    return np.arange(rows)[:, None] * math.ceil(tokens / rows) + block.index * size + np.arange(times)
+
+
 def block_count(tokens: int, rows: int, block: int) -> int:
     """How many blocks `blocks` yields."""
     return math.ceil(math.ceil(tokens / min(rows, tokens)) / block)

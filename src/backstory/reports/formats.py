@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from backstory.config import measures
+
 MISSING = "–"
 """What a cell says when there is nothing to say."""
 
@@ -27,6 +29,17 @@ def perplexity(value: float | None) -> str:
     if value is None:
         return MISSING
     return decimal(value, 3 if value < 10 else 1 if value < 1000 else 0)
+
+
+def score(nats: float, unit: str) -> str:
+    """What a reading comes to, from its mean nats: `1.175 bits per character`, or `perplexity 98.1 per word`."""
+    value = figure(nats, unit)
+    return f"{value} bits per {unit}" if unit in measures.IN_BITS else f"perplexity {value} per {unit}"
+
+
+def figure(nats: float, unit: str) -> str:
+    """The number of it alone."""
+    return decimal(measures.bits(nats), 3) if unit in measures.IN_BITS else perplexity(measures.perplexity(nats))
 
 
 def alone(value: float) -> str:

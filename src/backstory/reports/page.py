@@ -9,6 +9,7 @@ from pathlib import Path
 
 from backstory.config import UserError
 from backstory.reports import (
+    answers,
     comparison_html,
     epochs,
     examinations,
@@ -62,6 +63,7 @@ def render(folders: Sequence[Path], published: Published | None = None) -> str:
         _gates,
         partial(_context, published=published),
         _memory,
+        _answers,
         _recency,
         _comparisons,
         _samples,
@@ -285,6 +287,12 @@ def _memory(runs: Sequence[RunResults]) -> str:
     """What readers pay above the exact cost of texts whose source is known."""
     body = memory.body(runs)
     return pieces.section("Memory", body) if body else ""
+
+
+def _answers(runs: Sequence[RunResults]) -> str:
+    """What is answered right in drawn tasks."""
+    body = answers.body(runs)
+    return pieces.section("Answers", body) if body else ""
 
 
 def _recency(runs: Sequence[RunResults]) -> str:

@@ -1,17 +1,17 @@
 """The figures of a report: learning curves and context curves, each with a caption that states what it shows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backstory.config import measures
 from backstory.reports import svg
 from backstory.reports.examined import spread
-from backstory.reports.formats import count, perplexity
+from backstory.reports.formats import count, decimal, perplexity
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result, RunResults
-from backstory.reports.words import context_caption, learning_caption
+from backstory.reports.words import context_caption, learning_caption, told_in_bits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,13 +42,13 @@ def learning_curves(runs: Sequence[RunResults], prefix: str = "learning") -> Plo
     runs = [run for run in runs if _finite(run.epochs)]
     if not runs:
         return None
-    title, caption = "Learning curves", learning_caption(runs)
+    title, caption, told = "Learning curves", learning_caption(runs), _told(runs)
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(runs)))
         for place, run in enumerate(runs):
-            _learning_curve(axes, run, place)
-        _learning_axes(axes, runs)
-        _name_ends(axes, runs)
+            _learning_curve(axes, run, place, told)
+        _learning_axes(axes, runs, told)
+        _name_ends(axes, runs, told)
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
@@ -83,19 +83,26 @@ def _finite(epochs: Sequence[Record]) -> list[Record]:
     return [e for e in epochs if e["valid_perplexity"] < LARGEST]
 
 
-def _learning_curve(axes: "Axes", run: RunResults, place: int) -> None:
+def _told(runs: Sequence[RunResults]) -> Callable[[float], float]:
+    """What is drawn of mean nats: bits where all tokens are characters or bytes, else perplexities."""
+    return measures.bits if told_in_bits(runs) else measures.perplexity
+
+
+def _learning_curve(axes: "Axes", run: RunResults, place: int, told: Callable[[float], float]) -> None:
     look = svg.series(place)
     epochs = _finite(run.epochs)
-    x, y = [e["epoch"] for e in epochs], [e["valid_perplexity"] for e in epochs]
+    x, y = [e["epoch"] for e in epochs], [told(e["valid_nats"]) for e in epochs]
     axes.plot(x, y, marker="o" if len(x) == 1 else "", **look)
-    thin = _training_points(run)
+    thin = _training_points(run, told)
     axes.plot([p[0] for p in thin], [p[1] for p in thin], color=look["color"], linewidth=0.7, alpha=0.75)
     best = min(range(len(y)), key=y.__getitem__)
     axes.plot(x[best], y[best], marker="o", color=look["color"], markeredgecolor="none", zorder=4)
 
 
-def _training_points(run: RunResults) -> list[tuple[float, float]]:
-    """Training perplexity against epochs, as fine as the log has it, averaged to at most THIN_POINTS points."""
+def _training_points(
+    run: RunResults, told: Callable[[float], float] = measures.perplexity
+) -> list[tuple[float, float]]:
+    """What is told of training against epochs, as fine as the log has it, averaged to at most THIN_POINTS points."""
     ends = {0: 0} | {e["epoch"]: e["step"] for e in run.epochs if isinstance(e.get("step"), int)}
     points: list[tuple[float, float]] = []
     for s in run.steps:
@@ -106,18 +113,19 @@ def _training_points(run: RunResults) -> list[tuple[float, float]]:
         points = [(e["epoch"], e["train_nats"]) for e in run.epochs if math.isfinite(e["train_nats"])]
     size = math.ceil(len(points) / THIN_POINTS)
     groups = [points[i : i + size] for i in range(0, len(points), size or 1)]
-    return [(sum(p[0] for p in g) / len(g), measures.perplexity(sum(p[1] for p in g) / len(g))) for g in groups]
+    return [(sum(p[0] for p in g) / len(g), told(sum(p[1] for p in g) / len(g))) for g in groups]
 
 
-def _learning_axes(axes: "Axes", runs: Sequence[RunResults]) -> None:
-    values = [e["valid_perplexity"] for run in runs for e in _finite(run.epochs)]
+def _learning_axes(axes: "Axes", runs: Sequence[RunResults], told: Callable[[float], float]) -> None:
+    values = [told(e["valid_nats"]) for run in runs for e in _finite(run.epochs)]
     # The first steps of training would press everything else flat; upwards the axis follows whole epochs only.
-    whole = [math.exp(e["train_nats"]) for run in runs for e in run.epochs if e["train_nats"] < 700]
-    steps = [perplexity for run in runs for _, perplexity in _training_points(run)]
+    whole = [told(e["train_nats"]) for run in runs for e in run.epochs if e["train_nats"] < 700]
+    steps = [value for run in runs for _, value in _training_points(run, told)]
     low, high = min(values + whole + steps), max(values + whole)
     units = {run.training.figures["unit"] for run in runs if run.training}
     axes.set_xlabel("epoch")
-    axes.set_ylabel(f"perplexity per {units.pop()}" if len(units) == 1 else "perplexity")
+    what = "bits" if told is measures.bits else "perplexity"
+    axes.set_ylabel(f"{what} per {units.pop()}" if len(units) == 1 else what)
     whole_numbers(axes)
     perplexity_axis(axes, low, high)
     axes.set_xlim(0, max(e["epoch"] for run in runs for e in run.epochs) * 1.01)
@@ -146,16 +154,17 @@ def perplexity_axis(axes: "Axes", low: float, high: float) -> None:
         axes.set_ylim(low - margin, high + margin)
 
 
-def _name_ends(axes: "Axes", runs: Sequence[RunResults]) -> None:
-    """Write each run's name and best perplexity beside the end of its curve, spread so that none overlap."""
+def _name_ends(axes: "Axes", runs: Sequence[RunResults], told: Callable[[float], float]) -> None:
+    """Write each run's name and best validation beside the end of its curve, spread so that none overlap."""
     to_axes = axes.transData + axes.transAxes.inverted()
     ends = []
+    written = perplexity if told is measures.perplexity else lambda value: decimal(value, 3)
     for place, run in enumerate(runs):
         epochs = _finite(run.epochs)
-        end = to_axes.transform((epochs[-1]["epoch"], epochs[-1]["valid_perplexity"]))[1]
+        end = to_axes.transform((epochs[-1]["epoch"], told(epochs[-1]["valid_nats"])))[1]
         # One run needs no name: its page has it in the heading.
         name = "validation" if len(runs) == 1 else svg.label(run.name, 14)
-        ends.append((float(end), place, f"{name} {perplexity(min(e['valid_perplexity'] for e in epochs))}"))
+        ends.append((float(end), place, f"{name} {written(told(min(e['valid_nats'] for e in epochs)))}"))
     ends.sort()
     heights = _spread([end for end, _, _ in ends], gap=min(LINE, 1.0 / len(ends)))
     for height, (_, place, text) in zip(heights, ends, strict=True):

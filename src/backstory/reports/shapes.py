@@ -48,6 +48,11 @@ MEMORY = {
     "kinds": [{"kind": _TEXT, **_COSTS}],
     "curves": _LIST,
 }
+_ANSWERED = {
+    **dict.fromkeys(("documents", "asked", "nats_per_asked"), _NUMBER),
+    **dict.fromkeys(("token_accuracy", "bit_accuracy", "document_accuracy"), _NUMBER),
+}
+ANSWERS = {"task": _TEXT, **_ANSWERED, "lengths": [{"length": _NUMBER, **_ANSWERED}]}
 _BIN = {"from": _NUMBER, "to": _NUMBER_OR_NULL, "distance": _NUMBER}
 CURVE = {"kind": _TEXT, "forgotten": _NUMBER, "bins": [{**_BIN, **_COSTS}]}
 RECENCY = {"new": {"tokens": _NUMBER, "nats": _NUMBER_OR_NULL}, "bins": _LIST}
@@ -234,6 +239,8 @@ def check(data: dict[str, Any], source: str) -> None:
             _match({"passed": _BOOLEAN}, figures["audit"], "figures.audit", source)
         _check_memory(figures.get("memory"), "figures.memory", source)
         _check_recency(figures.get("recency"), "figures.recency", source)
+        if figures.get("answers") is not None:
+            _match(ANSWERS, figures["answers"], "figures.answers", source)
     if data["kind"] == "sample":
         _match(SAMPLE, figures, "figures", source)
     if data["kind"] == "explanation":

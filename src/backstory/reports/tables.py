@@ -51,11 +51,11 @@ def trainings(runs: Sequence[RunResults]) -> Table:
     for run in runs:
         for result in run.of_kind("training"):
             f = result.figures
-            best = f"{formats.perplexity(f['valid_perplexity'])} per {f['unit']}"
+            best = formats.score(f["valid_nats"], f["unit"])
             rows.append((run.name, count(f["parameters"]), _over(f["tokens"]["train"], f["unit"]), count(f["epochs"]),
                          count(f["best_epoch"]), best, count(f["tokens_per_second"]),
                          formats.duration(_number(result.provenance.get("seconds")))))  # fmt: skip
-    return Table(columns("Run", "Parameters#", "Trained on#", "Epochs#", "Best epoch#", "Best validation perplexity#",
+    return Table(columns("Run", "Parameters#", "Trained on#", "Epochs#", "Best epoch#", "Best validation#",
                           "Tokens per second#", "Time#"), tuple(rows))  # fmt: skip
 
 

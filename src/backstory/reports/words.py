@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from backstory.config import measures, plural
+from backstory.config.measures import IN_BITS
 from backstory.reports import formats
 from backstory.reports.examined import spread_words
 from backstory.reports.formats import count, percent
@@ -140,11 +141,11 @@ def comparison(runs: Sequence[RunResults]) -> str:
         return ""
     pairs.sort(key=lambda pair: pair[1].figures["perplexity"])
     (best, result), *rest = pairs
-    others = ", ".join(f"{formats.perplexity(r.figures['perplexity'])} ({run.name})" for run, r in rest)
     f = result.figures
+    others = ", ".join(f"{formats.figure(r.figures['nats_per_token'], f['unit'])} ({run.name})" for run, r in rest)
     return (
         f"Of {len(runs)} runs on {result.corpus.get('name', 'one text')} ({f['split']}), {best.name} reads best: "
-        f"perplexity {formats.perplexity(f['perplexity'])} per {f['unit']} over {count(f['tokens'])} "
+        f"{formats.score(f['nats_per_token'], f['unit'])} over {count(f['tokens'])} "
         f"{plural(f['unit'], f['tokens'])}, against {others}."
     )
 
@@ -159,7 +160,8 @@ def learning_caption(runs: Sequence[RunResults]) -> str:
     """What the learning curves show: where each run (with a finite epoch) is best, and when averaging began."""
     tail = " Thin lines: training, with dropout on. Dots: best epochs."
     if len(runs) > MOST_TOLD:
-        return f"Validation perplexity of {len(runs)} runs, with the best of each beside its name.{tail}"
+        what = "bits per token" if told_in_bits(runs) else "perplexity"
+        return f"Validation {what} of {len(runs)} runs, with the best of each beside its name.{tail}"
     parts = []
     for run in runs:
         finite = [e for e in run.epochs if math.isfinite(e["valid_perplexity"])]
@@ -168,7 +170,7 @@ def learning_caption(runs: Sequence[RunResults]) -> str:
         averaging = f" (weights averaged from epoch {count(began)} on)" if began is not None else ""
         parts.append(
             f"{run.name} is best at epoch {count(best['epoch'])} of {count(run.epochs[-1]['epoch'])}, "
-            f"at validation perplexity {formats.perplexity(best['valid_perplexity'])}{_per_unit(run)}{averaging}"
+            f"at validation {_at(best, run)}{_over_valid(run)}{averaging}"
         )
     return "; ".join(parts) + f".{tail}"
 
@@ -241,12 +243,22 @@ def _case(found: object) -> str:
     return f" The last one, ‘{found.get('word')}’, was looked for: {share}, and {entropy}."
 
 
-def _per_unit(run: RunResults) -> str:
-    training = run.training
-    if training is None:
+def told_in_bits(runs: Sequence[RunResults]) -> bool:
+    """Whether the scores of all these runs are of characters or bytes."""
+    return all(run.training and run.training.figures["unit"] in IN_BITS for run in runs)
+
+
+def _at(epoch: Record, run: RunResults) -> str:
+    if run.training is None:
+        return f"perplexity {formats.perplexity(epoch['valid_perplexity'])}"
+    return formats.score(epoch["valid_nats"], run.training.figures["unit"])
+
+
+def _over_valid(run: RunResults) -> str:
+    if run.training is None:
         return ""
-    f = training.figures
-    return f" per {f['unit']} over {count(f['tokens']['valid'])} {plural(f['unit'])}"
+    f = run.training.figures
+    return f" over {count(f['tokens']['valid'])} {plural(f['unit'])}"
 
 
 def _reads(run: RunResults) -> str:
@@ -256,9 +268,7 @@ def _reads(run: RunResults) -> str:
         f = result.figures
         unit = f["unit"]
         reader = "" if f["reader"] == "static" else f" with the {f['reader']} reader"
-        at = f"perplexity {formats.perplexity(f['perplexity'])} per {unit}"
-        if unit in ("character", "byte"):
-            at = f"{formats.decimal(f['bits_per_token'], 3)} bits per {unit}"
+        at = formats.score(f["nats_per_token"], unit)
         audit = audit_word(f).replace("AUDIT FAILED", "but its AUDIT FAILED")
         return (
             f"{run.name} reads {result.corpus.get('name', 'its text')} ({f['split']}){reader} at {at} "
@@ -267,7 +277,7 @@ def _reads(run: RunResults) -> str:
     if run.training:
         f = run.training.figures
         return (
-            f"{run.name} reaches validation perplexity {formats.perplexity(f['valid_perplexity'])} per {f['unit']} on "
+            f"{run.name} reaches validation {formats.score(f['valid_nats'], f['unit'])} on "
             f"{run.training.corpus.get('name', 'its text')} over {count(f['tokens']['valid'])} {plural(f['unit'])}, "
             f"at epoch {count(f['best_epoch'])} of {count(f['epochs'])} (from training, not audited)"
         )

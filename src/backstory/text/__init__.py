@@ -1,5 +1,6 @@
 """Words to numbers: tokenizers, vocabulary, corpora, ids on disk and streams of batches; without torch."""
 
+from backstory.text.algorithms import Algorithm, Answers
 from backstory.text.corpora import CORPORA, Corpus, find
 from backstory.text.data_folder import fetch
 from backstory.text.dataset import Dataset, Split, encode_bytes, encode_split, lossless, prepare, unknown_tokens
@@ -14,6 +15,8 @@ from backstory.text.vocabulary import Vocabulary, build
 __all__ = [
     "CORPORA",
     "PUBLISHED",
+    "Algorithm",
+    "Answers",
     "Corpus",
     "Dataset",
     "Recall",

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from backstory.config.errors import UserError, nearest
 from backstory.text import data_folder, files, stdlib
+from backstory.text.algorithms import TASKS
 from backstory.text.files import Source
 
 SPLITS = ("train", "valid", "test")
 """The three splits, in the order they are made."""
-
-RECALL = "recall"
-"""The corpus that is drawn."""
 
 Document = tuple[str, Iterable[str]]
 """A title and the document's text in blocks, which are read before the next document is asked for."""
@@ -47,6 +45,11 @@ def articles(title: str, blocks: Iterable[str]) -> Iterator[Document]:
 _TITLE = re.compile(r" = ([^=](?:.*[^=])?) = ")
 
 
+def sentences(title: str, blocks: Iterable[str]) -> Iterator[Document]:
+    """A stretch of a file that is one document, its lines without the white space around them."""
+    yield title, (line.strip() + "\n" for line in _lines(blocks))
+
+
 def _lines(blocks: Iterable[str]) -> Iterator[str]:
     rest = ""
     for block in blocks:
@@ -71,6 +74,7 @@ class Corpus:
 
     `sources` gives the stretches of files of train, valid and test, `documents` cuts one such stretch into documents,
     `tokenizer` is the one used unless another is asked for, `provenance` says in a sentence where the text comes from.
+    `closed`: with that tokenizer the types of the training text are all there are, and none stands for others.
     """
 
     name: str
@@ -78,17 +82,20 @@ class Corpus:
     provenance: str
     sources: dict[str, list[Source]]
     documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole
+    closed: bool = False
 
 
 @dataclass(frozen=True)
 class NamedCorpus:
     """A corpus known by name: a line that describes it, and how to open it given the data folder.
 
-    `recall` is drawn, not opened: it has no files.
+    What is drawn, as `recall` is, is not opened: it has no files. `files` names the published corpus whose files it is made
+    of, if any.
     """
 
     description: str
     open: Callable[[Path | None], Corpus] | None = field(repr=False)
+    files: str | None = None
 
 
 def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
@@ -175,18 +182,22 @@ def _named_splits(found: list[Path], folder: Path) -> dict[str, Path] | None:
 
 def _published(
     name: str,
+    description: str,
     tokenizer: str,
     provenance: str,
     sources: Callable[[Path], dict[str, list[Source]]],
     documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole,
-) -> Callable[[Path | None], Corpus]:
-    """How to open a published corpus, given how its splits lie in its folder."""
+    files: str | None = None,
+    closed: bool = False,
+) -> NamedCorpus:
+    """A corpus made of published files, its own or those of another, given how its splits lie in their folder."""
+    home = files or name
 
     def open_corpus(data_dir: Path | None) -> Corpus:
-        folder, checked = data_folder.find(name, data_dir)
-        return Corpus(name, tokenizer, f"{provenance}; {checked}", sources(folder), documents)
+        folder, checked = data_folder.find(home, data_dir)
+        return Corpus(name, tokenizer, f"{provenance}; {checked}", sources(folder), documents, closed)
 
-    return open_corpus
+    return NamedCorpus(description, open_corpus, home)
 
 
 def _by_name(pattern: str) -> Callable[[Path], dict[str, list[Source]]]:
@@ -212,68 +223,79 @@ def _stdlib(_: Path | None) -> Corpus:
     return Corpus("stdlib", "regex", stdlib.PROVENANCE, stdlib.sources())
 
 
+_PTB = "Penn Treebank, Wall Street Journal, Mikolov preprocessing; licensed by the LDC, not to be redistributed"
+
 CORPORA: dict[str, NamedCorpus] = {
     "stdlib": NamedCorpus(
         "docstrings and help topics of the running Python, about 300,000 words; always there", _stdlib
     ),
-    RECALL: NamedCorpus(
+    "recall": NamedCorpus(
         "drawn documents in which things come back long after, the exact cost of every token known; always there", None
     ),
-    "ptb": NamedCorpus(
+    **{name: NamedCorpus(task.description, None) for name, task in TASKS.items()},
+    "ptb": _published(
+        "ptb",
         "Penn Treebank (Mikolov), 929,589 training words, 10,000 types; by `data prepare`, 6 MB",
-        _published(
-            "ptb",
-            "words",
-            "Penn Treebank, Wall Street Journal, Mikolov preprocessing; licensed by the LDC, not to be redistributed",
-            _by_name("ptb.{}.txt"),
-        ),
+        "words",
+        _PTB,
+        _by_name("ptb.{}.txt"),
     ),
-    "wikitext-2": NamedCorpus(
+    "ptb-char": _published(
+        "ptb-char",
+        "Penn Treebank as characters, 5,017,482 to train on, 50 types, made of the files of ptb; by `data prepare`, 6 MB",
+        "characters",
+        f"the characters of {_PTB}",
+        _by_name("ptb.{}.txt"),
+        sentences,
+        files="ptb",
+        closed=True,
+    ),
+    "ptb-char-50": _published(
+        "ptb-char-50",
+        "the same with <unk> as one symbol and two marks around every line, 4,879,470 symbols to train on, 50 types",
+        "marked-characters",
+        f"the characters of {_PTB}",
+        _by_name("ptb.{}.txt"),
+        sentences,
+        files="ptb",
+        closed=True,
+    ),
+    "wikitext-2": _published(
+        "wikitext-2",
         "WikiText-2, 600 training articles, 2,088,628 words, 33,278 types; by `data prepare`, 5 MB",
-        _published(
-            "wikitext-2",
-            "words",
-            "WikiText-2, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
-            _by_name("wiki.{}.tokens"),
-            articles,
-        ),
+        "words",
+        "WikiText-2, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
+        _by_name("wiki.{}.tokens"),
+        articles,
     ),
-    "wikitext-103": NamedCorpus(
+    "wikitext-103": _published(
+        "wikitext-103",
         "WikiText-103, 28,475 training articles, 103,227,021 words, 267,735 types; by `data prepare`, 190 MB",
-        _published(
-            "wikitext-103",
-            "words",
-            "WikiText-103, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
-            _by_name("wiki.{}.tokens"),
-            articles,
-        ),
+        "words",
+        "WikiText-103, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
+        _by_name("wiki.{}.tokens"),
+        articles,
     ),
-    "enwik8": NamedCorpus(
+    "enwik8": _published(
+        "enwik8",
         "the first 100,000,000 bytes of a Wikipedia dump, split 90 / 5 / 5 million; by `data prepare`, 36 MB",
-        _published(
-            "enwik8",
-            "bytes",
-            "enwik8, the first 100,000,000 bytes of the English Wikipedia of 3 March 2006 (Mahoney); GFDL",
-            _by_bytes("enwik8", 100_000_000),
-        ),
+        "bytes",
+        "enwik8, the first 100,000,000 bytes of the English Wikipedia of 3 March 2006 (Mahoney); GFDL",
+        _by_bytes("enwik8", 100_000_000),
     ),
-    "enwik8-prefix": NamedCorpus(
+    "enwik8-prefix": _published(
+        "enwik8-prefix",
         "the first 4,154,399 bytes of enwik8, for small runs: not comparable with enwik8; needs a data folder",
-        _published(
-            "enwik8-prefix",
-            "bytes",
-            "a prefix of enwik8 of 4,154,399 bytes; figures on it are not comparable with those on enwik8; GFDL",
-            _by_bytes("enwik8.prefix", 4_154_399),
-        ),
+        "bytes",
+        "a prefix of enwik8 of 4,154,399 bytes; figures on it are not comparable with those on enwik8; GFDL",
+        _by_bytes("enwik8.prefix", 4_154_399),
     ),
-    "text8": NamedCorpus(
+    "text8": _published(
+        "text8",
         "100,000,000 letters and spaces of Wikipedia, split 90 / 5 / 5 million; by `data prepare`, 31 MB",
-        _published(
-            "text8",
-            "characters",
-            "text8, 100,000,000 characters (a to z and space) of the English Wikipedia of 3 March 2006 (Mahoney); GFDL",
-            _by_bytes("text8", 100_000_000),
-        ),
+        "characters",
+        "text8, 100,000,000 characters (a to z and space) of the English Wikipedia of 3 March 2006 (Mahoney); GFDL",
+        _by_bytes("text8", 100_000_000),
     ),
 }
 """The corpora known by name."""

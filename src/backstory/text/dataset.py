@@ -15,7 +15,8 @@ from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.config.strict import to_dict
 from backstory.storage.atomic import write_atomically
-from backstory.text import cache, corpora, files, recall, vocabulary
+from backstory.text import algorithms, cache, corpora, files, recall, vocabulary
+from backstory.text.algorithms import TASKS, Algorithm, Answers
 from backstory.text.corpora import SPLITS, Corpus, Document
 from backstory.text.pieces import Pieces
 from backstory.text.recall import Recall, Truth
@@ -58,18 +59,42 @@ class Dataset:
     splits: dict[str, Split]
     fingerprint: str
     provenance: str
-    source: Recall | None = None
+    source: Recall | Algorithm | None = None
     """What draws its documents; None for a text from files."""
 
     def epoch(self, number: int) -> np.ndarray:
         """The ids (tokens,) to train on in an epoch, counted from 1: those of train, or fresh ones, as many."""
         if number == 1 or self.source is None or not self.source.settings.fresh:
             return self.splits["train"].ids
-        return np.concatenate([*self.source.draw("train", number)])
+        return self.source.epoch(number, len(self.splits["train"].ids))
 
     def truth(self, split: str) -> Truth | None:
         """What is known of every token of a split; None where nobody knows how its text came about."""
-        return None if self.source is None else self.source.truth(self.splits[split].ids)
+        return self.source.truth(self.splits[split].ids) if isinstance(self.source, Recall) else None
+
+    def answers(self, split: str) -> Answers | None:
+        """What is asked in a split; None where nothing is."""
+        return self.source.answers(self.splits[split].ids) if isinstance(self.source, Algorithm) else None
+
+    def asked(self, ids: np.ndarray) -> np.ndarray:
+        """Whether each token of an epoch (tokens,) is part of an answer, bool. Raises UserError where nothing is asked."""
+        if not isinstance(self.source, Algorithm):
+            raise UserError(
+                f"the corpus {self.corpus} asks nothing; set training.asked_only to false, or take {' or '.join(TASKS)}"
+            )
+        return self.source.asked(ids)
+
+    def of_lengths(self, split: str, lengths: tuple[int, ...]) -> "Dataset":
+        """One split of the same task, drawn at other lengths in turn. Raises UserError where there is no task."""
+        if not isinstance(self.source, Algorithm):
+            raise UserError(
+                f"the documents of the corpus {self.corpus} have no lengths to choose; leave --lengths out, "
+                f"or read a run on {' or '.join(TASKS)}"
+            )
+        source = replace(self.source, only=lengths)
+        drawn, sha = _draw(source, (split,))
+        fingerprint = _hash([self.fingerprint, lengths, sha])
+        return Dataset(self.corpus, self.vocabulary, drawn, fingerprint, source.provenance, source)
 
     def describe(self) -> dict[str, Any]:
         """What results say of the corpus, as JSON values."""
@@ -108,12 +133,12 @@ def prepare(
 
     Raises UserError for an unknown corpus or tokenizer, missing or unreadable files, text that is empty, too short (two
     tokens to train on, one in the other splits), binary or not UTF-8, a vocabulary of more than 2,000,000 types, and settings
-    that `recall` cannot have.
+    that a corpus that is drawn cannot have.
     """
-    if config.corpus == corpora.RECALL:
+    if config.corpus in corpora.CORPORA and corpora.CORPORA[config.corpus].open is None:
         if chosen is not None:
             raise UserError(
-                f"the corpus {corpora.RECALL} is drawn as words, which no other tokenizer cuts; choose another"
+                f"the corpus {config.corpus} is drawn as words, which no other tokenizer cuts; choose another"
             )
         return _drawn(config, told)
     corpus = corpora.find(config.corpus, data_dir)
@@ -135,15 +160,31 @@ def prepare(
 
 
 def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Dataset:
-    """The corpus `recall`."""
+    """A corpus that is drawn."""
     recall.check_text(config)
-    source = Recall(config.recall)
+    is_task = config.corpus in TASKS
+    source = Algorithm(config.corpus, config.algorithm) if is_task else Recall(config.recall)
+    words = source.words()
+    splits, sha = _draw(source, SPLITS, told)
+    counts = np.bincount(splits["train"].ids, minlength=len(words))
+    unknown = words.index(UNKNOWN) if UNKNOWN in words else None
+    known = Vocabulary(words, counts, tokenizer("words"), False, unknown, words.index(END))
+    # With the ids: another numpy may draw others from the same seed.
+    options = [algorithms.FORMAT, config.corpus] if is_task else [recall.FORMAT]
+    fingerprint = _hash([*options, to_dict(source.settings), sha])
+    return Dataset(config.corpus, known, splits, fingerprint, source.provenance, source)
+
+
+def _draw(
+    source: Recall | Algorithm, names: Iterable[str], told: Callable[[int, int], None] | None = None
+) -> tuple[dict[str, Split], str]:
+    """Splits that are drawn, and the SHA-256 (hex) of their ids."""
     words = source.words()
     kind = np.dtype("<u2" if len(words) < 1 << 16 else "<i4")
     lengths = np.array([0 if word == END else len(word) for word in words])
-    total = sum(source.documents(name) for name in SPLITS) * config.recall.length * kind.itemsize
+    total = sum(source.size(name) for name in SPLITS) * kind.itemsize
     splits, sha, done = {}, hashlib.sha256(), 0
-    for name in SPLITS:
+    for name in names:
         drawn = []
         for ids in source.draw(name):
             drawn.append(ids.astype(kind))
@@ -151,16 +192,13 @@ def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Datas
             done += drawn[-1].nbytes
             if told is not None:
                 told(done, total)
-        ids, count = np.concatenate(drawn), source.documents(name)
+        ids = np.concatenate(drawn)
+        starts = source.starts(ids)
         # A line for a document: words with a space between two, and the line's end.
-        size = int(np.bincount(ids, minlength=len(words)) @ lengths) + len(ids) - count
-        starts, titles = np.arange(count) * config.recall.length, [f"document {i + 1}" for i in range(count)]
+        size = int(np.bincount(ids, minlength=len(words)) @ lengths) + len(ids) - len(starts)
+        titles = [f"document {i + 1}" for i in range(len(starts))]
         splits[name] = Split(name, ids, starts, titles, size, size, len(ids))
-    counts = np.bincount(splits["train"].ids, minlength=len(words))
-    known = Vocabulary(words, counts, tokenizer("words"), False, words.index(UNKNOWN), words.index(END))
-    # With the ids: another numpy may draw others from the same seed.
-    fingerprint = _hash([recall.FORMAT, to_dict(config.recall), sha.hexdigest()])
-    return Dataset(config.corpus, known, splits, fingerprint, source.provenance, source)
+    return splits, sha.hexdigest()
 
 
 def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split:
@@ -220,7 +258,12 @@ def _hash(values: Any) -> str:
 def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> None:
     """Count the training text, then write every split's ids, the vocabulary and what is known of the splits."""
     words = vocabulary.build(
-        _count(corpus, chosen, config), chosen, config.lowercase, config.minimum_count, config.maximum_size
+        _count(corpus, chosen, config),
+        chosen,
+        config.lowercase,
+        config.minimum_count,
+        config.maximum_size,
+        corpus.closed and chosen.name == corpus.tokenizer,
     )
     kind = np.dtype("<u2" if len(words) < 1 << 16 else "<i4")
     splits = {}

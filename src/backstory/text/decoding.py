@@ -38,7 +38,7 @@ def _parts(vocabulary: Vocabulary, ids: Iterable[int]) -> Iterator[Iterable[Part
     if tokenizer.unit == "byte":
         return _bytes(tokens)
     if tokenizer.unit == "character":
-        return _each_whole(tokens)
+        return _each_whole(tokenizer.join([token]) for token in tokens)
     return _each_whole(_words(tokens) if tokenizer.name == "words" else _regex(tokens))
 
 

@@ -42,9 +42,9 @@ def check_text(config: TextConfig) -> None:
     for name in ("lowercase", "minimum_count", "maximum_size"):
         if getattr(config, name) != getattr(usual, name):
             default = {False: "false", None: "null"}.get(getattr(usual, name), getattr(usual, name))
-            raise UserError(f"the vocabulary of the corpus recall is fixed; set text.{name} to {default}")
+            raise UserError(f"the vocabulary of the corpus {config.corpus} is fixed; set text.{name} to {default}")
     if config.tokenizer not in ("auto", "words"):
-        raise UserError("the corpus recall is made of words; set text.tokenizer to auto")
+        raise UserError(f"the corpus {config.corpus} is made of words; set text.tokenizer to auto")
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +106,14 @@ class Recall:
         """How many a split has."""
         return self.settings.documents if split == "train" else self.settings.held_out
 
+    def size(self, split: str) -> int:
+        """How many tokens a split has."""
+        return self.documents(split) * self.settings.length
+
+    def starts(self, ids: np.ndarray) -> np.ndarray:
+        """The places where documents begin in a text (tokens,)."""
+        return np.arange(0, len(ids), self.settings.length)
+
     @cached_property
     def chain(self) -> np.ndarray:
         """(words, words): the probability of a filler word (column) after another (row)."""
@@ -130,6 +138,10 @@ class Recall:
         at_once = max(1, BLOCK // length)
         for first in range(0, count, at_once):
             yield self._draw(min(at_once, count - first), rng).ravel()
+
+    def epoch(self, number: int, tokens: int) -> np.ndarray:
+        """The ids (tokens,) of an epoch of its own: of as many documents, and so as many."""
+        return np.concatenate([*self.draw("train", number)])
 
     def _draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """So many documents, (count, length)."""

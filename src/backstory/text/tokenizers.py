@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -16,6 +17,8 @@ END = "<eos>"
 """The token at the end of a line (words) or of a paragraph (regex)."""
 UNKNOWN = "<unk>"
 """The token that stands for every word outside the vocabulary."""
+BEGIN = "<bos>"
+"""The token at the beginning of a line (marked-characters), or of a drawn document."""
 
 
 class Tokenizer(Protocol):
@@ -146,6 +149,33 @@ def _join_bytes(tokens: list[str]) -> str:
     return "".join(tokens).encode("latin-1").decode("utf-8", "replace")
 
 
+# --- marked characters: every line between two marks, `<unk>` as it is written out a symbol of its own ---
+
+_SYMBOL = re.compile(f"{UNKNOWN}|[\\s\\S]")
+
+
+def _marked(blocks: Iterable[str]) -> Iterator[list[str]]:
+    rest, inside = "", False
+    for block in chain(blocks, [None]):
+        text = rest + (block or "")
+        # What may be the beginning of an <unk> waits for the block after it.
+        held = (
+            max((n for n in range(1, len(UNKNOWN)) if text.endswith(UNKNOWN[:n])), default=0)
+            if block is not None
+            else 0
+        )
+        text, rest = text[: len(text) - held], text[len(text) - held :]
+        tokens = []
+        for symbol in _SYMBOL.findall(text):
+            tokens += [symbol] if inside else [BEGIN, symbol]
+            inside = symbol != "\n"
+        yield [END if token == "\n" else token for token in tokens]
+
+
+def _join_marked(tokens: list[str]) -> str:
+    return "".join({BEGIN: "", END: "\n"}.get(token, token) for token in tokens)
+
+
 BUILT_IN: dict[str, Streamed] = {
     t.name: t
     for t in (
@@ -153,6 +183,8 @@ BUILT_IN: dict[str, Streamed] = {
         Streamed("regex", "word", False, _regex, _join_regex),
         Streamed("characters", "character", True, _characters, "".join),
         Streamed("bytes", "byte", True, _bytes, _join_bytes),
+        # Their count is of symbols, as it is published, and not of the text's characters.
+        Streamed("marked-characters", "character", False, _marked, _join_marked),
     )
 }
 """The tokenizers known by name."""

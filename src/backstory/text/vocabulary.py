@@ -114,12 +114,14 @@ def build(
     lowercase: bool = False,
     minimum_count: int = 1,
     maximum_size: int | None = None,
+    closed: bool = False,
 ) -> Vocabulary:
     """The vocabulary of a training text whose tokens were counted, most frequent first, ties in the order of `counts`.
 
     Words seen fewer than `minimum_count` times and, beyond `maximum_size` types (special ones included), the rarest are
     counted as `<unk>`; `<eos>` and `<unk>` are never cut. Words and characters always get an `<unk>` (the text's own if
-    it has one), since other text may hold more of them. Bytes and Hugging Face pieces have a vocabulary of their own,
+    it has one), since other text may hold more of them, unless the text is of an alphabet that is `closed` and nothing of it is
+    cut: then `<unk>`, if it is there, is a type like others. Bytes and Hugging Face pieces have a vocabulary of their own,
     which no setting changes. Raises UserError for a cut of those, and for more than 2,000,000 types.
     """
     if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":
@@ -127,8 +129,9 @@ def build(
             setting = "text.minimum_count to 1" if minimum_count > 1 else "text.maximum_size to null"
             raise UserError(f"the vocabulary of the tokenizer {tokenizer.name} is fixed; set {setting}")
         return _fixed(counts, tokenizer, lowercase)
-    ranked = sorted((w for w in counts if w not in (END, UNKNOWN)), key=lambda w: -counts[w])
-    special = [UNKNOWN, END] if END in counts else [UNKNOWN]
+    closed = closed and minimum_count == 1 and maximum_size is None
+    special = [*([] if closed else [UNKNOWN]), *([END] if END in counts else [])]
+    ranked = sorted((w for w in counts if w not in special), key=lambda w: -counts[w])
     kept = [w for w in ranked if counts[w] >= minimum_count]
     if maximum_size is not None:
         kept = kept[: max(0, maximum_size - len(special))]
@@ -138,11 +141,12 @@ def build(
             "set text.maximum_size or text.minimum_count, or use the tokenizer characters or bytes"
         )
     frequency = {w: counts[w] for w in kept} | {w: counts.get(w, 0) for w in special}
-    frequency[UNKNOWN] += sum(counts.values()) - sum(frequency.values())
+    if not closed:
+        frequency[UNKNOWN] += sum(counts.values()) - sum(frequency.values())
     words = sorted(frequency, key=lambda w: -frequency[w])
     start = next((words.index(w) for w in (END, "\n") if w in frequency), 0)
     numbers = np.array([frequency[w] for w in words], np.int64)
-    return Vocabulary(words, numbers, tokenizer, lowercase, words.index(UNKNOWN), start)
+    return Vocabulary(words, numbers, tokenizer, lowercase, None if closed else words.index(UNKNOWN), start)
 
 
 def _fixed(counts: Mapping[str, int], tokenizer: Tokenizer, lowercase: bool) -> Vocabulary:

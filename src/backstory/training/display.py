@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from backstory.config.measures import perplexity
+from backstory.config.measures import IN_BITS, bits, perplexity
 
 
 def say(console: Console, line: str) -> None:
@@ -36,8 +36,10 @@ class LiveDisplay:
 class Display:
     """Shows steps as a bar (on a terminal) and one line per epoch."""
 
-    def __init__(self, console: Console, total_tokens: int, done_tokens: int) -> None:
+    def __init__(self, console: Console, total_tokens: int, done_tokens: int, unit: str = "word") -> None:
+        """`unit`: what a token is."""
         self.console = console
+        self._measure, self._told = (f"bits per {unit}", bits) if unit in IN_BITS else ("perplexity", perplexity)
         self._columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(None),
@@ -55,22 +57,26 @@ class Display:
 
     def step(self, description: str, tokens: int, nats: float, speed: float) -> None:
         """Advance by a window of steps: tokens read, mean nats, tokens per second."""
-        figures = f"perplexity {_perplexity(nats)}  {speed:,.0f} tokens/s"
+        figures = f"{self._measure} {self._figure(nats)}  {speed:,.0f} tokens/s"
         self._bar.update(self._task, description=description, advance=tokens, figures=figures)
 
     def epoch(self, values: dict[str, Any]) -> None:
         """One line per epoch."""
         mark = "  best" if values["best"] else ""
+        answers = ""
+        if "answers" in values:
+            answers = f"  {values['answers']['token_accuracy']:.1%} of answers right"
         averaging = "  averaged" if values["averaging"] else ""
         say(
             self.console,
-            f"epoch {values['epoch']:3d}  train perplexity {_perplexity(values['train_nats'])}"
-            f"  valid {_perplexity(values['valid_nats'])}  {values['tokens_per_second']:,.0f} tokens/s"
-            f"  {values['seconds']:,.0f} s in all{averaging}{mark}",
+            f"epoch {values['epoch']:3d}  train {self._measure} {self._figure(values['train_nats'])}"
+            f"  valid {self._figure(values['valid_nats'])}  {values['tokens_per_second']:,.0f} tokens/s"
+            f"  {values['seconds']:,.0f} s in all{answers}{averaging}{mark}",
         )
 
-
-def _perplexity(nats: float) -> str:
-    """exp(nats) in eight places, whatever its size."""
-    value = perplexity(nats)
-    return f"{value:8.2f}" if value < 1e5 else f"{value:8.1e}"
+    def _figure(self, nats: float) -> str:
+        """The measure of mean nats in eight places, whatever its size."""
+        value = self._told(nats)
+        if self._told is bits:
+            return f"{value:8.4f}"
+        return f"{value:8.2f}" if value < 1e5 else f"{value:8.1e}"

@@ -163,7 +163,7 @@ def _run(
         trainer.drop_other_best()
     trackers = [TRACKERS[name](folder.path, trainer.progress.step) for name in track]
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
-    display = Display(console, *_expected_tokens(trainer))
+    display = Display(console, *_expected_tokens(trainer), trainer.dataset.vocabulary.tokenizer.unit)
     _train(trainer, Events(log, trackers), display, changed or begun is not None)
     origin["seconds"] = round(trainer.progress.seconds, 1)
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
 from backstory.config.measures import perplexity
-from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
+from backstory.models import ComposedModel, Precision, Prediction, State, clone, to, unflatten
 from backstory.models.loading import corpus_places, load_weights, weights
 from backstory.reading import StaticReader, read
+from backstory.reading.answers import AnswerScores
 from backstory.reading.policy import PolicyWatch
+from backstory.reading.stream import Block
 from backstory.storage.checkpoint import (
     DamagedCheckpoint,
     drop_checkpoint,
@@ -41,7 +43,7 @@ from backstory.training.display import Display
 from backstory.training.distributed import Ranks
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, Recorded
-from backstory.training.objectives import build_objective
+from backstory.training.objectives import ASKED, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.run_folder import RunFolder, config_hash
 from backstory.training.stopping import StopRequest
@@ -73,7 +75,7 @@ class Trainer:
         self.progress = Progress()
         self._take_stage()
         self.share = self.ranks.share(settings.batch_size)
-        self.rows = self._rows()
+        self.rows, self.asked = self._rows()
         self.state = self._start()
         self.saved_at = time.monotonic()
         if settings.averaging == "always" and settings.optimizer == "sgd":
@@ -153,7 +155,7 @@ class Trainer:
             return
         model, finetuning = self.ranks.parallel(self.model), None
         while not self.progress.finished and not self._agreed(stop)[0]:
-            self.rows = self._rows()
+            self.rows, self.asked = self._rows()
             if self.progress.finetuning != finetuning:  # what is recorded on a GPU is of one stage
                 self.gradient, finetuning = self._prepare(model), self.progress.finetuning
             starts, bounds = self._plan()
@@ -194,12 +196,17 @@ class Trainer:
         # What averages the gradients arranges them anew after its first step. That is a step for nothing, so that a
         # resumed run adds up in the order of one that ran through.
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
-            eager(self._text(None, 0, 1), self._start())
+            eager(self._text(None, 0, 1), self._start(), self._asked(None, 0, 1))
         return eager
 
-    def _rows(self) -> np.ndarray:
-        """The epoch's text in rows (batch, length), as long in every epoch; of seed and epoch alone, so resuming repeats it."""
-        return rows(self.dataset.epoch(self.progress.epoch), self.config.training.batch_size)
+    def _rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The epoch's text in rows (batch, length), as long in every epoch; of seed and epoch alone, so resuming repeats it.
+
+        With them what is asked in them (batch, length), where only that is trained on.
+        """
+        ids, settings = self.dataset.epoch(self.progress.epoch), self.config.training
+        asked = rows(self.dataset.asked(ids), settings.batch_size) if settings.asked_only else None
+        return rows(ids, settings.batch_size), asked
 
     def _plan(self) -> tuple[np.ndarray | None, list[tuple[int, int]]]:
         """Where the epoch's rows begin (if shuffled) and its segments; of seed and epoch alone, so resuming repeats it."""
@@ -223,23 +230,32 @@ class Trainer:
             progress.begin_epoch()
         began = time.perf_counter()
         rate = self._rate() * (last - first) / settings.segment
-        figures = self._step(self._text(starts, first, last), rate)
+        figures = self._step(self._text(starts, first, last), self._asked(starts, first, last), rate)
         progress.take(figures, settings.batch_size * (last - first), time.perf_counter() - began)
         if progress.segment % WINDOW == 0 or progress.segment == segments:
             self._end_of_window(rate, log, display)
 
     def _text(self, starts: np.ndarray | None, first: int, last: int) -> Tensor:
         """Inputs `first` to `last` (exclusive) of this rank's rows, and the target after them: (B, T + 1)."""
+        return torch.from_numpy(self._cut(self.rows, starts, first, last + 1)).to(self.device)
+
+    def _asked(self, starts: np.ndarray | None, first: int, last: int) -> Tensor | None:
+        """Which of the targets of those inputs are asked, (B, T); None where all are trained on."""
+        if self.asked is None:
+            return None
+        return torch.from_numpy(self._cut(self.asked, starts, first + 1, last + 1) > 0).to(self.device)
+
+    def _cut(self, of_epoch: np.ndarray, starts: np.ndarray | None, first: int, last: int) -> np.ndarray:
         mine = None if starts is None else starts[self.share]
-        return torch.from_numpy(piece(self.rows[self.share], first, last + 1, mine)).to(self.device)
+        return piece(of_epoch[self.share], first, last, mine)
 
     def _rate(self) -> float:
         """The learning rate of a segment of mean length, as stage and schedule have it."""
         return stages.learning_rate(self.progress, self.config.training)
 
-    def _step(self, text: Tensor, rate: float) -> dict[str, float]:
+    def _step(self, text: Tensor, asked: Tensor | None, rate: float) -> dict[str, float]:
         """One update; returns the objective's figures. Raises NonFiniteError before the weights are touched."""
-        figures, self.state = self.gradient(text, self.state)
+        figures, self.state = self.gradient(text, self.state, asked)
         # All in one: on a GPU every number that is fetched by itself waits for the device. The norm is of mean gradients.
         values = self.ranks.mean(torch.stack(list(figures.values()))).tolist()
         if not all(map(math.isfinite, values)):
@@ -280,7 +296,7 @@ class Trainer:
         progress, settings = self.progress, self.config.training
         averaging = self.average is not None and self.average.count > 0
         began = time.perf_counter()
-        nats, policy, best = self._validate()
+        nats, found, best = self._validate()
         progress.seconds += time.perf_counter() - began
         figures = _means(progress.epoch_sums, progress.epoch_tokens)
         values: dict[str, Any] = {
@@ -296,7 +312,7 @@ class Trainer:
             "tokens_per_second": round(progress.epoch_tokens / progress.epoch_seconds, 1),
             "best": best,
             **figures,
-            **({} if policy is None else {"policy": policy}),
+            **found,
         }
         log.write("epoch", **values)
         display.epoch(values)
@@ -305,14 +321,15 @@ class Trainer:
             self.average = WeightAverage(self.parameters)
         self._enter_stage()
 
-    def _validate(self) -> tuple[float, dict[str, Any] | None, bool]:
+    def _validate(self) -> tuple[float, dict[str, Any], bool]:
         """Mean nats on the validation split, with the averaged weights if there are any; saves them if they are the best.
 
-        Of a model with two predictions also what its gate makes of them.
+        With them what else is found: of a model with two predictions what its gate makes of them (`policy`), of a drawn task
+        what is answered right (`answers`).
         """
         progress = self.progress
         with self.average.applied() if self.average is not None else nullcontext():
-            nats, policy = self._read_valid() if self.ranks.first else (math.nan, None)
+            nats, found = self._read_valid() if self.ranks.first else (math.nan, {})
             nats = self.ranks.of_first(nats)
             if math.isnan(nats):
                 raise self._broken_down(f"epoch {progress.epoch}: the validation loss is nan")
@@ -321,18 +338,32 @@ class Trainer:
                 progress.best_nats, progress.best_epoch = nats, progress.epoch
                 if self.ranks.first:
                     self._save_best()
-        return nats, policy, best
+        return nats, found, best
 
-    def _read_valid(self) -> tuple[float, dict[str, Any] | None]:
-        """Mean nats of the validation split with the weights as they are, nan where they broke down; figures of the gate."""
+    def _read_valid(self) -> tuple[float, dict[str, Any]]:
+        """Mean nats of the validation split with the weights as they are, nan where they broke down, and what else is found.
+
+        Where only what is asked is trained on, they are of that.
+        """
         reader, words = StaticReader(self.model, self.precision), self.dataset.vocabulary
         ids, side_by_side = self.dataset.splits["valid"].ids, self.config.training.validation_rows
-        watch = None if self.model.gated is None else PolicyWatch(self.precision, self.config.training.reward)
+        asked, watches = self.dataset.answers("valid"), {}
+        if self.model.gated is not None:
+            watches["policy"] = PolicyWatch(self.precision, self.config.training.reward)
+        if asked is not None:
+            watches["answers"] = AnswerScores(asked, self.precision, reader.block)
+
+        def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+            for watch in watches.values():
+                watch(block, prediction, log_prob)
+
         try:
-            nats = read(reader, ids, words.start, rows=side_by_side, each=watch).nats
+            nats = read(reader, ids, words.start, rows=side_by_side, each=each).nats
         except NonFiniteError:  # told with the epoch and what to do
-            return math.nan, None
-        return nats, None if watch is None else watch.figures()
+            return math.nan, {}
+        if self.asked is not None:
+            nats = watches["answers"].nats()
+        return nats, {name: watch.figures() for name, watch in watches.items()}
 
     def _enter_stage(self) -> None:
         """Go on to fine-tuning, or to the end, where it is due."""
@@ -360,4 +391,6 @@ class Trainer:
 
 
 def _means(sums: dict[str, float], tokens: int) -> dict[str, float]:
-    return {name: total / tokens for name, total in sums.items()}
+    """Means per token; where not all tokens are asked, per token that is, but for their share."""
+    asked = sums.get(ASKED, tokens) or 1.0
+    return {name: total / (tokens if name == ASKED else asked) for name, total in sums.items()}

@@ -17,12 +17,25 @@ class Objective(Protocol):
     figures: tuple[str, ...]
     """Names of the figures."""
 
-    def __call__(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(
+        self, prediction: Prediction, targets: Tensor, asked: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """`nats`, the mean negative log-likelihood per token, is always among the figures (detached scalars).
 
-        All are means per token, the same ones at every step, and reach metrics.jsonl under their names.
+        All are means per token, the same ones at every step, and reach metrics.jsonl under their names. Where only some targets
+        are `asked` (B, T), the others count 0 in every mean, so that each that is asked weighs as much in every segment; their
+        share is the figure `asked`.
         """
         ...
+
+
+ASKED = "asked"
+"""The figure that says which share of the targets is asked, where that is not all."""
+
+
+def mean(values: Tensor, asked: Tensor | None) -> Tensor:
+    """The mean over all of (B, T), of which those that are not asked count 0."""
+    return values.mean() if asked is None else values.masked_fill(~asked, 0.0).mean()
 
 
 def likelihood(prediction: Prediction, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -52,8 +65,12 @@ class Likelihood:
         self.temporal_l2 = temporal_l2
         self.adversarial = adversarial
 
-    def __call__(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, figures = self.of_targets(prediction, targets)
+    def __call__(
+        self, prediction: Prediction, targets: Tensor, asked: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, figures = self.of_targets(prediction, targets, asked)
+        if asked is not None:
+            figures[ASKED] = asked.float().mean()
         activations = prediction.activations
         if activations is None and (self.activation_l2 or self.temporal_l2):
             raise ValueError("AR and TAR need a prediction that carries its activations")
@@ -64,10 +81,12 @@ class Likelihood:
             loss = loss + self.temporal_l2 * (raw[:, 1:] - raw[:, :-1]).square().mean()
         return loss, figures
 
-    def of_targets(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def of_targets(
+        self, prediction: Prediction, targets: Tensor, asked: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The part of the loss that depends on the targets, and the figures."""
         log_prob, trained = likelihood(prediction, targets, self.adversarial)
-        return -trained.mean(), {"nats": -log_prob.detach().mean()}
+        return -mean(trained, asked), {"nats": -mean(log_prob.detach(), asked)}
 
 
 class GatedLikelihood(Likelihood):
@@ -82,21 +101,23 @@ class GatedLikelihood(Likelihood):
         super().__init__(activation_l2, temporal_l2, adversarial)
         self.reward = reward
 
-    def of_targets(self, prediction: Prediction, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def of_targets(
+        self, prediction: Prediction, targets: Tensor, asked: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         assert isinstance(prediction, Blend)
         log_p, trained = likelihood(prediction.p, targets, self.adversarial)
         log_q, (gate_q, gate_p) = prediction.q.log_prob(targets), prediction.log_gates()
-        loss = -torch.logaddexp(gate_p + trained, gate_q + log_q).mean()
-        nats = -torch.logaddexp(gate_p + log_p, gate_q + log_q).mean()
+        loss = -mean(torch.logaddexp(gate_p + trained, gate_q + log_q), asked)
+        nats = -mean(torch.logaddexp(gate_p + log_p, gate_q + log_q), asked)
         r, log_lambda = reward(log_p, log_q, self.reward), replace(prediction, temperature=1.0).log_gates()[0]
         if self.reward.weight:
             # A penalty is held where it would grow without bound, a reward is not: it is what could lift lambda again. Where
             # the buffer is empty there is no choice to reward.
             held = torch.where(r < 0, log_lambda.clamp(min=self.reward.floor), log_lambda)
             held = held.masked_fill(torch.isneginf(log_lambda), 0.0)
-            loss = loss - self.reward.weight * (r * held).mean()
-        told = {"nats": nats, "nats_p": -log_p.mean(), "nats_q": -log_q.clamp(min=LEAST).mean()}
-        told |= {"lambda": log_lambda.exp().mean(), "reward": r.mean()}
+            loss = loss - self.reward.weight * mean(r * held, asked)
+        told = {"nats": nats, "nats_p": -mean(log_p, asked), "nats_q": -mean(log_q.clamp(min=LEAST), asked)}
+        told |= {"lambda": mean(log_lambda.exp(), asked), "reward": mean(r, asked)}
         return loss, {name: value.detach() for name, value in told.items()}
 
 
@@ -108,5 +129,9 @@ def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
             raise UserError(
                 "training.reward.weight rewards a gate, and the model has none; set model.buffer.kind, or the weight to 0"
             )
-        return Likelihood(settings.activation_l2, settings.temporal_l2, adversarial)
-    return GatedLikelihood(settings.activation_l2, settings.temporal_l2, adversarial, settings.reward)
+        objective = Likelihood(settings.activation_l2, settings.temporal_l2, adversarial)
+    else:
+        objective = GatedLikelihood(settings.activation_l2, settings.temporal_l2, adversarial, settings.reward)
+    if settings.asked_only:
+        objective.figures = (*objective.figures, ASKED)
+    return objective

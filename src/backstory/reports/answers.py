@@ -1,0 +1,55 @@
+"""What a reading of a drawn task answers right, by the length of its sequences."""
+
+from collections.abc import Sequence
+from html import escape
+
+from backstory.reports import formats, pieces
+from backstory.reports.formats import count, decimal
+from backstory.reports.groups import groups, text_of
+from backstory.reports.results import Record, RunResults
+from backstory.reports.tables import Table, columns, to_text
+
+MOST = 24
+"""Lengths that a terminal shows; of more, so many that lie as far apart."""
+
+
+def body(runs: Sequence[RunResults]) -> str:
+    """Everything about answers in HTML; empty where no evaluation has read a task."""
+    parts, found = [], groups(runs, "answers")
+    for group in found:
+        text = text_of(group[0][1])
+        parts.append(
+            f'<p class="note">{escape(text)}: {escape(formats.plain(group[0][1].corpus.get("provenance")))}</p>'
+        )
+        for name, result in group:
+            heading = f"Answers by length: {name}, {result.figures['split']}"
+            parts.append(pieces.table(table(result.figures["answers"]), heading))
+    return "\n".join(parts)
+
+
+def table(answers: Record, most: int | None = None) -> Table:
+    """A row for each length, and one for all."""
+    found = answers["lengths"]
+    if most is not None and len(found) > most:
+        found = [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
+    rows = [(count(one["length"]), *_row(one)) for one in found]
+    return Table(columns("Length", "Documents#", "Nats#", "Tokens right#", "Bits right#", "Documents right#"),
+                 (*rows, ("all", *_row(answers))))  # fmt: skip
+
+
+def _row(one: Record) -> tuple[str, ...]:
+    shares = (formats.percent(100 * one[f"{what}_accuracy"]) for what in ("token", "bit", "document"))
+    return count(one["documents"]), decimal(one["nats_per_asked"], 3), *shares
+
+
+def sentence(answers: Record) -> str:
+    """How much is right, in a few words."""
+    tokens, bits, documents = (formats.percent(100 * answers[f"{w}_accuracy"]) for w in ("token", "bit", "document"))
+    return f"{tokens} of the tokens asked, {bits} of the bits and {documents} of the documents are right"
+
+
+def terminal(figures: Record) -> list[str]:
+    """The answers of an evaluation's figures in lines: all of them, then a row for each length."""
+    answers = figures["answers"]
+    lines = to_text(table(answers, MOST)).splitlines()
+    return [f"  {answers['task']:<11} {sentence(answers)}; by length:", *(f"    {line}" for line in lines)]

@@ -1,0 +1,62 @@
+"""What is told of a run on characters or bytes, bits of each and no perplexity; and the first steps of recipes for them."""
+
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from runs import with_model, with_training
+
+from backstory.cli.evaluate import describe, summary
+from backstory.config import RunConfig, recipes
+from backstory.reading import evaluate
+from backstory.reports import formats
+from backstory.reports.results import read
+from backstory.reports.words import learning_caption
+from backstory.reports.words import summary as sentence
+from backstory.training import train
+
+
+@pytest.mark.parametrize(("tokenizer", "unit"), [("bytes", "byte"), ("characters", "character")])
+def test_bits_from_training_to_a_report(tokenizer: str, unit: str, tiny_config: RunConfig, tmp_path: Path) -> None:
+    text, said = dataclasses.replace(tiny_config.text, tokenizer=tokenizer), io.StringIO()
+    folder = tmp_path / "run"
+    trained = train(dataclasses.replace(tiny_config, text=text), folder, console=Console(file=said))["figures"]
+    valid = trained["valid_nats"] / math.log(2)
+    line = next(line for line in said.getvalue().splitlines() if line.startswith("epoch"))
+    assert f"train bits per {unit}" in line and f"valid   {valid:.4f}" in line and "perplexity" not in line
+    result = evaluate(folder)
+    figures = result["figures"]
+    assert figures["bits_per_token"] == figures["nats_per_token"] / math.log(2)
+    assert figures[f"bits_per_{unit}"] == pytest.approx(figures["bits_per_token"])
+    head = describe(result).splitlines()[1]
+    assert head.startswith(f"  bits        {figures['bits_per_token']:.4f} per {unit}  (perplexity ")
+    assert f"{figures['perplexity_per_word']:.2f} per word" in head
+    assert f": {figures['bits_per_token']:.4f} bits per {unit}, perplexity " in summary(result)
+    found = read(folder)
+    assert f"at {figures['bits_per_token']:.3f} bits per {unit} over" in sentence(found)
+    assert f"at validation {valid:.3f} bits per {unit} over" in learning_caption([found])
+
+
+def test_scores_by_unit() -> None:
+    assert formats.score(math.log(4), "character") == "2.000 bits per character"
+    assert formats.score(math.log(98.14), "word") == "perplexity 98.1 per word"
+
+
+@pytest.mark.parametrize("name", ["ptb-char-awd-lstm", "enwik8-awd-lstm"])
+def test_the_recipes_of_characters_take_their_first_steps(name: str, tmp_path: Path) -> None:
+    config, letters = recipes.load(name), tmp_path / "text"
+    letters.mkdir()
+    for split, times in (("train", 130), ("valid", 12), ("test", 12)):
+        (letters / f"{split}.txt").write_text("the cat sat on the mat .\n" * times)
+    kind = "characters" if name.startswith("ptb") else "bytes"
+    text = dataclasses.replace(config.text, corpus=str(letters), tokenizer=kind)
+    core = dataclasses.replace(config.model.core, hidden=16)
+    small = with_model(dataclasses.replace(config, text=text), core=core)
+    small = with_training(small, epochs=2, batch_size=8, segment=40, learning_rate=0.01, device="cpu")
+    result = train(small, tmp_path / "run", console=Console(file=io.StringIO()))["figures"]
+    curve = [epoch["train_nats"] for epoch in result["curve"]]
+    assert len(curve) == 2 and curve[1] < curve[0] and json.dumps(result)
