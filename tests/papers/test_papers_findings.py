@@ -26,7 +26,7 @@ from backstory.papers.published import paper
 PAPER = paper("context")
 FINDINGS = PAPER.findings
 ROWS = [row.name for row in grids.load("context").rows]
-TARGETS = 600
+TARGETS = 120
 CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 700, 1000)
 TAGS = {"NN": 1.0, "VB": 1.0, "JJ": 1.0, "IN": 0.5, "DT": 0.0}
 """What share of the cost of little context words of a tag pay."""
@@ -35,7 +35,7 @@ PLACES = np.arange(TARGETS)
 SPLITS = {
     "frequency": Groups((PLACES % 2).astype(np.int16), ("frequent", "infrequent")),
     "tag": Groups((PLACES % 5).astype(np.int16), tuple(TAGS)),
-    "class": Groups((PLACES // 200).astype(np.int16), CLASSES),
+    "class": Groups((PLACES // 40).astype(np.int16), CLASSES),
 }
 Costs = dict[str, Any]
 """By condition: nats for every target, for each class, or of truncations for frequent and for infrequent words."""
@@ -89,6 +89,8 @@ def losses(costs: Costs, seed: int = 1, spread: float = 0.0) -> dict[str, Losses
         around = np.where((PLACES // (20 if other else 10)) % 2, spread, -spread)
         random = np.random.default_rng([seed, number]).normal(0, 0.002, TARGETS)
         described: dict[str, Any] = {"name": condition, "method": experiment_of(condition)}
+        if condition == "without-cache":
+            described["method"] = condition
         if condition.startswith("truncate"):
             described["context"] = int(condition.partition("-")[2])
         nats = 5 + cost_of(condition, cost) + around + random - random.mean() + 1e-4 * seed
@@ -103,14 +105,17 @@ def losses(costs: Costs, seed: int = 1, spread: float = 0.0) -> dict[str, Losses
     return made
 
 
-def records(*models: Mapping[str, Losses], **changed: Mapping[str, Losses]) -> dict[str, dict[str, Any]]:
+def records(
+    *models: Mapping[str, Losses], only: str = "", **changed: Mapping[str, Losses]
+) -> dict[str, dict[str, Any]]:
     """What a reproduction records of its runs: of `lstm` one for each model, of every other row the first, or another."""
+    each = [measured(found, [FINDINGS[only]] if only else FINDINGS.values()) for found in models]
+    others = {row.replace("_", "-"): measured(found, FINDINGS.values()) for row, found in changed.items()}
     made = {}
     for run in planned():
-        if run.row == "lstm" and run.seed > len(models):
-            continue
-        found = changed.get(run.row.replace("-", "_"), models[run.seed - 1 if run.row == "lstm" else 0])
-        made[run.name] = {"seed": run.seed, "state": "done", "measured": measured(found, FINDINGS.values())}
+        if run.row != "lstm" or run.seed <= len(models):
+            found = others.get(run.row, each[run.seed - 1 if run.row == "lstm" else 0])
+            made[run.name] = {"seed": run.seed, "state": "done", "measured": found}
     return made
 
 
@@ -148,13 +153,12 @@ def test_every_finding_holds_where_the_figures_are_as_published(as_published: di
     assert dropped["seeds"] == dropped["planned_seeds"] == [1, 2, 3] and over["above"] == 0.0
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_nothing_is_decided_where_targets_differ_too_much(name: str) -> None:
-    noisy = judge_all(records(losses(published(), spread=15.0)))[name]
-    assert noisy["verdict"] == UNDECIDED
-    if noisy["measures"][-1]["unit"] == "nats":
-        calm = judge_all(records(losses(published())))[name]
-        assert noisy["measures"][-1]["value"] == pytest.approx(calm["measures"][-1]["value"])
+def test_nothing_is_decided_where_targets_differ_too_much(as_published: dict[str, Any]) -> None:
+    noisy, calm = judge_all(records(losses(published(), spread=15.0))), judge_all(as_published)
+    assert {name: noisy[name]["verdict"] for name in ALONE} == dict.fromkeys(ALONE, UNDECIDED)
+    for name in ALONE:
+        values = [[m["value"] for m in found[name]["measures"] if m["unit"] == "nats"] for found in (noisy, calm)]
+        assert values[0] == pytest.approx(values[1], abs=1e-3)
 
 
 OTHERWISE: dict[str, Costs] = {
@@ -181,10 +185,8 @@ OTHERWISE: dict[str, Costs] = {
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_a_finding_does_not_hold_where_one_number_is_on_the_other_side(name: str) -> None:
     changed = published() | OTHERWISE[name]
-    for models in (1, 3):
-        found = judge_all(records(*(losses(changed, seed) for seed in range(1, models + 1))))
-        assert found[name]["verdict"] == NO
-        assert sum(f["verdict"] != YES for key, f in found.items() if key in ALONE) <= 2, "it is this one that changed"
+    found = judge_all(records(losses(changed), only=name))
+    assert found[name]["verdict"] == NO
 
 
 @pytest.mark.parametrize("name", ["content-words", "determiners"])
@@ -273,7 +275,7 @@ def test_what_cannot_be_measured_is_told(lose: Callable[[dict[str, Losses]], Any
 
 def few(found: Losses) -> Losses:
     """With nine words that came only far away."""
-    codes = np.where((PLACES >= 200) & (PLACES < 391), 2, SPLITS["class"].codes).astype(np.int16)
+    codes = np.where((PLACES >= 40) & (PLACES < 71), 2, SPLITS["class"].codes).astype(np.int16)
     return replace(found, splits={**found.splits, "class": Groups(codes, CLASSES)})
 
 
@@ -352,7 +354,7 @@ def test_differences_are_paired_where_targets_are_the_same_and_independent_where
         ([{"paper": "context", "row": "wide"}], "wide is at no scale examined; give examinations, or leave it out"),
         ([{"paper": "context", "row": "wide", "beside": "plain"}], "wide and plain are at no scale examined"),
         ([{"paper": "context", "row": "plain", "beside": "plain"}], "both rows are plain; compare a row with another"),
-        ([{"paper": "context", "row": "plain"}] * 2, "findings has twice context, plain; leave one out"),
+        ([{"paper": "context", "row": "plain"} for _ in range(2)], "findings has twice context, plain; leave one out"),
         ([{"paper": "context", "rows": "plain"}], r"unknown key 'findings\[0\].rows' \(did you mean"),
     ],
 )

@@ -176,14 +176,14 @@ def _measure(measure: Record) -> str:
     value, low, high = (_number(measure["unit"], measure[key]) for key in ("value", "low", "high"))
     named = f"{measure['told'] or 'effective context'} {value}"
     if measure["unit"] == "tokens":
-        return f"{named} tokens ({low} to {high})"
+        return named if low == high else f"{named} ({low} to {high})"
     bounds = [f"{side} {_percent(measure[side])}" for side in ("above", "below") if measure[side] is not None]
     return f"{named} ({low} to {high}; {bounds[0]})" if bounds else named
 
 
 def _number(unit: str, value: float | None) -> str:
     if unit == "tokens":
-        return "more than was tried" if value is None else count(value)
+        return "more than was tried" if value is None else f"{count(value)} tokens"
     if value is None:
         return MISSING
     return (
