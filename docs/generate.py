@@ -181,6 +181,11 @@ def claims(name: str) -> Table:
     return _having(reproductions.claims(result(f"reproduce-{name}")), "Does it hold?", "runs are missing: no claim")
 
 
+def findings(name: str) -> Table:
+    """Published findings beside ours, of the same file; those that nothing was run for are left out."""
+    return _having(reproductions.findings(result(f"reproduce-{name}")), "Does it hold?", "not run")
+
+
 def _having(table: Table, heading: str, lacking: str) -> Table:
     """A table without the rows that say `lacking` in a column, named by the start of its heading."""
     place = next(i for i, column in enumerate(table.columns) if column.heading.startswith(heading))
@@ -313,9 +318,10 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
 
 
 def offered(text: str) -> dict[str, Callable[[], Table]]:
-    """Tables that a text has a place for, as any may: `NAME-recency` of the grids whose results hold it."""
-    wanted = [name for name in grids() if f"<!-- table: {name}-recency -->" in text]
-    return {f"{name}-recency": partial(recent, name) for name in wanted if recent(name).rows}
+    """Tables that a text has a place for, as any may: `NAME-recency` and `NAME-findings` of the grids whose results hold it."""
+    makers = {"recency": recent, "findings": findings}
+    places = [(name, kind) for name in grids() for kind in makers if f"<!-- table: {name}-{kind} -->" in text]
+    return {f"{name}-{kind}": partial(makers[kind], name) for name, kind in places if makers[kind](name).rows}
 
 
 def filled(document: str) -> str:

@@ -86,10 +86,13 @@ def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None
     assert main(["reproduce", "grid.yaml", "--dry-run"]) == 2
 
 
-def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(desk: Path) -> None:
+def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     moving, row = "dynamic:rule=sgd,rate=0.05", grid()["rows"][0] | {"prepare": ["tune --reader tempered --in-turn"]}
     row["readings"] = [{"reader": moving}, {"reader": moving, "after": "valid"}, {"reader": "tempered"}]
-    row["small"] = {"recipe": "tiny.yaml", "seeds": [1], "minutes": 0.25}
+    cache = {"experiment": "cache", "targets": 100, "maximum_context": 30}
+    row["small"] = {"recipe": "tiny.yaml", "seeds": [1], "minutes": 0.25, "examinations": [cache]}
     sides = {"better": {"row": "plain", "reader": moving, "after": "valid"}, "than": {"row": "plain", "reader": moving}}
     write(grid(rows=[row], claims=[{"sentence": "Validation helps", **sides}]))
     code, out, err = finish(start("grid.yaml"))
@@ -113,6 +116,25 @@ def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
     assert f"test, {moving}, after valid" in out
     file = place / "evaluate-test-tempered" / "result.json"
     assert json.loads(file.read_text())["figures"]["readers"][1]["origin"].startswith("tuned on the first ")
+
+    # A grid that asks for findings judges what was examined before it did, and runs nothing again.
+    before = {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
+    assert result.figures["findings"] == []
+    write(grid(rows=[row], claims=[], findings=[{"paper": "context", "row": "plain"}]))
+    assert main(["reproduce", "grid.yaml"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()} == before
+    examined = json.loads((place / "examine-cache-valid" / "result.json").read_text())["figures"]
+    near = next(group["conditions"][0] for group in examined["groups"] if group["group"] == "near")
+    help_, harm = result_at(folder / "result.json").figures["findings"]
+    assert (help_["finding"], harm["finding"]) == ("cache", "cache-new-words")
+    found = [help_["measures"][0][key] for key in ("value", "low", "high")]
+    assert found == pytest.approx([near[key] for key in ("effect", "low", "high")])
+    assert harm["measures"][0]["value"] == pytest.approx(examined["conditions"][0]["hurt"])
+    assert {help_["verdict"], harm["verdict"]} == {"not measured"}, (
+        "of so few words hardly one comes back late, or never"
+    )
+    told = capsys.readouterr().out
+    assert "A cache harms words that did not come before" in told and "section 6.2, figure 7" in told
 
     # Another time nothing of it is run again, and another grid takes it over.
     assert main(["reproduce", "grid.yaml", "--dry-run"]) == 0

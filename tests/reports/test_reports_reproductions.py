@@ -1,12 +1,13 @@
 """Reproductions in tables, sentences and on the page."""
 
+import math
 from typing import Any
 
 import pytest
 
 from backstory.config import UserError
 from backstory.reports import Result, epochs, read, render, to_html
-from backstory.reports.reproductions import GATES, RULE, claims, gates, memories, recencies, systems
+from backstory.reports.reproductions import GATES, JUDGED, RULE, claims, findings, gates, memories, recencies, systems
 from backstory.reports.words import summary
 
 
@@ -20,6 +21,19 @@ def claim(**changes: Any) -> dict[str, Any]:
     side = {"row": "mos", "split": "test", "reader": "static"}
     return {"sentence": "A mixture helps", "better": side, "than": side, "published_gain": 2.86, "gain": 1.5, "low": 0.25,
             "high": 2.75, "paired": True, "seeds": [3, 3], "verdict": "yes"} | changes  # fmt: skip
+
+
+def measure(told: str, value: float | None, **changes: Any) -> dict[str, Any]:
+    low, high = (None, None) if value is None else (value - 0.01, value + 0.01)
+    return {"measure": "drop-content-5", "told": told, "unit": "nats", "value": value, "low": low, "high": high,
+            "above": None, "below": None} | changes  # fmt: skip
+
+
+def finding(*measures: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"paper": "context", "finding": "content-dropped", "sentence": "Content words matter", "row": "lstm",
+            "published": "content +65%", "source": "A 2018, section 5, figure 3", "figures": {"a": 65.0}, "beside": None,
+            "seeds": [1, 2, 3], "planned_seeds": [1, 2, 3], "about": None, "measures": [*measures],
+            "verdict": "yes"} | changes  # fmt: skip
 
 
 def reproduction(**changes: Any) -> dict[str, Any]:
@@ -235,9 +249,45 @@ def test_the_page_has_all_of_it_and_says_what_failed(run: Any, made: Any) -> Non
     assert "Other results" not in page
 
 
+def test_findings_stand_beside_what_was_published() -> None:
+    bound = math.log1p(0.01)
+    found = [
+        finding(measure("content", 0.3), measure("content over random", 0.1, above=0.0)),
+        finding(measure("far", 0.02, below=bound), measure("harmed", 0.36, unit="share"), beside="plain", verdict="no"),
+        finding(measure("", 100, unit="tokens", low=75, high=None), measure("with 300 tokens", -0.001, below=bound),
+                seeds=[2], verdict="runs are missing: no claim"),
+        finding(measure("", None, unit="tokens"), verdict="not measured"),
+        finding(seeds=[], verdict="not run"),
+    ]  # fmt: skip
+    table = findings(made_result(findings=found))
+    assert cells(table, "Ours") == [
+        "content +35.0%; content over random +10.5% (+9.4% to +11.6%; above 0%)",
+        "far +2.0% (+1.0% to +3.0%; below 1%); harmed 36.0%",
+        "effective context 100 tokens (75 tokens to more than was tried); with 300 tokens -0.1% (-1.1% to +0.9%; below 1%)",
+        "effective context more than was tried",
+        "–",
+    ]
+    assert cells(table, "Published") == ["content +65% (A 2018, section 5, figure 3)"] * 5
+    assert cells(table, "System")[:2] == ["lstm", "lstm beside plain"]
+    assert cells(table, "Seeds") == ["3", "3", "1 of 3", "3", "0 of 3"]
+    assert cells(table, "Does it hold?") == ["yes", "no", "runs are missing: no claim", "not measured", "not run"]
+    assert findings(made_result()).rows == (), "results of before there were findings can be read"
+
+
+def test_the_page_has_findings(run: Any, made: Any) -> None:
+    for found in ([finding(measure("content", 0.3))], []):
+        result = made.result("reproduction", reproduction(findings=found), name="mine")
+        page = render([run(f"r{len(found)}", {"": result}, config=None, metrics="")])
+        assert [text in page for text in ("Content words matter", JUDGED)] == [bool(found)] * 2
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        (
+            {"failed": 0, "claims": [], "findings": [finding(), finding(verdict="no"), finding(verdict="not run")]},
+            "base-small: 5 of 6 runs finished, 1 of 2 findings that can be judged holds; 1.23 core-hours.",
+        ),
         ({}, "base-small: 5 of 6 runs finished, 1 failed, 1 of 1 claim with several seeds holds; 1.23 core-hours."),
         ({"failed": 0, "claims": []}, "base-small: 5 of 6 runs finished; 1.23 core-hours."),
         (
@@ -258,6 +308,9 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
         ({"rows": [row("a", mean="low")]}, r"figures.rows\[0\].mean must be a number or null"),
         ({"rows": [row("a", audited="yes")]}, r"figures.rows\[0\].audited must be true, false or null"),
         ({"claims": [claim(verdict=1)]}, r"figures.claims\[0\].verdict must be text"),
+        ({"findings": {}}, "figures.findings must be a list"),
+        ({"findings": [finding(verdict=None)]}, r"figures.findings\[0\].verdict must be text"),
+        ({"findings": [finding(measure("a", 0.1, low="b"))]}, r"findings\[0\].measures.low must be a number or null"),
         ({"runs": [{"run": "a"}]}, r"figures.runs\[0\].row must be text"),
         ({"rows": [row("a", after=1)]}, "figures.rows: after must be text or null"),
         ({"rows": [row("a", rows="ten")]}, "figures.rows: rows must be a number"),

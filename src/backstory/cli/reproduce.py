@@ -1,4 +1,4 @@
-"""`backstory reproduce GRID`: run the systems of a paper and say which of its claims hold."""
+"""`backstory reproduce GRID`: run the systems of a paper and say which of its claims and findings hold."""
 
 import sys
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from backstory.config.fields import between
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train, read and examine every system of a grid, seed by seed, and judge the claims made of them.
+    """Train, read and examine every system of a grid, seed by seed, and judge the claims made of them and
+    what a paper found of them.
 
     Says first what it costs. Finished runs are not run again; stopped or failed ones go on with the same command.
     The exit code is 1 when a run failed.
@@ -62,11 +63,11 @@ def main(arguments: Sequence[str]) -> int:
         return stopped.exit_code
 
     from backstory.reports import result_at, to_text
-    from backstory.reports.reproductions import claims, gates, systems
+    from backstory.reports.reproductions import claims, findings, gates, systems
 
     path = planned.folder.path / "result.json"
     read = result_at(path)
-    for table in (systems(read), gates(read), claims(read)):
+    for table in (systems(read), gates(read), claims(read), findings(read)):
         if table.rows:
             print(f"\n{to_text(table)}")
     print(f"\n{path}; `backstory report {planned.folder.path}` makes a page of it")

@@ -103,12 +103,23 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """That a row is judged by what a paper of this package found."""
+
+    paper: str
+    row: str
+    beside: str | None = None
+    """Another row, for what the paper found of one system beside another; left out, for all that it found of one."""
+
+
+@dataclass(frozen=True)
 class Grid:
     """Rows and the claims made of them."""
 
     title: str
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...] = ()
+    findings: tuple[Asked, ...] = ()
     papers: tuple[str, ...] = ()
     """Papers of this package that it is about."""
     metric: Metric = "perplexity"

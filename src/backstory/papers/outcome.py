@@ -1,10 +1,11 @@
-"""The result of a reproduction: published beside ours, row by row, and whether each claim holds."""
+"""The result of a reproduction: published beside ours, row by row, and whether each claim and finding holds."""
 
 import statistics
 from collections.abc import Sequence
 
 from backstory.config import to_dict
 from backstory.papers.claims import AUDIT_FAILED, MISSING, Judgement, judge
+from backstory.papers.findings import judged, measures_of
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
 from backstory.papers.plan import fingerprints, place_in, place_of, published_figure, reads
@@ -48,6 +49,7 @@ def figures(
             for claim in grid.claims
             if claim.better.row in planned and claim.than.row in planned
         ],
+        "findings": judged(grid, [standing.run for standing in found], {r["run"]: r for r in each}),
         "runs": each,
     }
 
@@ -93,7 +95,7 @@ def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Mutab
     record["examinations"] = [
         {key: r.figures[key] for key in keys if key in r.figures} for r in results if r.kind == "examination"
     ]
-    return record
+    return record | {"measured": measures_of(grid, folder, run)}
 
 
 def _reading(result: Result, grid: Grid) -> MutableRecord:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
 from backstory.context.experiments import check_experiment
-from backstory.papers.grid import Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
+from backstory.papers.grid import Asked, Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
 from backstory.reading.evaluation import check_after
@@ -112,6 +112,10 @@ def check(grid: Grid, source: str) -> None:
         _check_row(row, grid, f"{source}: row {row.name}")
     for claim in grid.claims:
         _check_claim(claim, grid, f"{source}: claim '{claim.sentence}'")
+    for asked in grid.findings:
+        _check_asked(asked, grid, f"{source}: findings")
+    asked_for = [", ".join(part for part in (a.paper, a.row, a.beside) if part) for a in grid.findings]
+    _unique(asked_for, f"{source}: findings has twice", "leave one out")
 
 
 def _check_row(row: Row, grid: Grid, where: str) -> None:
@@ -212,6 +216,22 @@ def _check_claim(claim: Claim, grid: Grid, where: str) -> None:
         raise UserError(f"{where}: it compares row {claim.than.row} with itself")
     if not any(rows[claim.better.row].at(scale) and rows[claim.than.row].at(scale) for scale in get_args(Scale)):
         raise UserError(f"{where}: {claim.better.row} and {claim.than.row} are at no scale together")
+
+
+def _check_asked(asked: Asked, grid: Grid, where: str) -> None:
+    rows = {row.name: row for row in grid.rows}
+    found = _told(where, paper, asked.paper).findings.values()
+    if not any(finding.beside == (asked.beside is not None) for finding in found):
+        of = "a row" if asked.beside is None else "a row beside another"
+        raise UserError(f"{where}: there are none of the paper {asked.paper} of {of}; name another paper")
+    sides = [asked.row] if asked.beside is None else [asked.row, asked.beside]
+    for side in sides:
+        _told(where, check_name, side, rows, "row")
+    _unique(sides, f"{where}: both rows are", "compare a row with another")
+    scales = get_args(Scale)
+    if not any(all((setup := rows[side].at(scale)) and setup.examinations for side in sides) for scale in scales):
+        raise UserError(f"{where}: {' and '.join(sides)} {'is' if len(sides) == 1 else 'are'} at no scale examined; "
+                        "give examinations, or leave it out")  # fmt: skip
 
 
 def reads(reading: Reading, side: Side) -> bool:

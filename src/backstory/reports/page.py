@@ -206,7 +206,7 @@ def _lede(runs: Sequence[RunResults]) -> str:
 
 
 def _reproductions(runs: Sequence[RunResults]) -> str:
-    """Each reproduction: published beside ours, and its claims with the rule that decides on them."""
+    """Each reproduction: published beside ours, and its claims and findings with the rules that decide on them."""
     parts = []
     for run in runs:
         for result in run.of_kind("reproduction"):
@@ -218,11 +218,14 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             parts.append(pieces.table(gates, f"Gates of {run.name}"))
             parts.append(pieces.table(reproductions.memories(result), f"Nats above the exact cost, {run.name}"))
             parts.append(pieces.table(reproductions.claims(result), f"Claims of {run.name}"))
+            if (findings := reproductions.findings(result)).rows:
+                parts.append(pieces.table(findings, f"Findings, judged of {run.name}"))
             parts += _by_epoch(result, run.name, f"epochs{len(parts)}-")
             if (recencies := reproductions.recencies(result)).rows:
                 heading = f"Nats by how many tokens ago the same one came last: {run.name}"
                 parts.append(pieces.details(heading, pieces.table(recencies, heading)))
             rules = [reproductions.GATES if gates.rows else "", reproductions.RULE if f["claims"] else ""]
+            rules += [reproductions.JUDGED] if findings.rows else []
             notes = [f.get("note"), *rules, *f.get("papers", [])]
             parts += [f'<p class="note">{escape(note)}</p>' for note in notes if note]
     return pieces.section("Published and ours", *parts) if parts else ""

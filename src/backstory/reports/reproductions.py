@@ -1,5 +1,6 @@
-"""Reproductions as tables: published beside ours, and whether each claim holds."""
+"""Reproductions as tables: published beside ours, and whether each claim and finding holds."""
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -19,6 +20,13 @@ RULE = (
     "A claim holds where the 95% t interval of the mean gain over seeds lies above 0 (lower is better): of the differences "
     "seed by seed where both sides have the same seeds, else Welch's. Where it holds 0 nothing is decided, and one seed "
     "decides nothing."
+)
+
+JUDGED = (
+    "Costs are in percent of perplexity. A finding holds where the 95% interval of every number that has a bound lies on the "
+    "right side of it, does not hold where one lies on the other side, and is not decided otherwise. Intervals are t intervals "
+    "over the seeds, which scored the same targets; of one seed, bootstrap intervals over its targets. A number of tokens "
+    "stands with the least and the most of the seeds, or with the bootstrap interval of one."
 )
 
 
@@ -151,6 +159,48 @@ def claims(result: Result) -> Table:
     return Table(
         columns("Claim", "Published gain#", "Our gain#", "95% interval#", "Seeds#", "Does it hold?"), tuple(rows)
     )
+
+
+def findings(result: Result) -> Table:
+    """Every finding of a paper that rows are judged by: what it printed, ours, and the verdict."""
+    rows = [
+        (f["sentence"], f["row"] if f["beside"] is None else f"{f['row']} beside {f['beside']}",
+         f"{f['published']} ({f['source']})", "; ".join(map(_measure, f["measures"])) or MISSING, _seeds(f), f["verdict"])
+        for f in result.figures.get("findings", [])
+    ]  # fmt: skip
+    return Table(columns("Finding", "System", "Published", "Ours", "Seeds#", "Does it hold?"), tuple(rows))
+
+
+def _measure(measure: Record) -> str:
+    """A number with its name, and where it is judged with its interval and bound: `near +9.1% (+7.0% to +11.2%; above 0%)`."""
+    value, low, high = (_number(measure["unit"], measure[key]) for key in ("value", "low", "high"))
+    named = f"{measure['told'] or 'effective context'} {value}"
+    if measure["unit"] == "tokens":
+        return named if low == high else f"{named} ({low} to {high})"
+    bounds = [f"{side} {_percent(measure[side])}" for side in ("above", "below") if measure[side] is not None]
+    return f"{named} ({low} to {high}; {bounds[0]})" if bounds else named
+
+
+def _number(unit: str, value: float | None) -> str:
+    if unit == "tokens":
+        return "more than was tried" if value is None else f"{count(value)} tokens"
+    if value is None:
+        return MISSING
+    return (
+        formats.percent(100 * value)
+        if unit == "share"
+        else f"{'+' if value > 0 else ''}{formats.percent(_raised(value))}"
+    )
+
+
+def _percent(nats: float) -> str:
+    """A bound, which is a round number."""
+    return f"{round(_raised(nats), 6):g}%"
+
+
+def _raised(nats: float) -> float:
+    """A cost in percent of perplexity."""
+    return 100 * math.expm1(min(nats, 700))
 
 
 def failed(result: Result) -> list[str]:

@@ -183,6 +183,17 @@ CLAIM = {
     "seeds": _LIST,
     "verdict": _TEXT,
 }
+FINDING = {
+    **dict.fromkeys(("sentence", "published", "source", "row", "verdict"), _TEXT),
+    "beside": _TEXT_OR_NULL,
+    "seeds": _LIST,
+    "planned_seeds": _LIST,
+    "measures": _LIST,
+}
+MEASURE = {
+    **dict.fromkeys(("told", "unit"), _TEXT),
+    **dict.fromkeys(("value", "low", "high", "above", "below"), _NUMBER_OR_NULL),
+}
 _BOOLEANS = (_BOOLEAN, _BOOLEAN_OR_NULL)
 SAMPLE = {"prompt": _TEXT, "text": _TEXT, "settings": _OBJECT}
 EXPLANATION = {"explanation": _TEXT, "passage": _OBJECT}
@@ -259,6 +270,11 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(REPRODUCTION, figures, "figures", source)
         for index, claim in enumerate(figures["claims"]):
             _match(CLAIM, claim, f"figures.claims[{index}]", source)
+        _match(_LIST, figures.get("findings", []), "figures.findings", source)
+        for index, finding in enumerate(figures.get("findings", [])):
+            _match(FINDING, finding, f"figures.findings[{index}]", source)
+            for measure in finding["measures"]:
+                _match(MEASURE, measure, f"figures.findings[{index}].measures", source)
         for row in figures["rows"]:
             _match(_NUMBER, row.get("rows", 1), "figures.rows: rows", source)
             _match(_TEXT_OR_NULL, row.get("after"), "figures.rows: after", source)
@@ -269,6 +285,7 @@ def check(data: dict[str, Any], source: str) -> None:
             _match(RUN, run, f"figures.runs[{index}]", source)
             for reading in run["readings"]:
                 _match(TAKEN_OVER, reading, f"figures.runs[{index}].readings", source)
+            _check_measured(run.get("measured", {}), f"figures.runs[{index}].measured", source)
             for examined in run["examinations"]:
                 _match({"experiment": _TEXT}, examined, f"figures.runs[{index}].examinations", source)
         for index, examined in enumerate(e for run in figures["runs"] for e in run["examinations"]):
@@ -299,6 +316,14 @@ def _check_examination(figures: dict[str, Any], source: str) -> None:
     for index, found in enumerate(figures["conditions"]):
         for optional in ("deviation", "hurt"):
             _match(_NUMBER_OR_NULL, found.get(optional), f"figures.conditions[{index}].{optional}", source)
+
+
+def _check_measured(measured: Any, path: str, source: str) -> None:
+    """Check what a run's findings are judged by: a null is a context that was not reached."""
+    _match(_OBJECT, measured, path, source)
+    for name, found in measured.items():
+        shape = _NUMBER_OR_NULL if name.startswith("effective-context") else _NUMBER
+        _match(dict.fromkeys(("value", "low", "high"), shape), found, f"{path}.{name}", source)
 
 
 def _check_search(figures: dict[str, Any], source: str) -> None:

@@ -130,6 +130,10 @@ def reproduced(result: Result) -> str:
         held = sum(claim["verdict"] == "yes" for claim in judged)
         holds = "holds" if held == 1 else "hold"
         parts.append(f"{held} of {len(judged)} {plural('claim', len(judged))} with several seeds {holds}")
+    if findings := [finding for finding in f.get("findings", []) if finding["verdict"] in ("yes", "no", "not decided")]:
+        held = sum(finding["verdict"] == "yes" for finding in findings)
+        holds = "holds" if held == 1 else "hold"
+        parts.append(f"{held} of {len(findings)} {plural('finding', len(findings))} that can be judged {holds}")
     return f"{', '.join(parts)}; {f['core_hours']:.2f} core-hours."
 
 

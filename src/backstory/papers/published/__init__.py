@@ -1,12 +1,12 @@
-"""Figures that papers printed, a module for each paper; a new one is found by its file."""
+"""Figures that papers printed and what they found, a module for each paper; a new one is found by its file."""
 
 import importlib
 from importlib import resources
 
 from backstory.config import check_name
-from backstory.papers.published.paper import Figure, Metric, Paper
+from backstory.papers.published.paper import Cost, Figure, Finding, Measure, Metric, Paper
 
-__all__ = ["Figure", "Metric", "Paper", "figure", "names", "paper"]
+__all__ = ["Cost", "Figure", "Finding", "Measure", "Metric", "Paper", "figure", "names", "paper"]
 
 
 def names() -> list[str]:

@@ -1,0 +1,173 @@
+"""Whether what a paper found holds of the runs of a grid that were examined: published, ours, and a verdict."""
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from backstory.context.experiments import EXPERIMENTS
+from backstory.context.splits import SPLITS
+from backstory.papers.claims import MISSING, UNDECIDED, YES, t_limit
+from backstory.papers.folder import Folder
+from backstory.papers.grid import Asked, Examination, Grid
+from backstory.papers.measures import CONTEXT, SPLIT, TRUNCATE, kept, losses_of, measured
+from backstory.papers.plan import Run
+from backstory.papers.published import Finding, Measure, Paper, paper
+from backstory.reports.examined import SMALL
+from backstory.reports.results import MutableRecord, Record
+
+NO = "no"
+NOT_RUN = "not run"
+NOT_MEASURED = "not measured"
+"""The runs are examined, but without something that the finding is judged by: a condition, or targets of a group."""
+FACTOR = 2
+"""An effective context is about another where it is between this part and this multiple of it."""
+
+
+def measures_of(grid: Grid, folder: Folder, run: Run) -> dict[str, MutableRecord]:
+    """What of a run the findings of the grid are judged by; empty for one that none is about."""
+    asked = [a for a in grid.findings if run.row in (a.row, a.beside)]
+    found = [finding for a in asked for finding in paper(a.paper).findings.values() if _about(finding, a)]
+    return measured(losses_of(folder, run), found) if found else {}
+
+
+def judged(grid: Grid, runs: Sequence[Run], records: Mapping[str, Record]) -> list[MutableRecord]:
+    """The findings that the grid asks for, of the rows that it examines for them; records of the runs by name."""
+    found = []
+    for asked in grid.findings:
+        about = paper(asked.paper)
+        for name, finding in about.findings.items():
+            sides = [[run for run in runs if run.row == row and examines(run, finding)] for row in _rows(asked)]
+            if _about(finding, asked) and all(sides):
+                head = _head(asked, about, name, finding)
+                found.append(head | _judged(finding, *([records[run.name] for run in side] for side in sides)))
+    return found
+
+
+def examines(run: Run, finding: Finding) -> bool:
+    """Whether a run is examined for a finding: by all its experiments, on the same targets."""
+    planned = {e.experiment: e for e in run.examinations if e.split == SPLIT}
+    needed = {cost.experiment for measure in finding.measures for cost in (*measure.plus, *measure.minus)}
+    needed |= {TRUNCATE} if _of_context(finding) else set()
+    if not needed <= planned.keys():
+        return False
+    alike = {_targets(planned[experiment]) for experiment in needed}
+    tagged = {_targets(e) for e in planned.values() if EXPERIMENTS[e.experiment].tagged}
+    return len(alike) == 1 and (not _by_tag(finding) or alike <= tagged)
+
+
+def _targets(examination: Examination) -> tuple[int, int]:
+    """What decides which targets are scored."""
+    return examination.targets, examination.maximum_context
+
+
+def _by_tag(finding: Finding) -> bool:
+    costs = [cost for measure in finding.measures for cost in (*measure.plus, *measure.minus)]
+    return any(cost.by and SPLITS[cost.by].tagged for cost in costs)
+
+
+def _of_context(finding: Finding) -> bool:
+    """Whether it says how long an effective context is."""
+    return finding.beside or finding.about is not None
+
+
+def _rows(asked: Asked) -> list[str]:
+    return [asked.row] if asked.beside is None else [asked.row, asked.beside]
+
+
+def _about(finding: Finding, asked: Asked) -> bool:
+    """Whether a finding speaks of one row, or of two, as is asked."""
+    return finding.beside == (asked.beside is not None)
+
+
+def _head(asked: Asked, about: Paper, name: str, finding: Finding) -> MutableRecord:
+    return {
+        "paper": asked.paper,
+        "finding": name,
+        "sentence": finding.sentence,
+        "published": finding.published,
+        "source": f"{about.cited}, {finding.where}",
+        "figures": {key: about.figures[key].value for key in finding.figures},
+        "row": asked.row,
+        "beside": asked.beside,
+    }
+
+
+def _judged(finding: Finding, runs: Sequence[Record], others: Sequence[Record] = ()) -> MutableRecord:
+    """Seeds, measures and verdict, of the runs that are examined, and of those of the other row."""
+    there = [run for run in runs if run.get("measured")]
+    found = [run["measured"] for run in there]
+    about = _context([other["measured"] for other in others if other.get("measured")]) or finding.about
+    limits = [] if about is None else _limits(about, found)
+    wanted = [*finding.measures, *([CONTEXT, *limits] if _of_context(finding) else [])]
+    made = [measure for measure in wanted if found and all(measure.key in one for one in found)]
+    told = [_over(measure, [one[measure.key] for one in found]) for measure in made]
+    whole = len(made) == len(wanted) and bool(limits) == _of_context(finding)
+    return {
+        "seeds": [run["seed"] for run in there],
+        "planned_seeds": [run["seed"] for run in runs],
+        "about": about,
+        "measures": told,
+        "verdict": _verdict(told, whole, runs, others),
+    }
+
+
+def _verdict(told: Sequence[Record], whole: bool, runs: Sequence[Record], others: Sequence[Record]) -> str:
+    """Yes where every measure's interval is where it should be, no where one is not, undecided where one is in between."""
+    for side in (runs, others):
+        finished = [run["state"] == "done" for run in side]
+        if not all(finished):
+            return MISSING if any(run.get("measured") for run in side) else NOT_RUN
+    if not whole:
+        return NOT_MEASURED
+    sides = [_side(measure) for measure in told if measure["above"] is not None or measure["below"] is not None]
+    return NO if NO in sides else UNDECIDED if UNDECIDED in sides else YES
+
+
+def _side(measure: Record) -> str:
+    """Whether the interval of one measure lies above, or below, what it should."""
+    if measure["above"] is not None:
+        good, bad = measure["low"] > measure["above"], measure["high"] <= measure["above"]
+    else:
+        good, bad = measure["high"] < measure["below"], measure["low"] >= measure["below"]
+    return YES if good else NO if bad else UNDECIDED
+
+
+def _context(found: Sequence[Mapping[str, Record]]) -> float | None:
+    """The effective context of some runs: the median, a context that was tried; None where it was not reached."""
+    values = [one[CONTEXT.key]["value"] for one in found if CONTEXT.key in one]
+    middle = statistics.median_high(math.inf if v is None else v for v in values) if values else math.inf
+    return middle if math.isfinite(middle) else None
+
+
+def _limits(about: float, found: Sequence[Mapping[str, Record]]) -> list[Measure]:
+    """That half of what an effective context should be is too little, and twice as much enough; none if not both were tried."""
+    keys = [key for key in (found[0] if found else ()) if re.fullmatch(r"truncate-\d+", key)]
+    tried = [int(key.removeprefix("truncate-")) for key in keys]
+    few, many = [n for n in tried if n <= about / FACTOR], [n for n in tried if n >= about * FACTOR]
+    if not few or not many:
+        return []
+    return [replace(kept(max(few)), above=SMALL), replace(kept(min(many)), below=SMALL)]
+
+
+def _over(measure: Measure, found: Sequence[Record]) -> MutableRecord:
+    """A measure over the seeds: the mean with its 95% t interval (of tokens the median, the least and the most).
+
+    Of one seed its own interval, over the targets.
+    """
+    head = {"measure": measure.key, "told": measure.told, "unit": measure.unit}
+    values = [one["value"] for one in found]
+    if len(found) == 1:
+        value, low, high = (found[0][limit] for limit in ("value", "low", "high"))
+    elif measure.unit == "tokens":
+        ordered = sorted(math.inf if v is None else v for v in values)
+        low, value, high = (v if math.isfinite(v) else None
+                            for v in (ordered[0], statistics.median_high(ordered), ordered[-1]))  # fmt: skip
+    else:
+        value = statistics.fmean(values)
+        margin = t_limit(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+        low, high = value - margin, value + margin
+    bounds = {side: None if (bound := getattr(measure, side)) is None else math.log1p(bound / 100)
+              for side in ("above", "below")}  # fmt: skip
+    return {**head, "value": value, "low": low, "high": high, **bounds}

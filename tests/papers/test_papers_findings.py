@@ -1,0 +1,371 @@
+"""Findings: numbers of a run from its losses, and verdicts where they hold, do not hold, or cannot be decided."""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from grids import grid
+
+from backstory.config import UserError, from_yaml
+from backstory.context.figures import figures
+from backstory.context.losses import Losses
+from backstory.context.splits import Groups
+from backstory.papers import grid as grids
+from backstory.papers.claims import MISSING, UNDECIDED, YES, judge
+from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, judged
+from backstory.papers.grid import Asked, Grid
+from backstory.papers.measures import measured
+from backstory.papers.plan import runs_of
+from backstory.papers.published import paper
+
+PAPER = paper("context")
+FINDINGS = PAPER.findings
+ROWS = [row.name for row in grids.load("context").rows]
+TARGETS = 120
+CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 700, 1000)
+TAGS = {"NN": 1.0, "VB": 1.0, "JJ": 1.0, "IN": 0.5, "DT": 0.0}
+"""What share of the cost of little context words of a tag pay."""
+CLASSES = ("near", "far", "none")
+PLACES = np.arange(TARGETS)
+SPLITS = {
+    "frequency": Groups((PLACES % 2).astype(np.int16), ("frequent", "infrequent")),
+    "tag": Groups((PLACES % 5).astype(np.int16), tuple(TAGS)),
+    "class": Groups((PLACES // 40).astype(np.int16), CLASSES),
+}
+Costs = dict[str, Any]
+"""By condition: nats for every target, for each class, or of truncations for frequent and for infrequent words."""
+
+
+def published() -> Costs:
+    """Costs with which all that was found holds."""
+    frequent = {n: 0.05 if n < 50 else 0.0 for n in CONTEXTS}
+    infrequent = {n: 0.1 if n <= 50 else 0.06 if n == 75 else 0.04 if n <= 200 else 0.0 for n in CONTEXTS}
+    orders = {"local-1": 0.3, "local-20": 0.005, "global-1": 0.5, "global-50": 0.003}
+    permuted = {f"{method}-{place}": cost for method in ("shuffle", "reverse") for place, cost in orders.items()}
+    return {
+        **{f"truncate-{n}": (frequent[n], infrequent[n]) for n in CONTEXTS},
+        **permuted,
+        "replace-global-50": 0.05,
+        **{"drop-content-5": 0.5, "drop-content-5-control": 0.16, "drop-content-20": 0.1},
+        **{"drop-function-5": 0.14, "drop-function-5-control": 0.12, "drop-function-20": 0.005},
+        "drop-distant": {"near": 0.034, "far": 0.113, "none": 0.05},
+        "drop-target": {"near": 0.086, "far": 0.02, "none": 0.0},
+        "replace-target-unknown": {"near": 0.13, "far": 0.022, "none": 0.0},
+        "replace-target-similar": {"near": 0.12, "far": 0.022, "none": 0.0},
+        "without-cache": {"near": 0.2, "far": 0.25, "none": -0.05},
+    }
+
+
+def cost_of(condition: str, cost: Any) -> np.ndarray:
+    """(N,) what every target pays."""
+    if condition.startswith("truncate"):
+        share = np.array([*TAGS.values()])[SPLITS["tag"].codes]
+        return np.array(cost)[SPLITS["frequency"].codes] * share
+    return (
+        np.array([cost[c] for c in CLASSES])[SPLITS["class"].codes]
+        if isinstance(cost, dict)
+        else np.full(TARGETS, cost)
+    )
+
+
+def experiment_of(condition: str) -> str:
+    named = [e for e in ("drop-target", "drop-distant", "replace-target") if condition.startswith(e)]
+    return named[0] if named else "cache" if condition == "without-cache" else condition.partition("-")[0]
+
+
+def losses(costs: Costs, seed: int = 1, spread: float = 0.0) -> dict[str, Losses]:
+    """The experiments on one model, which differs a little from those of other seeds.
+
+    `spread` is added to half of the targets of every group and taken from the others: no mean changes.
+    """
+    found: dict[str, list[tuple[dict[str, Any], np.ndarray]]] = {}
+    for number, (condition, cost) in enumerate(costs.items()):
+        other = condition.startswith(("shuffle", "drop-target")) or condition.endswith("control")
+        around = np.where((PLACES // (20 if other else 10)) % 2, spread, -spread)
+        random = np.random.default_rng([seed, number]).normal(0, 0.002, TARGETS)
+        described: dict[str, Any] = {"name": condition, "method": experiment_of(condition)}
+        if condition == "without-cache":
+            described["method"] = condition
+        if condition.startswith("truncate"):
+            described["context"] = int(condition.partition("-")[2])
+        nats = 5 + cost_of(condition, cost) + around + random - random.mean() + 1e-4 * seed
+        found.setdefault(experiment_of(condition), []).append((described, nats))
+    made = {}
+    for experiment, each in found.items():
+        tagged = experiment in ("drop", "replace-target")
+        splits = {name: groups for name, groups in SPLITS.items() if tagged or name != "tag"}
+        nats = np.stack([n for _, n in each])
+        made[experiment] = Losses(PLACES, PLACES, np.full(TARGETS, 5.0), None, nats, np.zeros(len(each)),
+                                  [described for described, _ in each], {}, splits)  # fmt: skip
+    return made
+
+
+def records(
+    *models: Mapping[str, Losses], only: str = "", **changed: Mapping[str, Losses]
+) -> dict[str, dict[str, Any]]:
+    """What a reproduction records of its runs: of `lstm` one for each model, of every other row the first, or another."""
+    each = [measured(found, [FINDINGS[only]] if only else FINDINGS.values()) for found in models]
+    others = {row.replace("_", "-"): measured(found, FINDINGS.values()) for row, found in changed.items()}
+    made = {}
+    for run in planned():
+        if run.row != "lstm" or run.seed <= len(models):
+            found = others.get(run.row, each[run.seed - 1 if run.row == "lstm" else 0])
+            made[run.name] = {"seed": run.seed, "state": "done", "measured": found}
+    return made
+
+
+def planned(scale: grids.Scale = "small") -> list[Any]:
+    return runs_of(grids.load("context"), scale, "context")
+
+
+def judge_all(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The findings of `lstm` by name, and those of the rows beside it by their rows."""
+    made = judged(grids.load("context"), [run for run in planned() if run.name in found], found)
+    return {f["finding"] if f["beside"] is None else f["row"]: f for f in made}
+
+
+BESIDE = [row for row in ROWS if row not in ("lstm", "lstm-pointer")]
+ALONE = [name for name, finding in FINDINGS.items() if not finding.beside]
+
+
+@pytest.fixture(scope="module")
+def as_published() -> dict[str, dict[str, Any]]:
+    return records(*(losses(published(), seed) for seed in (1, 2, 3)))
+
+
+def test_every_finding_holds_where_the_figures_are_as_published(as_published: dict[str, Any]) -> None:
+    found = judge_all(as_published)
+    assert [*found] == [*ALONE, *BESIDE] and len(BESIDE) == 7
+    assert {name: f["verdict"] for name, f in found.items()} == dict.fromkeys(found, YES)
+    one = judge_all(records(losses(published())))
+    assert {f["verdict"] for f in one.values()} == {YES}
+    dropped = found["content-dropped"]
+    assert dropped["published"] == "content +65%, as many at random +17%"
+    assert dropped["source"] == "Khandelwal et al. 2018, section 5.2, figure 3"
+    assert dropped["figures"] == {"ptb-drop-content-5": 65.0, "ptb-drop-content-5-control": 17.0}
+    content, control, over = dropped["measures"]
+    assert over["value"] == pytest.approx(content["value"] - control["value"]) == pytest.approx(0.34)
+    assert dropped["seeds"] == dropped["planned_seeds"] == [1, 2, 3] and over["above"] == 0.0
+
+
+def test_nothing_is_decided_where_targets_differ_too_much(as_published: dict[str, Any]) -> None:
+    noisy, calm = judge_all(records(losses(published(), spread=15.0))), judge_all(as_published)
+    assert {name: noisy[name]["verdict"] for name in ALONE} == dict.fromkeys(ALONE, UNDECIDED)
+    for name in ALONE:
+        values = [[m["value"] for m in found[name]["measures"] if m["unit"] == "nats"] for found in (noisy, calm)]
+        assert values[0] == pytest.approx(values[1], abs=1e-3)
+
+
+OTHERWISE: dict[str, Costs] = {
+    "effective-context": {"truncate-300": (0.02, 0.03)},
+    "infrequent-words": {"truncate-50": (0.1, 0.05)},
+    "frequent-words-far": {"truncate-50": (0.03, 0.1)},
+    "infrequent-words-far": {"truncate-200": (0.0, 0.001)},
+    "local-order": {"reverse-local-20": 0.03},
+    "global-order": {"shuffle-global-50": 0.02},
+    "far-words": {"replace-global-50": 0.001},
+    "content-dropped": {"drop-content-5": 0.12},
+    "function-dropped": {"drop-function-5": 0.8},
+    "dropped-far": {"drop-function-20": 0.09},
+    "far-copies": {"drop-target": {"near": 0.086, "far": 0.2, "none": 0.0}},
+    "near-copies": {"drop-distant": {"near": 0.1, "far": 0.113, "none": 0.05}},
+    "near-replaced": {"replace-target-similar": {"near": 0.05, "far": 0.02, "none": 0.0}},
+    "far-replaced": {"replace-target-unknown": {"near": 0.13, "far": 0.06, "none": 0.0}},
+    "cache": {"without-cache": {"near": 0.3, "far": 0.2, "none": -0.05}},
+    "cache-new-words": {"without-cache": {"near": 0.2, "far": 0.25, "none": 0.01}},
+}
+"""Costs with which a finding does not hold."""
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_a_finding_does_not_hold_where_one_number_is_on_the_other_side(name: str) -> None:
+    changed = published() | OTHERWISE[name]
+    found = judge_all(records(losses(changed), only=name))
+    assert found[name]["verdict"] == NO
+
+
+@pytest.mark.parametrize("name", ["content-words", "determiners"])
+def test_findings_on_parts_of_speech_do_not_hold_for_other_words(name: str) -> None:
+    turned = losses(published())
+    codes = SPLITS["tag"].codes[::-1].copy()  # determiners are now where nouns were
+    for experiment in ("drop", "replace-target"):
+        splits = turned[experiment].splits
+        turned[experiment] = replace(turned[experiment], splits={**splits, "tag": Groups(codes, tuple(TAGS))})
+    assert judge_all(records(turned))[name]["verdict"] == NO
+
+
+def test_every_finding_is_among_those_that_are_tried() -> None:
+    assert {*OTHERWISE, "content-words", "determiners"} == {*ALONE}
+
+
+def test_seeds_that_differ_decide_nothing() -> None:
+    costs = [published() | {"replace-global-50": cost} for cost in (0.001, 0.02, 0.2)]
+    found = judge_all(records(*(losses(c, seed) for seed, c in enumerate(costs, 1))))["far-words"]
+    assert found["verdict"] == UNDECIDED
+    values = [c["replace-global-50"] - 0.003 for c in costs]
+    same = judge(dict(enumerate(-v for v in values)), dict.fromkeys(range(3), 0.0))
+    measure = found["measures"][-1]
+    assert (measure["value"], measure["low"], measure["high"]) == pytest.approx(
+        (same.gain, same.low, same.high), abs=1e-9
+    )
+
+
+def test_a_row_s_effective_context_is_compared_with_that_of_the_other(as_published: dict[str, Any]) -> None:
+    assert judge_all(as_published)["lstm-one-layer"]["about"] == 300
+    short = published() | {f"truncate-{n}": (0.001, 0.001) for n in CONTEXTS if n > 50}
+    long = published() | {f"truncate-{n}": (0.05, 0.05) for n in CONTEXTS if n < 1000}
+    found = judge_all(records(losses(published()), lstm_one_layer=losses(short), lstm_hidden_100=losses(long)))
+    assert {row for row in BESIDE if found[row]["verdict"] == NO} == {"lstm-one-layer", "lstm-hidden-100"}
+    assert [m["value"] for m in found["lstm-one-layer"]["measures"] if m["unit"] == "tokens"] == [75]
+    told = [m["told"] for m in found["lstm-hidden-100"]["measures"]]
+    assert told == ["", "with 150 tokens", "with 700 tokens"], (
+        "half of 300 and twice as many, as far as they were tried"
+    )
+    everything = published() | {f"truncate-{n}": (0.05, 0.05) for n in CONTEXTS}
+    found = judge_all(records(losses(everything)))
+    assert found["lstm-one-layer"]["about"] is None and found["lstm-one-layer"]["verdict"] == NOT_MEASURED
+    assert found["effective-context"]["verdict"] == NO
+    assert found["effective-context"]["measures"][0]["value"] is None
+
+
+# --- what is not there ---
+
+
+def test_what_was_not_run_is_told(as_published: dict[str, Any]) -> None:
+    nothing = {name: {"seed": r["seed"], "state": "waiting", "measured": {}} for name, r in as_published.items()}
+    found = judge_all(nothing)
+    assert len(found) == len(ALONE) + len(BESIDE)
+    assert {f["verdict"] for f in found.values()} == {NOT_RUN} and not any(f["measures"] for f in found.values())
+
+    some = copy.deepcopy(as_published)
+    some["lstm-seed2"] |= {"state": "failed", "measured": {}}
+    some["lstm-one-layer-seed1"] |= {"state": "waiting", "measured": {}}
+    found = judge_all(some)
+    assert found["cache"]["verdict"] == MISSING and found["cache"]["seeds"] == [1, 3]
+    assert len(found["cache"]["measures"]) == 3, "what there is stands there"
+    assert found["lstm-hidden-100"]["verdict"] == MISSING, "the row that it is beside is not whole"
+    assert found["lstm-one-layer"]["verdict"] == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    ("lose", "lost"),
+    [
+        (lambda found: found.pop("cache"), {"cache", "cache-new-words"}),
+        (lambda found: [found.pop("drop"), found.pop("replace-target")],
+         {"content-words", "determiners", "content-dropped", "function-dropped", "dropped-far", "near-replaced",
+          "far-replaced"}),
+        (lambda found: found.update(shuffle=replace(found["shuffle"], positions=PLACES + 1)), {"far-words"}),
+        (lambda found: found.update({"drop-target": few(found["drop-target"])}),
+         {"far-copies", "far-replaced"}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_is_told(lose: Callable[[dict[str, Losses]], Any], lost: set[str]) -> None:
+    """Losses that are gone, tags that nothing has, other targets, and a class with too few of them."""
+    found = losses(published())
+    lose(found)
+    said = judge_all(records(found))
+    assert {name for name in ALONE if said[name]["verdict"] == NOT_MEASURED} == lost
+    assert {said[name]["verdict"] for name in ALONE if name not in lost} == {YES}
+
+
+def few(found: Losses) -> Losses:
+    """With nine words that came only far away."""
+    codes = np.where((PLACES >= 40) & (PLACES < 71), 2, SPLITS["class"].codes).astype(np.int16)
+    return replace(found, splits={**found.splits, "class": Groups(codes, CLASSES)})
+
+
+def test_results_of_before_there_were_findings_are_not_measured(as_published: dict[str, Any]) -> None:
+    older = {name: {"seed": r["seed"], "state": "done"} for name, r in as_published.items()}
+    assert {f["verdict"] for f in judge_all(older).values()} == {NOT_MEASURED}
+
+
+def test_only_what_a_row_is_examined_for_is_judged() -> None:
+    context = grids.load("context")
+    asked = replace(context, findings=(Asked("context", "lstm-one-layer"), Asked("context", "lstm-pointer")))
+    runs = planned()
+    nothing = {run.name: {"seed": run.seed, "state": "waiting"} for run in runs}
+    found = judged(asked, runs, nothing)
+    alone = {f["finding"] for f in found if f["row"] == "lstm-one-layer"}
+    assert alone == {"effective-context", "infrequent-words", "frequent-words-far", "infrequent-words-far"}
+    assert {
+        f["finding"]
+        for f in judged(context, planned("full"), {r.name: {"seed": 1, "state": "waiting"} for r in planned("full")})
+    } == {*ALONE}
+
+
+# --- the numbers ---
+
+
+def test_costs_and_intervals_are_those_of_the_examination() -> None:
+    found = losses(published(), spread=0.3)
+    made = measured(found, FINDINGS.values())
+    whole = figures([found["drop"]])["conditions"]
+    for condition in whole:
+        same = made[condition["name"]]
+        assert (same["value"], same["low"], same["high"]) == pytest.approx(
+            (condition["effect"], condition["low"], condition["high"]), abs=1e-12
+        )
+    by_class = figures([found["cache"]], ["class"])
+    for group in by_class["groups"]:
+        [condition] = group["conditions"]
+        same = made[f"without-cache of class {group['group']}"]
+        assert (same["value"], same["low"]) == pytest.approx((condition["effect"], condition["low"]), abs=1e-12)
+    assert made["hurt"]["value"] == by_class["conditions"][0]["hurt"]
+    truncated = figures([found["truncate"]], ["frequency"])
+    keys = {"value": "context", "low": "low", "high": "high"}
+    for group in truncated["groups"]:
+        same = made[f"effective-context of frequency {group['group']}"]
+        assert same == {key: group["effective_context"][name] for key, name in keys.items()}
+    assert made["effective-context"]["value"] == truncated["effective_context"]["context"]
+
+
+def test_differences_are_paired_where_targets_are_the_same_and_independent_where_not() -> None:
+    found = losses(published(), spread=0.5)
+    made = measured(found, FINDINGS.values())
+
+    def width(key: str) -> float:
+        return made[key]["high"] - made[key]["low"]
+
+    together = "drop-content-5 + drop-function-5-control - drop-content-5-control - drop-function-5"
+    assert width(together) < 0.002 < 0.02 < width("drop-content-5"), "the same targets pay more under both conditions"
+    far, near = "without-cache of class far", "without-cache of class near"
+    assert width(f"{far} - {near}") == pytest.approx(math.hypot(width(far), width(near)), rel=0.1)
+    assert (
+        made[f"{far} - {near}"]["value"] == pytest.approx(made[far]["value"] - made[near]["value"])
+        if far in made
+        else True
+    )
+
+
+# --- grids that ask for them ---
+
+
+@pytest.mark.parametrize(
+    ("findings", "told"),
+    [
+        ([{"paper": "contxt", "row": "plain"}], r"findings: there is no paper 'contxt' \(did you mean 'context'\?\)"),
+        ([{"paper": "mos", "row": "plain"}], "there are none of the paper mos of a row; name another paper"),
+        ([{"paper": "context", "row": "plane"}], r"there is no row 'plane' \(did you mean 'plain'\?\)"),
+        ([{"paper": "context", "row": "wide"}], "wide is at no scale examined; give examinations, or leave it out"),
+        ([{"paper": "context", "row": "wide", "beside": "plain"}], "wide and plain are at no scale examined"),
+        ([{"paper": "context", "row": "plain", "beside": "plain"}], "both rows are plain; compare a row with another"),
+        ([{"paper": "context", "row": "plain"} for _ in range(2)], "findings has twice context, plain; leave one out"),
+        ([{"paper": "context", "rows": "plain"}], r"unknown key 'findings\[0\].rows' \(did you mean"),
+    ],
+)
+def test_what_is_wrong_with_them_is_told(desk: Any, findings: Sequence[dict[str, str]], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        runs_of(from_yaml(Grid, yaml.safe_dump(grid(findings=findings)), "mine"), "small", "mine")
+
+
+def test_what_is_printed_of_them_is_among_the_paper_s_figures() -> None:
+    for finding in FINDINGS.values():
+        assert {*finding.figures} <= {*PAPER.figures}
+        assert all(f"{PAPER.figures[name].value:g}" in finding.published for name in finding.figures)
+        assert finding.figures or "read off figure" in finding.published or "no observable" in finding.published
+        assert finding.where.startswith("section ") and "figure " in finding.where
