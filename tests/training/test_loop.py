@@ -237,10 +237,10 @@ def test_each_stage_trains_with_its_own_radius_and_noise(
     seen: list[tuple[bool, float, float]] = []
     step = Trainer._step
 
-    def noting(trainer: Trainer, text: torch.Tensor, rate: float) -> dict[str, float]:
+    def noting(trainer: Trainer, text: torch.Tensor, asked: torch.Tensor | None, rate: float) -> dict[str, float]:
         objective = trainer.gradient.objective  # type: ignore[attr-defined]
         seen.append((trainer.progress.finetuning, objective.adversarial, trainer.model.embedding.noise))
-        return step(trainer, text, rate)
+        return step(trainer, text, asked, rate)
 
     monkeypatch.setattr(Trainer, "_step", noting)
     changes = {"adversarial": 0.005, "finetune_adversarial": 0.028, "embedding_noise": 0.15}
@@ -276,8 +276,10 @@ class Telling(Likelihood):
 
     figures = ("nats", "first", "length")
 
-    def __call__(self, prediction: Prediction, targets: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        loss, figures = super().__call__(prediction, targets)
+    def __call__(
+        self, prediction: Prediction, targets: torch.Tensor, asked: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, figures = super().__call__(prediction, targets, asked)
         return loss, {**figures, "first": targets.float().mean(), "length": torch.tensor(float(targets.shape[1]))}
 
 

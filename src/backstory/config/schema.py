@@ -90,6 +90,8 @@ class EmbeddingConfig:
     """Size of a word's vector."""
     dropout: float = probability(0.1)
     """Probability that all of a word type's vector is zero for a segment."""
+    initial: float = between(0.1, 0.0, above=True)
+    """Vectors begin uniform between minus this and this; what is copied from a memory is learned sooner from larger ones."""
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ from backstory.models.state import State
 
 
 class WordEmbedding(nn.Module):
-    """Vectors of V words of size E, uniform in [-0.1, 0.1] at first, with word dropout.
+    """Vectors of V words of size E, uniform in [-initial, initial] at first, with word dropout.
 
     `noise` is the standard deviation of Gaussian noise on the vectors in training; each stage of a training sets its own.
     """
 
-    def __init__(self, types: int, size: int, dropout: float) -> None:
+    def __init__(self, types: int, size: int, dropout: float, initial: float = 0.1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(types, size).uniform_(-0.1, 0.1))
+        self.weight = nn.Parameter(torch.empty(types, size).uniform_(-initial, initial))
         self.dropout, self.noise = dropout, 0.0
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -94,7 +94,8 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
 
     Raises UserError when the parts do not fit together.
     """
-    embedding = WordEmbedding(vocabulary_size, config.embedding.size, config.embedding.dropout)
+    words = config.embedding
+    embedding = WordEmbedding(vocabulary_size, words.size, words.dropout, words.initial)
     core = _build_core(config)
     dual = _build_dual(config, core.output_size)
     size = core.output_size if dual is None else len(dual.bias)
