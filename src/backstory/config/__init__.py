@@ -1,6 +1,6 @@
 """Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
 
-from backstory.config.cores import LSTMConfig, MogrifierConfig
+from backstory.config.cores import LSTMConfig, MogrifierConfig, TransformerConfig, TrellisConfig
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
     DualConfig,
@@ -40,6 +40,8 @@ __all__ = [
     "SpanBufferConfig",
     "TextConfig",
     "TrainingConfig",
+    "TransformerConfig",
+    "TrellisConfig",
     "UserError",
     "changes",
     "check_name",

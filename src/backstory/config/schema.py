@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from backstory.config.cores import LSTMConfig, MogrifierConfig
+from backstory.config.cores import LSTMConfig, MogrifierConfig, TransformerConfig, TrellisConfig
 from backstory.config.fields import between, probability
 
 
@@ -194,7 +194,7 @@ class ModelConfig:
     """A language model by its parts."""
 
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
-    core: LSTMConfig | MogrifierConfig = field(default_factory=LSTMConfig)
+    core: LSTMConfig | MogrifierConfig | TransformerConfig | TrellisConfig = field(default_factory=LSTMConfig)
     dual: NoDualConfig | DualConfig = field(default_factory=NoDualConfig, kw_only=True)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
     buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)
@@ -274,6 +274,8 @@ class TrainingConfig:
     """AR, alpha: weight of the mean square of the last layer's dropped output."""
     temporal_l2: float = between(1.0, 0.0)
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
+    auxiliary: float = between(0.0, 0.0)
+    """Weight of the loss of each level below the last that a trellis has to predict (`core.auxiliary`)."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     adversarial: float = between(0.0, 0.0, 1.0)
     """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""

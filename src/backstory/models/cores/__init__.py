@@ -3,13 +3,31 @@
 from collections.abc import Callable
 from typing import Any
 
-from backstory.config import LSTMConfig, MogrifierConfig
+from backstory.config import LSTMConfig, MogrifierConfig, TransformerConfig, TrellisConfig
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.lstm import LSTM
 from backstory.models.cores.mogrifier import Mogrifier
 from backstory.models.cores.stacked import LSTMState
+from backstory.models.cores.transformer import Transformer, TransformerState
+from backstory.models.cores.trellis import Trellis, TrellisState
 
-CORES: dict[type, Callable[[Any, int, int], Core]] = {LSTMConfig: LSTM, MogrifierConfig: Mogrifier}
+CORES: dict[type, Callable[[Any, int, int], Core]] = {
+    LSTMConfig: LSTM,
+    MogrifierConfig: Mogrifier,
+    TransformerConfig: Transformer,
+    TrellisConfig: Trellis,
+}
 """How each kind of core is made of its settings, the size of the embedded words and that of its output."""
 
-__all__ = ["CORES", "LSTM", "Core", "CoreOutput", "LSTMState", "Mogrifier"]
+__all__ = [
+    "CORES",
+    "LSTM",
+    "Core",
+    "CoreOutput",
+    "LSTMState",
+    "Mogrifier",
+    "Transformer",
+    "TransformerState",
+    "Trellis",
+    "TrellisState",
+]

@@ -17,6 +17,8 @@ class CoreOutput(NamedTuple):
     dropped: Tensor
     """(B, T, H): the last layer's output after its dropout; what the head reads."""
     state: State
+    auxiliary: tuple[Tensor, ...] = ()
+    """(B, T, H) of each inner level that is to predict as well, after its dropout; in training only."""
 
 
 class Core(nn.Module, ABC):
