@@ -21,6 +21,8 @@ from backstory.config import (
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
+    TransformerConfig,
+    TrellisConfig,
     to_dict,
 )
 from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM
@@ -42,6 +44,11 @@ KINDS: dict[str, ModelConfig] = {
     "lstm, untied": ModelConfig(EMBEDDING, LSTM, SoftmaxConfig(tied=False, bias=False)),
     "lstm, mixture": ModelConfig(EMBEDDING, LSTM, MixtureConfig(experts=3)),
     "mogrifier": ModelConfig(EMBEDDING, MOGRIFIER),
+    "transformer": ModelConfig(EMBEDDING, TransformerConfig(layers=2, heads=2, hidden=8, window=6)),
+    "transformer, begins anew": ModelConfig(
+        EMBEDDING, TransformerConfig(layers=2, heads=2, hidden=8, window=6, fresh=True, positions="sinusoidal")
+    ),
+    "trellis": ModelConfig(EMBEDDING, TrellisConfig(levels=5, hidden=9)),
     "dual mogrifier": ModelConfig(EMBEDDING, MOGRIFIER, dual=DualConfig()),
     "span buffer": ModelConfig(EMBEDDING, LSTM, buffer=buffer()),
     "span buffer on a grid": ModelConfig(EMBEDDING, LSTM, buffer=buffer(slots="grid")),

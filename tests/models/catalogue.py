@@ -146,7 +146,9 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
         MIXTURE, positions="sinusoidal", norm="post", activation="relu", heads=4
     ),
     "transformer, begins anew": lambda: transformer(window=16, fresh=True, positions="sinusoidal"),
-    "transformer, of the embedding's size": lambda: transformer(hidden=6, heads=3, feed_forward=5, attention_dropout=0.0),
+    "transformer, of the embedding's size": lambda: transformer(
+        hidden=6, heads=3, feed_forward=5, attention_dropout=0.0
+    ),
     "transformer, dual": lambda: transformer(dual=DUAL, output=9),
     "transformer, span buffer": lambda: transformer(buffer=SpanBufferConfig(size=6, span=2)),
     "trellis": trellis,

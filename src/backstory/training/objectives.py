@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backstory.config import RewardConfig, RunConfig, UserError
+from backstory.config import RewardConfig, RunConfig, TrellisConfig, UserError
 from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
 from backstory.reading.policy import LEAST, reward
 
@@ -121,10 +121,12 @@ def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
     Raises UserError for a reward where there is no gate, and for an auxiliary loss where no level below the last predicts.
     """
     settings = config.training
-    if settings.auxiliary and not getattr(config.model.core, "auxiliary", None):
+    core = config.model.core
+    predicting = isinstance(core, TrellisConfig) and core.auxiliary is not None and core.auxiliary < core.levels
+    if settings.auxiliary and not predicting:
         raise UserError(
             "training.auxiliary is the loss of a trellis' inner levels, and none of this model's predicts; set "
-            "model.core.auxiliary, or the weight to 0"
+            "model.core.auxiliary below its levels, or the weight to 0"
         )
     if config.model.buffer.kind == "none":
         if settings.reward.weight:

@@ -34,3 +34,7 @@ class Core(nn.Module, ABC):
     @abstractmethod
     def forward(self, embedded: Tensor, state: State) -> CoreOutput:
         """Read embedded words (B, T, E) from a state."""
+
+    def kept(self, steps: int) -> float:
+        """Numbers of a token that training on segments of so many steps holds beside the outputs of the matrices."""
+        return 0.0

@@ -114,6 +114,13 @@ class Transformer(Core):
         dropped = locked_dropout(x, config.output_dropout, self.training)
         return CoreOutput((*outputs[:-1], x), dropped, after)
 
+    def kept(self, steps: int) -> float:
+        # Masks and vectors between the parts; keys and values of the window and the segment, in the state before as well.
+        config, before = self.config, self.config.window - 1
+        vectors = config.hidden * (8 + 5 * (before + steps) / steps)
+        weights = 5 * config.heads * (before + steps) if config.attention_dropout else 0
+        return config.layers * (vectors + weights)
+
 
 def _check(config: TransformerConfig) -> None:
     pairs = config.positions == "rotary"

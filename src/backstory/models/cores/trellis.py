@@ -84,6 +84,10 @@ class Trellis(Core):
         after = after._replace(embedded=embedded[:, -1].to(state.embedded.dtype))
         return CoreOutput(tuple(outputs), dropped[-1], after, tuple(dropped[:-1]) if self.training else ())
 
+    def kept(self, steps: int) -> float:
+        # Of every level what the next one reads, the gates, and the cells before and after tanh.
+        return 8.0 * self.config.levels * self.config.hidden
+
     def _weight(self, direction: Tensor, scale: Tensor | None) -> Tensor:
         """The weights of a segment: what reads the step before is dropped, then rows get their length."""
         before, present = direction.chunk(2, 1)
