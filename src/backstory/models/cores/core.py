@@ -36,5 +36,8 @@ class Core(nn.Module, ABC):
         """Read embedded words (B, T, E) from a state."""
 
     def kept(self, steps: int) -> float:
-        """Numbers of a token that training on segments of so many steps holds beside the outputs of the matrices."""
+        """What training on segments of so many steps holds of a token, counted in outputs of matrices, beside those.
+
+        Each stands for its number and for what is computed from it (`training.memory`).
+        """
         return 0.0

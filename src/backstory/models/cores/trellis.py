@@ -86,7 +86,7 @@ class Trellis(Core):
 
     def kept(self, steps: int) -> float:
         # Of every level what the next one reads, the gates, and the cells before and after tanh.
-        return 8.0 * self.config.levels * self.config.hidden
+        return 9.0 * self.config.levels * self.config.hidden
 
     def _weight(self, direction: Tensor, scale: Tensor | None) -> Tensor:
         """The weights of a segment: what reads the step before is dropped, then rows get their length."""
