@@ -66,8 +66,8 @@ def wrapped(kind: str) -> BackstoryForCausalLM:
     torch.manual_seed(0)
     model = BackstoryForCausalLM(BackstoryConfig(vocab_size=TYPES, parts=to_dict(KINDS[kind])))
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(5)
+        for name, parameter in model.named_parameters():
+            parameter.mul_(1 if "norm" in name else 5)  # the gains of a norm stay near 1
     return model.eval()
 
 

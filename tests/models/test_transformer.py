@@ -35,7 +35,8 @@ SETTINGS = st.fixed_dictionaries(
 
 def core(output: int, **settings: Any) -> Transformer:
     torch.manual_seed(0)
-    made = Transformer(TransformerConfig(**{"heads": 2, "hidden": 4} | settings), INPUTS, output).double()
+    chosen: dict[str, Any] = {"heads": 2, "hidden": 4}
+    made = Transformer(TransformerConfig(**chosen | settings), INPUTS, output).double()
     with torch.no_grad():
         for p in made.parameters():  # also those that begin as ones or zeros
             p.add_(torch.randn_like(p) * 0.3)

@@ -21,7 +21,8 @@ QUIET = dict.fromkeys(DROPOUTS, 0.0)
 
 def core(output: int = UNITS, **settings: Any) -> Trellis:
     torch.manual_seed(0)
-    made = Trellis(TrellisConfig(**{"hidden": UNITS} | settings), INPUTS, output).double()
+    chosen: dict[str, Any] = {"hidden": UNITS}
+    made = Trellis(TrellisConfig(**chosen | settings), INPUTS, output).double()
     with torch.no_grad():
         for p in made.parameters():
             p.add_(torch.randn_like(p) * 0.5)

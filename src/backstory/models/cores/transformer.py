@@ -53,12 +53,12 @@ class TransformerLayer(nn.Module):
         config, before = self.config, keys.shape[2]
         q, k, v = (part.unflatten(2, (config.heads, -1)).transpose(1, 2) for part in self.attending(x).chunk(3, 2))
         k, v = torch.cat([keys.to(k.dtype), k], 2), torch.cat([values.to(v.dtype), v], 2)
-        after = tuple(new[:, :, new.shape[2] - before :].to(old.dtype) for new, old in ((k, keys), (v, values)))
+        keys, values = (new[:, :, new.shape[2] - before :].to(keys.dtype) for new in (k, v))
         if config.positions == "rotary":
             q, k = rotated(q, before), rotated(k, 0)
         dropout = config.attention_dropout if self.training else 0.0
         found = windowed_attention(q, k, v, reach, dropout)
-        return self._dropped(self.attended(found.transpose(1, 2).flatten(2))), *after
+        return self._dropped(self.attended(found.transpose(1, 2).flatten(2))), keys, values
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         activation = F.gelu if self.config.activation == "gelu" else F.relu
