@@ -94,7 +94,10 @@ def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:
             "model.head.kind must be one of softmax, mixture, not 'mixure' (did you mean 'mixture'?)",
         ),
         ("model: {head: {kind: [1]}}", "model.head.kind must be one of softmax, mixture, not [1]"),
-        ("model: {core: {kind: gru}}", "model.core.kind must be one of lstm, mogrifier, not 'gru'"),
+        (
+            "model: {core: {kind: gru}}",
+            "model.core.kind must be one of lstm, mogrifier, ntm, dnc, mdm, transformer, trellis, not 'gru'",
+        ),
     ],
 )
 def test_wrong_types_are_refused(text: str, message: str) -> None:

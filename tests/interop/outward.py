@@ -21,6 +21,8 @@ from backstory.config import (
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
+    TransformerConfig,
+    TrellisConfig,
     to_dict,
 )
 from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM
@@ -42,6 +44,11 @@ KINDS: dict[str, ModelConfig] = {
     "lstm, untied": ModelConfig(EMBEDDING, LSTM, SoftmaxConfig(tied=False, bias=False)),
     "lstm, mixture": ModelConfig(EMBEDDING, LSTM, MixtureConfig(experts=3)),
     "mogrifier": ModelConfig(EMBEDDING, MOGRIFIER),
+    "transformer": ModelConfig(EMBEDDING, TransformerConfig(layers=2, heads=2, hidden=8, window=6)),
+    "transformer, begins anew": ModelConfig(
+        EMBEDDING, TransformerConfig(layers=2, heads=2, hidden=8, window=6, fresh=True, positions="sinusoidal")
+    ),
+    "trellis": ModelConfig(EMBEDDING, TrellisConfig(levels=5, hidden=9)),
     "dual mogrifier": ModelConfig(EMBEDDING, MOGRIFIER, dual=DualConfig()),
     "span buffer": ModelConfig(EMBEDDING, LSTM, buffer=buffer()),
     "span buffer on a grid": ModelConfig(EMBEDDING, LSTM, buffer=buffer(slots="grid")),
@@ -59,8 +66,8 @@ def wrapped(kind: str) -> BackstoryForCausalLM:
     torch.manual_seed(0)
     model = BackstoryForCausalLM(BackstoryConfig(vocab_size=TYPES, parts=to_dict(KINDS[kind])))
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(5)
+        for name, parameter in model.named_parameters():
+            parameter.mul_(1 if "norm" in name else 5)  # the gains of a norm stay near 1
     return model.eval()
 
 

@@ -25,6 +25,8 @@ from backstory.config import (
     SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
+    TransformerConfig,
+    TrellisConfig,
 )
 from backstory.models import (
     Activations,
@@ -63,7 +65,7 @@ def lstm(
 
 
 def composed(
-    core: LSTMConfig | MogrifierConfig,
+    core: LSTMConfig | MogrifierConfig | TransformerConfig | TrellisConfig,
     head: SoftmaxConfig | MixtureConfig | None = None,
     dual: DualConfig | None = None,
     buffer: SpanBufferConfig | SecondSoftmaxConfig | None = None,
@@ -83,6 +85,29 @@ def mogrifier(
     )
     settings: dict[str, Any] = {"layers": 2, "hidden": 8, "rank": 3}
     return composed(MogrifierConfig(**settings | dropouts | core), head, dual)
+
+
+def transformer(
+    head: SoftmaxConfig | MixtureConfig | None = None,
+    dual: DualConfig | None = None,
+    buffer: SpanBufferConfig | None = None,
+    **core: Any,
+) -> ComposedModel:
+    """A small Transformer with every dropout on; its window is shorter than the texts that tests read."""
+    dropouts = dict.fromkeys(("input_dropout", "attention_dropout", "layer_dropout", "output_dropout"), 0.2)
+    settings: dict[str, Any] = {"layers": 3, "heads": 2, "hidden": 8, "window": 5}
+    return composed(TransformerConfig(**settings | dropouts | core), head, dual, buffer)
+
+
+def trellis(
+    head: SoftmaxConfig | MixtureConfig | None = None,
+    dual: DualConfig | None = None,
+    buffer: SpanBufferConfig | None = None,
+    **core: Any,
+) -> ComposedModel:
+    """A small trellis network with every dropout on; its levels see as far back as the texts that tests read."""
+    dropouts = dict.fromkeys(("input_dropout", "layer_dropout", "output_dropout", "weight_drop"), 0.2)
+    return composed(TrellisConfig(**{"levels": 12, "hidden": 8} | dropouts | core), head, dual, buffer)
 
 
 def buffered(
@@ -132,6 +157,20 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "dual mogrifier": lambda: mogrifier(dual=DUAL, output=9),
     "dual, span buffer": lambda: buffered(dual=DUAL),
     "dual, span buffer, mixture of another size": lambda: buffered(MIXTURE, replace(DUAL, size=5), values="following"),
+    "transformer": transformer,
+    "transformer, sinusoidal, after, mixture": lambda: transformer(
+        MIXTURE, positions="sinusoidal", norm="post", activation="relu", heads=4
+    ),
+    "transformer, begins anew": lambda: transformer(window=16, fresh=True, positions="sinusoidal"),
+    "transformer, of the embedding's size": lambda: transformer(
+        hidden=6, heads=3, feed_forward=5, attention_dropout=0.0
+    ),
+    "transformer, dual": lambda: transformer(dual=DUAL, output=9),
+    "transformer, span buffer": lambda: transformer(buffer=SpanBufferConfig(size=6, span=2)),
+    "trellis": trellis,
+    "trellis, plain weights, all units": lambda: trellis(SoftmaxConfig(tied=False), weight_norm=False),
+    "trellis, auxiliary, mixture": lambda: trellis(MIXTURE, auxiliary=4, output=5),
+    "trellis, dual, span buffer": lambda: trellis(dual=DUAL, buffer=SpanBufferConfig(size=6, span=2), output=7),
     "second softmax": second_softmax,
     "span buffer": buffered,
     "span buffer, mixture": lambda: buffered(MIXTURE),

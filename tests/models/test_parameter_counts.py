@@ -14,6 +14,8 @@ from backstory.config import (
     MogrifierConfig,
     SoftmaxConfig,
     SpanBufferConfig,
+    TransformerConfig,
+    TrellisConfig,
     recipes,
 )
 from backstory.models import build_model, count_parameters
@@ -44,6 +46,24 @@ DEEP_WIKITEXT = 600, LSTMConfig(layers=2, hidden=1150, biases=1)
 DEEP_MOGRIFIER = 850, MogrifierConfig(layers=2, hidden=850, rounds=4, rank=100)
 SMALL = ModelConfig(EmbeddingConfig(200), LSTMConfig(layers=2, hidden=200))
 
+CHARACTERS = EmbeddingConfig(200)
+"""Of Penn Treebank's 50 symbols."""
+TRELLIS = TrellisConfig(levels=140, hidden=1250)
+"""As the authors' code has it: 1,050 units and the 200 of the output. Their paper's 13.4 M are those of 1,000 and 200."""
+ENCODER = {"norm": "post", "activation": "relu", "positions": "sinusoidal", "fresh": True}
+
+
+def trellis(units: int, inputs: int, types: int) -> int:
+    """Weights and lengths of the rows, biases, embedding and the output's biases."""
+    return 4 * units * (2 * inputs + 2 * units + 2 + 1) + types * (inputs + 1)
+
+
+def encoder(layers: int, units: int, inner: int, inputs: int, types: int) -> int:
+    """Layers with biases and two norms, projections into and out of them where the embedding is smaller, and a softmax."""
+    layer = 4 * units * (units + 1) + inner * (units + 1) + units * (inner + 1) + 4 * units
+    between = units * (inputs + 1) + inputs * (units + 1) if inputs != units else 0
+    return layers * layer + between + types * (inputs + 1)
+
 
 @pytest.mark.parametrize(
     ("config", "types", "count"),
@@ -69,6 +89,15 @@ SMALL = ModelConfig(EmbeddingConfig(200), LSTMConfig(layers=2, hidden=200))
         pytest.param(dual(*DEEP_WIKITEXT), LOWER_CASED, 30_324_800, id="Dual dLSTM, WikiText-2"),
         pytest.param(ers(*DEEP_MOGRIFIER), LOWER_CASED, 37_508_800, id="mdLSTM, WikiText-2"),
         pytest.param(dual(*DEEP_MOGRIFIER), LOWER_CASED, 38_954_650, id="Dual mdLSTM, WikiText-2"),
+        pytest.param(ModelConfig(CHARACTERS, TRELLIS), 50, trellis(1250, 200, 50), id="trellis, the authors' code"),
+        pytest.param(ModelConfig(CHARACTERS, TRELLIS), 50, 14_525_050, id="trellis, 14.5 M"),
+        pytest.param(ModelConfig(CHARACTERS, replace(TRELLIS, hidden=1200)), 50, 13_464_450, id="trellis, 13.4 M"),
+        pytest.param(
+            ModelConfig(EmbeddingConfig(50), TransformerConfig(hidden=52, feed_forward=1024, **ENCODER)),
+            50,
+            encoder(3, 52, 1024, 50, 50),
+            id="Transformer of embedding 50, projected to 52",
+        ),
         pytest.param(recipes.load("ptb-dual-mogrifier").model, 10_000, 22_879_450, id="ptb-dual-mogrifier"),
         pytest.param(recipes.load("ptb-char-awd-lstm").model, 50, 13_787_650, id="ptb-char-awd-lstm"),
         pytest.param(recipes.load("enwik8-awd-lstm").model, 256, 47_290_496, id="enwik8-awd-lstm"),

@@ -13,7 +13,18 @@ import torch
 from runs import with_model, with_training
 
 from backstory.cli.main import main
-from backstory.config import DualConfig, LSTMConfig, MixtureConfig, RunConfig, UserError, from_dict, recipes, to_dict
+from backstory.config import (
+    DualConfig,
+    LSTMConfig,
+    MixtureConfig,
+    RunConfig,
+    TransformerConfig,
+    TrellisConfig,
+    UserError,
+    from_dict,
+    recipes,
+    to_dict,
+)
 from backstory.models import Precision
 from backstory.models.free_memory import available
 from backstory.training import memory
@@ -24,6 +35,8 @@ FLOAT32, BFLOAT16 = (Precision(dtype, "the test says so") for dtype in (torch.fl
 TEXT = Text(types=10_000, tokens=929_589)
 
 NONE = {"kind": "none"}
+TRANSFORMER = {"kind": "transformer", "layers": 3, "heads": 4, "hidden": 256}
+TRELLIS = {"kind": "trellis", "levels": 30, "hidden": 400}
 BUFFER = {"kind": "span-buffer", "size": 2048, "span": 8}
 POINTER = BUFFER | {"size": 8192, "vectors": "words", "values": "following", "attention": "bilinear"}
 POINTER |= {"prediction": "pointer", "sentinel": True}
@@ -46,6 +59,7 @@ torch.randn(8, 8) @ torch.randn(8, 8)
 name, dtype, types, batch, segment = sys.argv[1], getattr(torch, sys.argv[2]), *map(int, sys.argv[3:6])
 settings = to_dict(recipes.load(name))
 settings["model"]["buffer"] = json.loads(sys.argv[8])
+settings["model"]["core"] = json.loads(sys.argv[9]) or settings["model"]["core"]
 config, before = from_dict(RunConfig, settings, "test"), now()
 model = build_model(config.model, types).train()
 optimizer, precision = build_optimizer(model.parameters(), config.training), Precision(dtype, "")
@@ -69,30 +83,43 @@ print(int(peak) * 1024 - before)
 @pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures as Linux does")
 @pytest.mark.parametrize(
-    ("recipe", "batch", "segment", "precision", "adversarial", "buffer"),
+    ("recipe", "batch", "segment", "precision", "adversarial", "buffer", "core"),
     [
-        ("ptb-small", 20, 35, FLOAT32, 0.0, NONE),
-        ("ptb-small", 20, 1000, BFLOAT16, 0.0, NONE),
-        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, NONE),
-        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, NONE),
-        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.005, NONE),
-        ("ptb-mos", 12, 70, BFLOAT16, 0.0, NONE),
-        ("ptb-dual-mogrifier", 32, 25, FLOAT32, 0.0, NONE),
-        ("ptb-dual-mogrifier", 32, 25, BFLOAT16, 0.0, NONE),
-        ("ptb-dual-mogrifier", 32, 150, BFLOAT16, 0.0, NONE),
-        ("ptb-mos", 12, 70, BFLOAT16, 0.005, NONE),
-        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, {"kind": "second-softmax"}),
-        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, BUFFER),
-        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, BUFFER | {"slots": "grid"}),
-        ("ptb-small", 20, 35, BFLOAT16, 0.0, BUFFER | {"size": 16384, "attention": "bilinear"}),
-        ("ptb-small", 20, 35, BFLOAT16, 0.0, POINTER),
+        ("ptb-small", 20, 35, FLOAT32, 0.0, NONE, None),
+        ("ptb-small", 20, 1000, BFLOAT16, 0.0, NONE, None),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, NONE, None),
+        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, NONE, None),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.005, NONE, None),
+        ("ptb-mos", 12, 70, BFLOAT16, 0.0, NONE, None),
+        ("ptb-dual-mogrifier", 32, 25, FLOAT32, 0.0, NONE, None),
+        ("ptb-dual-mogrifier", 32, 25, BFLOAT16, 0.0, NONE, None),
+        ("ptb-dual-mogrifier", 32, 150, BFLOAT16, 0.0, NONE, None),
+        ("ptb-mos", 12, 70, BFLOAT16, 0.005, NONE, None),
+        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, {"kind": "second-softmax"}, None),
+        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, BUFFER, None),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, BUFFER | {"slots": "grid"}, None),
+        ("ptb-small", 20, 35, BFLOAT16, 0.0, BUFFER | {"size": 16384, "attention": "bilinear"}, None),
+        ("ptb-small", 20, 35, BFLOAT16, 0.0, POINTER, None),
+        ("ptb-small", 20, 70, FLOAT32, 0.0, NONE, TRANSFORMER),
+        ("ptb-small", 20, 70, BFLOAT16, 0.0, NONE, TRANSFORMER),
+        ("ptb-small", 20, 128, FLOAT32, 0.0, NONE, TRANSFORMER | {"layers": 6, "hidden": 512, "window": 512}),
+        ("ptb-small", 20, 512, BFLOAT16, 0.0, NONE, TRANSFORMER | {"window": 512, "attention_dropout": 0.1}),
+        ("ptb-small", 20, 70, FLOAT32, 0.0, NONE, TRELLIS),
+        ("ptb-small", 20, 70, BFLOAT16, 0.0, NONE, TRELLIS),
     ],
 )
 def test_the_estimate_is_near_what_a_step_takes(
-    recipe: str, batch: int, segment: int, precision: Precision, adversarial: float, buffer: dict[str, Any]
+    recipe: str,
+    batch: int,
+    segment: int,
+    precision: Precision,
+    adversarial: float,
+    buffer: dict[str, Any],
+    core: dict[str, Any] | None,
 ) -> None:
     noise = 0.15 if adversarial else 0.0
-    sizes = [recipe, precision.name, *map(str, (TEXT.types, batch, segment, adversarial, noise)), json.dumps(buffer)]
+    sizes = [recipe, precision.name, *map(str, (TEXT.types, batch, segment, adversarial, noise))]
+    sizes += [json.dumps(buffer), json.dumps(core)]
     out = subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout
     changes = {
         "batch_size": batch,
@@ -102,7 +129,7 @@ def test_the_estimate_is_near_what_a_step_takes(
         "finetune_epochs": 0,
     }
     settings = to_dict(recipes.load(recipe))
-    settings["model"]["buffer"] = buffer
+    settings["model"] |= {"buffer": buffer, "core": core or settings["model"]["core"]}
     config = with_training(from_dict(RunConfig, settings, "test"), **changes)
     ratio = sum(estimate(config, TEXT, precision).values()) / int(out)
     assert 0.6 < ratio < memory.MARGIN, f"{int(out) >> 20} MiB, {ratio:.2f} estimated"
@@ -169,11 +196,30 @@ def test_more_of_anything_needs_more(tiny_config: RunConfig) -> None:
         with_training(tiny_config, segment=20),
         with_training(tiny_config, optimizer="adam"),
         with_model(tiny_config, core=core),
+        with_model(tiny_config, core=TransformerConfig(hidden=16)),
+        with_model(tiny_config, core=TrellisConfig(hidden=16)),
         with_model(tiny_config, dual=DualConfig()),
         with_model(tiny_config, head=MixtureConfig(experts=2)),
     ):
         assert sum(estimate(config, TEXT, FLOAT32).values()) > base
     assert sum(estimate(tiny_config, TEXT, BFLOAT16).values()) < base
+
+
+@pytest.mark.parametrize(
+    ("core", "changes"),
+    [
+        (TransformerConfig(), {"window": 1024}),
+        (TransformerConfig(), {"attention_dropout": 0.1}),
+        (TransformerConfig(), {"layers": 6}),
+        (TrellisConfig(), {"levels": 140}),
+    ],
+)
+def test_what_a_core_keeps_of_a_token_counts(
+    core: TransformerConfig | TrellisConfig, changes: dict[str, Any], tiny_config: RunConfig
+) -> None:
+    small, large = (with_model(tiny_config, core=one) for one in (core, dataclasses.replace(core, **changes)))
+    needed = [estimate(config, TEXT, FLOAT32)["activations"] for config in (small, large)]
+    assert needed[1] > 1.2 * needed[0]
 
 
 def test_an_estimate_draws_no_random_numbers(tiny_config: RunConfig) -> None:

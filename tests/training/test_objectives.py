@@ -1,10 +1,12 @@
 """The likelihood with AR and TAR against loops over their definitions."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from backstory.config import RewardConfig, RunConfig, TrainingConfig, UserError
+from backstory.config import LSTMConfig, ModelConfig, RewardConfig, RunConfig, TrainingConfig, TrellisConfig, UserError
 from backstory.models import Activations, Blend, Softmax
 from backstory.reading.policy import reward
 from backstory.training import Likelihood
@@ -233,3 +235,25 @@ def test_the_figures_of_a_run_on_what_is_asked() -> None:
     config = RunConfig(training=TrainingConfig(asked_only=True))
     assert build_objective(config, 0.0).figures == ("nats", "asked")
     assert build_objective(RunConfig(), 0.0).figures == ("nats",)
+
+
+def test_an_auxiliary_loss_is_that_of_every_inner_level() -> None:
+    (made, targets), level = prediction(), torch.randn(BATCH, TIME, UNITS, dtype=torch.float64)
+    inner = tuple(replace(made, hidden=level * scale, activations=None) for scale in (1.0, 0.5))
+    assert made.activations is not None
+    whole = replace(made, activations=replace(made.activations, auxiliary=inner))
+    own = naive(made, targets, 0.0, 0.0)
+    expected = own - 0.3 * sum(one.log_prob(targets).mean() for one in inner)
+    found, figures = Likelihood(auxiliary=0.3)(whole, targets)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(figures["nats"], own.detach(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(Likelihood()(whole, targets)[0], own, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("core", [TrellisConfig(), TrellisConfig(auxiliary=80), LSTMConfig()])
+def test_an_auxiliary_loss_needs_inner_levels_that_predict(core: TrellisConfig | LSTMConfig) -> None:
+    config = RunConfig(model=ModelConfig(core=core), training=TrainingConfig(auxiliary=0.3))
+    with pytest.raises(
+        UserError, match=r"none of this model's predicts; set model\.core\.auxiliary below its levels, or"
+    ):
+        build_objective(config, 0.0)

@@ -1,6 +1,15 @@
 """Dataclasses that describe a run, read from and written to strict YAML; this room imports no torch."""
 
-from backstory.config.cores import DNCConfig, ExternalMemoryConfig, LSTMConfig, MDMConfig, MogrifierConfig, NTMConfig
+from backstory.config.cores import (
+    DNCConfig,
+    ExternalMemoryConfig,
+    LSTMConfig,
+    MDMConfig,
+    MogrifierConfig,
+    NTMConfig,
+    TransformerConfig,
+    TrellisConfig,
+)
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
 from backstory.config.schema import (
     AlgorithmConfig,
@@ -46,6 +55,8 @@ __all__ = [
     "SpanBufferConfig",
     "TextConfig",
     "TrainingConfig",
+    "TransformerConfig",
+    "TrellisConfig",
     "UserError",
     "changes",
     "check_name",

@@ -130,3 +130,70 @@ class MDMConfig(ExternalMemoryConfig):
     """Rows that are set free are emptied."""
     sharpness: bool = True
     """Heads sharpen what the link says."""
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """A causal Transformer whose tokens see a window of what was read before."""
+
+    kind: Literal["transformer"] = "transformer"
+    """The kind of core."""
+    layers: int = between(3, 1, 1000)
+    """Number of layers."""
+    heads: int = between(4, 1)
+    """Heads of attention; `hidden` is a multiple of them."""
+    hidden: int = between(256, 1)
+    """Units of every layer; the embedded words are projected to as many where they have another size."""
+    output: int | None = between(None, 1)
+    """Size that the last layer is projected to; none: the embedding's where the softmax is tied to it, else `hidden`."""
+    feed_forward: int | None = between(None, 1)
+    """Units between the two matrices of a layer's feed-forward part; none: four times `hidden`."""
+    window: int = between(256, 2)
+    """Tokens that a token sees in every layer, itself included."""
+    fresh: bool = False
+    """The window does not slide: the text is cut into pieces of as many tokens, and each is read from the beginning."""
+    positions: Literal["rotary", "sinusoidal"] = "rotary"
+    """Queries and keys are turned by how far they are apart, or the position is added to the embedded words."""
+    norm: Literal["pre", "post"] = "pre"
+    """RMSNorm before attention, feed-forward and output, and no biases; or LayerNorm after them, and biases (the first
+    Transformer)."""
+    activation: Literal["gelu", "relu"] = "gelu"
+    """What stands between the matrices of the feed-forward part."""
+    input_dropout: float = probability(0.1)
+    """Locked dropout on the embedded words."""
+    attention_dropout: float = probability(0.0)
+    """Dropout on the weights of attention."""
+    layer_dropout: float = probability(0.1)
+    """Dropout on what attention and feed-forward add to a token's vector."""
+    output_dropout: float = probability(0.1)
+    """Locked dropout on the last layer's output."""
+
+
+@dataclass(frozen=True)
+class TrellisConfig:
+    """A trellis network: one convolution over two steps, the same at every level, with the gates of an LSTM."""
+
+    kind: Literal["trellis"] = "trellis"
+    """The kind of core."""
+    levels: int = between(60, 1, 10_000)
+    """Number of levels; each sees one token further back."""
+    hidden: int = between(1250, 1)
+    """Units of every level."""
+    output: int | None = between(None, 1)
+    """The last so many units of the last level are the output; none: the embedding's size where the softmax is tied to it,
+    else all."""
+    auxiliary: int | None = between(None, 1)
+    """Levels from one that is trained to predict as well to the next (`training.auxiliary`); none: the last alone."""
+    weight_norm: bool = True
+    """A row of weights is a direction, and a length that is trained by itself."""
+    input_dropout: float = probability(0.1)
+    """Locked dropout on the embedded words."""
+    layer_dropout: float = probability(0.29)
+    """Locked dropout on what a level reads of the one below; one mask for all levels."""
+    output_dropout: float = probability(0.1)
+    """Locked dropout on the last level's output, and on that of each level that is trained to predict."""
+    weight_drop: float = probability(0.26)
+    """Dropout on the weights that read the step before, one mask per segment."""
+
+
+CoreConfig = LSTMConfig | MogrifierConfig | NTMConfig | DNCConfig | MDMConfig | TransformerConfig | TrellisConfig

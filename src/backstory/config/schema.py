@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from backstory.config.cores import DNCConfig, LSTMConfig, MDMConfig, MogrifierConfig, NTMConfig
+from backstory.config.cores import CoreConfig, LSTMConfig
 from backstory.config.fields import between, probability
 
 
@@ -224,7 +224,7 @@ class ModelConfig:
     """A language model by its parts."""
 
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
-    core: LSTMConfig | MogrifierConfig | NTMConfig | DNCConfig | MDMConfig = field(default_factory=LSTMConfig)
+    core: CoreConfig = field(default_factory=LSTMConfig)
     dual: NoDualConfig | DualConfig = field(default_factory=NoDualConfig, kw_only=True)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
     buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)
@@ -304,6 +304,8 @@ class TrainingConfig:
     """AR, alpha: weight of the mean square of the last layer's dropped output."""
     temporal_l2: float = between(1.0, 0.0)
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
+    auxiliary: float = between(0.0, 0.0)
+    """Weight of the loss of each level below the last that a trellis has to predict (`core.auxiliary`)."""
     asked_only: bool = False
     """Train on, and choose the weights by, the answers of a drawn task (copy and its like) alone: all else there is random."""
     reward: RewardConfig = field(default_factory=RewardConfig)

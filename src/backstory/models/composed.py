@@ -79,14 +79,17 @@ class ComposedModel(LanguageModel):
         """With `foreign` the buffer of every row is another row's: what it gains then is no memory of the text."""
         embedded = self.embedding(tokens)
         output = self.core(embedded, state if self.gated is None else state.core)
-        raw, read = output.layers[-1], output.dropped
-        if self.dual is not None:
-            raw, read = self.dual(embedded, output.dropped)
-        p = self.head(read, Activations(embedded, output.layers, output.dropped, read, raw))
+        auxiliary = tuple(self.head(self._connected(embedded, level, level)[1]) for level in output.auxiliary)
+        raw, read = self._connected(embedded, output.layers[-1], output.dropped)
+        p = self.head(read, Activations(embedded, output.layers, output.dropped, read, raw, auxiliary))
         if self.gated is None:
             return p, output.state
         blend, second = self.gated(p, self.head, tokens, self.embedding.weight, state.second, foreign)
         return blend, GatedState(output.state, second)
+
+    def _connected(self, embedded: Tensor, raw: Tensor, dropped: Tensor) -> tuple[Tensor, Tensor]:
+        """What the head reads of the core's output, before the last dropout and after it."""
+        return (raw, dropped) if self.dual is None else self.dual(embedded, dropped)
 
 
 def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:

@@ -27,6 +27,8 @@ class Activations:
     """(B, T, D): what the head read: the last layer's output or, of a dual connection, its layer's, after dropout."""
     head_raw: Tensor
     """(B, T, D): the same before that dropout."""
+    auxiliary: tuple["Prediction", ...] = ()
+    """Of inner levels that are to predict as well, by the same head; in training only."""
 
     @property
     def last_raw(self) -> Tensor:

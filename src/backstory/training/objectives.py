@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backstory.config import RewardConfig, RunConfig, UserError
+from backstory.config import RewardConfig, RunConfig, TrellisConfig, UserError
 from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
 from backstory.reading.policy import LEAST, reward
 
@@ -54,16 +54,21 @@ def likelihood(prediction: Prediction, targets: Tensor, epsilon: float) -> tuple
 class Likelihood:
     """-mean log p(target) + alpha mean(dropped^2) + beta mean((raw_t - raw_{t-1})^2), of the last layer.
 
+    `auxiliary` weighs the mean negative log-likelihood of each inner level that predicts as well (Bai et al. 2019).
+
     With `adversarial` above 0 the loss takes the target's probability under the worst shift of its output weights inside
     a ball of that radius, relative to them (Wang, Gong and Liu 2019); the figures stay those of the prediction.
     """
 
     figures: tuple[str, ...] = ("nats",)
 
-    def __init__(self, activation_l2: float = 0.0, temporal_l2: float = 0.0, adversarial: float = 0.0) -> None:
+    def __init__(
+        self, activation_l2: float = 0.0, temporal_l2: float = 0.0, adversarial: float = 0.0, auxiliary: float = 0.0
+    ) -> None:
         self.activation_l2 = activation_l2
         self.temporal_l2 = temporal_l2
         self.adversarial = adversarial
+        self.auxiliary = auxiliary
 
     def __call__(
         self, prediction: Prediction, targets: Tensor, asked: Tensor | None = None
@@ -79,6 +84,9 @@ class Likelihood:
         if activations is not None and self.temporal_l2 and targets.shape[1] > 1:
             raw = activations.last_raw.float()
             loss = loss + self.temporal_l2 * (raw[:, 1:] - raw[:, :-1]).square().mean()
+        if activations is not None and self.auxiliary:
+            for level in activations.auxiliary:
+                loss = loss - self.auxiliary * mean(level.log_prob(targets), asked)
         return loss, figures
 
     def of_targets(
@@ -97,8 +105,15 @@ class GatedLikelihood(Likelihood):
 
     figures = ("nats", "nats_p", "nats_q", "lambda", "reward")
 
-    def __init__(self, activation_l2: float, temporal_l2: float, adversarial: float, reward: RewardConfig) -> None:
-        super().__init__(activation_l2, temporal_l2, adversarial)
+    def __init__(
+        self,
+        activation_l2: float,
+        temporal_l2: float,
+        adversarial: float,
+        reward: RewardConfig,
+        auxiliary: float = 0.0,
+    ) -> None:
+        super().__init__(activation_l2, temporal_l2, adversarial, auxiliary)
         self.reward = reward
 
     def of_targets(
@@ -122,16 +137,27 @@ class GatedLikelihood(Likelihood):
 
 
 def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
-    """The objective of a run, with a radius for adversarial training. Raises UserError for a reward where there is no gate."""
+    """The objective of a run, with a radius for adversarial training.
+
+    Raises UserError for a reward where there is no gate, and for an auxiliary loss where no level below the last predicts.
+    """
     settings = config.training
+    core = config.model.core
+    predicting = isinstance(core, TrellisConfig) and core.auxiliary is not None and core.auxiliary < core.levels
+    if settings.auxiliary and not predicting:
+        raise UserError(
+            "training.auxiliary is the loss of a trellis' inner levels, and none of this model's predicts; set "
+            "model.core.auxiliary below its levels, or the weight to 0"
+        )
     if config.model.buffer.kind == "none":
         if settings.reward.weight:
             raise UserError(
                 "training.reward.weight rewards a gate, and the model has none; set model.buffer.kind, or the weight to 0"
             )
-        objective = Likelihood(settings.activation_l2, settings.temporal_l2, adversarial)
+        objective = Likelihood(settings.activation_l2, settings.temporal_l2, adversarial, settings.auxiliary)
     else:
-        objective = GatedLikelihood(settings.activation_l2, settings.temporal_l2, adversarial, settings.reward)
+        l2 = settings.activation_l2, settings.temporal_l2
+        objective = GatedLikelihood(*l2, adversarial, settings.reward, settings.auxiliary)
     if settings.asked_only:
         objective.figures = (*objective.figures, ASKED)
     return objective

@@ -3,12 +3,22 @@
 from collections.abc import Callable
 from typing import Any
 
-from backstory.config import DNCConfig, LSTMConfig, MDMConfig, MogrifierConfig, NTMConfig
+from backstory.config import (
+    DNCConfig,
+    LSTMConfig,
+    MDMConfig,
+    MogrifierConfig,
+    NTMConfig,
+    TransformerConfig,
+    TrellisConfig,
+)
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.external_memory import ExternalMemory
 from backstory.models.cores.lstm import LSTM
 from backstory.models.cores.mogrifier import Mogrifier
 from backstory.models.cores.stacked import LSTMState
+from backstory.models.cores.transformer import Transformer, TransformerState
+from backstory.models.cores.trellis import Trellis, TrellisState
 
 CORES: dict[type, Callable[[Any, int, int | None], Core]] = {
     LSTMConfig: LSTM,
@@ -16,7 +26,21 @@ CORES: dict[type, Callable[[Any, int, int | None], Core]] = {
     NTMConfig: ExternalMemory,
     DNCConfig: ExternalMemory,
     MDMConfig: ExternalMemory,
+    TransformerConfig: Transformer,
+    TrellisConfig: Trellis,
 }
 """How each kind of core is made of its settings, the size of the embedded words and that of its output (none: its own)."""
 
-__all__ = ["CORES", "LSTM", "Core", "CoreOutput", "ExternalMemory", "LSTMState", "Mogrifier"]
+__all__ = [
+    "CORES",
+    "LSTM",
+    "Core",
+    "CoreOutput",
+    "ExternalMemory",
+    "LSTMState",
+    "Mogrifier",
+    "Transformer",
+    "TransformerState",
+    "Trellis",
+    "TrellisState",
+]

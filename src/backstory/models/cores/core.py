@@ -17,6 +17,8 @@ class CoreOutput(NamedTuple):
     dropped: Tensor
     """(B, T, H): the last layer's output after its dropout; what the head reads."""
     state: State
+    auxiliary: tuple[Tensor, ...] = ()
+    """(B, T, H) of each inner level that is to predict as well, after its dropout; in training only."""
 
 
 class Core(nn.Module, ABC):
@@ -32,3 +34,10 @@ class Core(nn.Module, ABC):
     @abstractmethod
     def forward(self, embedded: Tensor, state: State) -> CoreOutput:
         """Read embedded words (B, T, E) from a state."""
+
+    def kept(self, steps: int) -> float:
+        """What training on segments of so many steps holds of a token, counted in outputs of matrices, beside those.
+
+        Each stands for its number and for what is computed from it (`training.memory`).
+        """
+        return 0.0

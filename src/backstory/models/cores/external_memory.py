@@ -1,5 +1,6 @@
 """Cores with an external memory (NTM, DNC, MDM): a controller of LSTM layers with skips, as the published counts have it."""
 
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import torch
@@ -9,9 +10,13 @@ from backstory.config import DNCConfig, ExternalMemoryConfig, MDMConfig, UserErr
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.stacked import LSTMState
 from backstory.models.dropout import locked_dropout, row_mask
+from backstory.models.free_memory import available, shown_bytes
 from backstory.models.memory import Layer, Machine, MemoryState, NeuralComputer, TuringMachine, Weights, controlled
-from backstory.models.memory.addressing import parse_addressing
+from backstory.models.memory.addressing import Addressing, parse_addressing
 from backstory.models.precision import compute_dtype
+
+ASKED_FROM = 1 << 28
+"""Bytes of links from which it is asked whether they fit."""
 
 
 class ExternalMemoryState(NamedTuple):
@@ -50,8 +55,24 @@ class ExternalMemory(Core):
         self.output = None if output is None else nn.Linear(everything, output)
         self.output_size = output or everything
 
+    def kept(self, steps: int) -> float:
+        rows = self.machine.rows
+        state = rows * (self.machine.width + self.machine.heads + 3) + (rows * rows if self._links else 0)
+        return state / 1.5  # the state alone, and nothing that is computed from it
+
+    @property
+    def _links(self) -> bool:
+        return isinstance(self.machine, NeuralComputer) and self.machine.link
+
     def start(self, batch_size: int) -> ExternalMemoryState:
+        """Raises UserError where the links of the rows would not fit."""
         like = self.interface.weight
+        needed = batch_size * self.machine.rows**2 * like.element_size() if self._links else 0
+        if needed > ASKED_FROM and (free := available(like.device)) is not None and needed > free:
+            raise UserError(
+                f"the links between {self.machine.rows:,} rows of memory take {shown_bytes(needed)} for {batch_size} texts, "
+                f"and {shown_bytes(free)} are free; lower model.core.rows, or set model.core.link to false"
+            )
         hidden, cell = (
             tuple(like.new_zeros(batch_size, cast(ControllerLayer, x).weight_hh.shape[1]) for x in self.layers)
             for _ in range(2)
@@ -90,10 +111,27 @@ def build_machine(config: ExternalMemoryConfig) -> Machine:
     sizes = config.rows, config.width, config.heads, addressing
     if not isinstance(config, DNCConfig | MDMConfig):
         return TuringMachine(*sizes)
-    if addressing.kind == "window" and (config.link or config.allocation):
+    check_window(addressing, config.link, config.allocation)
+    flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness
+    return NeuralComputer(*sizes, *flags)
+
+
+def readdressed(model: nn.Module, addressing: str) -> None:
+    """Give a trained model's memory another addressing. Raises UserError where there is no memory, or it cannot have it."""
+    core = getattr(model, "core", None)
+    if not isinstance(core, ExternalMemory):
+        raise UserError("this model has no external memory to address in another way; leave --addressing out")
+    machine = core.machine
+    found = parse_addressing(addressing, machine.rows)
+    if isinstance(machine, NeuralComputer):
+        check_window(found, machine.link, machine.allocation)
+    core.machine = replace(machine, addressing=found)
+
+
+def check_window(addressing: Addressing, link: bool, allocation: bool) -> None:
+    """Raise UserError for `window` where more than content says where."""
+    if addressing.kind == "window" and (link or allocation):
         raise UserError(
             "addressing `window` has nothing but content say where, so model.core.link and model.core.allocation "
             "must be false; or give `localized`"
         )
-    flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness
-    return NeuralComputer(*sizes, *flags)

@@ -1,0 +1,155 @@
+"""The Transformer core: causal attention over a window that slides with the text, or that begins anew (Vaswani et al. 2017).
+
+x = x + Attention(Norm(x)), x = x + FeedForward(Norm(x)) in every layer, or x = Norm(x + Attention(x)) and so on. The state is
+what the window still holds: the keys and values of every layer, so that a text in pieces reads as it does whole.
+"""
+
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from backstory.config import TransformerConfig, UserError
+from backstory.models.contract import Capabilities
+from backstory.models.cores.core import Core, CoreOutput
+from backstory.models.cores.windowed import rates, rotated, windowed_attention
+from backstory.models.dropout import keep_mask, locked_dropout
+
+
+class TransformerState(NamedTuple):
+    """Keys and values (B, heads, window - 1, d) of each layer, oldest first and not turned by their positions."""
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    read: Tensor
+    """(B,) int64: tokens read before, of a window that begins anew those since it did."""
+
+
+class TransformerLayer(nn.Module):
+    """Attention and feed-forward, each with its norm."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        units, inner = config.hidden, config.feed_forward or 4 * config.hidden
+        self.attention_norm, self.feed_forward_norm = _norm(config), _norm(config)
+        self.attending = _linear(units, 3 * units, config)
+        self.attended = _linear(units, units, config)
+        self.inner = _linear(units, inner, config)
+        self.outer = _linear(inner, units, config)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of x (B, T, H) after keys and values: the same of the next layer, and the keys and values to go on with."""
+        if self.config.norm == "pre":
+            added, keys, values = self._attention(self.attention_norm(x), keys, values, reach)
+            x = x + added
+            return x + self._feed_forward(self.feed_forward_norm(x)), keys, values
+        added, keys, values = self._attention(x, keys, values, reach)
+        x = self.attention_norm(x + added)
+        return self.feed_forward_norm(x + self._feed_forward(x)), keys, values
+
+    def _attention(self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        config, before = self.config, keys.shape[2]
+        q, k, v = (part.unflatten(2, (config.heads, -1)).transpose(1, 2) for part in self.attending(x).chunk(3, 2))
+        k, v = torch.cat([keys.to(k.dtype), k], 2), torch.cat([values.to(v.dtype), v], 2)
+        keys, values = (new[:, :, new.shape[2] - before :].to(keys.dtype) for new in (k, v))
+        if config.positions == "rotary":
+            q, k = rotated(q, before), rotated(k, 0)
+        dropout = config.attention_dropout if self.training else 0.0
+        found = windowed_attention(q, k, v, reach, dropout)
+        return self._dropped(self.attended(found.transpose(1, 2).flatten(2))), keys, values
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        activation = F.gelu if self.config.activation == "gelu" else F.relu
+        return self._dropped(self.outer(activation(self.inner(x))))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        """Unlike locked dropout, of every token by itself, as Transformers have it."""
+        dropout = self.config.layer_dropout
+        return x * keep_mask(tuple(x.shape), dropout, x) if self.training and dropout else x
+
+
+class Transformer(Core):
+    """Layers of `hidden` units, between projections where the sizes around it are others."""
+
+    def __init__(self, config: TransformerConfig, inputs: int, output: int | None = None) -> None:
+        """Raises UserError where the heads do not share the units evenly."""
+        super().__init__()
+        _check(config)
+        output = output or config.hidden
+        self.config, self.output_size = config, output
+        self.capabilities = Capabilities(maximum_length=config.window if config.fresh else None)
+        units = config.hidden
+        self.entering = None if inputs == units else _linear(inputs, units, config)
+        self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.layers))
+        self.norm = _norm(config) if config.norm == "pre" else None
+        self.leaving = None if output == units else _linear(units, output, config)
+
+    def start(self, batch_size: int) -> TransformerState:
+        config, like = self.config, next(self.parameters())
+        shape = batch_size, config.heads, config.window - 1, config.hidden // config.heads
+        keys, values = (tuple(like.new_zeros(shape) for _ in self.layers) for _ in range(2))
+        return TransformerState(keys, values, like.new_zeros(batch_size, dtype=torch.long))
+
+    def forward(self, embedded: Tensor, state: TransformerState) -> CoreOutput:
+        config, steps = self.config, embedded.shape[1]
+        read = state.read.unsqueeze(1) + torch.arange(steps, device=embedded.device)
+        x = embedded if self.entering is None else self.entering(embedded).to(embedded.dtype)
+        # Words begin small beside positions, and beside what the layers add.
+        x = x * config.hidden**0.5
+        if config.fresh:
+            read = read % config.window
+        if config.positions == "sinusoidal":
+            x = x + _sinusoids(read, config.hidden, x)
+        x = locked_dropout(x, config.input_dropout, self.training)
+        reach, outputs, keys, values = (read + 1).clamp(max=config.window), [], [], []
+        for number, layer in enumerate(self.layers):
+            x, k, v = layer(x, state.keys[number], state.values[number], reach)
+            outputs.append(x)
+            keys.append(k)
+            values.append(v)
+        x = x if self.norm is None else self.norm(x)
+        x = x if self.leaving is None else self.leaving(x)
+        after = TransformerState(tuple(keys), tuple(values), read[:, -1] + 1)
+        dropped = locked_dropout(x, config.output_dropout, self.training)
+        return CoreOutput((*outputs[:-1], x), dropped, after)
+
+    def kept(self, steps: int) -> float:
+        # Masks and vectors between the parts; keys and values of the window and the segment, in the state before as well.
+        config, before = self.config, self.config.window - 1
+        vectors = config.hidden * (5 + 3.5 * (before + steps) / steps)
+        weights = 3.5 * config.heads * (before + steps) if config.attention_dropout else 0
+        return config.layers * (vectors + weights)
+
+
+def _check(config: TransformerConfig) -> None:
+    pairs = config.positions == "rotary"
+    unit = config.heads * (2 if pairs else 1)
+    if config.hidden % unit:
+        why = f"{config.heads} heads" + (" of an even size, which rotary positions need" if pairs else "")
+        raise UserError(
+            f"model.core.hidden must be a multiple of {unit} for {why}, and {config.hidden} is none; "
+            f"use {-(-config.hidden // unit) * unit}"
+        )
+
+
+def _norm(config: TransformerConfig) -> nn.Module:
+    return nn.RMSNorm(config.hidden) if config.norm == "pre" else nn.LayerNorm(config.hidden)
+
+
+def _linear(inputs: int, outputs: int, config: TransformerConfig) -> nn.Linear:
+    """With weights uniform in +-1 / sqrt(inputs) at first, and biases of 0 where there are any."""
+    layer = nn.Linear(inputs, outputs, bias=config.norm == "post")
+    nn.init.uniform_(layer.weight, -(inputs**-0.5), inputs**-0.5)
+    if config.norm == "post":
+        nn.init.zeros_(cast(Tensor, layer.bias))
+    return layer
+
+
+def _sinusoids(positions: Tensor, size: int, like: Tensor) -> Tensor:
+    """Of positions (B, T), (B, T, size): sin(p 10000^(-2i/size)) and the cosine, by turns."""
+    # An angle is of up to as many turns as the position: float32 would lose it in a long text.
+    angles = positions.double().unsqueeze(2) * rates((size + 1) // 2, positions.double())
+    waves = torch.stack([angles.sin(), angles.cos()], 3).flatten(2)
+    return waves[:, :, :size].to(like.dtype)

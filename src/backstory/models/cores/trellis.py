@@ -1,0 +1,108 @@
+"""The trellis network (Bai, Kolter and Koltun 2019): levels of one convolution over two steps, with the gates of an LSTM.
+
+Of embedded words x_t and the level below, (h', c'), all zero below the first: i, f, g, o are functions of
+U_1 x_{t-1} + U_2 x_t + W_1 h'_{t-1} + W_2 h'_t + b; c_t = f c'_{t-1} + i g, h_t = o tanh(c_t). All levels share U, W and b.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from backstory.config import TrellisConfig, UserError
+from backstory.models.cores.core import Core, CoreOutput
+from backstory.models.dropout import locked_dropout, row_mask, weight_drop
+from backstory.models.precision import compute_dtype
+
+
+class TrellisState(NamedTuple):
+    """What the step after the last one reads of it."""
+
+    embedded: Tensor
+    """(B, E): the last embedded word."""
+    hidden: Tensor
+    """(B, levels - 1, H): h of every level but the last."""
+    cell: Tensor
+    """(B, levels - 1, H): c of the same."""
+
+
+class Trellis(Core):
+    """Levels of `hidden` units, of which the last `output` of the last level are read."""
+
+    scale_ih: nn.Parameter | None
+    scale_hh: nn.Parameter | None
+
+    def __init__(self, config: TrellisConfig, inputs: int, output: int | None = None) -> None:
+        """Raises UserError where a level has fewer units than the output."""
+        super().__init__()
+        units = config.hidden
+        output = output or units
+        if output > units:
+            raise UserError(
+                f"the output is a part of a level, so model.core.hidden must be at least {output}, not {units}; "
+                f"raise it, or lower model.core.output or the embedding that it is tied to"
+            )
+        self.config, self.output_size = config, output
+        # Each row begins with a length near 1/2, whatever its size: the authors' 0.01 at their 1,250 units.
+        deviation = (8 * units) ** -0.5
+        self.weight_ih = nn.Parameter(torch.empty(4 * units, 2 * inputs).normal_(0, deviation))
+        self.weight_hh = nn.Parameter(torch.empty(4 * units, 2 * units).normal_(0, deviation))
+        self.bias = nn.Parameter(torch.empty(4 * units).normal_(0, deviation))
+        for name, weight in (("scale_ih", self.weight_ih), ("scale_hh", self.weight_hh)):
+            self.register_parameter(name, nn.Parameter(weight.detach().norm(dim=1)) if config.weight_norm else None)
+
+    def start(self, batch_size: int) -> TrellisState:
+        zeros, inner = self.weight_hh.new_zeros, self.config.levels - 1
+        hidden, cell = (zeros(batch_size, inner, self.config.hidden) for _ in range(2))
+        return TrellisState(zeros(batch_size, self.weight_ih.shape[1] // 2), hidden, cell)
+
+    def forward(self, embedded: Tensor, state: TrellisState) -> CoreOutput:
+        config, dtype = self.config, compute_dtype(embedded)
+        x = torch.cat([state.embedded.to(embedded.dtype).unsqueeze(1), embedded], 1)
+        x = locked_dropout(x, config.input_dropout, self.training).transpose(0, 1)
+        # Steps first: the step before and the present one are then the same memory, and no product needs a copy of them.
+        pairs = torch.cat([x[:-1], x[1:]], 2)
+        injected = F.linear(pairs, self._weight(self.weight_ih, self.scale_ih), self.bias).flatten(0, 1)
+        before, present = self._weight(self.weight_hh, self.scale_hh).to(dtype).t().split(config.hidden)
+        mask = row_mask((len(embedded), config.hidden), config.layer_dropout, before, self.training)
+        last_h, last_c = state.hidden.unbind(1), state.cell.unbind(1)
+        h, c = _gated(injected.unflatten(0, x[1:].shape[:2]), None)
+        hidden, cell, outputs = [], [], []
+        for level in range(1, config.levels):
+            if config.auxiliary and level % config.auxiliary == 0:
+                outputs.append(self._output(h))
+            hidden.append(h[-1])
+            cell.append(c[-1])
+            read = torch.cat([last_h[level - 1].unsqueeze(0), h]).to(dtype)
+            read = (read if mask is None else read * mask).flatten(0, 1)
+            rows = len(embedded)
+            gates = torch.addmm(torch.addmm(injected, read[:-rows], before), read[rows:], present)
+            h, c = _gated(gates.view(*h.shape[:2], -1), torch.cat([last_c[level - 1].unsqueeze(0), c[:-1]]))
+        outputs.append(self._output(h))
+        dropped = [locked_dropout(x, config.output_dropout, self.training) for x in outputs]
+        after = state if not hidden else TrellisState(state.embedded, torch.stack(hidden, 1), torch.stack(cell, 1))
+        after = after._replace(embedded=embedded[:, -1].to(state.embedded.dtype))
+        return CoreOutput(tuple(outputs), dropped[-1], after, tuple(dropped[:-1]) if self.training else ())
+
+    def kept(self, steps: int) -> float:
+        # Of every level what the next one reads, the gates, and the cells before and after tanh.
+        return 9.0 * self.config.levels * self.config.hidden
+
+    def _weight(self, direction: Tensor, scale: Tensor | None) -> Tensor:
+        """The weights of a segment: what reads the step before is dropped, then rows get their length."""
+        before, present = direction.chunk(2, 1)
+        weight = torch.cat([weight_drop(before, self.config.weight_drop, self.training), present], 1)
+        return weight if scale is None else weight * (scale / weight.norm(dim=1)).unsqueeze(1)
+
+    def _output(self, h: Tensor) -> Tensor:
+        return h[:, :, h.shape[2] - self.output_size :].transpose(0, 1)
+
+
+def _gated(gates: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    """h and c (T, B, H) of what the gates are functions of (T, B, 4H) and the level below's c one step before, or 0."""
+    i, f, g, o = gates.chunk(4, 2)
+    wide = torch.promote_types(gates.dtype, torch.float32)
+    c = (i.sigmoid() * g.tanh()).to(wide)
+    c = c if before is None else c + f.sigmoid() * before
+    return o.sigmoid() * c.tanh(), c
