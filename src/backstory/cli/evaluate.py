@@ -33,6 +33,9 @@ class Arguments(CorpusArguments):
     """Of a drawn task (copy and its like): draw the split with sequences of these lengths, as many of each."""
     rows: int = between(1, 1)
     """Rows read side by side; more than one is faster and a little worse, since each starts with an empty state."""
+    addressing: str | None = None
+    """Of an external memory, in place of the one that it was trained with: dense, localized:257 (rows, odd), localized:257x3,
+    literal, window:257."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
     out: Path | None = None
@@ -70,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
             corpus=given.corpus,
             after=given.after,
             lengths=given.lengths,
+            addressing=given.addressing,
             out=given.out,
             per_token=given.per_token,
             overwrite=given.overwrite,
@@ -143,6 +147,7 @@ def describe(result: dict[str, Any]) -> str:
         more.append(f"{'perplexity ' if unit in IN_BITS else ''}{figures['perplexity_per_word']:.2f} per word")
     rows = f"{figures['rows']} {plural('row', figures['rows'])}"
     after = "" if figures["after"] is None else f", after {figures['after']}"
+    after += "" if figures.get("addressing") is None else f", addressing {figures['addressing']}"
     return "\n".join(
         [
             f"{result['name']}, {figures['split']} split, {figures['reader']} reader{after}",

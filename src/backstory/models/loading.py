@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, to_dict
 from backstory.config.recipes import CONFIG
 from backstory.models.composed import ComposedModel, build_model
+from backstory.models.cores.external_memory import readdressed
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms
 from backstory.text import Dataset, prepare
@@ -87,6 +88,12 @@ class LoadedRun:
     def settings(self) -> dict[str, Any]:
         """What results record of how it was made."""
         return to_dict(self.config)
+
+    def readdressed(self, addressing: str) -> "LoadedRun":
+        """The same with another addressing of its external memory, which the weights are not of. Raises UserError."""
+        readdressed(self.model, addressing)
+        core = replace(self.config.model.core, addressing=addressing)  # type: ignore[call-arg]
+        return replace(self, config=replace(self.config, model=replace(self.config.model, core=core)))
 
     def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
         """The corpus that it was trained on. Raises UserError, also when that is not what it was, or another is asked for."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from backstory.config import UserError, check_name
 from backstory.config.measures import bits, perplexity
 from backstory.models import Prediction
+from backstory.models.cores.external_memory import addressing_of
 from backstory.reading.answers import AnswerScores
 from backstory.reading.audit import Audit, AuditReport
 from backstory.reading.kinds import parse_stack, stack_name
@@ -41,6 +42,7 @@ def evaluate(
     corpus: str | None = None,
     after: str | None = None,
     lengths: Sequence[int] = (),
+    addressing: str | None = None,
     places: int = 8,
     out: Path | str | None = None,
     per_token: Path | None = None,
@@ -56,7 +58,8 @@ def evaluate(
     The result is written to `out`, else to RUN/evaluate-SPLIT, with whatever differs from a static float32 reading in one
     row added to the name, so that no reading takes another's place. `text`, a file by its path or one open for bytes, is
     read instead of a split; its result is written only where there is an `out`.
-    `lengths`: of a drawn task, the split is drawn anew with sequences of these lengths, as many of each.
+    `lengths`: of a drawn task, the split is drawn anew with sequences of these lengths, as many of each. `addressing`: of the
+    external memory, in place of the one it was trained with.
     `corpus` names the corpus for a model that has none of its own (`hf:...`), of which nothing is written without an `out`.
     `rows` above one reads faster, from an empty state at the start of every row, and says so in the result; `places` is how
     many random places the audit looks at; `per_token` is a file for the figures of every token, which takes the place of
@@ -70,7 +73,7 @@ def evaluate(
         check_per_token(per_token, rows, overwrite)
     if text is not None and lengths:
         raise UserError("a text has the lengths that it has; leave --lengths out, or the text")
-    how = {"reader": reader, "precision": precision, "device": device}
+    how: dict[str, Any] = {"reader": reader, "precision": precision, "device": device, "addressing": addressing}
     opened = (
         open_run(folder, split, **how, data_dir=data_dir, corpus=corpus, lengths=tuple(lengths))
         if text is None
@@ -83,6 +86,7 @@ def evaluate(
         precision = opened.reader.precision.name
         usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
         usual["-".join(["lengths", *map(str, lengths)])] = "lengths"
+        usual[addressing or ""] = ""
         out = out or Path(opened.run.results, file_name("evaluate", split, *(k for k, v in usual.items() if k != v)))
     if rows > len(opened.split.ids):
         raise UserError(f"the text has {len(opened.split.ids):,} tokens, fewer than {rows:,} rows; use fewer --rows")
@@ -146,6 +150,7 @@ def evaluate(
             "after": after,
             "unit": vocabulary.tokenizer.unit,
             "rows": reading.rows,
+            "addressing": addressing_of(opened.run.model),
             "window": window(opened, reading),
             **score(reading, opened.split, vocabulary),
             "policy": None if policy is None else policy.figures(),

@@ -70,11 +70,20 @@ def is_elsewhere(name: Path | str) -> bool:
 
 
 def open_reader(
-    folder: Path | str, reader: Readers = "static", precision: str = "float32", device: str = "auto"
+    folder: Path | str,
+    reader: Readers = "static",
+    precision: str = "float32",
+    device: str = "auto",
+    addressing: str | None = None,
 ) -> tuple[LoadedRun, Reader, tuple[Chosen, ...]]:
-    """Load a run and make a reader over it, one or several on each other (see `parse_stack`). Raises UserError."""
+    """Load a run and make a reader over it, one or several on each other (see `parse_stack`).
+
+    `addressing` takes the place of the one that the run's external memory was trained with. Raises UserError.
+    """
     stack, place = parse_stack(reader), choose_device(device)
     run = load_model(folder, place)
+    if addressing is not None:
+        run = run.readdressed(addressing)
     layers = choose(stack, run)
     return run, build(layers, run, choose_precision(precision, place)), layers
 
@@ -89,13 +98,14 @@ def open_run(
     data_dir: Path | None = None,
     corpus: str | None = None,
     lengths: tuple[int, ...] = (),
+    addressing: str | None = None,
 ) -> Opened:
     """Load a run and its corpus for reading, a model from elsewhere with the `corpus` of this name or path.
 
     `lengths`: the split of a drawn task is drawn with these. Raises UserError, also when the corpus is not the one that a run
     was trained on.
     """
-    run, made, layers = open_reader(folder, reader, precision, device)
+    run, made, layers = open_reader(folder, reader, precision, device, addressing)
     dataset = run.dataset(corpus, data_dir)
     check_name(split, dataset.splits, "split")
     if lengths:
@@ -110,12 +120,13 @@ def open_text(
     reader: Readers = "static",
     precision: str = "float32",
     device: str = "auto",
+    addressing: str | None = None,
 ) -> Opened:
     """Load a run and a text of one's own, a file by its path or one open for bytes, as the one split `text`.
 
     Raises UserError, also for a text that is empty, binary or not UTF-8, or holds a word that the vocabulary cannot stand for.
     """
-    run, made, layers = open_reader(folder, reader, precision, device)
+    run, made, layers = open_reader(folder, reader, precision, device, addressing)
     if isinstance(text, Path):
         name, blocks = text.name, raw_blocks(Source(text))
     else:

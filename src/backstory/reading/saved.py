@@ -15,6 +15,7 @@ from torch import Tensor
 
 from backstory.config import UserError, from_dict
 from backstory.models import choose_device, choose_precision
+from backstory.models.cores.external_memory import addressing_of
 from backstory.models.loading import LoadedRun, weights_hash
 from backstory.reading.kinds import READERS, Chosen, build
 from backstory.reading.kinds import SAVED as READERS_FOLDER
@@ -67,8 +68,10 @@ class Saved:
 
 def read_by(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[str, Any]:
     """What every score of a reader depends on, but for the text: weights and vocabulary, readers and settings, precision."""
+    addressing = addressing_of(run.model)
     return {
         "model": weights_hash(run.model),
+        **({} if addressing is None else {"addressing": addressing}),
         "vocabulary": run.corpus["fingerprint"],
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],
         "prepared": _prepared(run) if reader.capabilities.adapts_weights else "",

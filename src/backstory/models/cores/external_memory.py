@@ -128,6 +128,12 @@ def readdressed(model: nn.Module, addressing: str) -> None:
     core.machine = replace(machine, addressing=found)
 
 
+def addressing_of(model: nn.Module) -> str | None:
+    """How a model's external memory is addressed; None where it has none."""
+    core = getattr(model, "core", None)
+    return str(core.machine.addressing) if isinstance(core, ExternalMemory) else None
+
+
 def check_window(addressing: Addressing, link: bool, allocation: bool) -> None:
     """Raise UserError for `window` where more than content says where."""
     if addressing.kind == "window" and (link or allocation):

@@ -1,0 +1,72 @@
+"""Trained external memories that are read with another addressing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import tiny_config, tiny_corpus, with_model, with_training
+
+from backstory.config import DNCConfig, MDMConfig, NTMConfig, RunConfig, SoftmaxConfig, UserError
+from backstory.reading.evaluation import evaluate
+from backstory.training import train
+
+
+def settings(corpus: Path, core: Any) -> RunConfig:
+    return with_training(with_model(tiny_config(corpus), core=core, head=SoftmaxConfig(tied=False)), learning_rate=1.0)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("memories")
+    corpus = tiny_corpus(folder / "corpus")
+    sizes: dict[str, Any] = {"layers": (9, 7), "rows": 8, "width": 5, "heads": 2}
+    cores = {
+        "ntm": NTMConfig(**sizes),
+        "mdm": MDMConfig(**sizes),
+        "unlinked": DNCConfig(**sizes, link=False, allocation=False),
+        "window": NTMConfig(**sizes, addressing="window:3"),
+    }
+    for name, core in cores.items():
+        train(settings(corpus, core), folder / name)
+    train(tiny_config(corpus), folder / "lstm")
+    return {name: folder / name for name in (*cores, "lstm")}
+
+
+@pytest.mark.parametrize("name", ["ntm", "mdm", "unlinked"])
+def test_another_addressing_scores_otherwise_and_says_so(runs: dict[str, Path], name: str) -> None:
+    own = evaluate(runs[name])
+    assert own["figures"]["addressing"] == "dense" and own["figures"]["audit"]["passed"]
+    other = evaluate(runs[name], addressing="localized:3")
+    assert other["figures"]["addressing"] == "localized:3" and other["figures"]["audit"]["passed"]
+    assert other["figures"]["nats_per_token"] != own["figures"]["nats_per_token"]
+    assert other["provenance"]["config"]["model"]["core"]["addressing"] == "localized:3"
+    written = json.loads((runs[name] / "evaluate-test-localized_3" / "result.json").read_text())
+    assert written["figures"] == other["figures"]
+    assert evaluate(runs[name])["figures"] == own["figures"]  # the run is as it was
+
+
+def test_a_window_alone_is_localized_without_links(runs: dict[str, Path]) -> None:
+    window, localized = (
+        evaluate(runs["unlinked"], addressing=how)["figures"]["nats_per_token"] for how in ("window:3", "localized:3")
+    )
+    assert window == pytest.approx(localized, abs=1e-6)
+
+
+def test_a_trained_window_is_read_as_it_was_trained(runs: dict[str, Path]) -> None:
+    assert evaluate(runs["window"])["figures"]["addressing"] == "window:3"
+
+
+@pytest.mark.parametrize(
+    ("name", "addressing", "message"),
+    [
+        ("lstm", "dense", "no external memory to address in another way; leave --addressing out"),
+        ("ntm", "localized:4", "an odd number"),
+        ("ntm", "localized:9", "more rows than the 8"),
+        ("mdm", "window:3", "link and model.core.allocation must be false"),
+        ("ntm", "nearest", "there is no addressing 'nearest'"),
+    ],
+)
+def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, addressing: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        evaluate(runs[name], addressing=addressing)
