@@ -154,6 +154,41 @@ def core_speed() -> Table:
     return Table(tuple(Column(head, numeric=i > 1) for i, head in enumerate(heads)), rows)
 
 
+def memory_speed() -> Table:
+    """Milliseconds per step of external memories of several sizes, against the plain form, the dense memory and a pass."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-memory.json").read_text())["rows"]
+    rows = []
+    for place, row in found.items():
+        name, _, size = place.rpartition(" at ")
+        if "ms_per_step" in row and name != "pass":
+            plain = (
+                ""
+                if name.endswith("plain") or f"{name.split(',')[0]}, plain at {size}" not in found
+                else f"{row['to_plain']:.2f}"
+            )
+            times = f"{row['ms_per_step']:.1f}", plain, f"{row['to_dense']:.2f}", f"{row['passes']:.1f}"
+            rows.append((f"{int(size):,}", name, *times))
+    heads = ("rows", "memory", "ms per step", "times as fast as plain", "as dense NTM", "passes")
+    return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), tuple(rows))
+
+
+def memory_training() -> Table:
+    """What a step of training keeps of an external memory, against the plain form."""
+    found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-memory.json").read_text())["rows"]
+    rows = tuple(
+        (
+            name,
+            f"{row['bytes_per_step'] / 2**20:.1f}",
+            f"{row['plain_bytes_per_step'] / 2**20:.1f}",
+            f"{row['share']:.2f}",
+        )
+        for name, row in found.items()
+        if "bytes_per_step" in row
+    )
+    heads = ("memory", "MiB per step", "plain", "share")
+    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+
+
 def scoring_speed() -> Table:
     """Targets per second after 300 tokens of context, against the naive form."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-context.json").read_text())["rows"]
@@ -308,6 +343,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "recall-claims": partial(claims, "recall"),
     },
     "docs/dual.md": {"cores": core_speed},
+    "docs/external-memory.md": {"memory-speed": memory_speed, "memory-training": memory_training},
     "docs/dynamical.md": {
         "dynamical": partial(reproduction, "dynamical"),
         "dynamical-claims": partial(claims, "dynamical"),

@@ -99,6 +99,7 @@ def encoder(layers: int, units: int, inner: int, inputs: int, types: int) -> int
             id="Transformer of embedding 50, projected to 52",
         ),
         pytest.param(recipes.load("ptb-dual-mogrifier").model, 10_000, 22_879_450, id="ptb-dual-mogrifier"),
+        pytest.param(recipes.load("ptb-char-dnc").model, 50, 18_392_574, id="ptb-char-dnc"),
         pytest.param(recipes.load("ptb-char-awd-lstm").model, 50, 13_787_650, id="ptb-char-awd-lstm"),
         pytest.param(recipes.load("enwik8-awd-lstm").model, 256, 47_290_496, id="enwik8-awd-lstm"),
         pytest.param(recipes.load("ptb-awd-lstm-snb").model, 10_000, 24_542_800, id="AWD-LSTM + SNB, PTB"),
