@@ -306,6 +306,38 @@ def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeyp
     )
 
 
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+@pytest.mark.parametrize("grad", [True, False])
+def test_documents_that_begin_anew_are_read_each_by_itself(core: Any, grad: bool) -> None:
+    """Values, the state after them, and gradients; documents of other lengths in every row, and cut by the segments."""
+    model, plain = model_of(replace(core, begin=1)), model_of(core)
+    tokens = torch.tensor([[0, 2, 1, 3, 4, 1, 5, 2], [1, 2, 3, 0, 4, 5, 6, 2], [2, 3, 1, 1, 4, 6, 0, 1]])
+    weigh, found = drawn((3, 8, model.core.output_size), 3), []
+    with torch.set_grad_enabled(grad):
+        for whole in (True, False):
+            of = model if whole else plain
+            if whole:
+                state, parts = of.start(3), []
+                for part in tokens.split([3, 4, 1], 1):
+                    prediction, state = of(part, state)
+                    parts.append(prediction.activations.layers[-1])  # type: ignore[union-attr]
+                output, ends = torch.cat(parts, 1), [t[row] for row in range(3) for t in flatten(state).values()]
+            else:
+                rows, ends = [], []
+                for row in tokens:
+                    begins = sorted({0, *[i for i, token in enumerate(row.tolist()) if token == 1], len(row)})
+                    documents = [row[None, a:b] for a, b in itertools.pairwise(begins)]
+                    read = [of(document, of.start(1)) for document in documents]
+                    rows.append(torch.cat([p.activations.layers[-1] for p, _ in read], 1))  # type: ignore[union-attr]
+                    ends += [t[0] for t in flatten(read[-1][1]).values()]
+                output = torch.cat(rows)
+            total = (output * weigh).sum() + torch.stack([t.square().sum() for t in ends]).sum()
+            gradients = torch.autograd.grad(total, list(of.core.parameters())) if grad else ()
+            found.append([output.detach(), *(t.detach() for t in ends), *gradients])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
 def test_published_parameter_counts() -> None:
     """Lee et al. (2020), table 1: 18.3, 23.6 and 34.2 million, with one, two and four read heads."""
     for heads, count in ((1, 18_392_574), (2, 23_671_811), (4, 34_230_285)):

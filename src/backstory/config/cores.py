@@ -77,6 +77,9 @@ class ExternalMemoryConfig:
     addressing: str = "dense"
     """How content says where: `dense`, `localized:257` (the rows of a window, odd), `localized:257x3` (of three windows),
     `literal` (the printed formula), or `window:257` (the same with nothing but content to say where)."""
+    begin: int | None = between(None, 0)
+    """Id of the token that begins a document, at which state and memory begin anew (1: `<bos>` of the drawn tasks); none: they
+    never do."""
     output: int | None = between(None, 1)
     """Units of a linear layer of all outputs and all that was read; none: the embedding's size where the softmax is tied to it,
     else no such layer."""

@@ -78,7 +78,8 @@ class ComposedModel(LanguageModel):
     def forward(self, tokens: Tensor, state: State, foreign: bool = False) -> tuple[Prediction, State]:
         """With `foreign` the buffer of every row is another row's: what it gains then is no memory of the text."""
         embedded = self.embedding(tokens)
-        output = self.core(embedded, state if self.gated is None else state.core)
+        begins = {} if self.core.begin is None else {"fresh": tokens == self.core.begin}
+        output = self.core(embedded, state if self.gated is None else state.core, **begins)
         auxiliary = tuple(self.head(self._connected(embedded, level, level)[1]) for level in output.auxiliary)
         raw, read = self._connected(embedded, output.layers[-1], output.dropped)
         p = self.head(read, Activations(embedded, output.layers, output.dropped, read, raw, auxiliary))

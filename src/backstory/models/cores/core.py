@@ -26,6 +26,8 @@ class Core(nn.Module, ABC):
 
     capabilities: Capabilities = Capabilities()
     output_size: int
+    begin: int | None = None
+    """The token at which the state begins anew, of a core whose `forward` takes `fresh` (B, T), the places of such tokens."""
 
     @abstractmethod
     def start(self, batch_size: int) -> State:

@@ -45,7 +45,7 @@ class ExternalMemory(Core):
         if not config.layers or min(config.layers) < 1:
             raise UserError("model.core.layers holds the units of each layer; give at least one, each 1 or more")
         self.machine = build_machine(config)
-        self.inputs = inputs
+        self.inputs, self.begin = inputs, config.begin
         self.dropouts = config.input_dropout, config.layer_dropout, config.output_dropout
         reads = config.heads * config.width
         fan = [inputs + reads + below for below in (0, *config.layers[:-1])]
@@ -79,14 +79,17 @@ class ExternalMemory(Core):
         )
         return ExternalMemoryState(LSTMState(hidden, cell), self.machine.start(like.detach(), batch_size))
 
-    def forward(self, embedded: Tensor, state: ExternalMemoryState) -> CoreOutput:
+    def forward(self, embedded: Tensor, state: ExternalMemoryState, fresh: Tensor | None = None) -> CoreOutput:
+        """`fresh` (B, T): where a text begins, before which all state is as at the start."""
         before, between, after = self.dropouts
         x = locked_dropout(embedded, before, self.training)
         dtype = compute_dtype(x)
         weights = self._weights(len(x), between, x.new_empty(0, dtype=dtype))
         with torch.autocast(x.device.type, enabled=False):
             (hidden, cell), external = state
-            found, hidden, cell, external = controlled(self.machine, x.to(dtype), hidden, cell, external, weights)
+            found, hidden, cell, external = controlled(
+                self.machine, x.to(dtype), hidden, cell, external, weights, fresh
+            )
         layers = found.split([*(c.shape[1] for c in cell), self.machine.heads * self.machine.width], 2)
         raw = found if self.output is None else self.output(found)
         dropped = locked_dropout(raw, after, self.training)

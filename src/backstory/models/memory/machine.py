@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -80,6 +81,12 @@ class Machine(ABC):
         how the rows were found.
         """
 
+    def restarted(self, state: MemoryState, rows: Tensor) -> MemoryState:
+        """A new state, which is as at the start in the rows (B,) that are true."""
+        start = self.start(state.memory, len(state.memory)).tensors()
+        chosen = [torch.where(along(rows, now), first, now) for first, now in zip(start, state.tensors(), strict=True)]
+        return state.like(chosen)
+
     def empty(self, like: Tensor, batch_size: int) -> MemoryState:
         """A memory of zeros, that nothing was read of."""
         zeros = like.new_zeros
@@ -90,6 +97,11 @@ class Machine(ABC):
             zeros(shape),
             zeros(batch_size, self.rows),
         )
+
+
+def along(rows: Tensor, like: Tensor) -> Tensor:
+    """What is said of rows (B,) in the shape of a tensor (B, ...)."""
+    return rows.view(-1, *[1] * (like.dim() - 1))
 
 
 def one_plus(x: Tensor) -> Tensor:

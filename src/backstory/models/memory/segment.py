@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.models.cores.recurrence import CellGradients, Cells
-from backstory.models.memory.machine import Machine, MemoryState
+from backstory.models.memory.machine import Machine, MemoryState, along
 from backstory.models.memory.rows import Rows, RowsInPlace
 
 
@@ -47,9 +47,11 @@ def controlled(
     cells: Sequence[Tensor],
     memory: MemoryState,
     weights: Weights,
+    fresh: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor], list[Tensor], MemoryState]:
     """Run over words (B, T, E) from h and c (B, H) of each layer and a memory.
 
+    `fresh` (B, T): where a text begins, before which all state is as at the start.
     Returns all layers' outputs and what was read (B, T, sum of H + R M), h, c and the memory after it. Products run in the
     dtype of `words`; cells and the memory keep theirs.
     """
@@ -57,9 +59,9 @@ def controlled(
     flat += [t for layer in weights.layers for t in layer[:3]]
     masks = [layer.mask for layer in weights.layers]
     if torch.is_grad_enabled() and any(t.requires_grad for t in (words, *flat)):
-        output, *after = _Segment.apply(machine, masks, memory, words, *flat)
+        output, *after = _Segment.apply(machine, masks, memory, fresh, words, *flat)
     else:
-        output, after = _forward(machine, words, hidden, cells, memory, weights, None)
+        output, after = _forward(machine, words, hidden, cells, memory, weights, fresh, None)
     count = len(hidden)
     return output, list(after[:count]), list(after[count : 2 * count]), memory.like(after[2 * count :])
 
@@ -72,8 +74,10 @@ class _Kept(NamedTuple):
     cells: list[Cells]
     said: Tensor
     """(T, B, S)"""
+    before: Tensor
+    """(T, B, sum of H): what all layers side by side had put out before each step."""
     outputs: Tensor
-    """(T + 1, B, sum of H): of all layers side by side, those before the segment first."""
+    """(T, B, sum of H)"""
     memories: list[MemoryState]
     """Before each step."""
 
@@ -85,6 +89,7 @@ def _forward(
     cells: Sequence[Tensor],
     memory: MemoryState,
     weights: Weights,
+    fresh: Tensor | None,
     kept: list[_Kept] | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """The outputs, and the state after it: h, c and the tensors of the memory."""
@@ -102,10 +107,19 @@ def _forward(
     said = words.new_empty(steps, rows, machine.interface_size)
     found = memory.memory.new_empty(steps, rows, reads)
     filled = [Cells.start(c, steps) for c in cells]
-    memory, touching = _in_place(machine, memory, kept is not None)
-    memories = []
+    if kept is None and words.device.type == "cpu":  # what is overwritten is our own
+        memory = memory._replace(
+            memory=memory.memory.clone(), link=None if memory.link is None else memory.link.clone()
+        )
+    touching, memories = _in_place(machine, memory, kept is not None), []
     for t in range(steps):
         before, now = (outputs[at].split(sizes, 1) for at in (t, t + 1))
+        if (begun := _begun(fresh, t)) is not None:
+            before = [h * ~along(begun, h) for h in before]
+            for cell in filled:
+                cell.values[t].masked_fill_(along(begun, cell.values[t]), 0)
+            memory = machine.restarted(memory, begun)
+            touching = _in_place(machine, memory, kept is not None)
         for i, layer in enumerate(weights.layers):
             entry = entries[i][t]
             entry[:, :reads] = memory.reads.flatten(1)
@@ -120,30 +134,34 @@ def _forward(
         memory = machine.step(said[t].to(memory.memory.dtype), memory, touching)
         found[t] = memory.reads.flatten(1)
     if kept is not None:
-        kept.append(_Kept(entries, filled, said, outputs, memories))
+        before = outputs[:-1] if fresh is None else outputs[:-1] * ~fresh.t().unsqueeze(2)
+        kept.append(_Kept(entries, filled, said, before, outputs[1:], memories))
     output = torch.cat([outputs[1:].to(found.dtype), found], 2).transpose(0, 1)
     after = [h.to(old.dtype) for h, old in zip(outputs[-1].split(sizes, 1), hidden, strict=True)]
     return output, [*after, *(c.values[steps].clone() for c in filled), *memory.tensors()]
 
 
-def _in_place(machine: Machine, memory: MemoryState, keep: bool) -> tuple[MemoryState, Rows | None]:
-    """A memory that may be overwritten, or whose states are kept, and its rows; None where in place gains nothing."""
+def _begun(fresh: Tensor | None, t: int) -> Tensor | None:
+    """The rows (B,) whose text begins at a step; None where none does. (A GPU is not waited for to say so.)"""
+    if fresh is None or not (fresh.is_cuda or fresh[:, t].any()):
+        return None
+    return fresh[:, t]
+
+
+def _in_place(machine: Machine, memory: MemoryState, keep: bool) -> Rows | None:
+    """The rows of a memory that may be overwritten, or whose states are to be kept; None where in place gains nothing."""
     if memory.memory.device.type != "cpu":
-        return memory, None
-    if not keep:
-        memory = memory._replace(
-            memory=memory.memory.clone(), link=None if memory.link is None else memory.link.clone()
-        )
-    return memory, RowsInPlace(memory.memory, keep, machine.addressing.kind == "window")
+        return None
+    return RowsInPlace(memory.memory, keep, machine.addressing.kind == "window")
 
 
 class _Segment(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, machine, masks, memory, words, *flat):  # type: ignore[override]
-        ctx.machine, ctx.masks = machine, masks
+    def forward(ctx: Any, machine, masks, memory, fresh, words, *flat):  # type: ignore[override]
+        ctx.machine, ctx.masks, ctx.fresh = machine, masks, fresh
         hidden, cells, memory, weights = _unflattened(memory, masks, flat)
         kept: list[_Kept] = []
-        output, after = _forward(machine, words, hidden, cells, memory, weights, kept)
+        output, after = _forward(machine, words, hidden, cells, memory, weights, fresh, kept)
         ctx.kept = kept[0]
         ctx.save_for_backward(words, *flat)
         return output, *after
@@ -180,7 +198,10 @@ class _Segment(torch.autograd.Function):
                     mask, d_below = ctx.masks[i], d_entry[:, reads:]
                     d_each[i - 1] = d_each[i - 1] + (d_below if mask is None else d_below * mask)
             d_memory[which] = d_memory[which] + d_reads.unflatten(1, (machine.heads, machine.width))
-        across, before = words.transpose(0, 1).flatten(0, 1), kept.outputs[:-1].split(sizes, 2)
+            if (begun := _begun(ctx.fresh, t)) is not None:  # nothing came from before
+                for d in (*d_hidden, *(cell.d_c for cell in back), *d_memory):
+                    d.masked_fill_(along(begun, d), 0)
+        across, before = words.transpose(0, 1).flatten(0, 1), kept.before.split(sizes, 2)
         d_words, d_weights = torch.zeros_like(across), []
         for i, (layer, cell) in enumerate(zip(weights.layers, back, strict=True)):
             gates = cell.d_gates.flatten(2).flatten(0, 1)
@@ -191,11 +212,11 @@ class _Segment(torch.autograd.Function):
             d_bias = gates.sum(0, dtype=wide).to(layer.bias.dtype)
             d_weights += [d_inputs, torch.mm(gates.t(), before[i].flatten(0, 1)), d_bias]
         said = d_said.flatten(0, 1)
-        d_interface = torch.mm(said.t(), kept.outputs[1:].flatten(0, 1))
+        d_interface = torch.mm(said.t(), kept.outputs.flatten(0, 1))
         d_start = [*(d.to(h.dtype) for d, h in zip(d_hidden, hidden, strict=True)), *(b.d_c for b in back), *d_memory]
         ends = d_interface, said.sum(0, dtype=wide).to(weights.bias.dtype)
         ctx.kept = None
-        return None, None, None, d_words.unflatten(0, (steps, rows)).transpose(0, 1), *d_start, *ends, *d_weights
+        return None, None, None, None, d_words.unflatten(0, (steps, rows)).transpose(0, 1), *d_start, *ends, *d_weights
 
 
 def _unflattened(
