@@ -7,7 +7,7 @@ from torch import Tensor
 
 from backstory.models.memory import Machine, MemoryState, NeuralComputer
 
-EPSILON = 1e-6
+EPSILON, TIE = 1e-6, 1e-5
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -47,6 +47,8 @@ def algorithm_1(cs: list[Tensor], ks: Tensor, d: int, literal: bool = False) -> 
     for i in range(1, n):
         if largest < cs[i]:
             largest, idx = cs[i], i
+    while any(cs[i] >= largest - TIE for i in range(idx)):  # equal but for rounding: the first of them
+        idx = next(i for i in range(idx) if cs[i] >= largest - TIE)
     low, high = max(0, idx - d), min(n - 1, idx + d)
     total = sum((exponential(cs[j], ks, literal) for j in range(low, high + 1)), torch.zeros((), dtype=ks.dtype))
     for i in range(low, high + 1):
@@ -61,8 +63,9 @@ def several(cs: list[Tensor], ks: Tensor, d: int, windows: int) -> Tensor:
         outside = [i for i in range(n) if i not in inside]
         if not outside:
             break
-        idx = max(outside, key=lambda i: (cs[i].item(), -i))
-        if cs[idx] >= 0:
+        largest = max(cs[i] for i in outside)
+        idx = next(i for i in outside if cs[i] >= largest - TIE)
+        if largest >= 0:
             inside |= set(range(max(0, idx - d), min(n - 1, idx + d) + 1))
     inside = inside or set(range(n))
     total = sum(((ks * cs[i]).exp() for i in inside), torch.zeros((), dtype=ks.dtype))

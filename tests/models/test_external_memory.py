@@ -20,6 +20,7 @@ from backstory.config import (
     ModelConfig,
     NTMConfig,
     SoftmaxConfig,
+    TransformerConfig,
     UserError,
 )
 from backstory.models import ComposedModel, build_model, flatten
@@ -336,6 +337,35 @@ def test_documents_that_begin_anew_are_read_each_by_itself(core: Any, grad: bool
             found.append([output.detach(), *(t.detach() for t in ends), *gradients])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("addressing", ["localized:33", "localized:33x2", "window:33"])
+def test_rows_written_alike_are_equal_in_every_batch(addressing: str) -> None:
+    """Rounding, which is another for each number of rows read side by side, does not choose the window."""
+    torch.manual_seed(0)
+    core = NTMConfig(layers=(32,), rows=128, width=64, heads=2, addressing=addressing)
+    model = build_model(ModelConfig(EmbeddingConfig(16, 0.0), core, SoftmaxConfig(tied=False)), 50).eval()
+    tokens = torch.randint(50, (4, 60))
+    with torch.no_grad():
+        together = model(tokens, model.start(4))[0].log_probs()
+        alone = torch.cat([model(row[None], model.start(1))[0].log_probs() for row in tokens])
+    trained = model(tokens, model.start(4))[0].log_probs()
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-4)
+    torch.testing.assert_close(trained, together, rtol=0, atol=1e-4)
+
+
+def test_a_kept_state_keeps_no_segment() -> None:
+    for core in (NTMConfig(layers=(9, 7), rows=6, width=3), TransformerConfig(layers=1, hidden=8, heads=2, window=5)):
+        model = model_of(core)
+        for tensor in flatten(model(torch.randint(7, (2, 300)), model.start(2))[1]).values():
+            assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def test_gradients_can_be_taken_again() -> None:
+    model = model_of(CORES["ntm"])
+    total = model(torch.randint(7, (2, 5)), model.start(2))[0].log_prob(torch.randint(7, (2, 5))).sum()
+    first, second = (torch.autograd.grad(total, list(model.core.parameters()), retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_published_parameter_counts() -> None:

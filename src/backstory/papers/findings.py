@@ -168,6 +168,6 @@ def _over(measure: Measure, found: Sequence[Record]) -> MutableRecord:
         value = statistics.fmean(values)
         margin = t_limit(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
         low, high = value - margin, value + margin
-    bounds = {side: None if (bound := getattr(measure, side)) is None else math.log1p(bound / 100)
-              for side in ("above", "below")}  # fmt: skip
+    scale = (lambda bound: bound / 100) if measure.unit == "share" else (lambda bound: math.log1p(bound / 100))
+    bounds = {side: None if (bound := getattr(measure, side)) is None else scale(bound) for side in ("above", "below")}
     return {**head, "value": value, "low": low, "high": high, **bounds}

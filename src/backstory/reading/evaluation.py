@@ -80,6 +80,10 @@ def evaluate(
         else open_text(folder, text, **how)
     )
     name = stack_name(parse_stack(reader))
+    if after is not None and lengths:
+        raise UserError(
+            "a split that is drawn at chosen lengths has no other before it; leave --lengths out, or --after"
+        )
     if after is not None:
         check_after(after, opened.split.name, opened.dataset.splits)
     if text is None and opened.run.results is not None:
@@ -151,6 +155,7 @@ def evaluate(
             "unit": vocabulary.tokenizer.unit,
             "rows": reading.rows,
             "addressing": addressing_of(opened.run.model),
+            "lengths": list(lengths) or None,
             "window": window(opened, reading),
             **score(reading, opened.split, vocabulary),
             "policy": None if policy is None else policy.figures(),

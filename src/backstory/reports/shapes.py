@@ -245,7 +245,10 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(TRAINING, figures, "figures", source)
     if data["kind"] == "evaluation":
         _match(EVALUATION, figures, "figures", source)
-        _match(_TEXT_OR_NULL, figures.get("after"), "figures.after", source)
+        for name in ("after", "addressing"):
+            _match(_TEXT_OR_NULL, figures.get(name), f"figures.{name}", source)
+        if figures.get("lengths") is not None:
+            _match([_NUMBER], figures["lengths"], "figures.lengths", source)
         if figures.get("audit") is not None:
             _match({"passed": _BOOLEAN}, figures["audit"], "figures.audit", source)
         _check_memory(figures.get("memory"), "figures.memory", source)

@@ -12,7 +12,7 @@ from backstory.config import plural
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count, decimal
 from backstory.reports.results import Record, Result, RunResults
-from backstory.reports.words import audit_word, effective_context
+from backstory.reports.words import audit_word, effective_context, otherwise
 
 MOST_ROWS = 200
 """The most rows of a table of a result this version does not know."""
@@ -151,7 +151,7 @@ def _training_row(name: str, result: Result) -> tuple[str, ...]:
 
 def _evaluation_row(name: str, result: Result) -> tuple[str, ...]:
     f = result.figures
-    rows, after = f.get("rows"), f", after {f['after']}" if f.get("after") else ""
+    rows, after = f.get("rows"), (f", after {f['after']}" if f.get("after") else "") + otherwise(f)
     return (name, f"{formats.perplexity(f['perplexity'])} per {f['unit']}", _over(f["tokens"], f["unit"]),
             audit_word(f), f["reader"] + after, _text(result, f["split"]), decimal(f["bits_per_token"], 3),
             decimal(_number(f.get("bits_per_character")), 3), decimal(_number(f.get("bits_per_byte")), 3),

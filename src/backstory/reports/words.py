@@ -62,12 +62,13 @@ def effective_context(figures: Record) -> str:
 
 
 def headline(run: RunResults) -> Result | None:
-    """The evaluation a run is known by: audited before not, test before other splits, then the lowest perplexity."""
+    """The evaluation a run is known by: audited before not, its own lengths before others, test before other splits, then the
+    lowest perplexity."""
 
-    def rank(result: Result) -> tuple[bool, int, float]:
+    def rank(result: Result) -> tuple[bool, bool, int, float]:
         f = result.figures
         place = _SPLITS.index(f["split"]) if f["split"] in _SPLITS else len(_SPLITS)
-        return (audit_word(f) != "audited", place, f["perplexity"])
+        return (audit_word(f) != "audited", bool(f.get("lengths")), place, f["perplexity"])
 
     return min(run.of_kind("evaluation"), key=rank, default=None)
 
@@ -265,13 +266,20 @@ def _over_valid(run: RunResults) -> str:
     return f" over {count(f['tokens']['valid'])} {plural(f['unit'])}"
 
 
+def otherwise(figures: Record) -> str:
+    """How an external memory was addressed, where not densely, and the lengths of a task, where they were chosen."""
+    addressing, lengths = figures.get("addressing"), figures.get("lengths")
+    told = "" if addressing in (None, "dense") else f", addressing {addressing}"
+    return told + ("" if not lengths else f", lengths {', '.join(map(count, lengths))}")
+
+
 def _reads(run: RunResults) -> str:
     """The summary's first half: the headline evaluation, or else the best of training."""
     result = headline(run)
     if result:
         f = result.figures
         unit = f["unit"]
-        reader = "" if f["reader"] == "static" else f" with the {f['reader']} reader"
+        reader = ("" if f["reader"] == "static" else f" with the {f['reader']} reader") + otherwise(f)
         at = formats.score(f["nats_per_token"], unit)
         audit = audit_word(f).replace("AUDIT FAILED", "but its AUDIT FAILED")
         return (

@@ -9,6 +9,7 @@ A document is a line of tokens. A symbol is a vector of bits, named by them (`01
 All else is drawn at random, each symbol, number and length as likely as any other.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -134,8 +135,9 @@ class Algorithm:
         return [END, BEGIN, *TASKS[self.name].marks, *(self._letter + str(i) for i in self._numbers(s)), *symbols]
 
     def documents(self, split: str) -> int:
-        """How many a split has."""
-        return self.settings.documents if split == "train" else self.settings.held_out
+        """How many a split has: of chosen lengths as many of each, and one at least."""
+        count = self.settings.documents if split == "train" else self.settings.held_out
+        return count if not self.only else len(self.only) * math.ceil(count / len(self.only))
 
     def size(self, split: str) -> int:
         """The most tokens that a split may have."""
@@ -188,7 +190,7 @@ class Algorithm:
 
     def _asked_of(self, length: int) -> int:
         """How many symbols of so many are to be sorted."""
-        return int(np.ceil(self.settings.sorted_share * length - 1e-9))
+        return max(1, math.ceil(self.settings.sorted_share * length - 1e-9))
 
     def _most(self) -> int:
         """The most tokens of a document."""

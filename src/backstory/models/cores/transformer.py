@@ -53,7 +53,8 @@ class TransformerLayer(nn.Module):
         config, before = self.config, keys.shape[2]
         q, k, v = (part.unflatten(2, (config.heads, -1)).transpose(1, 2) for part in self.attending(x).chunk(3, 2))
         k, v = torch.cat([keys.to(k.dtype), k], 2), torch.cat([values.to(v.dtype), v], 2)
-        keys, values = (new[:, :, new.shape[2] - before :].to(keys.dtype) for new in (k, v))
+        # Copies: a state that is kept keeps no segment.
+        keys, values = (new[:, :, new.shape[2] - before :].to(keys.dtype, copy=True) for new in (k, v))
         if config.positions == "rotary":
             q, k = rotated(q, before), rotated(k, 0)
         dropout = config.attention_dropout if self.training else 0.0

@@ -17,6 +17,9 @@ from backstory.config import UserError, check_name
 EPSILON = 1e-6
 """Inside every root and under every sum that is divided by: no value and no gradient is ever not a number."""
 
+TIE = 1e-5
+"""Cosines so close are equal: rows that are written alike differ by rounding, which is another for every order of the sums."""
+
 KINDS = ("dense", "localized", "literal", "window")
 
 
@@ -115,8 +118,8 @@ def chosen(found: Tensor, selected: int, windows: int = 1) -> Tensor:
     left = found
     for _ in range(windows):
         best = left.amax(2, keepdim=True)
-        # The first of equal ones, on every device.
-        centre = torch.where(left == best, places, len(places)).amin(2, keepdim=True)
+        # The first of equal ones, on every device and in every batch.
+        centre = torch.where(left >= best - TIE, places, len(places)).amin(2, keepdim=True)
         inside |= ((places - centre).abs() <= selected // 2) & (best >= 0)
         left = found.masked_fill(inside, -torch.inf)
     return inside | ~inside.any(2, keepdim=True)

@@ -137,7 +137,8 @@ def _forward(
         before = outputs[:-1] if fresh is None else outputs[:-1] * ~fresh.t().unsqueeze(2)
         kept.append(_Kept(entries, filled, said, before, outputs[1:], memories))
     output = torch.cat([outputs[1:].to(found.dtype), found], 2).transpose(0, 1)
-    after = [h.to(old.dtype) for h, old in zip(outputs[-1].split(sizes, 1), hidden, strict=True)]
+    # A copy: a state that is kept keeps no segment.
+    after = [h.to(old.dtype, copy=True) for h, old in zip(outputs[-1].split(sizes, 1), hidden, strict=True)]
     return output, [*after, *(c.values[steps].clone() for c in filled), *memory.tensors()]
 
 
@@ -215,7 +216,6 @@ class _Segment(torch.autograd.Function):
         d_interface = torch.mm(said.t(), kept.outputs.flatten(0, 1))
         d_start = [*(d.to(h.dtype) for d, h in zip(d_hidden, hidden, strict=True)), *(b.d_c for b in back), *d_memory]
         ends = d_interface, said.sum(0, dtype=wide).to(weights.bias.dtype)
-        ctx.kept = None
         return None, None, None, None, d_words.unflatten(0, (steps, rows)).transpose(0, 1), *d_start, *ends, *d_weights
 
 
@@ -235,12 +235,12 @@ def _step_back(
     machine: Machine, said: Tensor, before: MemoryState, d_after: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """The gradients of what was said (B, S) and of the memory before a step, from those of the memory after it."""
-    with torch.enable_grad():
+    with torch.enable_grad(), torch.autocast(said.device.type, enabled=False):  # as on the way there
         said = said.detach().to(before.memory.dtype).requires_grad_()
         state = before.like(t.detach().requires_grad_() for t in before.tensors())
         after = machine.step(said, state).tensors()
-    given = [said, *state.tensors()]
-    reached = [(t, d) for t, d in zip(after, d_after, strict=True) if t.requires_grad]
-    found = torch.autograd.grad([t for t, _ in reached], given, [d for _, d in reached], allow_unused=True)
+        given = [said, *state.tensors()]
+        reached = [(t, d) for t, d in zip(after, d_after, strict=True) if t.requires_grad]
+        found = torch.autograd.grad([t for t, _ in reached], given, [d for _, d in reached], allow_unused=True)
     d_said, *d_before = (torch.zeros_like(t) if d is None else d for t, d in zip(given, found, strict=True))
     return d_said, d_before

@@ -307,12 +307,13 @@ FINDINGS = {
         Measure("far over near", (_cached("far"),), (_cached("near"),), above=0.0),
     ),
     "cache-new-words": _finding(
-        "A cache harms words that did not come before",
+        "A cache harms a part of the words, those that did not come before",
         "it harms {}% of all words, those that did not come before",
         ("hurt",),
         "section 6.2, figure 7",
-        Measure("harmed", (Cost("cache", HURT),)),
-        Measure("without it, not before", (_cached("none"),), below=0.0),
+        # That it costs a new word something is sure of any cache, and decides nothing.
+        Measure("harmed", (Cost("cache", HURT),), below=50.0),
+        Measure("without it, not before", (_cached("none"),)),
     ),
 }
 """What it found, as far as it is judged of other models: those on Penn Treebank, of which most figures are printed."""

@@ -54,7 +54,7 @@ class Measure:
     plus: tuple[Cost, ...]
     minus: tuple[Cost, ...] = ()
     above: float | None = None
-    """The finding holds where it is above this, in percent of perplexity."""
+    """The finding holds where it is above this, in percent of perplexity, or of the targets."""
     below: float | None = None
     """Likewise below this; a measure with neither is shown and decides nothing."""
 
