@@ -18,7 +18,7 @@ NAMED = 48
 MARKED = 12
 """The most rows that are numbered."""
 PANELS = (("write", "write"), ("read", "read"))
-WIDTH, ROW, LEAST = 7.6, 0.055, 0.9
+WIDTH, ROW, LEAST = 7.6, 0.055, 1.3
 """Inches: of the picture, of the height of a row, and of the least height of a panel."""
 
 
