@@ -14,7 +14,7 @@ from commands import Command
 from rich.console import Console
 from runs import with_model
 
-from backstory.config import RunConfig, SpanBufferConfig
+from backstory.config import MDMConfig, NTMConfig, RunConfig, SpanBufferConfig
 from backstory.reports import result_from
 from backstory.training import train
 
@@ -192,6 +192,27 @@ def test_a_span_buffer_at_a_word(command: Command, tiny_config: RunConfig, desk:
     assert (
         'data-lead title=""' in Path("page.html").read_text() and "surprisal, buffer" in Path("report.html").read_text()
     )
+
+
+@pytest.mark.parametrize("core", [NTMConfig, MDMConfig])
+def test_an_external_memory(
+    core: type[NTMConfig | MDMConfig], command: Command, tiny_config: RunConfig, desk: Path
+) -> None:
+    """What its heads do in columns, and the picture of their weights on the page and in the report."""
+    config = with_model(tiny_config, core=core(layers=(9,), rows=7, width=5))
+    train(config, Path("remembers"), console=Console(file=io.StringIO()))
+    done = command("explain", "memory", "remembers", "--at", "30", "--words", "6", "--top", "2")
+    assert (done.code, done.err) == (0, "")
+    head = done.out.splitlines()[0]
+    assert "read weights of " in head and "entropy, write, bits" in head and "window, read, %" in head
+    assert done.out.splitlines()[-1].startswith("remembers reads these 6 words at perplexity ")
+    assert Path("remembers/explain-memory-at30-words6-top2/result.json").is_file()
+    done = command("explain", "memory", "remembers", "--words", "9", "--html", "page.html")
+    assert (done.code, done.out) == (0, "page.html\n")
+    assert command("report", "remembers", "--out", "report.html").code == 0
+    for page in ("page.html", "report.html"):
+        assert "of all 7 rows of the memory, at each token of the passage." in Path(page).read_text(encoding="utf-8")
+    assert "external memory" in command("ls", "explanations").out
 
 
 def test_cases_of_a_cache_are_looked_for(command: Command, run_copy: Path) -> None:

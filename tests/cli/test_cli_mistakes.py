@@ -202,6 +202,7 @@ MISTAKES = [
     (f"{EXPLAIN} --against statik", r"'statik' is neither a reader \(did you mean 'static'\?\) nor a run folder"),
     (f"{EXPLAIN} --against other", r"other is no run folder"),
     ("explain buffer run", r"^run has no span buffer; train one with --model.buffer.kind span-buffer$"),
+    ("explain memory run", r"^run has no external memory; train one with --model.core.kind ntm, dnc or mdm$"),
     ("explain bufer run", r"no explanation 'bufer' \(did you mean 'buffer'\?\)"),
     ("explain buffer run --at 100000", r"--at 100000 is beyond the test text, which has [\d,]+ tokens"),
     (f"{EXPLAIN} --layer surprise", r"no layer 'surprise' \(did you mean 'surprisal'\?\)"),

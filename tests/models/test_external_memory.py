@@ -28,6 +28,7 @@ from backstory.models.cores import ExternalMemory
 from backstory.models.memory import (
     Addressing,
     Keys,
+    Looked,
     Machine,
     MemoryState,
     NeuralComputer,
@@ -404,3 +405,34 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     for make, message in build:
         with pytest.raises(UserError, match=message):
             make()
+
+
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+def test_a_traced_reading_is_the_ordinary_one(core: Any) -> None:
+    model, tokens = model_of(core), torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(1))
+    assert isinstance(model.core, ExternalMemory)
+    with torch.no_grad():
+        wanted, state = model(tokens, model.start(2))
+    with model.core.traced() as looked:
+        found, after = model(tokens, model.start(2))
+    assert torch.equal(found.log_probs(), wanted.log_probs())
+    torch.testing.assert_close(flatten(after), flatten(state), rtol=0, atol=0)
+    assert len(looked) == 9
+    weights = torch.cat([after.external.write_weights.unsqueeze(1), after.external.read_weights], 1)
+    assert torch.equal(looked[-1].weights, weights)
+    again, _ = model(tokens, model.start(2))
+    assert len(looked) == 9 and again.log_probs().requires_grad
+
+
+@pytest.mark.parametrize("deallocation", [False, True])
+def test_what_a_step_leaves_of_a_row_is_what_is_told(deallocation: bool) -> None:
+    """A memory of ones without what was written to it is what is left."""
+    how = parse_addressing("dense", 6)
+    for machine in (TuringMachine(6, 4, 2, how), NeuralComputer(6, 4, 2, how, deallocation=deallocation)):
+        said, before = drawn((3, machine.interface_size), 4), state_of(machine, 3, 30)
+        before = before._replace(memory=torch.ones_like(before.memory))
+        looked: list[Looked] = []
+        after = machine.step(said, before, looked=looked)
+        vector = machine.said(said).vector if isinstance(machine, NeuralComputer) else said[:, -machine.width :]
+        left = after.memory - after.write_weights.unsqueeze(2) * vector.unsqueeze(1)
+        torch.testing.assert_close(looked[0].left, left.mean(2), rtol=1e-9, atol=1e-12)

@@ -177,7 +177,7 @@ OTHERWISE: dict[str, Costs] = {
     "near-replaced": {"replace-target-similar": {"near": 0.05, "far": 0.02, "none": 0.0}},
     "far-replaced": {"replace-target-unknown": {"near": 0.13, "far": 0.06, "none": 0.0}},
     "cache": {"without-cache": {"near": 0.3, "far": 0.2, "none": -0.05}},
-    "cache-new-words": {"without-cache": {"near": 0.2, "far": 0.25, "none": 0.01}},
+    "cache-new-words": {"without-cache": {"near": -0.3, "far": -0.3, "none": -0.3}},
 }
 """Costs with which a finding does not hold."""
 

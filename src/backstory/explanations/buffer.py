@@ -11,6 +11,7 @@ from backstory.config import SpanBufferConfig, UserError, plural, to_dict
 from backstory.explanations.passage_reading import (
     LINKS,
     Parts,
+    after,
     expected_layer,
     figures_of,
     gain_over,
@@ -26,7 +27,7 @@ from backstory.explanations.words import Span, led_by
 from backstory.models import Blend, ComposedModel, LanguageModel, Prediction
 from backstory.models.buffer import SpanBuffer
 from backstory.reading.opening import Opened
-from backstory.reports.passage import MOST_SHOWN, Candidates, Layer, Numbers
+from backstory.reports.passage import MOST_SHOWN, Candidates, Numbers
 
 BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
 """What predicts: the buffer (q), the sequence model beside it (p), and both."""
@@ -84,10 +85,10 @@ def buffer(subject: Subject, progress: Progress) -> Explained:
         weights_layer(
             "attention", [{}] * lead + links, _note(second.config), LINKS * second.spans.length, lead + chosen
         ),
-        *(_after(lead, layer) for layer in _numbers(subject, nats, gates, there)),
+        *(after(lead, layer) for layer in _numbers(subject, nats, gates, there)),
     ]
     if subject.top:
-        layers.append(_after(lead, _expected(expected_layer(subject, scores), there)))
+        layers.append(after(lead, _expected(expected_layer(subject, scores), there)))
     figures: dict[str, Any] = {
         "against": "the sequence model alone",
         "settings": to_dict(second.config),
@@ -159,13 +160,6 @@ def _expected(layer: Candidates, there: Sequence[bool]) -> Candidates:
         for parts, some in zip(layer.lists, there, strict=True)
     )
     return replace(layer, lists=tuple(lists))
-
-
-def _after(lead: int, layer: Numbers | Candidates) -> Layer:
-    """A layer of the passage with no entries for the words before it."""
-    if isinstance(layer, Candidates):
-        return replace(layer, lists=({},) * lead + layer.lists)
-    return replace(layer, values=(None,) * lead + layer.values)
 
 
 def _note(config: SpanBufferConfig) -> str:

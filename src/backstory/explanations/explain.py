@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from backstory.config import check_name
 from backstory.explanations.buffer import buffer, check_buffer
 from backstory.explanations.cache import cache
+from backstory.explanations.memory import check_memory, memory
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.surprisal import surprisal
 from backstory.reading.opening import Opened
@@ -36,6 +37,11 @@ EXPLANATIONS = {
         "which words before it a model's span buffer attends to, what it expects there, and whether it helps",
         buffer,
         check=check_buffer,
+    ),
+    "memory": Explanation(
+        "which words the heads of an external memory read at each word, and how they find their rows",
+        memory,
+        check=check_memory,
     ),
     "cache": Explanation(
         "where a neural cache looks at each word, what it expects there, and whether it helps", cache, "cache"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
 from backstory.reading.tokens import TokenScores, token_scores
 from backstory.reports import shades
-from backstory.reports.passage import Candidates, Numbers, Weights
+from backstory.reports.passage import Candidates, Layer, Numbers, Weights
 from backstory.text import Vocabulary
 
 FOLDED_HIGH = 15.0
@@ -184,6 +185,13 @@ def weights_layer(
         told = [link for n, link in enumerate(ordered) if i == whole or link[1] > (0 if n < kept else least)]
         found.append(tuple(sorted(told)))
     return Weights(name, tuple(found), full or high, note)
+
+
+def after(lead: int, layer: Numbers | Candidates) -> Layer:
+    """A layer of the passage with no entries for the words before it."""
+    if isinstance(layer, Candidates):
+        return replace(layer, lists=({},) * lead + layer.lists)
+    return replace(layer, values=(None,) * lead + layer.values)
 
 
 def note_on_words(vocabulary: Vocabulary, of_first: str = "") -> str:

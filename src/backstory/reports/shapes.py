@@ -197,6 +197,15 @@ MEASURE = {
 _BOOLEANS = (_BOOLEAN, _BOOLEAN_OR_NULL)
 SAMPLE = {"prompt": _TEXT, "text": _TEXT, "settings": _OBJECT}
 EXPLANATION = {"explanation": _TEXT, "passage": _OBJECT}
+WEIGHTS = {
+    "rows": [_NUMBER],
+    "of": _NUMBER,
+    "heads": _NUMBER,
+    "tokens": [_TEXT],
+    "write": [[_NUMBER]],
+    "read": [[_NUMBER]],
+}
+"""Of an external memory: a list for each row that is shown, of a weight for each token."""
 _GAIN = {"gain": _NUMBER, "low": _NUMBER_OR_NULL, "high": _NUMBER_OR_NULL}
 COMPARISON = {
     "comparison": _TEXT,
@@ -259,6 +268,7 @@ def check(data: dict[str, Any], source: str) -> None:
         _match(SAMPLE, figures, "figures", source)
     if data["kind"] == "explanation":
         _match(EXPLANATION, figures, "figures", source)
+        _check_weights(figures.get("weights"), source)
         from_json(figures["passage"], source)
     if data["kind"] == "comparison":
         _match(COMPARISON, figures, "figures", source)
@@ -295,6 +305,18 @@ def check(data: dict[str, Any], source: str) -> None:
             if isinstance(examined, dict) and "effective_context" in examined:
                 shape = {key: TRUNCATE[key] for key in ("maximum_context", "effective_context")}
                 _match(shape, examined, f"figures.runs: examination {index}", source)
+
+
+def _check_weights(weights: Any, source: str) -> None:
+    if weights is None:
+        return
+    _match(WEIGHTS, weights, "figures.weights", source)
+    for key in ("write", "read"):
+        sizes = [len(row) for row in weights[key]]
+        if sizes != [len(weights["tokens"])] * len(weights["rows"]):
+            _wrong(f"figures.weights.{key}", "a list for each row, of a number for each token", source)
+        if not all(0 <= weight < math.inf for row in weights[key] for weight in row):
+            _wrong(f"figures.weights.{key}", "weights of 0 or more", source)
 
 
 def _check_examination(figures: dict[str, Any], source: str) -> None:

@@ -1,5 +1,7 @@
 """Cores with an external memory (NTM, DNC, MDM): a controller of LSTM layers with skips, as the published counts have it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -11,7 +13,16 @@ from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.stacked import LSTMState
 from backstory.models.dropout import locked_dropout, row_mask
 from backstory.models.free_memory import available, shown_bytes
-from backstory.models.memory import Layer, Machine, MemoryState, NeuralComputer, TuringMachine, Weights, controlled
+from backstory.models.memory import (
+    Layer,
+    Looked,
+    Machine,
+    MemoryState,
+    NeuralComputer,
+    TuringMachine,
+    Weights,
+    controlled,
+)
 from backstory.models.memory.addressing import Addressing, parse_addressing
 from backstory.models.precision import compute_dtype
 
@@ -54,6 +65,7 @@ class ExternalMemory(Core):
         everything = sum(config.layers) + reads
         self.output = None if output is None else nn.Linear(everything, output)
         self.output_size = output or everything
+        self._looked: list[Looked] | None = None
 
     def kept(self, steps: int) -> float:
         rows = self.machine.rows
@@ -88,13 +100,26 @@ class ExternalMemory(Core):
         with torch.autocast(x.device.type, enabled=False):
             (hidden, cell), external = state
             found, hidden, cell, external = controlled(
-                self.machine, x.to(dtype), hidden, cell, external, weights, fresh
+                self.machine, x.to(dtype), hidden, cell, external, weights, fresh, self._looked
             )
         layers = found.split([*(c.shape[1] for c in cell), self.machine.heads * self.machine.width], 2)
         raw = found if self.output is None else self.output(found)
         dropped = locked_dropout(raw, after, self.training)
         now = ExternalMemoryState(LSTMState(tuple(hidden), tuple(cell)), external)
         return CoreOutput((*layers[:-1], raw), dropped, now)
+
+    @contextmanager
+    def traced(self) -> Iterator[list[Looked]]:
+        """A list that is told, step by step, how rows were found by whatever runs within, which has no gradients.
+
+        Outputs and states are those that they are without it.
+        """
+        self._looked = looked = []
+        try:
+            with torch.no_grad():
+                yield looked
+        finally:
+            self._looked = None
 
     def _weights(self, rows: int, between: float, like: Tensor) -> Weights:
         """As a segment reads them, with the same masks at all steps of it."""

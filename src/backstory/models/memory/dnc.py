@@ -128,7 +128,17 @@ class NeuralComputer(Machine):
             back, here, on = said.modes.split(1, 2)
             weights = back * backward + here * content_then + on * forward
         if looked is not None:
-            looked.append(Looked(torch.cat([found, found_then], 1), torch.cat([content, content_then], 1)))
+            left = 1 - write * said.erase.mean(1, keepdim=True)
+            if kept is not None and self.deallocation:
+                left = kept * left
+            looked.append(
+                Looked(
+                    torch.cat([found, found_then], 1),
+                    torch.cat([content, content_then], 1),
+                    torch.cat([write.unsqueeze(1), weights], 1),
+                    left,
+                )
+            )
         return MemoryState(rows.memory, rows.read(weights), weights, write, usage, precedence, link)
 
 

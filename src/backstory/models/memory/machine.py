@@ -48,6 +48,10 @@ class Looked(NamedTuple):
     """(B, 1 + R, N)"""
     content: Tensor
     """(B, 1 + R, N): the weights of content alone."""
+    weights: Tensor
+    """(B, 1 + R, N): the weights that came of it."""
+    left: Tensor
+    """(B, N): the share of what a row held, on average over its numbers, that is left when the step has written."""
 
 
 @dataclass(frozen=True)

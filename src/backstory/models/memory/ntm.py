@@ -44,12 +44,21 @@ class TuringMachine(Machine):
         found = rows.look(first, others)
         content = content_weights(found, first.strengths, self.addressing)
         write = self._located(content, state.write_weights.unsqueeze(1), [x[:, :1] for x in location])[:, 0]
-        rows.write(write, torch.sigmoid(erase), vector, None)
+        erase = torch.sigmoid(erase)
+        rows.write(write, erase, vector, None)
         found_then = rows.look(others)
         content_then = content_weights(found_then, others.strengths, self.addressing)
         weights = self._located(content_then, state.read_weights, [x[:, 1:] for x in location])
         if looked is not None:
-            looked.append(Looked(torch.cat([found, found_then], 1), torch.cat([content, content_then], 1)))
+            left = 1 - write * erase.mean(1, keepdim=True)
+            looked.append(
+                Looked(
+                    torch.cat([found, found_then], 1),
+                    torch.cat([content, content_then], 1),
+                    torch.cat([write.unsqueeze(1), weights], 1),
+                    left,
+                )
+            )
         return MemoryState(rows.memory, rows.read(weights), weights, write)
 
     def _located(self, content: Tensor, before: Tensor, how: Sequence[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.models.cores.recurrence import CellGradients, Cells
-from backstory.models.memory.machine import Machine, MemoryState, along
+from backstory.models.memory.machine import Looked, Machine, MemoryState, along
 from backstory.models.memory.rows import Rows, RowsInPlace
 
 
@@ -48,12 +48,14 @@ def controlled(
     memory: MemoryState,
     weights: Weights,
     fresh: Tensor | None = None,
+    looked: list[Looked] | None = None,
 ) -> tuple[Tensor, list[Tensor], list[Tensor], MemoryState]:
     """Run over words (B, T, E) from h and c (B, H) of each layer and a memory.
 
     `fresh` (B, T): where a text begins, before which all state is as at the start.
     Returns all layers' outputs and what was read (B, T, sum of H + R M), h, c and the memory after it. Products run in the
-    dtype of `words`; cells and the memory keep theirs.
+    dtype of `words`; cells and the memory keep theirs. Without gradients, `looked` is told how every step
+    found its rows.
     """
     flat = [*hidden, *cells, *memory.tensors(), weights.interface, weights.bias]
     flat += [t for layer in weights.layers for t in layer[:3]]
@@ -61,7 +63,7 @@ def controlled(
     if torch.is_grad_enabled() and any(t.requires_grad for t in (words, *flat)):
         output, *after = _Segment.apply(machine, masks, memory, fresh, words, *flat)
     else:
-        output, after = _forward(machine, words, hidden, cells, memory, weights, fresh, None)
+        output, after = _forward(machine, words, hidden, cells, memory, weights, fresh, None, looked)
     count = len(hidden)
     return output, list(after[:count]), list(after[count : 2 * count]), memory.like(after[2 * count :])
 
@@ -91,6 +93,7 @@ def _forward(
     weights: Weights,
     fresh: Tensor | None,
     kept: list[_Kept] | None,
+    looked: list[Looked] | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """The outputs, and the state after it: h, c and the tensors of the memory."""
     rows, steps, _ = words.shape
@@ -130,8 +133,9 @@ def _forward(
             )
             now[i].copy_(filled[i].step(t, gates))
         torch.addmm(weights.bias.to(words.dtype), outputs[t + 1], weights.interface.t(), out=said[t])
-        memories.append(memory)
-        memory = machine.step(said[t].to(memory.memory.dtype), memory, touching)
+        if kept is not None:
+            memories.append(memory)
+        memory = machine.step(said[t].to(memory.memory.dtype), memory, touching, looked)
         found[t] = memory.reads.flatten(1)
     if kept is not None:
         before = outputs[:-1] if fresh is None else outputs[:-1] * ~fresh.t().unsqueeze(2)

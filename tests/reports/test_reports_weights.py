@@ -1,0 +1,63 @@
+"""The picture of what the heads of an external memory did: a diagonal is drawn as one, and damage is refused."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from drawings import NAMESPACE, texts
+
+from backstory.config import UserError
+from backstory.reports import Result, result_from
+from backstory.reports.weights import memory_weights
+
+
+def weights(rows: int = 5, tokens: int = 8) -> dict[str, Any]:
+    """Written row after row, and read half so strongly three tokens later."""
+    write = [[1.0 if row == token else 0.0 for token in range(tokens)] for row in range(rows)]
+    read = [[0.5 if row == token - 3 else 0.01 for token in range(tokens)] for row in range(rows)]
+    names = [f"$w{i}" for i in range(tokens)]
+    return {"rows": list(range(3, 3 + rows)), "of": 40, "heads": 1, "tokens": names, "write": write, "read": read}
+
+
+def result(made: Any, **figures: Any) -> Result:
+    return result_from(json.dumps(made.result("explanation", made.explanation(**figures))), "x")
+
+
+def boxes(svg: str) -> list[tuple[float, float]]:
+    """The upper left corners of all boxes of full colour."""
+    paths = [p for p in ET.fromstring(svg).iter(f"{NAMESPACE}path") if "--series-blue" in p.get("style", "")]
+    return [(float(x), float(y)) for p in paths for x, y in re.findall(r"M ?([\d.]+) ([\d.]+)", p.get("d", ""))]
+
+
+def test_a_diagonal_is_drawn_as_one(made: Any) -> None:
+    plot = memory_weights(result(made, weights=weights(), tokens=20))
+    assert plot is not None
+    found = boxes(plot.svg)
+    assert len(found) == 10  # nothing else has a colour
+    for panel in (found[:5], found[5:]):
+        steps = {(round(b[0] - a[0], 1), round(b[1] - a[1], 1)) for a, b in pairwise(panel)}
+        assert all(x > 0 and y != 0 for x, y in steps) and max(x for x, _ in steps) - min(x for x, _ in steps) < 0.2
+    assert found[5][0] > found[2][0] and found[5][0] == pytest.approx(found[3][0], abs=0.1)
+    assert {"$w0", "$w7", "3", "7", "write: row"} <= set(texts(plot.svg))
+    assert "the 5 of 40 rows that have most weight" in plot.caption and "passage, the first 8 of 20." in plot.caption
+    assert plot.caption.endswith("The full colour is 1 above and 0.5 below.")
+
+
+def test_many_tokens_are_counted_and_nothing_is_drawn_of_nothing(made: Any) -> None:
+    many = weights(64, 300)
+    plot = memory_weights(result(made, weights={**many, "read": [[0.0] * 300] * 64, "heads": 4}))
+    assert plot is not None and "token of the passage" in texts(plot.svg) and "$w0" not in plot.svg
+    assert len(boxes(plot.svg)) == 64 and "the mean of 4 heads" in plot.caption
+    assert memory_weights(result(made)) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": [1]}, {"write": [[0.1]] * 5}, {"read": [[-1.0] * 8] * 5}, {"tokens": []}, {"heads": None}, {"read": 3}],
+)
+def test_damaged_weights_are_refused(change: dict[str, Any], made: Any) -> None:
+    with pytest.raises(UserError, match=r"^x is damaged: figures.weights"):
+        result(made, weights={**weights(), **change})
