@@ -189,6 +189,22 @@ def memory_training() -> Table:
     return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
 
 
+def copied() -> Table:
+    """Bits that trained memories copy right, at the lengths of training and beyond."""
+    rows, heads = [], ("core", "trained lengths, bits right", "documents right")
+    for path in sorted(RESULTS.glob("copy-*-test.json")):
+        own, longer = (
+            json.loads(p.read_text(encoding="utf-8"))["figures"]["answers"]
+            for p in (path, path.with_name(path.name.replace("-test", "-lengths")))
+        )
+        beyond = {f"{one['length']} symbols": f"{one['bit_accuracy']:.2%}" for one in longer["lengths"]}
+        heads = (*heads[:3], *beyond)
+        rows.append(
+            (path.name.split("-")[1], f"{own['bit_accuracy']:.2%}", f"{own['document_accuracy']:.1%}", *beyond.values())
+        )
+    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), tuple(rows))
+
+
 def scoring_speed() -> Table:
     """Targets per second after 300 tokens of context, against the naive form."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-context.json").read_text())["rows"]
@@ -343,7 +359,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "recall-claims": partial(claims, "recall"),
     },
     "docs/dual.md": {"cores": core_speed},
-    "docs/external-memory.md": {"memory-speed": memory_speed, "memory-training": memory_training},
+    "docs/external-memory.md": {"copy": copied, "memory-speed": memory_speed, "memory-training": memory_training},
     "docs/dynamical.md": {
         "dynamical": partial(reproduction, "dynamical"),
         "dynamical-claims": partial(claims, "dynamical"),

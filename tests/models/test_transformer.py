@@ -200,3 +200,9 @@ def test_every_dropout_alone_makes_training_differ_from_evaluation(name: str) ->
 def test_heads_that_do_not_share_the_units_evenly_are_refused(hidden: int, positions: Any, told: str) -> None:
     with pytest.raises(UserError, match=told):
         Transformer(TransformerConfig(hidden=hidden, positions=positions), 4, 4)
+
+
+def test_one_that_begins_anew_declares_its_window_and_that_none_slides() -> None:
+    can = core(4, layers=1, window=5, fresh=True).capabilities
+    assert (can.maximum_length, can.slides, can.exact_state) == (5, False, True)
+    assert core(4, layers=1, window=5).capabilities.maximum_length is None

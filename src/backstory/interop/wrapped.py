@@ -172,7 +172,9 @@ class HuggingFaceModel(LanguageModel):
         limit = None if recurrent else said
         if way == "whole":
             limit = min(said or WHOLE, WHOLE)
-        self.capabilities = Capabilities(recurrent=recurrent, maximum_length=limit, rereads=way == "whole")
+        self.capabilities = Capabilities(
+            recurrent=recurrent, maximum_length=limit, slides=limit is not None, rereads=way == "whole"
+        )
 
     @property
     def vocabulary_size(self) -> int:

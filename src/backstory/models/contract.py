@@ -19,6 +19,8 @@ class Capabilities:
     """The state has a fixed size, however long the text."""
     maximum_length: int | None = None
     """The most tokens of context the model can use; none: no limit."""
+    slides: bool = False
+    """Over a longer text slides a window of `maximum_length`; else such a model begins anew after so many tokens."""
     rereads: bool = False
     """Every block costs reading what is before it again, so that few long ones are cheaper."""
 

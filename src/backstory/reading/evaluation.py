@@ -250,7 +250,8 @@ def read_audited(
 
 def window(opened: Opened, reading: Reading) -> int | None:
     """The longest text that the model can read, where this one was longer, so that a window slid over it; else None."""
-    limit = opened.run.model.capabilities.maximum_length
+    can = opened.run.model.capabilities
+    limit = can.maximum_length if can.slides else None
     return None if limit is None or reading.tokens <= limit * reading.rows else limit
 
 
