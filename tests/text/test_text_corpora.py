@@ -142,17 +142,19 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 
 def test_every_named_corpus_has_a_line() -> None:
     assert list(CORPORA) == [
-        *(
-            "stdlib",
-            "recall",
-            "ptb",
-            "ptb-char",
-            "ptb-char-50",
-            "wikitext-2",
-            "wikitext-103",
-            "enwik8",
-            "enwik8-prefix",
-            "text8",
-        )
+        "stdlib",
+        "recall",
+        "copy",
+        "repeat-copy",
+        "associative-recall",
+        "priority-sort",
+        "ptb",
+        "ptb-char",
+        "ptb-char-50",
+        "wikitext-2",
+        "wikitext-103",
+        "enwik8",
+        "enwik8-prefix",
+        "text8",
     ]
     assert all("\n" not in c.description and c.description for c in CORPORA.values())
