@@ -100,11 +100,9 @@ class NTMConfig(ExternalMemoryConfig):
 
 
 @dataclass(frozen=True)
-class DNCConfig(ExternalMemoryConfig):
-    """A controller of LSTM layers with a differentiable neural computer's memory."""
+class NeuralComputerConfig(ExternalMemoryConfig):
+    """What a memory has that knows which rows are free and which was written after which."""
 
-    kind: Literal["dnc"] = "dnc"
-    """The kind of core."""
     link: bool = True
     """Heads can follow the order in which rows were written."""
     allocation: bool = True
@@ -118,21 +116,25 @@ class DNCConfig(ExternalMemoryConfig):
 
 
 @dataclass(frozen=True)
-class MDMConfig(ExternalMemoryConfig):
+class DNCConfig(NeuralComputerConfig):
+    """A controller of LSTM layers with a differentiable neural computer's memory."""
+
+    kind: Literal["dnc"] = "dnc"
+    """The kind of core."""
+
+
+@dataclass(frozen=True)
+class MDMConfig(NeuralComputerConfig):
     """The differentiable neural computer with masks, de-allocation and sharpness (MDM-NTM)."""
 
     kind: Literal["mdm"] = "mdm"
     """The kind of core."""
-    link: bool = True
-    """Heads can follow the order in which rows were written."""
-    allocation: bool = True
-    """What is written can go where the memory is free."""
     mask: bool = True
-    """Heads choose which numbers of a row and of their key count."""
+    """As of the differentiable neural computer, and on."""
     deallocation: bool = True
-    """Rows that are set free are emptied."""
+    """Likewise."""
     sharpness: bool = True
-    """Heads sharpen what the link says."""
+    """Likewise."""
 
 
 @dataclass(frozen=True)

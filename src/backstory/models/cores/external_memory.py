@@ -8,7 +8,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from backstory.config import DNCConfig, ExternalMemoryConfig, MDMConfig, UserError
+from backstory.config import ExternalMemoryConfig, UserError
+from backstory.config.cores import NeuralComputerConfig
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.stacked import LSTMState
 from backstory.models.dropout import locked_dropout, row_mask
@@ -137,7 +138,7 @@ def build_machine(config: ExternalMemoryConfig) -> Machine:
     """The memory of these settings. Raises UserError for an addressing that it cannot have."""
     addressing = parse_addressing(config.addressing, config.rows)
     sizes = config.rows, config.width, config.heads, addressing
-    if not isinstance(config, DNCConfig | MDMConfig):
+    if not isinstance(config, NeuralComputerConfig):
         return TuringMachine(*sizes)
     check_window(addressing, config.link, config.allocation)
     flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness
