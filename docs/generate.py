@@ -358,7 +358,11 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "recall-memory": partial(remembered, "recall"),
         "recall-claims": partial(claims, "recall"),
     },
-    "docs/dual.md": {"cores": core_speed},
+    "docs/dual.md": {
+        "cores": core_speed,
+        "dual": partial(reproduction, "dual"),
+        "dual-claims": partial(claims, "dual"),
+    },
     "docs/external-memory.md": {"copy": copied, "memory-speed": memory_speed, "memory-training": memory_training},
     "docs/dynamical.md": {
         "dynamical": partial(reproduction, "dynamical"),
