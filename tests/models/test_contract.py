@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from catalogue import HEADS, MODELS, TYPES, activations
+from references import nan_in_new_memory
 from torch import Tensor
 
 from backstory.models import LanguageModel, State, clone, detach, flatten, map_state, unflatten
@@ -203,6 +205,18 @@ def test_a_seed_repeats_a_training_pass(model: LanguageModel, tokens: Tensor) ->
         torch.manual_seed(3)
         found.append(read(model, tokens, model.start(BATCH))[0])
     assert torch.equal(found[0], found[1])
+
+
+def test_what_memory_held_before_changes_nothing(model: LanguageModel, tokens: Tensor) -> None:
+    found = []
+    for context in (nullcontext, nan_in_new_memory):
+        torch.manual_seed(3)
+        with context():
+            prediction, _ = model.train()(tokens, model.start(BATCH))
+            prediction.log_prob(tokens.roll(-1, 1)).mean().backward()
+        found.append([prediction.log_probs().detach(), *(p.grad for p in model.parameters())])
+        model.zero_grad()
+    torch.testing.assert_close(found[1], found[0])
 
 
 # --- heads ---

@@ -62,7 +62,9 @@ class _Segment(torch.autograd.Function):
         states = hidden[:-1] if mask is None else torch.empty_like(hidden[:-1])
         weight = x.new_empty(len(bias), inputs + h.shape[1])
         weight[:, :inputs], weight[:, inputs:] = weight_ih, weight_hh
-        entering = x.new_empty(steps, rows, inputs + h.shape[1])
+        # Not empty: where a row's units are no multiple of 32, products in bfloat16 on AMX read on into its other half, times 0
+        # (oneDNN up to 3.12), which is NaN where such memory happens to hold one.
+        entering = x.new_zeros(steps, rows, inputs + h.shape[1])
         last = entering[:, :, :inputs], entering[:, :, inputs:]
         gates, inner, after = [], [], []
         for number, one in enumerate(rounds):
