@@ -293,7 +293,8 @@ def test_gradients_go_through_the_state_from_segment_to_segment(core: Any) -> No
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES)
 @pytest.mark.parametrize("piece", [1, 7, 1 << 17])
 def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backstory.models.memory.rows.PIECE", piece)
+    for module in ("functions", "rows"):
+        monkeypatch.setattr(f"backstory.models.memory.{module}.PIECE", piece)
     model = model_of(core)
     tokens = torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(6))
     embedded, start = model.embedding(tokens), model.start(2)

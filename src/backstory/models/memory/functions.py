@@ -1,30 +1,49 @@
 """What a step does to a memory and to a link, with gradients that keep nothing but what was given."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+PIECE = 1 << 17
+"""Numbers that are worked on at a time: they stay in the processor's cache."""
+
+
+def pieces(count: int, rows: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Which of so many memories, and which of their rows of that size, are worked on together: whole ones, or part of one."""
+    several, step = max(1, PIECE // max(1, rows * size)), max(1, PIECE // size)
+    for first in range(0, count, several):
+        for i in range(0, rows, step):
+            yield slice(first, first + several), slice(i, min(i + step, rows))
+
+
+def scratch_for(memory: Tensor) -> Tensor:
+    """Room for a piece of a memory (B, N, M) or of its link: a row of it at least."""
+    return memory.new_empty(max(PIECE, *memory.shape[1:]))
+
 
 def write_into(
     new: Tensor, rows: Tensor, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None, scratch: Tensor
 ) -> None:
-    """Of one memory's rows (n, M) with w (n,), e and v (M,); `new` may be `rows`."""
+    """Of rows (B, n, M) of some memories with w (B, n), e and v (B, M); `new` may be `rows`."""
     if kept is not None:
-        torch.mul(rows, kept.unsqueeze(1), out=new)
+        torch.mul(rows, kept.unsqueeze(2), out=new)
         rows = new
-    torch.addcmul(vector, rows, erase, value=-1, out=scratch)
-    torch.addcmul(rows, weights.unsqueeze(1), scratch, out=new)
+    torch.addcmul(vector.unsqueeze(1), rows, erase.unsqueeze(1), value=-1, out=scratch)
+    torch.addcmul(rows, weights.unsqueeze(2), scratch, out=new)
 
 
-def link_into(
-    new: Tensor, link: Tensor, write: Tensor, all_writes: Tensor, precedence: Tensor, scratch: Tensor
-) -> None:
-    """Of some rows (n, N) of one link with their w (n,), all w and p (N,); `new` may be `link`."""
-    torch.sub((1 - write).unsqueeze(1), all_writes, out=scratch)
-    torch.mul(link, scratch, out=new)
-    new.addr_(write, precedence)
+def link_into(new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, scratch: Tensor) -> None:
+    """Of links (B, N, N) with w and p (B, N); `new` may be `link`, and `scratch` holds a piece at least."""
+    for b, rows in pieces(len(link), link.shape[1], link.shape[2]):
+        old, mine = link[b, rows], write[b]
+        shares = scratch[: old.numel()].view_as(old)
+        torch.sub((1 - mine[:, rows]).unsqueeze(2), mine.unsqueeze(1), out=shares)
+        now = torch.mul(old, shares, out=new[b, rows])
+        now.addcmul_(mine[:, rows].unsqueeze(2), precedence[b].unsqueeze(1))
+    new.diagonal(dim1=1, dim2=2).zero_()
 
 
 def written(memory: Tensor, weights: Tensor, erase: Tensor, vector: Tensor) -> Tensor:
@@ -65,27 +84,25 @@ class _Linked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, link, write, precedence):  # type: ignore[override]
         ctx.save_for_backward(link, write, precedence)
-        new, scratch = torch.empty_like(link), torch.empty_like(link[0])
-        for b in range(len(link)):  # one link after another, as what is in the cache is not fetched again
-            link_into(new[b], link[b], write[b], write[b], precedence[b], scratch)
-            new[b].diagonal().zero_()
+        new = torch.empty_like(link)
+        link_into(new, link, write, precedence, scratch_for(link))
         return new
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_new):  # type: ignore[override]
         link, write, precedence = ctx.saved_tensors
-        d_link, scratch = torch.empty_like(link), torch.empty_like(link[0])
-        d_write, d_precedence = torch.empty_like(write), torch.empty_like(precedence)
-        for b in range(len(link)):
-            d = d_link[b]
-            d.copy_(d_new[b])
-            d.diagonal().zero_()
-            torch.mul(d, link[b], out=scratch)
-            d_write[b] = torch.mv(d, precedence[b]) - scratch.sum(1) - scratch.sum(0)
-            d_precedence[b] = torch.mv(d.t(), write[b])
-            torch.sub((1 - write[b]).unsqueeze(1), write[b], out=scratch)
-            d.mul_(scratch)
+        d_link, d_write, d_precedence = torch.empty_like(link), torch.empty_like(write), torch.empty_like(precedence)
+        several = max(1, PIECE // link[0].numel())
+        scratch = torch.empty_like(link[:several])
+        for i in range(0, len(link), several):
+            b = slice(i, i + several)
+            d, w, p = d_link[b].copy_(d_new[b]), write[b], precedence[b]
+            d.diagonal(dim1=1, dim2=2).zero_()
+            shares = torch.mul(d, link[b], out=scratch[: len(d)])
+            d_write[b] = torch.bmm(d, p.unsqueeze(2)).squeeze(2) - shares.sum(2) - shares.sum(1)
+            d_precedence[b] = torch.bmm(w.unsqueeze(1), d).squeeze(1)
+            d.mul_(torch.sub((1 - w).unsqueeze(2), w.unsqueeze(1), out=shares))
         return d_link, d_write, d_precedence
 
 

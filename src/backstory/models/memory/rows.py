@@ -10,10 +10,16 @@ import torch
 from torch import Tensor
 
 from backstory.models.memory.addressing import Keys, cosines
-from backstory.models.memory.functions import link_into, linked, squares, write_into, written
-
-PIECE = 1 << 17
-"""Numbers that are worked on at a time."""
+from backstory.models.memory.functions import (
+    PIECE,
+    link_into,
+    linked,
+    pieces,
+    scratch_for,
+    squares,
+    write_into,
+    written,
+)
 
 
 class Rows:
@@ -55,7 +61,7 @@ class RowsInPlace(Rows):
         self.squares: Tensor | None = None
         self.products: Tensor | None = None
         self.touched: list[tuple[int, int]] = []
-        self.scratch = memory.new_empty(max(PIECE, *memory.shape[1:]))  # a row of the memory or of its link at least
+        self.scratch = scratch_for(memory)
 
     def look(self, keys: Keys, later: Keys | None = None) -> Tensor:
         if keys.masks is not None:
@@ -75,20 +81,28 @@ class RowsInPlace(Rows):
         return cosines(self.memory, keys, self.squares, self.products)
 
     def write(self, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None) -> None:
-        old = self.memory
-        self.touched = [(0, old.shape[1])] * len(old) if kept is not None else spans(weights)
+        old, places = self.memory, self._places(weights, kept)
         if self.keep:
             self.memory = old.clone() if self.few else torch.empty_like(old)
-        all_rows = [(0, old.shape[1])] * len(old)
-        for b, (first, end) in enumerate(all_rows if self.keep and not self.few else self.touched):
-            for i, j in pieces(first, end, old.shape[2]):
-                rows, new = old[b, i:j], self.memory[b, i:j]
-                scratch = self.scratch[: rows.numel()].view_as(rows)
-                write_into(
-                    new, rows, weights[b, i:j], erase[b], vector[b], None if kept is None else kept[b, i:j], scratch
-                )
-                if self.squares is not None:  # while they are in the cache
-                    self.squares[b, i:j] = torch.linalg.vector_norm(new, dim=1).square_()
+        for b, some in places:
+            rows, new = old[b, some], self.memory[b, some]
+            scratch, shares = self.scratch[: rows.numel()].view_as(rows), None if kept is None else kept[b, some]
+            write_into(new, rows, weights[b, some], erase[b], vector[b], shares, scratch)
+            if self.squares is not None:  # while they are in the cache
+                self.squares[b, some] = torch.linalg.vector_norm(new, dim=2).square_()
+
+    def _places(self, weights: Tensor, kept: Tensor | None) -> Iterator[tuple[slice, slice]]:
+        """The memories and rows of each piece of a write: only those with a weight, where looking for them pays."""
+        count, rows, size = self.memory.shape
+        if kept is not None or (not self.few and (self.keep or rows * size <= PIECE)):
+            self.touched = [(0, rows)] * count
+            return pieces(count, rows, size)
+        self.touched = spans(weights)
+        return (
+            (slice(b, b + 1), slice(first + some.start, first + some.stop))
+            for b, (first, end) in enumerate(self.touched)
+            for _, some in pieces(1, end - first, size)
+        )
 
     def read(self, weights: Tensor) -> Tensor:
         if not self.few:
@@ -102,18 +116,8 @@ class RowsInPlace(Rows):
 
     def link(self, link: Tensor, write: Tensor, precedence: Tensor) -> Tensor:
         new = torch.empty_like(link) if self.keep else link
-        for b in range(len(link)):
-            for i, j in pieces(0, link.shape[1], link.shape[2]):
-                scratch = self.scratch[: (j - i) * link.shape[2]].view(j - i, -1)
-                link_into(new[b, i:j], link[b, i:j], write[b, i:j], write[b], precedence[b], scratch)
-            new[b].diagonal().zero_()
+        link_into(new, link, write, precedence, self.scratch)
         return new
-
-
-def pieces(first: int, end: int, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of that size that are worked on together."""
-    step = max(1, PIECE // size)
-    return ((i, min(i + step, end)) for i in range(first, end, step))
 
 
 def spans(weights: Tensor) -> list[tuple[int, int]]:
