@@ -10,6 +10,10 @@ from typing import Any
 
 import yaml
 
+from backstory.config import from_yaml
+from backstory.papers.grid import Grid
+from backstory.papers.plan import Run, runs_of
+
 CLAIM = {"sentence": "Wide beats plain", "better": {"row": "wide"}, "than": {"row": "plain"}}
 GRID: dict[str, Any] = {
     "title": "Tiny models",
@@ -63,6 +67,11 @@ class Reproduced:
 def grid(**changes: Any) -> dict[str, Any]:
     """The grid, to be changed."""
     return copy.deepcopy(GRID) | changes
+
+
+def planned(grid: dict[str, Any]) -> dict[str, Run]:
+    """Its runs at the small scale, by their names."""
+    return {run.name: run for run in runs_of(from_yaml(Grid, yaml.safe_dump(grid), "mine"), "small", "mine")}
 
 
 def write(grid: dict[str, Any], path: Path = Path("grid.yaml")) -> str:

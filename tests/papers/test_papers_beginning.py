@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from grids import BROKEN, finish, grid, start, write
+from grids import BROKEN, finish, grid, planned, start, write
 
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
 from backstory.papers import runner
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Grid
-from backstory.papers.plan import Run, runs_of
 from backstory.papers.progress import DONE, FAILED, WAITING, Standing, minutes_to_go
 from backstory.reports import result_at
 from backstory.training.stopping import StopRequest
@@ -43,10 +42,6 @@ def begun() -> dict[str, Any]:
     claim = {"sentence": "Foreign spans are as good", "better": {"row": "spans", "reader": "foreign", "rows": 3},
              "than": {"row": "spans", "rows": 3}}  # fmt: skip
     return grid(rows=[after, buffered, plain, BROKEN], claims=[claim])
-
-
-def planned(changed: dict[str, Any]) -> dict[str, Run]:
-    return {run.name: run for run in runs_of(from_yaml(Grid, yaml.safe_dump(changed), "mine"), "small", "mine")}
 
 
 def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None:
@@ -75,7 +70,14 @@ def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None
     rows = {(row["row"], row["reader"], row["rows"]): row for row in found["rows"]}
     assert rows["spans", "foreign", 3]["mean"] == readings["foreign", 3]["value"]
     [claim] = found["claims"]
-    assert claim["better"] == {"row": "spans", "split": "test", "reader": "foreign", "rows": 3, "after": None}
+    assert claim["better"] == {
+        "row": "spans",
+        "split": "test",
+        "reader": "foreign",
+        "rows": 3,
+        "after": None,
+        "addressing": None,
+    }
     assert claim["verdict"] == "an audit failed: no claim", "rows with each other's buffers depend on each other"
     assert "test, foreign, 3 rows" in out and "test, static, 3 rows" in out
 

@@ -149,7 +149,7 @@ def test_published_figures_carry_their_source() -> None:
     rows = {row.name: row for row in grids.load("base").rows}
     reading = rows["mos"].readings[0].published
     assert reading is not None
-    assert published_figure(reading) == (54.44, "Yang et al. 2018, table 1")
+    assert published_figure(reading) == (54.44, None, "Yang et al. 2018, table 1")
 
 
 def test_the_grid_of_the_page_is_right() -> None:

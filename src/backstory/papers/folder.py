@@ -8,7 +8,7 @@ from pathlib import Path
 from backstory.config import RunConfig, UserError, to_yaml
 from backstory.config.strict import from_file
 from backstory.models.loading import CONFIG
-from backstory.papers.grid import Grid
+from backstory.papers.grid import Grid, Reading
 from backstory.papers.plan import Run
 from backstory.papers.preparations import preparation
 from backstory.reading.evaluation import file_name
@@ -40,6 +40,8 @@ class Command:
 
     made: Path | None = None
     """A file that is there when it is done, of a command that writes no result."""
+    reading: Reading | None = None
+    """What the grid asks for, where it is that."""
 
     def result(self) -> Result | None:
         """What it wrote; None where that is missing, damaged, or of a command with other settings."""
@@ -89,12 +91,14 @@ class Folder:
             reader = [] if reading.reader == "static" else [reading.reader]
             several = [] if reading.rows == 1 else [str(reading.rows)]
             before = [] if reading.after is None else [reading.after]
-            parts = (*reader, *(f"after-{split}" for split in before), *(f"rows{rows}" for rows in several))
+            addressed = [] if reading.addressing is None else [reading.addressing]
+            parts = (*reader, *(f"after-{split}" for split in before), *(f"rows{rows}" for rows in several), *addressed)
             out = place / file_name("evaluate", reading.split, *parts)
             flags = ("--split", reading.split, "--reader", reading.reader)
-            flags += tuple(f for n in several for f in ("--rows", n)) + tuple(f for s in before for f in ("--after", s))
+            for flag, values in (("--rows", several), ("--after", before), ("--addressing", addressed)):
+                flags += tuple(part for value in values for part in (flag, value))
             arguments = ("evaluate", str(place), *flags, "--out", str(out))
-            commands.append(Command("reading", arguments, "evaluation", out, flags))
+            commands.append(Command("reading", arguments, "evaluation", out, flags, reading=reading))
         for e in run.examinations:
             out = place / f"examine-{e.experiment}-{e.split}"
             flags = ("--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets))
@@ -112,6 +116,11 @@ class Folder:
         # One that was killed before its first checkpoint holds nothing of the run it begins with.
         saved = not begin or RunFolder(place).resumable
         return ["--resume"] if saved else ["--overwrite", *begin]
+
+    def readings(self, run: Run) -> list[tuple[Reading, Result]]:
+        """What was read so far, beside what the grid asked for."""
+        found = ((command.reading, command.result()) for command in self.commands(run))
+        return [(reading, result) for reading, result in found if reading is not None and result is not None]
 
     def results(self, run: Run) -> list[Result]:
         """What its commands wrote so far: training first. Whatever else lies in its folder is no part of it."""

@@ -32,6 +32,8 @@ class Reading:
     """Rows read side by side, as in `backstory evaluate --rows`."""
     after: str | None = None
     """A split that is read first, from whose weights an adaptive reader goes on, as in `backstory evaluate --after`."""
+    addressing: str | None = None
+    """Of the external memory, in place of the one it was trained with, as in `backstory evaluate --addressing`."""
     published: Published | None = None
 
 
@@ -91,6 +93,7 @@ class Side:
     reader: str = "static"
     rows: int = between(1, 1)
     after: str | None = None
+    addressing: str | None = None
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Mutab
     for key in ("commit", "device", "precision"):
         record[key] = made.get(key)
     record["seconds"] = round(sum(r.provenance.get("seconds") or 0.0 for r in results), 1)
-    record["readings"] = [_reading(r, grid) for r in results if r.kind == "evaluation"]
+    record["readings"] = [_reading(asked, result, grid) for asked, result in folder.readings(run)]
     keys = ("experiment", "split", "targets", "maximum_context", "effective_context")
     record["examinations"] = [
         {key: r.figures[key] for key in keys if key in r.figures} for r in results if r.kind == "examination"
@@ -98,7 +98,7 @@ def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Mutab
     return record | {"measured": measures_of(grid, folder, run)}
 
 
-def _reading(result: Result, grid: Grid) -> MutableRecord:
+def _reading(asked: Reading, result: Result, grid: Grid) -> MutableRecord:
     f = result.figures
     audited = f["audit"]["passed"] if f.get("audit") else None
     return {
@@ -106,7 +106,9 @@ def _reading(result: Result, grid: Grid) -> MutableRecord:
         "reader": f["reader"],
         "rows": f.get("rows", 1),
         "after": f.get("after"),
+        "addressing": asked.addressing,
         "tokens": f["tokens"],
+        "seconds": result.provenance.get("seconds"),
         "value": f[grid.metric],
         "audited": audited,
         "policy": f.get("policy"),
@@ -117,7 +119,7 @@ def _reading(result: Result, grid: Grid) -> MutableRecord:
 
 def _row(row: Row, reading: Reading, runs: Sequence[MutableRecord]) -> MutableRecord:
     """A line of the table: the published figure, and ours over the seeds that are finished."""
-    value, source = published_figure(reading.published) if reading.published else (None, None)
+    value, deviation, source = published_figure(reading.published) if reading.published else (None, None, None)
     found = _readings(runs, reading)
     ours = [r["value"] for r in found.values()]
     return {
@@ -127,7 +129,9 @@ def _row(row: Row, reading: Reading, runs: Sequence[MutableRecord]) -> MutableRe
         "reader": reading.reader,
         "rows": reading.rows,
         "after": reading.after,
+        "addressing": reading.addressing,
         "published": value,
+        "published_deviation": deviation,
         "source": source,
         "mean": statistics.fmean(ours) if ours else None,
         "deviation": statistics.stdev(ours) if len(ours) > 1 else None,

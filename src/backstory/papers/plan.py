@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
 from backstory.context.experiments import check_experiment
+from backstory.models.cores.external_memory import check_addressing
 from backstory.papers.grid import Asked, Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
@@ -18,6 +19,7 @@ from backstory.text.corpora import SPLITS
 from backstory.training.stages import check_settings
 
 LARGEST_SEED = 2**31 - 1
+Place = tuple[str, str, int, str | None, str | None]
 DEFAULTS = 1
 """To be raised when a setting that a model or its training depends on has another default than before."""
 
@@ -82,13 +84,13 @@ def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
     return {run.name: made(run) for run in runs}
 
 
-def published_figure(published: Published) -> tuple[float, str]:
-    """The number and where it is printed. Raises UserError for a figure that no paper here has."""
+def published_figure(published: Published) -> tuple[float, float | None, str]:
+    """The number, its deviation where that is printed, and where. Raises UserError for a figure of no paper here."""
     if published.figure is not None:
         found, where = figure(published.figure)
-        return found.value, where
+        return found.value, found.deviation, where
     assert published.value is not None
-    return published.value, published.source
+    return published.value, None, published.source
 
 
 def chosen(runs: Sequence[Run], only: Iterable[str], grid: Grid) -> list[Run]:
@@ -140,7 +142,7 @@ def _check_row(row: Row, grid: Grid, where: str) -> None:
         raise UserError(f"{where}: it has neither `small` nor `full`; say how it is run at one of them")
     for scale in get_args(Scale):
         if setup := row.at(scale):
-            _check_setup(setup, f"{where}, {scale}")
+            _check_setup(setup, row.readings, f"{where}, {scale}")
             if setup.begin is not None:
                 _check_begin(row, setup, grid, scale, f"{where}, {scale}")
 
@@ -165,7 +167,7 @@ def _by_way(rows: Sequence[str]) -> str:
     return f", by way of {', '.join(rows)}" if rows else ""
 
 
-def _check_setup(setup: Setup, where: str) -> None:
+def _check_setup(setup: Setup, readings: Sequence[Reading], where: str) -> None:
     if not setup.seeds:
         raise UserError(f"{where}: seeds is empty; give at least one")
     _unique(setup.seeds, f"{where}: seeds has twice", "a run is made once")
@@ -177,8 +179,11 @@ def _check_setup(setup: Setup, where: str) -> None:
     for examination in setup.examinations:
         _told(where, check_experiment, examination.experiment)
         _told(where, check_name, examination.split, SPLITS, "split")
-    check = from_dict(RunConfig, _settings(setup, where), where)
-    _told(where, check_settings, check.training)
+    config = from_dict(RunConfig, _settings(setup, where), where)
+    _told(where, check_settings, config.training)
+    for reading in readings:
+        if reading.addressing is not None:
+            _told(where, check_addressing, config.model.core, reading.addressing)
 
 
 def _settings(setup: Setup, where: str) -> dict[str, Any]:
@@ -199,10 +204,11 @@ def _check_published(published: Published, reading: Reading, grid: Grid, where: 
     found, _ = _told(where, figure, published.figure)
     if published.source:
         raise UserError(f"{where}: {published.figure} has its source already; leave `source` out")
-    if (found.split, found.reader, 1, found.metric) != (reading.split, reading.reader, reading.rows, grid.metric):
+    printed = found.split, found.reader, found.rows or reading.rows, found.metric
+    if printed != (reading.split, reading.reader, reading.rows, grid.metric):
         raise UserError(
-            f"{where}: {published.figure} is a {found.metric} of the {found.split} split with the {found.reader} reader, "
-            f"and stands beside the {grid.metric} of {_read(reading)}"
+            f"{where}: {published.figure} is a {found.metric} of the {found.split} split with the {found.reader} reader"
+            f"{_in_rows(found.rows or 1)}, and stands beside the {grid.metric} of {_read(reading)}"
         )
 
 
@@ -239,21 +245,25 @@ def reads(reading: Reading, side: Side) -> bool:
     return place_of(reading) == place_of(side)
 
 
-def place_of(reading: Reading | Side) -> tuple[str, str, int, str | None]:
+def place_of(reading: Reading | Side) -> Place:
     """What tells a reading from the others of its row."""
-    return reading.split, reading.reader, reading.rows, reading.after
+    return reading.split, reading.reader, reading.rows, reading.after, reading.addressing
 
 
-def place_in(reading: Mapping[str, Any]) -> tuple[str, str, int, str | None]:
-    """The same of a reading in a result, which older versions wrote without `after`."""
-    return reading["split"], reading["reader"], reading["rows"], reading.get("after")
+def place_in(reading: Mapping[str, Any]) -> Place:
+    """The same of a reading in a result, which older versions wrote without `after` and `addressing`."""
+    return reading["split"], reading["reader"], reading["rows"], reading.get("after"), reading.get("addressing")
 
 
 def _read(reading: Reading | Side) -> str:
     """What is read and how: `test with foreign in 10 rows`, `test with dynamic after valid`."""
-    rows = "" if reading.rows == 1 else f" in {reading.rows} rows"
     after = "" if reading.after is None else f" after {reading.after}"
-    return f"{reading.split} with {reading.reader}{rows}{after}"
+    addressed = "" if reading.addressing is None else f", addressed {reading.addressing}"
+    return f"{reading.split} with {reading.reader}{_in_rows(reading.rows)}{after}{addressed}"
+
+
+def _in_rows(rows: int) -> str:
+    return "" if rows == 1 else f" in {rows} rows"
 
 
 def _unique(values: Sequence[object], problem: str, remedy: str) -> None:

@@ -36,13 +36,13 @@ def systems(result: Result) -> Table:
     rows = [
         (row["row"], _read(row), _published(f, row), _figure(f, row["mean"]),
          _figure(f, row["deviation"]), _seeds(row), count(row["parameters"]), count(row["tokens"]), _audit(row),
-         _context(f, row["row"]), row["note"] or MISSING)
+         _context(f, row["row"]), _speed(f, row), row["note"] or MISSING)
         for row in f["rows"]
     ]  # fmt: skip
     name = f"bits per {f['unit'] or 'token'}" if f["metric"] == "bits_per_token" else f["metric"]
     return without_empty_columns(Table(
         columns("System", "Read", f"Published {name}", f"Ours, {f['scale']} scale#", "Deviation#", "Seeds#",
-                "Parameters#", "Over#", "Audit", "Effective context", "Note"), tuple(rows)))  # fmt: skip
+                "Parameters#", "Over#", "Audit", "Effective context", "Tokens/s#", "Note"), tuple(rows)))  # fmt: skip
 
 
 def gates(result: Result) -> Table:
@@ -131,9 +131,9 @@ def _readings(figures: Record, row: Record) -> list[Record]:
     return [r for r in readings if _place(r) == place]
 
 
-def _place(record: Record) -> tuple[str, str, int, str | None]:
+def _place(record: Record) -> tuple[str, str, int, str | None, str | None]:
     """What tells a reading from the others of its row; older results do not say all of it."""
-    return record["split"], record["reader"], record.get("rows", 1), record.get("after")
+    return record["split"], record["reader"], record.get("rows", 1), record.get("after"), record.get("addressing")
 
 
 def _gate(found: Sequence[Record]) -> tuple[str, ...]:
@@ -210,9 +210,16 @@ def failed(result: Result) -> list[str]:
 
 def _read(row: Record) -> str:
     """What was read and how: `test, static`, `test, foreign, 10 rows`, `test, dynamic, after valid`."""
-    split, reader, rows, after = _place(row)
+    split, reader, rows, after, addressing = _place(row)
     several = "" if rows == 1 else f", {count(rows)} rows"
-    return f"{split}, {reader}{several}" + ("" if after is None else f", after {after}")
+    addressed = "" if addressing is None else f", {addressing}"
+    return f"{split}, {reader}{several}{addressed}" + ("" if after is None else f", after {after}")
+
+
+def _speed(figures: Record, row: Record) -> str:
+    """Tokens read in a second: the median over the seeds; of older results it is not known."""
+    found = [r["tokens"] / r["seconds"] for r in _readings(figures, row) if r.get("seconds")]
+    return count(statistics.median(found)) if found else MISSING
 
 
 def _figure(figures: Record, value: float | None) -> str:
@@ -222,7 +229,9 @@ def _figure(figures: Record, value: float | None) -> str:
 def _published(figures: Record, row: Record) -> str:
     if row["published"] is None:
         return MISSING
-    return f"{_figure(figures, row['published'])} ({row['source']})"
+    deviation = row.get("published_deviation")
+    spread = "" if deviation is None else f" +- {_figure(figures, deviation)}"
+    return f"{_figure(figures, row['published'])}{spread} ({row['source']})"
 
 
 def _seeds(row: Record) -> str:

@@ -290,7 +290,9 @@ def check(data: dict[str, Any], source: str) -> None:
                 _match(MEASURE, measure, f"figures.findings[{index}].measures", source)
         for row in figures["rows"]:
             _match(_NUMBER, row.get("rows", 1), "figures.rows: rows", source)
-            _match(_TEXT_OR_NULL, row.get("after"), "figures.rows: after", source)
+            _match(_NUMBER_OR_NULL, row.get("published_deviation"), "figures.rows: published_deviation", source)
+            for key in ("after", "addressing"):
+                _match(_TEXT_OR_NULL, row.get(key), f"figures.rows: {key}", source)
         _check_gates(figures["runs"], source)
         for index, run in enumerate(figures["runs"]):
             _check_epochs(run.get("curve", []), f"figures.runs[{index}].curve", source)
@@ -404,7 +406,9 @@ def _check_gates(runs: list[dict[str, Any]], source: str) -> None:
         for reading in readings:
             _match(READING, reading, "figures.runs: reading", source)
             _match(_NUMBER, reading.get("rows", 1), "figures.runs: reading.rows", source)
-            _match(_TEXT_OR_NULL, reading.get("after"), "figures.runs: reading.after", source)
+            _match(_NUMBER_OR_NULL, reading.get("seconds"), "figures.runs: reading.seconds", source)
+            for key in ("after", "addressing"):
+                _match(_TEXT_OR_NULL, reading.get(key), f"figures.runs: reading.{key}", source)
             _check_memory(reading.get("memory"), "figures.runs: reading.memory", source)
             _check_recency(reading.get("recency"), "figures.runs: reading.recency", source)
             if reading.get("policy") is not None:

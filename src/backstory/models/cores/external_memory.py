@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import ExternalMemoryConfig, UserError
-from backstory.config.cores import NeuralComputerConfig
+from backstory.config.cores import CoreConfig, NeuralComputerConfig
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.stacked import LSTMState
 from backstory.models.dropout import locked_dropout, row_mask
@@ -143,6 +143,13 @@ def build_machine(config: ExternalMemoryConfig) -> Machine:
     check_window(addressing, config.link, config.allocation)
     flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness
     return NeuralComputer(*sizes, *flags)
+
+
+def check_addressing(config: CoreConfig, addressing: str) -> None:
+    """Raise UserError unless a core of these settings has a memory that can be addressed so."""
+    if not isinstance(config, ExternalMemoryConfig):
+        raise UserError(f"a core of kind {config.kind} has no external memory to address; leave the addressing out")
+    build_machine(replace(config, addressing=addressing))
 
 
 def readdressed(model: nn.Module, addressing: str) -> None:

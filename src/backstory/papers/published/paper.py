@@ -19,6 +19,10 @@ class Figure:
     """The table or figure of the paper."""
     reader: str = "static"
     metric: Printed = "perplexity"
+    rows: int | None = 1
+    """Rows that it was read in side by side; None where that is not said."""
+    deviation: float | None = None
+    """Over the runs that it is the mean of, where that is printed."""
 
 
 EFFECTIVE_CONTEXT, HURT = "effective-context", "hurt"
