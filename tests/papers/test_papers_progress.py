@@ -12,6 +12,7 @@ from rich.console import Console
 
 from backstory.config import RunConfig
 from backstory.papers.display import Display, state
+from backstory.papers.grid import Metric
 from backstory.papers.plan import Run
 from backstory.papers.progress import DONE, FAILED, Standing, expected_minutes, minutes_to_go
 from backstory.storage.child import threads
@@ -48,8 +49,8 @@ def test_what_is_left_is_shared_by_processes_but_one_run_is_not() -> None:
     assert minutes_to_go([], 2) == 0
 
 
-def shown(console: Console, *moments: list[Standing]) -> str:
-    display = Display(console, "base, small scale", 2)
+def shown(console: Console, *moments: list[Standing], metric: Metric = "perplexity") -> str:
+    display = Display(console, "base, small scale", 2, metric)
     with display.shown():
         for found in moments:
             display.show(found)
@@ -67,6 +68,11 @@ def test_lines_say_what_is_new_only() -> None:
         "a-seed1: running, epoch 2 of 3, validation perplexity 99.5",
         "a-seed1: failed: train ended [badly]",
     ]
+
+
+def test_a_grid_in_bits_is_told_in_bits() -> None:
+    text = shown(Console(file=io.StringIO(), width=90), [Standing(RUNS[0], DONE, valid=8.0)], metric="bits_per_token")
+    assert text == "a-seed1: done, validation bits per token 3.000\n"
 
 
 def test_a_terminal_has_a_table() -> None:

@@ -1,22 +1,24 @@
 """What a person sees of a reproduction on its way: a table that keeps up with it, or lines when not a terminal."""
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from backstory.papers.grid import Metric
 from backstory.papers.progress import DONE, FAILED, Standing, minutes_to_go
-from backstory.reports.formats import MISSING, duration, perplexity
+from backstory.reports.formats import MISSING, decimal, duration, perplexity
 from backstory.training.display import LiveDisplay, say
 
 
 class Display(LiveDisplay):
     """Shows where the runs stand."""
 
-    def __init__(self, console: Console, title: str, processes: int) -> None:
+    def __init__(self, console: Console, title: str, processes: int, metric: Metric) -> None:
         super().__init__(console)
-        self._title, self._processes = title, processes
+        self._title, self._processes, self._metric = title, processes, metric
         self._said: dict[str, str] = {}
 
     def show(self, found: Sequence[Standing]) -> None:
@@ -27,7 +29,7 @@ class Display(LiveDisplay):
         for standing in found:
             line = f"{standing.run.name}: {state(standing)}"
             if standing.valid is not None and not standing.problem:
-                line += f", validation perplexity {perplexity(standing.valid)}"
+                line += f", validation {self._metric.replace('_', ' ')} {self._figure(standing.valid)}"
             if self._said.get(standing.run.name, f"{standing.run.name}: waiting") != line:
                 self._said[standing.run.name] = line
                 say(self._console, line)
@@ -41,8 +43,14 @@ class Display(LiveDisplay):
         for s in found:
             left = duration(60 * s.minutes_left) if s.minutes_left else MISSING
             style = {DONE: "green", FAILED: "red", "waiting": "dim"}.get(s.state)
-            table.add_row(s.run.row, str(s.run.seed), Text(state(s)), perplexity(s.valid), left, style=style)
+            table.add_row(s.run.row, str(s.run.seed), Text(state(s)), self._figure(s.valid), left, style=style)
         return Group(Text(title), table)
+
+    def _figure(self, valid: float | None) -> str:
+        """A validation perplexity in the metric of the grid."""
+        if valid is None or self._metric == "perplexity":
+            return perplexity(valid)
+        return decimal(math.log2(valid), 3)
 
 
 def state(standing: Standing) -> str:

@@ -95,7 +95,7 @@ class Reproduction:
             found, stop = self.standings(), StopRequest()
             for line in (*self.told, self.budget(found, processes)):
                 say(console, line)
-            display = Display(console, f"{self.name}, {self.scale} scale", processes)
+            display = Display(console, f"{self.name}, {self.scale} scale", processes, self.grid.metric)
             with stop.listening(), display.shown():
                 run_all(self.folder, self._asked(found), processes, data_dir, stop, display.show)
             if stop.signal is not None:
