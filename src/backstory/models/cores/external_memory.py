@@ -145,10 +145,16 @@ def build_machine(config: ExternalMemoryConfig) -> Machine:
     return NeuralComputer(*sizes, *flags)
 
 
+def memory_of(model: nn.Module) -> ExternalMemory | None:
+    """The core of a model, where that is an external memory."""
+    core = getattr(model, "core", None)
+    return core if isinstance(core, ExternalMemory) else None
+
+
 def readdressed(model: nn.Module, addressing: str) -> None:
     """Give a trained model's memory another addressing. Raises UserError where there is no memory, or it cannot have it."""
-    core = getattr(model, "core", None)
-    if not isinstance(core, ExternalMemory):
+    core = memory_of(model)
+    if core is None:
         raise UserError("this model has no external memory to address in another way; leave --addressing out")
     machine = core.machine
     found = parse_addressing(addressing, machine.rows)
@@ -159,8 +165,8 @@ def readdressed(model: nn.Module, addressing: str) -> None:
 
 def addressing_of(model: nn.Module) -> str | None:
     """How a model's external memory is addressed; None where it has none."""
-    core = getattr(model, "core", None)
-    return str(core.machine.addressing) if isinstance(core, ExternalMemory) else None
+    core = memory_of(model)
+    return None if core is None else str(core.machine.addressing)
 
 
 def check_window(addressing: Addressing, link: bool, allocation: bool) -> None:
