@@ -53,6 +53,18 @@ class Looked(NamedTuple):
     left: Tensor
     """(B, N): the share of what a row held, on average over its numbers, that is left when the step has written."""
 
+    @classmethod
+    def of_heads(
+        cls, write: tuple[Tensor, ...], read: tuple[Tensor, ...], erase: Tensor, kept: Tensor | None = None
+    ) -> "Looked":
+        """From cosines, content and weights of the write head (B, 1, N) and of the read heads (B, R, N).
+
+        `erase` (B, M) is what is erased, and `kept` (B, N) the share of each row that was not set free before.
+        """
+        left = 1 - write[-1][:, 0] * erase.mean(1, keepdim=True)
+        cosines, content, weights = (torch.cat(pair, 1) for pair in zip(write, read, strict=True))
+        return cls(cosines, content, weights, left if kept is None else kept * left)
+
 
 @dataclass(frozen=True)
 class Machine(ABC):
