@@ -18,13 +18,16 @@ def write_into(
     torch.addcmul(rows, weights.unsqueeze(1), scratch, out=new)
 
 
-def link_into(
-    new: Tensor, link: Tensor, write: Tensor, all_writes: Tensor, precedence: Tensor, scratch: Tensor
-) -> None:
-    """Of some rows (n, N) of one link with their w (n,), all w and p (N,); `new` may be `link`."""
-    torch.sub((1 - write).unsqueeze(1), all_writes, out=scratch)
-    torch.mul(link, scratch, out=new)
-    new.addr_(write, precedence)
+def link_into(new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, scratch: Tensor) -> None:
+    """`linked`, as many rows at a time as `scratch` (n, N) has; `new` may be `link`."""
+    for b in range(len(link)):  # one link after another, as what is in the cache is not fetched again
+        pieces = (of.split(len(scratch)) for of in (new[b], link[b], write[b]))
+        for into, rows, weights in zip(*pieces, strict=True):
+            shares = scratch[: len(rows)]
+            torch.sub((1 - weights).unsqueeze(1), write[b], out=shares)
+            torch.mul(rows, shares, out=into)
+            into.addr_(weights, precedence[b])
+        new[b].diagonal().zero_()
 
 
 def written(memory: Tensor, weights: Tensor, erase: Tensor, vector: Tensor) -> Tensor:
@@ -65,10 +68,8 @@ class _Linked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, link, write, precedence):  # type: ignore[override]
         ctx.save_for_backward(link, write, precedence)
-        new, scratch = torch.empty_like(link), torch.empty_like(link[0])
-        for b in range(len(link)):  # one link after another, as what is in the cache is not fetched again
-            link_into(new[b], link[b], write[b], write[b], precedence[b], scratch)
-            new[b].diagonal().zero_()
+        new = torch.empty_like(link)
+        link_into(new, link, write, precedence, torch.empty_like(link[0]))
         return new
 
     @staticmethod

@@ -80,11 +80,11 @@ class RowsInPlace(Rows):
 
     def write(self, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None) -> None:
         old = self.memory
-        self.touched = [(0, old.shape[1])] * len(old) if kept is not None else spans(weights)
         if self.keep:
             self.memory = old.clone() if self.few else torch.empty_like(old)
-        all_rows = [(0, old.shape[1])] * len(old)
-        for b, (first, end) in enumerate(all_rows if self.keep and not self.few else self.touched):
+        everywhere = kept is not None or (self.keep and not self.few)
+        self.touched = [(0, old.shape[1])] * len(old) if everywhere else spans(weights)
+        for b, (first, end) in enumerate(self.touched):
             for i, j in pieces(first, end, old.shape[2]):
                 rows, new = old[b, i:j], self.memory[b, i:j]
                 scratch = self.scratch[: rows.numel()].view_as(rows)
@@ -105,19 +105,20 @@ class RowsInPlace(Rows):
         return reads
 
     def link(self, link: Tensor, write: Tensor, precedence: Tensor) -> Tensor:
-        new = torch.empty_like(link) if self.keep else link
-        for b in range(len(link)):
-            for i, j in pieces(0, link.shape[1], link.shape[2]):
-                scratch = self.scratch[: (j - i) * link.shape[2]].view(j - i, -1)
-                link_into(new[b, i:j], link[b, i:j], write[b, i:j], write[b], precedence[b], scratch)
-            new[b].diagonal().zero_()
+        new, size = torch.empty_like(link) if self.keep else link, link.shape[2]
+        link_into(new, link, write, precedence, self.scratch[: at_once(size) * size].view(-1, size))
         return new
 
 
 def pieces(first: int, end: int, size: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows of that size that are worked on together."""
-    step = max(1, PIECE // size)
+    step = at_once(size)
     return ((i, min(i + step, end)) for i in range(first, end, step))
+
+
+def at_once(size: int) -> int:
+    """How many rows of that size are worked on together."""
+    return max(1, PIECE // size)
 
 
 def spans(weights: Tensor) -> list[tuple[int, int]]:
