@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ from backstory.models.memory import (
 )
 from backstory.models.memory.addressing import Addressing, parse_addressing
 from backstory.models.precision import compute_dtype
+
+M = TypeVar("M", bound=nn.Module)
 
 ASKED_FROM = 1 << 28
 """Bytes of links from which it is asked whether they fit."""
@@ -151,8 +154,11 @@ def memory_of(model: nn.Module) -> ExternalMemory | None:
     return core if isinstance(core, ExternalMemory) else None
 
 
-def readdressed(model: nn.Module, addressing: str) -> None:
-    """Give a trained model's memory another addressing. Raises UserError where there is no memory, or it cannot have it."""
+def readdressed(model: M, addressing: str) -> M:
+    """A model of the same weights whose memory has another addressing; the one that is given stays as it is.
+
+    Raises UserError where there is no memory, or it cannot have it.
+    """
     core = memory_of(model)
     if core is None:
         raise UserError("this model has no external memory to address in another way; leave --addressing out")
@@ -160,7 +166,10 @@ def readdressed(model: nn.Module, addressing: str) -> None:
     found = parse_addressing(addressing, machine.rows)
     if isinstance(machine, NeuralComputer):
         check_window(found, machine.link, machine.allocation)
-    core.machine = replace(machine, addressing=found)
+    # The parameters themselves, so that they take no room twice and tied ones stay tied.
+    other = deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
+    cast(ExternalMemory, memory_of(other)).machine = replace(machine, addressing=found)
+    return other
 
 
 def addressing_of(model: nn.Module) -> str | None:
