@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from backstory.config import ExternalMemoryConfig, UserError
+from backstory.config import ExternalMemoryConfig, UserError, plural
 from backstory.config.cores import NeuralComputerConfig
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.stacked import LSTMState
@@ -31,7 +31,7 @@ from backstory.models.precision import compute_dtype
 M = TypeVar("M", bound=nn.Module)
 
 ASKED_FROM = 1 << 28
-"""Bytes of links from which it is asked whether they fit."""
+"""Bytes of a memory from which it is asked whether they fit."""
 
 
 class ExternalMemoryState(NamedTuple):
@@ -81,19 +81,30 @@ class ExternalMemory(Core):
         return isinstance(self.machine, NeuralComputer) and self.machine.link
 
     def start(self, batch_size: int) -> ExternalMemoryState:
-        """Raises UserError where the links of the rows would not fit."""
+        """Raises UserError where the memories, and the links of their rows, would not fit."""
         like = self.interface.weight
-        needed = batch_size * self.machine.rows**2 * like.element_size() if self._links else 0
+        needed = self._needed(batch_size)
         if needed > ASKED_FROM and (free := available(like.device)) is not None and needed > free:
+            links = " with links between them" if self._links else ""
+            instead = ", or set model.core.link to false" if self._links else ""
             raise UserError(
-                f"the links between {self.machine.rows:,} rows of memory take {shown_bytes(needed)} for {batch_size} texts, "
-                f"and {shown_bytes(free)} are free; lower model.core.rows, or set model.core.link to false"
+                f"{self.machine.rows:,} rows of memory{links} take {shown_bytes(needed)} for {batch_size} "
+                f"{plural('text', batch_size)}, and {shown_bytes(free)} are free; lower model.core.rows{instead}"
             )
         hidden, cell = (
             tuple(like.new_zeros(batch_size, cast(ControllerLayer, x).weight_hh.shape[1]) for x in self.layers)
             for _ in range(2)
         )
         return ExternalMemoryState(LSTMState(hidden, cell), self.machine.start(like.detach(), batch_size))
+
+    def _needed(self, batch_size: int) -> int:
+        """Bytes of the memories, and links, that reading a segment has at a time: those before it and its own.
+
+        Where texts begin within, those that take their place as well, and one as at the start.
+        """
+        memories = 2 * batch_size if self.begin is None else 3 * batch_size + 1
+        of_row = self.machine.width + (self.machine.rows if self._links else 0)
+        return memories * self.machine.rows * of_row * self.interface.weight.element_size()
 
     def forward(self, embedded: Tensor, state: ExternalMemoryState, fresh: Tensor | None = None) -> CoreOutput:
         """`fresh` (B, T): where a text begins, before which all state is as at the start."""
