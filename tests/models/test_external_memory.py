@@ -408,6 +408,39 @@ def test_settings_that_do_not_fit_are_refused() -> None:
             make()
 
 
+@pytest.mark.parametrize(
+    ("core", "numbers", "links"),
+    [
+        (DNCConfig(layers=(4,), rows=6, width=3, heads=1), 2 * 3 * 6 * (3 + 6), True),
+        (DNCConfig(layers=(4,), rows=6, width=3, heads=1, link=False), 2 * 3 * 6 * 3, False),
+        (NTMConfig(layers=(4,), rows=6, width=3), 2 * 3 * 6 * 3, False),
+        (NTMConfig(layers=(4,), rows=6, width=3, begin=1), (3 * 3 + 1) * 6 * 3, False),
+    ],
+)
+def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
+    core: Any, numbers: int, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that reading three texts has at a time, in bytes of float64."""
+    model, module = model_of(core), "backstory.models.cores.external_memory."
+    monkeypatch.setattr(module + "ASKED_FROM", 0)
+    for free in (8 * numbers, None):  # the last where the system does not say
+        monkeypatch.setattr(module + "available", lambda device, free=free: free)
+        model.start(3)
+    monkeypatch.setattr(module + "available", lambda device: 8 * numbers - 1)
+    told = f"6 rows of memory{' with links between them' if links else ''} take .* for 3 texts, and .* are free; "
+    told += "lower model.core.rows" + (", or set model.core.link to false" if links else "") + "$"
+    with pytest.raises(UserError, match=told):
+        model.start(3)
+
+
+def test_a_memory_of_any_size_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backstory.models.cores.external_memory.available", lambda device: 1 << 40)
+    for core in (DNCConfig(layers=(4,), rows=10**9, heads=1), NTMConfig(layers=(4,), rows=10**12)):
+        with pytest.raises(UserError, match=r"rows of memory.* for 1 text, and 1 TiB are free") as error:
+            model_of(core).start(1)
+        assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES)
 def test_a_traced_reading_is_the_ordinary_one(core: Any) -> None:
     model, tokens = model_of(core), torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(1))

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from runs import tiny_config, tiny_corpus, with_model, with_training
 
 from backstory.config import DNCConfig, MDMConfig, NTMConfig, RunConfig, SoftmaxConfig, UserError
+from backstory.models.cores.external_memory import addressing_of
+from backstory.models.loading import LoadedRun, load_run
 from backstory.reading.evaluation import evaluate
 from backstory.training import train
 
@@ -44,6 +47,27 @@ def test_another_addressing_scores_otherwise_and_says_so(runs: dict[str, Path], 
     written = json.loads((runs[name] / "evaluate-test-localized_3" / "result.json").read_text())
     assert written["figures"] == other["figures"]
     assert evaluate(runs[name])["figures"] == own["figures"]  # the run is as it was
+
+
+@pytest.mark.parametrize("name", ["ntm", "mdm"])
+def test_readers_of_one_run_with_other_addressings_do_not_disturb_each_other(runs: dict[str, Path], name: str) -> None:
+    run = load_run(runs[name])
+    tokens = torch.randint(len(run.vocabulary), (2, 9), generator=torch.Generator().manual_seed(0))
+
+    def scores(of: LoadedRun) -> torch.Tensor:
+        with torch.no_grad():
+            return of.model(tokens, of.model.start(2))[0].log_probs()
+
+    own = scores(run)
+    others = [run.readdressed(how) for how in ("localized:3", "literal")]
+    found = [scores(other) for other in others]
+    assert not torch.equal(found[0], own) and not torch.equal(found[0], found[1])
+    assert torch.equal(scores(run), own) and torch.equal(scores(others[0]), found[0])
+    assert [addressing_of(of.model) for of in (run, *others)] == ["dense", "localized:3", "literal"]
+    assert torch.equal(scores(others[0].readdressed("dense")), own)
+    for other in others:  # the weights are there once
+        assert all(a is b for a, b in zip(run.model.parameters(), other.model.parameters(), strict=True))
+        assert not other.model.training and other.settings() != run.settings()
 
 
 def test_a_window_alone_is_localized_without_links(runs: dict[str, Path]) -> None:

@@ -12,7 +12,7 @@ from backstory.cli.parse import parse
 from backstory.cli.run_arguments import CorpusArguments
 from backstory.config import UserError, plural
 from backstory.config.fields import between
-from backstory.config.measures import IN_BITS
+from backstory.config.measures import IN_BITS, told
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,15 @@ def summary(result: dict[str, Any]) -> str:
     figures = result["figures"]
     audit = figures["audit"]
     unit = figures["unit"]
-    at, also = f"perplexity {figures['perplexity']:.2f} per {unit}", ""
-    if unit in IN_BITS:
-        at, also = f"{figures['bits_per_token']:.4f} bits per {unit}", "perplexity "
+    also = "perplexity " if unit in IN_BITS else ""
     per_word = (
         "" if unit == "word" or figures["words"] is None else f", {also}{figures['perplexity_per_word']:.2f} per word"
     )
     verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
     slid = "" if figures.get("window") is None else f", {slides(figures['window'])}"
     return (
-        f"{result['name']}, {result['provenance']['corpus']['name']}: {at}"
-        f"{per_word} over {_tokens(figures)}{slid}, {verdict}"
+        f"{result['name']}, {result['provenance']['corpus']['name']}: "
+        f"{told(figures['nats_per_token'], unit)}{per_word} over {_tokens(figures)}{slid}, {verdict}"
     )
 
 

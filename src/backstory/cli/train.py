@@ -13,7 +13,7 @@ import tyro
 from backstory.cli.parse import parse
 from backstory.cli.ranks import first_here
 from backstory.config import RunConfig, UserError, from_dict, recipes, to_dict
-from backstory.config.measures import IN_BITS, bits
+from backstory.config.measures import told
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,8 @@ def run_training(
     if not result:  # the first rank tells
         return 0
     figures = result["figures"]
-    at = f"validation perplexity {figures['valid_perplexity']:.2f} per {figures['unit']}"
-    if figures["unit"] in IN_BITS:
-        at = f"validation {bits(figures['valid_nats']):.4f} bits per {figures['unit']}"
-    print(f"{out}: {at} after epoch {figures['best_epoch']} of {figures['epochs']}")
+    at = told(figures["valid_nats"], figures["unit"])
+    print(f"{out}: validation {at} after epoch {figures['best_epoch']} of {figures['epochs']}")
     return 0
 
 

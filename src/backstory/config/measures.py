@@ -14,3 +14,10 @@ def perplexity(nats: float) -> float:
 def bits(nats: float) -> float:
     """Mean bits per token, of mean nats: per character (BPC) or byte, where that is a token."""
     return nats / math.log(2)
+
+
+def told(nats: float, unit: str) -> str:
+    """What mean nats come to, with two or four decimals: `perplexity 98.12 per word`, or `1.1753 bits per character`."""
+    if unit in IN_BITS:
+        return f"{bits(nats):.4f} bits per {unit}"
+    return f"perplexity {perplexity(nats):.2f} per {unit}"

@@ -25,8 +25,8 @@ from backstory.explanations.passage_reading import (
 )
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.words import Span, led_by, shown
-from backstory.models import LanguageModel, Prediction
-from backstory.models.cores import ExternalMemory
+from backstory.models import Prediction
+from backstory.models.cores.external_memory import memory_of
 from backstory.models.memory import Addressing, Looked, Machine
 from backstory.models.memory.addressing import chosen
 from backstory.reading import Block
@@ -48,16 +48,11 @@ READS = "read weights"
 def check_memory(opened: Opened) -> None:
     """Raise UserError unless the run has an external memory, and its reader predicts with nothing but the model."""
     reader = opened.reader
-    if _core(opened.run.model) is None:
+    if memory_of(opened.run.model) is None:
         folder = opened.run.folder
         raise UserError(f"{folder} has no external memory; train one with --model.core.kind ntm, dnc or mdm")
     if reader.name != "static":
         raise UserError(f"`explain memory` shows what the model does by itself; leave the reader {reader.name} out")
-
-
-def _core(model: LanguageModel) -> ExternalMemory | None:
-    core = getattr(model, "core", None)
-    return core if isinstance(core, ExternalMemory) else None
 
 
 class Attribution:
@@ -110,7 +105,7 @@ def memory(subject: Subject, progress: Progress) -> Explained:
     """
     if subject.against is not None:
         raise UserError("`explain memory` has nothing to compare its memory with; leave --against out")
-    core = _core(subject.reader.model)
+    core = memory_of(subject.reader.model)
     assert core is not None
     begin = max(0, subject.start - BEFORE)
     words = led_by(

@@ -90,10 +90,10 @@ class LoadedRun:
         return to_dict(self.config)
 
     def readdressed(self, addressing: str) -> "LoadedRun":
-        """The same with another addressing of its external memory, which the weights are not of. Raises UserError."""
-        readdressed(self.model, addressing)
+        """The same weights with another addressing of the external memory; this run stays as it is. Raises UserError."""
+        model = readdressed(self.model, addressing)
         core = replace(self.config.model.core, addressing=addressing)  # type: ignore[call-arg]
-        return replace(self, config=replace(self.config, model=replace(self.config.model, core=core)))
+        return replace(self, model=model, config=replace(self.config, model=replace(self.config.model, core=core)))
 
     def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
         """The corpus that it was trained on. Raises UserError, also when that is not what it was, or another is asked for."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from backstory.models import Precision, Prediction
 from backstory.reading.stream import Block, places_of
+from backstory.reading.sums import Sums
 from backstory.reading.tokens import token_scores
 from backstory.text import Answers
 
@@ -14,7 +15,7 @@ SUMS = ("nats", "tokens", "bits")
 """What is added up of every document: nats paid for its answer, its tokens that are predicted right, and right bits."""
 
 
-class AnswerScores:
+class AnswerScores(Sums):
     """Compares the likeliest token with every token that is asked, as a text is read once."""
 
     def __init__(self, answers: Answers, precision: Precision, block: int) -> None:
@@ -42,17 +43,6 @@ class AnswerScores:
         first, bits = self.answers.symbols, self.answers.bits
         wrong = sum(((predicted - first) ^ (wanted - first)) >> bit & 1 for bit in range(bits))
         return np.where((predicted >= first) & (wanted >= first), bits - wrong, 0)
-
-    def saved(self) -> dict[str, Any]:
-        """What was added up so far."""
-        return {"sums": self.sums.tolist()}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from there. Raises ValueError where it is of something else."""
-        sums = np.array(saved["sums"], np.float64)
-        if sums.shape != self.sums.shape:
-            raise ValueError("it has not as many sums")
-        self.sums = sums
 
     def nats(self) -> float:
         """Mean nats of a token that is asked."""

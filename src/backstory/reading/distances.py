@@ -1,12 +1,11 @@
 """Sums of a reading's nats by a class of its tokens and by how many tokens ago what comes back in each was last seen."""
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor
 
 from backstory.models import Prediction
 from backstory.reading.stream import Block, places_of
+from backstory.reading.sums import Sums
 
 FROM = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 """The least distance of each bin, in tokens; the last has no end."""
@@ -14,7 +13,7 @@ COLUMNS = len(FROM) + 1
 """One for tokens in which nothing comes back, then one for each bin."""
 
 
-class NatsByDistance:
+class NatsByDistance(Sums):
     """Adds up, block by block, the nats of a reading of a whole text."""
 
     def __init__(self, kind: np.ndarray, kinds: int, distance: np.ndarray, block: int) -> None:
@@ -32,17 +31,6 @@ class NatsByDistance:
         scored = block.scored.cpu().numpy()
         nats = -log_prob.double().cpu().numpy()[scored]
         self.sums += np.bincount(self.cells[places[scored]], nats, minlength=len(self.sums))
-
-    def saved(self) -> dict[str, Any]:
-        """What was added up so far."""
-        return {"sums": self.sums.tolist()}
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from there. Raises ValueError where it is of something else."""
-        sums = np.array(saved["sums"], np.float64)
-        if sums.shape != self.sums.shape:
-            raise ValueError("it has not as many sums")
-        self.sums = sums
 
     def nats(self) -> np.ndarray:
         """What was paid in all, (kinds, COLUMNS)."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from backstory.config import ExternalMemoryConfig, UserError
+from backstory.config import ExternalMemoryConfig, UserError, plural
 from backstory.config.cores import CoreConfig, NeuralComputerConfig
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.stacked import LSTMState
@@ -27,8 +28,10 @@ from backstory.models.memory import (
 from backstory.models.memory.addressing import Addressing, parse_addressing
 from backstory.models.precision import compute_dtype
 
+M = TypeVar("M", bound=nn.Module)
+
 ASKED_FROM = 1 << 28
-"""Bytes of links from which it is asked whether they fit."""
+"""Bytes of a memory from which it is asked whether they fit."""
 
 
 class ExternalMemoryState(NamedTuple):
@@ -78,19 +81,30 @@ class ExternalMemory(Core):
         return isinstance(self.machine, NeuralComputer) and self.machine.link
 
     def start(self, batch_size: int) -> ExternalMemoryState:
-        """Raises UserError where the links of the rows would not fit."""
+        """Raises UserError where the memories, and the links of their rows, would not fit."""
         like = self.interface.weight
-        needed = batch_size * self.machine.rows**2 * like.element_size() if self._links else 0
+        needed = self._needed(batch_size)
         if needed > ASKED_FROM and (free := available(like.device)) is not None and needed > free:
+            links = " with links between them" if self._links else ""
+            instead = ", or set model.core.link to false" if self._links else ""
             raise UserError(
-                f"the links between {self.machine.rows:,} rows of memory take {shown_bytes(needed)} for {batch_size} texts, "
-                f"and {shown_bytes(free)} are free; lower model.core.rows, or set model.core.link to false"
+                f"{self.machine.rows:,} rows of memory{links} take {shown_bytes(needed)} for {batch_size} "
+                f"{plural('text', batch_size)}, and {shown_bytes(free)} are free; lower model.core.rows{instead}"
             )
         hidden, cell = (
             tuple(like.new_zeros(batch_size, cast(ControllerLayer, x).weight_hh.shape[1]) for x in self.layers)
             for _ in range(2)
         )
         return ExternalMemoryState(LSTMState(hidden, cell), self.machine.start(like.detach(), batch_size))
+
+    def _needed(self, batch_size: int) -> int:
+        """Bytes of the memories, and links, that reading a segment has at a time: those before it and its own.
+
+        Where texts begin within, those that take their place as well, and one as at the start.
+        """
+        memories = 2 * batch_size if self.begin is None else 3 * batch_size + 1
+        of_row = self.machine.width + (self.machine.rows if self._links else 0)
+        return memories * self.machine.rows * of_row * self.interface.weight.element_size()
 
     def forward(self, embedded: Tensor, state: ExternalMemoryState, fresh: Tensor | None = None) -> CoreOutput:
         """`fresh` (B, T): where a text begins, before which all state is as at the start."""
@@ -152,22 +166,34 @@ def check_addressing(config: CoreConfig, addressing: str) -> None:
     build_machine(replace(config, addressing=addressing))
 
 
-def readdressed(model: nn.Module, addressing: str) -> None:
-    """Give a trained model's memory another addressing. Raises UserError where there is no memory, or it cannot have it."""
+def memory_of(model: nn.Module) -> ExternalMemory | None:
+    """The core of a model, where that is an external memory."""
     core = getattr(model, "core", None)
-    if not isinstance(core, ExternalMemory):
+    return core if isinstance(core, ExternalMemory) else None
+
+
+def readdressed(model: M, addressing: str) -> M:
+    """A model of the same weights whose memory has another addressing; the one that is given stays as it is.
+
+    Raises UserError where there is no memory, or it cannot have it.
+    """
+    core = memory_of(model)
+    if core is None:
         raise UserError("this model has no external memory to address in another way; leave --addressing out")
     machine = core.machine
     found = parse_addressing(addressing, machine.rows)
     if isinstance(machine, NeuralComputer):
         check_window(found, machine.link, machine.allocation)
-    core.machine = replace(machine, addressing=found)
+    # The parameters themselves, so that they take no room twice and tied ones stay tied.
+    other = deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
+    cast(ExternalMemory, memory_of(other)).machine = replace(machine, addressing=found)
+    return other
 
 
 def addressing_of(model: nn.Module) -> str | None:
     """How a model's external memory is addressed; None where it has none."""
-    core = getattr(model, "core", None)
-    return str(core.machine.addressing) if isinstance(core, ExternalMemory) else None
+    core = memory_of(model)
+    return None if core is None else str(core.machine.addressing)
 
 
 def check_window(addressing: Addressing, link: bool, allocation: bool) -> None:

@@ -113,7 +113,8 @@ class NeuralComputer(Machine):
             usage = (state.usage + before * (1 - state.usage)) * kept
             write = said.allocation_gate * free_rows(usage) + (1 - said.allocation_gate) * write
         write = said.write_gate * write
-        rows.write(write, said.erase, said.vector, kept if self.deallocation else None)
+        staying = kept if self.deallocation else None
+        rows.write(write, said.erase, said.vector, staying)
         found_then = rows.look(said.read_keys)
         content_then = content_weights(found_then, said.read_keys.strengths, self.addressing)
         weights, precedence, link = content_then, None, None
@@ -128,17 +129,8 @@ class NeuralComputer(Machine):
             back, here, on = said.modes.split(1, 2)
             weights = back * backward + here * content_then + on * forward
         if looked is not None:
-            left = 1 - write * said.erase.mean(1, keepdim=True)
-            if kept is not None and self.deallocation:
-                left = kept * left
-            looked.append(
-                Looked(
-                    torch.cat([found, found_then], 1),
-                    torch.cat([content, content_then], 1),
-                    torch.cat([write.unsqueeze(1), weights], 1),
-                    left,
-                )
-            )
+            of_write, of_read = (found, content, write.unsqueeze(1)), (found_then, content_then, weights)
+            looked.append(Looked.of_heads(of_write, of_read, said.erase, staying))
         return MemoryState(rows.memory, rows.read(weights), weights, write, usage, precedence, link)
 
 

@@ -40,6 +40,11 @@ class MemoryState(NamedTuple):
         left = iter(tensors)
         return MemoryState(*(cast(Tensor, None if t is None else next(left)) for t in self))
 
+    def restarted(self, start: "MemoryState", rows: Tensor) -> "MemoryState":
+        """A new state, which is as `start`, of one row or as many, in the rows (B,) that are true."""
+        pairs = zip(start.tensors(), self.tensors(), strict=True)
+        return self.like(torch.where(along(rows, now), first, now) for first, now in pairs)
+
 
 class Looked(NamedTuple):
     """How a step found its rows, for who wants to see it: write head first, then the read heads."""
@@ -52,6 +57,18 @@ class Looked(NamedTuple):
     """(B, 1 + R, N): the weights that came of it."""
     left: Tensor
     """(B, N): the share of what a row held, on average over its numbers, that is left when the step has written."""
+
+    @classmethod
+    def of_heads(
+        cls, write: tuple[Tensor, ...], read: tuple[Tensor, ...], erase: Tensor, kept: Tensor | None = None
+    ) -> "Looked":
+        """From cosines, content and weights of the write head (B, 1, N) and of the read heads (B, R, N).
+
+        `erase` (B, M) is what is erased, and `kept` (B, N) the share of each row that was not set free before.
+        """
+        left = 1 - write[-1][:, 0] * erase.mean(1, keepdim=True)
+        cosines, content, weights = (torch.cat(pair, 1) for pair in zip(write, read, strict=True))
+        return cls(cosines, content, weights, left if kept is None else kept * left)
 
 
 @dataclass(frozen=True)
@@ -84,12 +101,6 @@ class Machine(ABC):
         Differentiable, and nothing given is changed, unless `rows`, which hold the state's memory, do otherwise. Tells `looked`
         how the rows were found.
         """
-
-    def restarted(self, state: MemoryState, rows: Tensor) -> MemoryState:
-        """A new state, which is as at the start in the rows (B,) that are true."""
-        start = self.start(state.memory, len(state.memory)).tensors()
-        chosen = [torch.where(along(rows, now), first, now) for first, now in zip(start, state.tensors(), strict=True)]
-        return state.like(chosen)
 
     def empty(self, like: Tensor, batch_size: int) -> MemoryState:
         """A memory of zeros, that nothing was read of."""

@@ -50,15 +50,8 @@ class TuringMachine(Machine):
         content_then = content_weights(found_then, others.strengths, self.addressing)
         weights = self._located(content_then, state.read_weights, [x[:, 1:] for x in location])
         if looked is not None:
-            left = 1 - write * erase.mean(1, keepdim=True)
-            looked.append(
-                Looked(
-                    torch.cat([found, found_then], 1),
-                    torch.cat([content, content_then], 1),
-                    torch.cat([write.unsqueeze(1), weights], 1),
-                    left,
-                )
-            )
+            of_write, of_read = (found, content, write.unsqueeze(1)), (found_then, content_then, weights)
+            looked.append(Looked.of_heads(of_write, of_read, erase))
         return MemoryState(rows.memory, rows.read(weights), weights, write)
 
     def _located(self, content: Tensor, before: Tensor, how: Sequence[Tensor]) -> Tensor:

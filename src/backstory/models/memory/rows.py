@@ -56,12 +56,16 @@ class RowsInPlace(Rows):
     """
 
     def __init__(self, memory: Tensor, keep: bool, few: bool) -> None:
-        super().__init__(memory)
+        self.take(memory)
         self.keep, self.few = keep, few
-        self.squares: Tensor | None = None
         self.products: Tensor | None = None
         self.touched: list[tuple[int, int]] = []
         self.scratch = scratch_for(memory)
+
+    def take(self, memory: Tensor) -> None:
+        """Go on with another memory of the same shape."""
+        self.memory = memory
+        self.squares: Tensor | None = None
 
     def look(self, keys: Keys, later: Keys | None = None) -> Tensor:
         if keys.masks is not None:

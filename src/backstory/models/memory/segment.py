@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from backstory.models.cores.recurrence import CellGradients, Cells
 from backstory.models.memory.machine import Looked, Machine, MemoryState, along
-from backstory.models.memory.rows import Rows, RowsInPlace
+from backstory.models.memory.rows import RowsInPlace
 
 
 class Layer(NamedTuple):
@@ -114,15 +114,17 @@ def _forward(
         memory = memory._replace(
             memory=memory.memory.clone(), link=None if memory.link is None else memory.link.clone()
         )
-    touching, memories = _in_place(machine, memory, kept is not None), []
+    touching, start, memories = _in_place(machine, memory, kept is not None), None, []
     for t in range(steps):
         before, now = (outputs[at].split(sizes, 1) for at in (t, t + 1))
         if (begun := _begun(fresh, t)) is not None:
             before = [h * ~along(begun, h) for h in before]
             for cell in filled:
                 cell.values[t].masked_fill_(along(begun, cell.values[t]), 0)
-            memory = machine.restarted(memory, begun)
-            touching = _in_place(machine, memory, kept is not None)
+            start = start or machine.start(memory.memory, 1)
+            memory = memory.restarted(start, begun)
+            if touching is not None:
+                touching.take(memory.memory)
         for i, layer in enumerate(weights.layers):
             entry = entries[i][t]
             entry[:, :reads] = memory.reads.flatten(1)
@@ -153,7 +155,7 @@ def _begun(fresh: Tensor | None, t: int) -> Tensor | None:
     return fresh[:, t]
 
 
-def _in_place(machine: Machine, memory: MemoryState, keep: bool) -> Rows | None:
+def _in_place(machine: Machine, memory: MemoryState, keep: bool) -> RowsInPlace | None:
     """The rows of a memory that may be overwritten, or whose states are to be kept; None where in place gains nothing."""
     if memory.memory.device.type != "cpu":
         return None
