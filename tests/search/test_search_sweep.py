@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sweeps import Searched, finish, start
 
 from backstory.cli.main import main
@@ -122,6 +123,17 @@ def test_a_sweep_that_is_done_is_left_as_it_is(
     assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "4", "--out", "sweep"]) == 0
     assert capsys.readouterr().err == "sweep: 4 of 4 trials done, 1 at a time\n"
     assert {p: p.stat().st_mtime_ns for p in (desk / "sweep" / "trials").rglob("*")} == before
+
+
+def test_a_sweep_of_a_version_without_some_settings_goes_on(
+    searched: Searched, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(searched.folder / "sweep", desk / "sweep")
+    there = yaml.safe_load((desk / "sweep" / "sweep.yaml").read_text())
+    del there["recipe"]["training"]["embedding_noise"], there["recipe"]["text"]["algorithm"]
+    (desk / "sweep" / "sweep.yaml").write_text(yaml.safe_dump(there, sort_keys=False))
+    assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "4", "--out", "sweep"]) == 0
+    assert capsys.readouterr().err == "sweep: 4 of 4 trials done, 1 at a time\n"
 
 
 @pytest.mark.parametrize(

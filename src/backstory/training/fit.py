@@ -29,7 +29,7 @@ from backstory.training.events import TRACKERS, Events, check_trackers
 from backstory.training.loop import Trainer
 from backstory.training.memory import Text, check_memory
 from backstory.training.metrics import MetricsLog, check_log, read_events
-from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
+from backstory.training.run_folder import Mode, RunFolder, check_folder, open_folder, trained_with
 from backstory.training.stages import check_settings, last_epoch
 from backstory.training.stopping import Stopped, StopRequest
 
@@ -231,17 +231,18 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
         raise UserError(
             f"{path} was trained on other text than this corpus now holds; give the same corpus, or --accept corpus to go on"
         )
-    if "config" not in accept and config != config_hash(trainer.config):
+    kept = trained_with(config, trainer.folder, trainer.config)
+    if "config" not in accept and not kept:
         raise UserError(
             f"{trainer.folder.config} is not what {checkpoint.path.name} was trained with; "
             "put it back as it was, or --accept config to go on with these settings"
         )
     check_log(trainer.folder.metrics, progress.log_bytes, progress.epoch - 1)
     try:
-        trainer.restore(progress, checkpoint.tensors, config == config_hash(trainer.config))
+        trainer.restore(progress, checkpoint.tensors, kept)
     except ValueError as error:  # settings or a corpus that were accepted, or a checkpoint that lies
         raise UserError(f"{path} does not fit these settings and this corpus ({error}); start another run") from None
-    return (config, corpus) != (config_hash(trainer.config), trainer.dataset.fingerprint)
+    return not kept or corpus != trainer.dataset.fingerprint
 
 
 def _check_beginning(folder: RunFolder) -> None:
@@ -257,8 +258,11 @@ def _check_beginning(folder: RunFolder) -> None:
         )
 
 
-def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str, int]:
-    """What a checkpoint says of its run: progress, hash of the settings, fingerprint of the corpus, ranks. Raises UserError."""
+def _known(checkpoint: Checkpoint) -> tuple[Progress, dict[str, Any] | str, str, int]:
+    """What a checkpoint says of its run: progress, the settings (once: their hash), fingerprint of the corpus, ranks.
+
+    Raises UserError.
+    """
     saved, again = checkpoint.documents.get("progress"), "start again with --overwrite"
     if (
         checkpoint.documents.keys() != {"progress"}
@@ -266,7 +270,8 @@ def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str, int]:
         or saved.keys() != {"progress", "config", "corpus", "ranks"}
     ):
         raise UserError(f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {again}")
-    if not conforms([saved["config"], saved["corpus"]], list[str]) or not conforms(saved["ranks"], int):
+    hints = {"config": dict[str, Any] | str, "corpus": str, "ranks": int}
+    if not all(conforms(saved[name], hint) for name, hint in hints.items()):
         raise UserError(f"{checkpoint.path} is damaged: it does not say what it was trained on and with; {again}")
     try:
         return Progress.read(saved["progress"]), saved["config"], saved["corpus"], saved["ranks"]
