@@ -163,7 +163,7 @@ def _run(
         trainer.drop_other_best()
     trackers = [TRACKERS[name](folder.path, trainer.progress.step) for name in track]
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
-    display = Display(console, *_expected_tokens(trainer), trainer.dataset.vocabulary.tokenizer.unit)
+    display = Display(console, *_expected_tokens(trainer), _unit(trainer))
     _train(trainer, Events(log, trackers), display, changed or begun is not None)
     origin["seconds"] = round(trainer.progress.seconds, 1)
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
@@ -318,12 +318,21 @@ def _expected_tokens(trainer: Trainer) -> tuple[int, int]:
     return total, min(total, (progress.epoch - 1) * epoch + inside)
 
 
+def _unit(trainer: Trainer) -> str:
+    """What a score is told per: a token of the text, or one that is asked where the others count for nothing."""
+    unit = trainer.dataset.vocabulary.tokenizer.unit
+    return f"asked {unit}" if trainer.config.training.asked_only else unit
+
+
 def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
     """The figures of a training result, as docs/results.md describes them."""
     curve = read_events(folder.metrics, "epoch")
     for epoch in curve:
         del epoch["event"]
-    progress, splits = trainer.progress, trainer.dataset.splits
+    progress, dataset = trainer.progress, trainer.dataset
+    ids = {name: split.ids for name, split in dataset.splits.items()}
+    if trainer.config.training.asked_only:
+        ids = {name: of_split[dataset.asked(of_split)] for name, of_split in ids.items()}
     assert progress.best_nats is not None
     return {
         "parameters": count_parameters(trainer.model),
@@ -331,8 +340,8 @@ def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
         "best_epoch": progress.best_epoch,
         "valid_nats": progress.best_nats,
         "valid_perplexity": perplexity(progress.best_nats),
-        "unit": trainer.dataset.vocabulary.tokenizer.unit,
-        "tokens": {name: len(split.ids) for name, split in splits.items()},
+        "unit": _unit(trainer),
+        "tokens": {name: len(of_split) for name, of_split in ids.items()},
         "tokens_per_second": statistics.median(e["tokens_per_second"] for e in curve),
         "curve": curve,
     }
