@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,15 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     assert comparison([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
     with pytest.raises(UserError, match="a text has the lengths that it has"):
         bs.evaluate(run, text=tmp_path / "page.html", lengths=(5,))
+
+
+def test_many_lengths_have_a_folder_of_a_short_name(run: Path) -> None:
+    many = tuple(range(1, 101))
+    for lengths in (many, (1, *many[:0:-1]), (*many[:50], 7, *many[50:])):
+        result = bs.evaluate(run, lengths=lengths)
+        assert result["figures"]["lengths"] == list(lengths)
+    found = sorted(p.name for p in run.glob("evaluate-test-lengths-1..*"))
+    assert len(found) == 3 and all(re.fullmatch(r"evaluate-test-lengths-1\.\.(100|2)-[0-9a-f]{8}", n) for n in found)
 
 
 def test_only_tasks_have_answers(tiny_config: RunConfig, tiny_run: Path, tmp_path: Path) -> None:

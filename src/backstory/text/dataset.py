@@ -4,7 +4,7 @@ import hashlib
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class Dataset:
                 f"the documents of the corpus {self.corpus} have no lengths to choose; leave --lengths out, "
                 f"or read a run on {' or '.join(TASKS)}"
             )
-        source = replace(self.source, only=lengths)
+        source = self.source.of_lengths(split, lengths)
         drawn, sha = _draw(source, (split,))
         fingerprint = _hash([self.fingerprint, lengths, sha])
         return Dataset(self.corpus, self.vocabulary, drawn, fingerprint, source.provenance, source)
@@ -176,13 +176,13 @@ def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Datas
 
 
 def _draw(
-    source: Recall | Algorithm, names: Iterable[str], told: Callable[[int, int], None] | None = None
+    source: Recall | Algorithm, names: Sequence[str], told: Callable[[int, int], None] | None = None
 ) -> tuple[dict[str, Split], str]:
     """Splits that are drawn, and the SHA-256 (hex) of their ids."""
     words = source.words()
     kind = np.dtype("<u2" if len(words) < 1 << 16 else "<i4")
     lengths = np.array([0 if word == END else len(word) for word in words])
-    total = sum(source.size(name) for name in SPLITS) * kind.itemsize
+    total = sum(source.size(name) for name in names) * kind.itemsize
     splits, sha, done = {}, hashlib.sha256(), 0
     for name in names:
         drawn = []
