@@ -74,6 +74,13 @@ MISTAKES = [
     ("data show good.txt --corpus good.txt", r"there is no flag --corpus"),
     (f"{EVALUATE} --tyro-write-completion bash here", r"there is no flag --tyro-write-completion"),
     (f"{EVALUATE} --tyro_print_completion fsh", r"there is no flag --tyro-print-completion"),
+    # Switches.
+    (
+        f"{TRAIN} --training.asked-only",
+        r"set training.asked_only to false \(--training.no-asked-only\), or take copy or",
+    ),
+    (f"{RECALL} --text.lowercase", r"recall is fixed; set text.lowercase to false \(--text.no-lowercase\)"),
+    (f"{TRAIN} --model.core.output 5", r"not 5; or set model.head.tied to false \(--model.head.no-tied\)"),
     # Values.
     (f"{TRAIN} --training.epochs", r"--training.epochs needs a value: a whole number"),
     (f"{TRAIN} --training.epochs --resume", r"--training.epochs needs a value: a whole number"),

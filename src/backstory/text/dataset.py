@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from backstory.config.errors import UserError
+from backstory.config.errors import UserError, off
 from backstory.config.schema import TextConfig
 from backstory.config.strict import to_dict
 from backstory.storage.atomic import write_atomically
@@ -80,7 +80,7 @@ class Dataset:
         """Whether each token of an epoch (tokens,) is part of an answer, bool. Raises UserError where nothing is asked."""
         if not isinstance(self.source, Algorithm):
             raise UserError(
-                f"the corpus {self.corpus} asks nothing; set training.asked_only to false, or take {' or '.join(TASKS)}"
+                f"the corpus {self.corpus} asks nothing; set {off('training.asked_only')}, or take {' or '.join(TASKS)}"
             )
         return self.source.asked(ids)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from backstory.config import ExternalMemoryConfig, UserError
 from backstory.config.cores import NeuralComputerConfig
+from backstory.config.errors import off
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.stacked import LSTMState
 from backstory.models.dropout import locked_dropout, row_mask
@@ -84,7 +85,7 @@ class ExternalMemory(Core):
         if needed > ASKED_FROM and (free := available(like.device)) is not None and needed > free:
             raise UserError(
                 f"the links between {self.machine.rows:,} rows of memory take {shown_bytes(needed)} for {batch_size} texts, "
-                f"and {shown_bytes(free)} are free; lower model.core.rows, or set model.core.link to false"
+                f"and {shown_bytes(free)} are free; lower model.core.rows, or set {off('model.core.link')}"
             )
         hidden, cell = (
             tuple(like.new_zeros(batch_size, cast(ControllerLayer, x).weight_hh.shape[1]) for x in self.layers)
