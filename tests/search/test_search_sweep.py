@@ -147,6 +147,7 @@ def test_a_sweep_of_a_version_without_some_settings_goes_on(
         (("--training.epochs", "3"), None, r"searches with other settings \(training.epochs: 2 there, 3 here\)"),
         (("--storage", "sqlite:///x.db"), None, r"keeps its trials in its own journal"),
         (("--training.learning-rate", "3"), None, r"training.learning_rate is given and searched as well"),
+        (("--text.algorithm.bits", "3"), None, r"text.algorithm.bits is for the corpus copy or .*; leave it out"),
     ],
 )
 def test_a_folder_goes_on_only_with_what_it_was_begun_with(

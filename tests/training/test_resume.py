@@ -13,6 +13,7 @@ import yaml
 from runs import ADVERSARIAL, checkpoints, contents, events, outcome, saved_progress, with_model, with_training
 
 from backstory.config import (
+    AlgorithmConfig,
     GateConfig,
     MixtureConfig,
     RecallConfig,
@@ -361,6 +362,22 @@ def test_a_run_of_a_version_without_some_settings_goes_on_with_their_defaults(
     quietly(config, folder, mode="resume")
     quietly(config, tmp_path / "straight")
     assert outcome(folder) == outcome(tmp_path / "straight")
+
+
+def test_a_run_that_was_begun_with_settings_of_another_corpus_goes_on(
+    stopped: tuple[RunConfig, Path], quietly: Train, tmp_path: Path
+) -> None:
+    config, folder = stopped
+    config = dataclasses.replace(config, text=dataclasses.replace(config.text, algorithm=AlgorithmConfig(bits=3)))
+    (folder / "config.yaml").write_text(to_yaml(config))
+    for path in checkpoints(folder, "last"):
+        saved = read_checkpoint(path)
+        saved.documents["progress"]["config"]["text"]["algorithm"]["bits"] = 3
+        write_checkpoint(path.parent, path.name, saved.tensors, saved.documents)
+    quietly(config, folder, mode="resume")
+    with pytest.raises(UserError, match=r"text\.algorithm\.bits is for the corpus copy or .* leave it out"):
+        quietly(config, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("hashed", [True, False])

@@ -14,6 +14,7 @@ from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
 from backstory.reading.evaluation import check_after
 from backstory.reading.kinds import parse_stack, stack_name
+from backstory.text import check_drawn
 from backstory.text.corpora import SPLITS
 from backstory.training.stages import check_settings
 
@@ -179,6 +180,7 @@ def _check_setup(setup: Setup, where: str) -> None:
         _told(where, check_name, examination.split, SPLITS, "split")
     check = from_dict(RunConfig, _settings(setup, where), where)
     _told(where, check_settings, check.training)
+    _told(where, check_drawn, check.text)
 
 
 def _settings(setup: Setup, where: str) -> dict[str, Any]:

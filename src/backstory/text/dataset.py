@@ -13,7 +13,7 @@ import numpy as np
 
 from backstory.config.errors import UserError, off
 from backstory.config.schema import TextConfig
-from backstory.config.strict import to_dict
+from backstory.config.strict import changes, to_dict
 from backstory.storage.atomic import write_atomically
 from backstory.text import algorithms, cache, corpora, files, recall, vocabulary
 from backstory.text.algorithms import TASKS, Algorithm, Answers
@@ -157,6 +157,21 @@ def prepare(
     stored = json.loads((entry / "dataset.json").read_bytes())
     splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
     return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
+
+
+DRAWN = {"recall": ("recall",), "algorithm": tuple(TASKS)}
+"""Parts of the settings of a text that are for some drawn corpora alone, with the names of those."""
+
+
+def check_drawn(config: TextConfig) -> None:
+    """Raise UserError for settings of documents that are drawn where the corpus is none of those that they are for."""
+    for part, names in DRAWN.items():
+        setting = next(iter(changes(getattr(config, part))), None)
+        if setting is not None and config.corpus not in names:
+            raise UserError(
+                f"text.{part}.{setting} is for the corpus {' or '.join(names)}, and the corpus is {config.corpus}; "
+                "leave it out, or choose another corpus"
+            )
 
 
 def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Dataset:

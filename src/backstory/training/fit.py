@@ -21,7 +21,7 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, provenance, write_result
-from backstory.text import prepare
+from backstory.text import check_drawn, prepare
 from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
 from backstory.training.distributed import Ranks, check_batch, joined
@@ -58,6 +58,8 @@ def train(
     """
     validate(config, "settings")
     check_settings(config.training)
+    if mode != "resume":  # what was begun without this check goes on
+        check_drawn(config.text)
     check_trackers(track)
     if begin is not None and mode == "resume":
         raise UserError("a resumed run goes on with weights of its own; leave --begin out")
