@@ -70,10 +70,31 @@ MISTAKES = [
     (f"{RECALL} --text.minimum-count 2", r"the vocabulary of the corpus recall is fixed; set text.minimum_count to 1"),
     (f"{RECALL} --text.recall.fresh yes", r"takes no value.*give .*--text.recall.no-fresh"),
     (f"{RECALL} --text.recall.documents 1 --text.recall.length 5", r"too few for batch size 3"),
+    (
+        f"{TRAIN} --text.algorithm.longest 5",
+        r"text.algorithm.longest is for the corpus copy or .*, and the corpus is good.txt; leave it out, or choose another",
+    ),
+    (
+        "train ntm-copy --corpus good.txt --text.algorithm.longest 5 --out new",
+        r"text.algorithm.longest is for the corpus copy or .*, and the corpus is good.txt; leave it out, or choose another",
+    ),
+    (
+        f"{RECALL} --text.algorithm.bits 5",
+        r"text.algorithm.bits is for the corpus copy or .*, and the corpus is recall",
+    ),
+    (f"{TRAIN} --text.recall.facts 0.1", r"text.recall.facts is for the corpus recall, and the corpus is good.txt"),
+    ("data show good.txt --algorithm.no-fresh", r"text.algorithm.fresh is for the corpus copy or "),
     ("data show good.txt --text.lowercase", r"did you mean '--lowercase'"),
     ("data show good.txt --corpus good.txt", r"there is no flag --corpus"),
     (f"{EVALUATE} --tyro-write-completion bash here", r"there is no flag --tyro-write-completion"),
     (f"{EVALUATE} --tyro_print_completion fsh", r"there is no flag --tyro-print-completion"),
+    # Switches.
+    (
+        f"{TRAIN} --training.asked-only",
+        r"set training.asked_only to false \(--training.no-asked-only\), or take copy or",
+    ),
+    (f"{RECALL} --text.lowercase", r"recall is fixed; set text.lowercase to false \(--text.no-lowercase\)"),
+    (f"{TRAIN} --model.core.output 5", r"not 5; or set model.head.tied to false \(--model.head.no-tied\)"),
     # Values.
     (f"{TRAIN} --training.epochs", r"--training.epochs needs a value: a whole number"),
     (f"{TRAIN} --training.epochs --resume", r"--training.epochs needs a value: a whole number"),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from commands import SMALL, Command, tree
 
-from backstory.config import recipes
+from backstory.cli.train import with_corpus
+from backstory.config import AlgorithmConfig, RecallConfig, recipes
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file
 from backstory.reports import result_from
@@ -40,6 +41,22 @@ def train(command: Command, *arguments: str, corpus: str = "good.txt", out: str 
     done = command("train", "demo", *SMALL, "--corpus", corpus, "--out", out, *arguments)
     assert done.code == 0, done.err
     return done.out + done.err
+
+
+def test_what_a_recipe_draws_is_for_its_own_corpus_alone(command: Command) -> None:
+    copying, drawn = recipes.load("ntm-copy"), recipes.load("recall")
+    assert with_corpus(copying, None, copying) == copying
+    assert with_corpus(copying, "repeat-copy", copying).text.algorithm == copying.text.algorithm != AlgorithmConfig()
+    assert with_corpus(copying, "good.txt", copying).text.algorithm == AlgorithmConfig()
+    assert with_corpus(drawn, "copy", drawn).text.recall == RecallConfig() != drawn.text.recall
+    sizes = (
+        "--model.embedding.size=9 --model.core.layers=9 --model.core.rows=5 --model.core.width=4 --training.epochs=1"
+    )
+    flags = [*sizes.split(), "--training.batch-size=3", "--training.no-asked-only", "--out", "new"]
+    done = command("train", "ntm-copy", "--corpus", "good.txt", *flags)
+    assert done.code == 0, done.err
+    assert from_file(RunConfig, Path("new/config.yaml")).text.algorithm == AlgorithmConfig()
+    assert command("train", "new", "--resume").code == 0
 
 
 def test_training_writes_a_run_and_says_what_to_do_next(command: Command) -> None:

@@ -248,6 +248,10 @@ BAD = {
         r"model.head.kind must be one of softmax, mixture, not 'mixtur' \(did you mean 'mixture'\?\)",
     ),
     "overrides of nothing": (small(overrides=3), r"rows\[0\].small.overrides must be a mapping, not 3"),
+    "drawn settings of another corpus": (
+        small(overrides={"text": {"algorithm": {"bits": 3}}}),
+        r"row plain, small: text.algorithm.bits is for the corpus copy or .*; leave it out",
+    ),
     "an overridden seed": (small(overrides={"seed": 3}), r"overrides sets a seed; seeds are set by `seeds`"),
     "settings that exclude each other": (
         small(overrides={"training": {"optimizer": "adam", "finetune_epochs": 3}}),

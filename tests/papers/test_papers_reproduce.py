@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from grids import Reproduced, finish, grid, start, write
 
 from backstory.cli.main import main
@@ -184,6 +185,19 @@ def test_other_settings_are_refused(reproduced: Reproduced, desk: Path, capsys: 
     assert main(["reproduce", "grid.yaml"]) == 2
     assert "wide-seed1 was trained with other settings than the grid now has for it" in capsys.readouterr().err
     assert written(folder) == before
+
+
+def test_runs_of_a_version_without_some_settings_are_those_of_the_grid(
+    reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copied(reproduced, desk)
+    write(grid())
+    for path in (folder / "runs" / "grid-small" / "runs").glob("*/config.yaml"):
+        settings = yaml.safe_load(path.read_text())
+        del settings["training"]["embedding_noise"], settings["text"]["algorithm"]
+        path.write_text(yaml.safe_dump(settings, sort_keys=False))
+    assert main(["reproduce", "grid.yaml", "--dry-run"]) == 0
+    assert "4 runs, all finished" in capsys.readouterr().out
 
 
 @pytest.mark.full

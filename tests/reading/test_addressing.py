@@ -8,10 +8,14 @@ import pytest
 import torch
 from runs import tiny_config, tiny_corpus, with_model, with_training
 
-from backstory.config import DNCConfig, MDMConfig, NTMConfig, RunConfig, SoftmaxConfig, UserError
+from backstory.cli.main import main
+from backstory.config import DNCConfig, MDMConfig, NTMConfig, RunConfig, SoftmaxConfig, UserError, to_dict
+from backstory.config.readers import CacheSettings
 from backstory.models.cores.external_memory import addressing_of
 from backstory.models.loading import LoadedRun, load_run
 from backstory.reading.evaluation import evaluate
+from backstory.reading.kinds import parse_stack
+from backstory.reading.preparation import tune_reader
 from backstory.training import train
 
 
@@ -94,3 +98,28 @@ def test_a_trained_window_is_read_as_it_was_trained(runs: dict[str, Path]) -> No
 def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, addressing: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         evaluate(runs[name], addressing=addressing)
+
+
+def test_what_was_prepared_for_the_trained_addressing_is_not_taken_for_another(runs: dict[str, Path]) -> None:
+    run = runs["ntm"]
+    tune_reader(run, parse_stack("cache"), "valid", 60, ["theta=3", "weight=0.2", "window=20"])
+    assert main(["reader", "statistics", str(run), "--batch-size", "3", "--segment", "5"]) == 0
+
+    def cache(addressing: str | None) -> dict[str, Any]:
+        return evaluate(run, reader="cache", addressing=addressing)["figures"]["readers"][-1]
+
+    for own in (None, "dense"):
+        assert cache(own)["settings"]["theta"] == 3.0
+        assert cache(own)["origin"] == "tuned on the first 60 tokens of valid"
+        assert evaluate(run, reader="dynamic", addressing=own)["figures"]["audit"]["passed"]
+    other = cache("localized:3")
+    assert other["settings"] == to_dict(CacheSettings())
+    assert other["origin"] == "default, as others are tuned for another addressing"
+    told = (
+        r"statistics of training gradients are for the addressing that .*ntm was trained with; leave --addressing out"
+    )
+    with pytest.raises(UserError, match=told):
+        evaluate(run, reader="dynamic", addressing="localized:3")
+    assert evaluate(run, reader="dynamic:rule=sgd", addressing="localized:3")["figures"]["audit"]["passed"]
+    with pytest.raises(UserError, match=r"readers are prepared for the addressing that .* was trained with"):
+        tune_reader(run, parse_stack("cache"), "valid", 60, addressing="localized:3")

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from runs import events
 
 import backstory as bs
 from backstory.cli.evaluate import describe
+from backstory.cli.train import run_training
 from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError
 from backstory.models import Prediction, Softmax, choose_precision
 from backstory.reading.answers import AnswerScores
 from backstory.reading.stream import blocks
+from backstory.reports import formats, read
+from backstory.reports.tables import trainings
+from backstory.reports.words import answered, comparison, summary
 from backstory.text import Algorithm, prepare
 from backstory.training import train
 
@@ -31,9 +36,11 @@ def asking(config: RunConfig, **changes: Any) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a small copy task, trained on what is asked alone."""
+    """A run on a small copy task, trained on what is asked alone; what was told of it is in `told` beside it."""
     folder = tmp_path_factory.mktemp("copy") / "run"
-    train(asking(tiny_config, asked_only=True, epochs=2), folder, console=Console(file=io.StringIO()))
+    told = io.StringIO()
+    train(asking(tiny_config, asked_only=True, epochs=2), folder, console=Console(file=told))
+    (folder.parent / "told").write_text(told.getvalue())
     return folder
 
 
@@ -125,6 +132,25 @@ def test_the_weights_are_chosen_by_what_is_asked(run: Path) -> None:
     assert all(0.5 < e["nats"] < 4 for e in events(run, "steps"))
 
 
+def test_what_is_told_of_training_is_per_word_that_is_asked(
+    run: Path, tiny_config: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = json.loads((run / "result.json").read_text())["figures"]
+    data = prepare(TextConfig("copy", algorithm=SETTINGS))
+    for name, split in data.splits.items():
+        assert result["tokens"][name] == data.asked(split.ids).sum() < len(split.ids)
+    best = result["curve"][result["best_epoch"] - 1]
+    at, right = f"{best['valid_perplexity']:.2f}", f"{best['answers']['token_accuracy']:.1%} of answers right"
+    lines = [line for line in (run.parent / "told").read_text().splitlines() if line.endswith("best")]
+    assert "train perplexity per asked word " in lines[-1] and at in lines[-1] and right in lines[-1]
+    assert run_training(asking(tiny_config, asked_only=True, epochs=2), run, "resume") == 0
+    assert f"validation perplexity {at} per asked word after epoch" in capsys.readouterr().out
+    score = f"perplexity {formats.perplexity(best['valid_perplexity'])} per asked word"
+    alone = dataclasses.replace(read(run), results=tuple(read(run).of_kind("training")))
+    assert f"validation {score} on copy over {result['tokens']['valid']} asked words, " in summary(alone)
+    assert trainings([alone]).rows[0][5] == score
+
+
 def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path) -> None:
     result = bs.evaluate(run)
     answers = result["figures"]["answers"]
@@ -139,9 +165,20 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     assert longer["provenance"]["corpus"]["fingerprint"] != result["provenance"]["corpus"]["fingerprint"]
     bs.report([run], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
+    assert f"audited; {answered(answers)}." in page
     assert "<h2>Answers</h2>" in page and "drawn documents of copy: 5 and 9 symbols of 2 bits" in page
+    assert comparison([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
     with pytest.raises(UserError, match="a text has the lengths that it has"):
         bs.evaluate(run, text=tmp_path / "page.html", lengths=(5,))
+
+
+def test_many_lengths_have_a_folder_of_a_short_name(run: Path) -> None:
+    many = tuple(range(1, 101))
+    for lengths in (many, (1, *many[:0:-1]), (*many[:50], 7, *many[50:])):
+        result = bs.evaluate(run, lengths=lengths)
+        assert result["figures"]["lengths"] == list(lengths)
+    found = sorted(p.name for p in run.glob("evaluate-test-lengths-1..*"))
+    assert len(found) == 3 and all(re.fullmatch(r"evaluate-test-lengths-1\.\.(100|2)-[0-9a-f]{8}", n) for n in found)
 
 
 def test_only_tasks_have_answers(tiny_config: RunConfig, tiny_run: Path, tmp_path: Path) -> None:

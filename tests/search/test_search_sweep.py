@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sweeps import Searched, finish, start
 
 from backstory.cli.main import main
@@ -124,6 +125,17 @@ def test_a_sweep_that_is_done_is_left_as_it_is(
     assert {p: p.stat().st_mtime_ns for p in (desk / "sweep" / "trials").rglob("*")} == before
 
 
+def test_a_sweep_of_a_version_without_some_settings_goes_on(
+    searched: Searched, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(searched.folder / "sweep", desk / "sweep")
+    there = yaml.safe_load((desk / "sweep" / "sweep.yaml").read_text())
+    del there["recipe"]["training"]["embedding_noise"], there["recipe"]["text"]["algorithm"]
+    (desk / "sweep" / "sweep.yaml").write_text(yaml.safe_dump(there, sort_keys=False))
+    assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "4", "--out", "sweep"]) == 0
+    assert capsys.readouterr().err == "sweep: 4 of 4 trials done, 1 at a time\n"
+
+
 @pytest.mark.parametrize(
     ("flags", "space", "message"),
     [
@@ -135,6 +147,7 @@ def test_a_sweep_that_is_done_is_left_as_it_is(
         (("--training.epochs", "3"), None, r"searches with other settings \(training.epochs: 2 there, 3 here\)"),
         (("--storage", "sqlite:///x.db"), None, r"keeps its trials in its own journal"),
         (("--training.learning-rate", "3"), None, r"training.learning_rate is given and searched as well"),
+        (("--text.algorithm.bits", "3"), None, r"text.algorithm.bits is for the corpus copy or .*; leave it out"),
     ],
 )
 def test_a_folder_goes_on_only_with_what_it_was_begun_with(

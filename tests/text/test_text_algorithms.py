@@ -196,3 +196,18 @@ def test_lengths_are_of_tasks_alone() -> None:
         recall.of_lengths("test", (3,))
     with pytest.raises(UserError, match="needs lengths of 1 or more symbols, not 0"):
         made("copy").of_lengths("test", (0,))
+
+
+def test_only_the_documents_that_are_drawn_at_chosen_lengths_count_for_their_size() -> None:
+    data = made("copy", documents=10_000, held_out=4)
+    longer = data.of_lengths("test", (100_000,))
+    assert len(longer.splits["test"].ids) == 4 * 200_003
+    told = "the train split of copy could hold more than 1,073,741,824 tokens at these lengths; give shorter --lengths"
+    with pytest.raises(UserError, match=told):
+        data.of_lengths("train", (100_000,))
+    with pytest.raises(UserError, match=r"copy could hold .* lower text\.algorithm\.documents or \.longest"):
+        made("copy", documents=10_000, held_out=4, longest=100_000)
+    settings = AlgorithmConfig(held_out=4, longest=100)
+    assert (
+        Algorithm("copy", settings).of_lengths("valid", (1, 2)).size("valid") == 4 * 7
+    )  # not of the lengths of training

@@ -1,5 +1,6 @@
 """The characters of Penn Treebank: counted on the real files, cut as published, and the tokenizer that marks lines."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backstory.config import recipes
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.text import Dataset, encode_split, fetch, prepare
@@ -81,6 +83,17 @@ def test_they_are_made_of_the_files_of_ptb(data_dir: Path, tmp_path: Path) -> No
 def test_a_cut_vocabulary_has_a_place_for_the_rest(data_dir: Path) -> None:
     cut = prepare(TextConfig("ptb-char", maximum_size=20), data_dir).vocabulary
     assert len(cut) == 20 and cut.unknown is not None
+
+
+def test_a_recipe_that_cuts_rare_words_does_not_open_a_closed_alphabet(data_dir: Path) -> None:
+    demo = recipes.load("demo").text
+    for corpus in ("ptb-char", "ptb-char-50"):
+        with pytest.raises(UserError, match=r"alphabet of this corpus is closed.*; set text\.minimum_count to 1"):
+            prepare(dataclasses.replace(demo, corpus=corpus), data_dir)
+        closed = prepare(dataclasses.replace(demo, corpus=corpus, minimum_count=1), data_dir).vocabulary
+        assert len(closed) == 50 and closed.unknown is None
+    words = dataclasses.replace(demo, corpus="ptb-char", tokenizer="words", minimum_count=3)  # no alphabet
+    assert prepare(words, data_dir).vocabulary.unknown is not None
 
 
 def test_an_alphabet_that_is_closed_names_what_is_not_in_it(characters: Dataset) -> None:

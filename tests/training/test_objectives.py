@@ -216,6 +216,17 @@ def test_only_what_is_asked_is_trained_on() -> None:
     torch.testing.assert_close(everything, Likelihood()(made, targets)[0])
 
 
+def test_activations_are_regularised_where_nothing_is_asked_too() -> None:
+    made, targets = prediction()
+    assert made.activations is not None
+    for asked in (torch.zeros(BATCH, TIME, dtype=torch.bool), torch.rand(BATCH, TIME) < 0.5):
+        bare, _ = Likelihood()(made, targets, asked)
+        loss, _ = Likelihood(2.0, 1.0)(made, targets, asked)
+        of_all = Likelihood(2.0, 1.0)(made, targets)[0] - Likelihood()(made, targets)[0]
+        torch.testing.assert_close(loss - bare, of_all, rtol=0, atol=1e-6, check_dtype=False)
+        assert of_all > 0
+
+
 def test_a_blend_too_is_trained_on_what_is_asked() -> None:
     torch.manual_seed(1)
     parts = [Softmax(None, torch.randn(BATCH, TIME, UNITS), torch.randn(TYPES, UNITS), None) for _ in range(2)]

@@ -1,15 +1,19 @@
 """A run that was stopped, or broken off, and resumed ends bit for bit as one that ran through."""
 
 import dataclasses
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from runs import ADVERSARIAL, checkpoints, contents, events, outcome, saved_progress, with_model, with_training
 
 from backstory.config import (
+    AlgorithmConfig,
     GateConfig,
     MixtureConfig,
     RecallConfig,
@@ -330,6 +334,74 @@ def test_settings_edited_in_the_folder_are_refused_unless_accepted(
     refused(quietly, edited, folder, r"config.yaml is not what last-35 was trained with; .*--accept config")
     quietly(edited, folder, mode="resume", accept=frozenset({"config"}))
     assert [e["learning_rate"] for e in events(folder, "epoch")] == [2.0, 0.5]
+
+
+def as_an_earlier_version(folder: Path, hashed: bool) -> None:
+    """Make the run one of a version without `training.embedding_noise` and `text.algorithm`; once a hash was saved."""
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    del settings["training"]["embedding_noise"], settings["text"]["algorithm"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    for path in checkpoints(folder, "last"):
+        saved = read_checkpoint(path)
+        saved.documents["progress"]["config"] = digest if hashed else settings
+        write_checkpoint(path.parent, path.name, saved.tensors, saved.documents)
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_run_of_a_version_without_some_settings_goes_on_with_their_defaults(
+    stopped: tuple[RunConfig, Path], quietly: Train, at_step: Callable, tmp_path: Path, hashed: bool
+) -> None:
+    config, folder = stopped
+    as_an_earlier_version(folder, hashed)
+    refused(quietly, with_training(config, clip=0.3), folder, "training.clip: 1.0 there, 0.3 here")
+    refused(quietly, with_training(config, embedding_noise=0.1), folder, "embedding_noise: 0.0 there, 0.1 here")
+    at_step(2, crash)
+    with pytest.raises(Crash):
+        quietly(config, folder, mode="resume")  # broken off before there is a checkpoint of this version
+    quietly(config, folder, mode="resume")
+    quietly(config, tmp_path / "straight")
+    assert outcome(folder) == outcome(tmp_path / "straight")
+
+
+def test_a_run_that_was_begun_with_settings_of_another_corpus_goes_on(
+    stopped: tuple[RunConfig, Path], quietly: Train, tmp_path: Path
+) -> None:
+    config, folder = stopped
+    config = dataclasses.replace(config, text=dataclasses.replace(config.text, algorithm=AlgorithmConfig(bits=3)))
+    (folder / "config.yaml").write_text(to_yaml(config))
+    for path in checkpoints(folder, "last"):
+        saved = read_checkpoint(path)
+        saved.documents["progress"]["config"]["text"]["algorithm"]["bits"] = 3
+        write_checkpoint(path.parent, path.name, saved.tensors, saved.documents)
+    quietly(config, folder, mode="resume")
+    with pytest.raises(UserError, match=r"text\.algorithm\.bits is for the corpus copy or .* leave it out"):
+        quietly(config, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+@pytest.mark.parametrize("edit", [{"clip": 0.3}, {"embedding_noise": 0.1}], ids=str)
+def test_settings_edited_in_a_run_of_an_earlier_version_are_refused(
+    stopped: tuple[RunConfig, Path], quietly: Train, hashed: bool, edit: dict
+) -> None:
+    config, folder = stopped
+    as_an_earlier_version(folder, hashed)
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    settings["training"] |= edit
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    edited = with_training(config, **edit)
+    refused(quietly, edited, folder, "config.yaml is not what last-35 was trained with")
+
+
+def test_a_damaged_settings_file_is_replaced_by_those_that_are_accepted(
+    stopped: tuple[RunConfig, Path], quietly: Train
+) -> None:
+    config, folder = stopped
+    (folder / "config.yaml").write_text("training: [")
+    refused(quietly, config, folder, "config.yaml is not valid YAML")
+    quietly(config, folder, mode="resume", accept=frozenset({"config"}))
+    assert (folder / "config.yaml").read_text() == to_yaml(config)
 
 
 @pytest.mark.parametrize("damage", ["absent", "empty", "shorter"])

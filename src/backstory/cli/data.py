@@ -62,8 +62,9 @@ def prepare(arguments: Sequence[str]) -> int:
 
 def _figures(given: ShowArguments) -> int:
     from backstory.cli.progress import progress_bar
-    from backstory.text import gold_file, prepare
+    from backstory.text import check_drawn, gold_file, prepare
 
+    check_drawn(given)
     with progress_bar(f"preparing {given.corpus}", "MB", 1_000_000) as told:
         dataset = prepare(given, given.data_dir, told)
     words = dataset.vocabulary

@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     from backstory.search.sweep import Planned
     from backstory.training.stopping import Stopped
 
-    config = with_corpus(given.config, given.corpus)
+    config = with_corpus(given.config, given.corpus, recipes.load(recipe))
     planned = Planned.plan(recipe, config, given.space, given.out, given.storage)
     try:
         result = planned.run(given.trials, given.processes, given.prune_from, given.keep_all, given.data_dir)

@@ -12,7 +12,7 @@ import tyro
 
 from backstory.cli.parse import parse
 from backstory.cli.ranks import first_here
-from backstory.config import RunConfig, UserError, from_dict, recipes, to_dict
+from backstory.config import RunConfig, TextConfig, UserError, from_dict, recipes, to_dict
 from backstory.config.measures import told
 
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("--resume and --overwrite exclude each other; give one of them")
     if unknown := set(given.accept) - {"config", "corpus"}:
         raise UserError(f"--accept takes config or corpus, not {', '.join(sorted(unknown))}")
-    config = with_corpus(given.config, given.corpus)
+    config = with_corpus(given.config, given.corpus, recipes.load(recipe))
     out = given.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
     mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
     code = run_training(config, out, mode, given.data_dir, frozenset(given.accept), given.track, given.begin)
@@ -65,11 +65,16 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def with_corpus(config: RunConfig, corpus: str | None) -> RunConfig:
-    """The settings with another corpus, if one is given."""
-    if corpus is None:
-        return config
-    return dataclasses.replace(config, text=dataclasses.replace(config.text, corpus=corpus))
+def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> RunConfig:
+    """The settings with another corpus, if one is given; what the recipe says of drawing its own documents is not for that."""
+    text = dataclasses.replace(config.text, corpus=corpus or config.text.corpus)
+    if text.corpus != recipe.text.corpus:
+        from backstory.text.dataset import DRAWN
+
+        for part, corpora in DRAWN.items():
+            if text.corpus not in corpora and getattr(text, part) == getattr(recipe.text, part):
+                text = dataclasses.replace(text, **{part: getattr(TextConfig(), part)})
+    return dataclasses.replace(config, text=text)
 
 
 def run_training(

@@ -37,6 +37,12 @@ def plural(unit: str, number: float | None = None) -> str:
     return unit if number == 1 else f"{unit}s"
 
 
+def off(setting: str) -> str:
+    """How a switch among the settings is turned off: `training.asked_only to false (--training.no-asked-only)`."""
+    group, _, last = setting.replace("_", "-").rpartition(".")
+    return f"{setting} to false (--{group}.no-{last})"
+
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
 

@@ -13,6 +13,7 @@ from backstory.config import (
     SpanBufferConfig,
     UserError,
 )
+from backstory.config.errors import off
 from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
 from backstory.models.contract import LanguageModel
 from backstory.models.cores import CORES, Core
@@ -145,7 +146,7 @@ def _check_tied(config: ModelConfig, setting: str, found: int) -> None:
     if _tied(config) and found != size:
         raise UserError(
             f"the softmax is tied to the embedding, of size {size}, so model.{setting} must be {size} or none, "
-            f"not {found}; or set model.head.tied to false"
+            f"not {found}; or set {off('model.head.tied')}"
         )
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, to_dict
 from backstory.config.recipes import CONFIG
 from backstory.models.composed import ComposedModel, build_model
-from backstory.models.cores.external_memory import readdressed
+from backstory.models.cores.external_memory import addressing_of, readdressed
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms
 from backstory.text import Dataset, prepare
@@ -74,6 +74,8 @@ class LoadedRun:
     """Name, fingerprint, types and provenance of the training corpus."""
     places: dict[str, str]
     """Where the corpus was found: `data_dir` if one was given, `corpus` if it is a path."""
+    as_trained: bool = field(default=True, kw_only=True)
+    """Whether an external memory is addressed as in training: what was prepared for readers of the run is for that."""
 
     @property
     def name(self) -> str:
@@ -93,7 +95,17 @@ class LoadedRun:
         """The same weights with another addressing of the external memory; this run stays as it is. Raises UserError."""
         model = readdressed(self.model, addressing)
         core = replace(self.config.model.core, addressing=addressing)  # type: ignore[call-arg]
-        return replace(self, model=model, config=replace(self.config, model=replace(self.config.model, core=core)))
+        config = replace(self.config, model=replace(self.config.model, core=core))
+        as_trained = self.as_trained and addressing_of(model) == addressing_of(self.model)
+        return replace(self, model=model, config=config, as_trained=as_trained)
+
+    def check_as_trained(self, what: str) -> None:
+        """Raise UserError where the memory is addressed otherwise; `what` is prepared for a run as it was trained."""
+        if not self.as_trained:
+            raise UserError(
+                f"{what} for the addressing that {self.folder} was trained with; leave --addressing out, "
+                "or read with readers that need none of it"
+            )
 
     def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
         """The corpus that it was trained on. Raises UserError, also when that is not what it was, or another is asked for."""

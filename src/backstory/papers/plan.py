@@ -15,6 +15,7 @@ from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
 from backstory.reading.evaluation import check_after
 from backstory.reading.kinds import parse_stack, stack_name
+from backstory.text import check_drawn
 from backstory.text.corpora import SPLITS
 from backstory.training.stages import check_settings
 
@@ -181,6 +182,7 @@ def _check_setup(setup: Setup, readings: Sequence[Reading], where: str) -> None:
         _told(where, check_name, examination.split, SPLITS, "split")
     config = from_dict(RunConfig, _settings(setup, where), where)
     _told(where, check_settings, config.training)
+    _told(where, check_drawn, config.text)
     for reading in readings:
         if reading.addressing is not None:
             _told(where, check_addressing, config.model.core, reading.addressing)

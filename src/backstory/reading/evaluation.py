@@ -1,5 +1,6 @@
 """Evaluate a trained run: read a split or a text once with a reader, audited, and write the figures with their units."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,9 @@ from backstory.reading.saved import read_by
 from backstory.reading.stream import Block, Reading, block_count
 from backstory.storage.provenance import check_place, write_result
 from backstory.text import Split, Vocabulary, lossless, unknown_tokens
+
+SPELT_OUT = 8
+"""Chosen lengths that a result's folder is named by, one by one."""
 
 
 def evaluate(
@@ -89,7 +93,7 @@ def evaluate(
     if text is None and opened.run.results is not None:
         precision = opened.reader.precision.name
         usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
-        usual["-".join(["lengths", *map(str, lengths)])] = "lengths"
+        usual[of_lengths(lengths)] = "lengths"
         usual[addressing or ""] = ""
         out = out or Path(opened.run.results, file_name("evaluate", split, *(k for k, v in usual.items() if k != v)))
     if rows > len(opened.split.ids):
@@ -177,6 +181,14 @@ def check_after(after: str, split: str, splits: Iterable[str]) -> None:
         )
     if after == "test":
         raise UserError("nothing is learned from the test split before another is scored; use --after train or valid")
+
+
+def of_lengths(lengths: Sequence[int]) -> str:
+    """What chosen lengths add to the name of a result's folder: all of a few, and of more the ends and a hash of all."""
+    if len(lengths) <= SPELT_OUT:
+        return "-".join(["lengths", *map(str, lengths)])
+    digest = hashlib.sha256(" ".join(map(str, lengths)).encode()).hexdigest()
+    return f"lengths-{lengths[0]}..{lengths[-1]}-{digest[:8]}"
 
 
 def file_name(*parts: str) -> str:

@@ -46,6 +46,7 @@ class Ground:
 
     def statistics(self, moving: str) -> Statistics:
         """The run's statistics of the weights that move, read from its folder once. Raises UserError."""
+        self.run.check_as_trained("statistics of training gradients are")
         if moving not in self.loaded:
             self.loaded[moving] = load_statistics(self.run.folder / SAVED, self.run.model, moving, self.run.folder)
         return self.loaded[moving]
@@ -73,6 +74,7 @@ def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
 
 def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
     run = ground.run
+    run.check_as_trained("meta-learners are")
     learned = load_learned(run.folder / SAVED, settings.network, run.model, run.folder)
     return LearnedReader(run.model, learned, ground.statistics(learned.base.moving), ground.precision, settings)
 
@@ -218,7 +220,7 @@ class Chosen:
     name: str
     settings: Any
     origin: str
-    """`default` or `tuned on ...`, and `, given` where some were typed."""
+    """`default` or `tuned on ...`, and `given` where some were typed; that others were tuned for another addressing."""
 
     def as_dict(self) -> dict[str, Any]:
         """As results record it."""
@@ -228,15 +230,19 @@ class Chosen:
 def choose(stack: Stack, run: LoadedRun) -> tuple[Chosen, ...]:
     """The settings of every layer: as typed, else as `save_settings` saved them for this run. Else the defaults.
 
-    A layer's own settings around the readers inside it come before those it has around the static reader. Raises UserError,
-    also for settings that were tuned on other weights.
+    A layer's own settings around the readers inside it come before those it has around the static reader. Those that were
+    tuned are not taken up where the memory is addressed otherwise. Raises UserError, also for settings that were tuned on other
+    weights.
     """
     found = []
     for place, layer in enumerate(stack):
         kind, given = READERS[layer.name], given_settings(layer)
         around, alone = (kinds_of(part) for part in (stack[: place + 1], (Layer("static"), layer)))
         saved = _saved(run, around) or (_saved(run, alone) if kind.wraps else None)
-        origin = [f"tuned on {saved['tuned_on']}" if saved else "default", *(["given"] if given else [])]
+        origin = [f"tuned on {saved['tuned_on']}" if saved and run.as_trained else "default"]
+        if saved and not run.as_trained:
+            saved, origin = None, [*origin, "as others are tuned for another addressing"]
+        origin += ["given"] if given else []
         settings = from_dict(kind.settings, (saved["settings"] if saved else {}) | given, f"reader {layer.name}")
         found.append(Chosen(layer.name, settings, ", ".join(origin)))
     return tuple(found)

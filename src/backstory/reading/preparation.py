@@ -10,6 +10,7 @@ import numpy as np
 
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining, TemperedSettings
+from backstory.models.loading import LoadedRun
 from backstory.reading.cache_tuning import CacheGrid, tune_cache
 from backstory.reading.kinds import (
     READERS,
@@ -42,7 +43,7 @@ def collect_statistics(
     """Collect statistics on the opened split and save them beside the model. Raises UserError."""
     run, split = opened.run, opened.split
     _check_split(split.name)
-    check_writable(run.folder)
+    _check_run(run)
     text = f"{opened.dataset.corpus} {split.name}, {opened.dataset.fingerprint}"
     found = collect(
         run.model, split.ids[:tokens], opened.dataset.vocabulary.start, text=text, moving=moving, batch_size=batch_size,
@@ -70,7 +71,7 @@ def tune_reader(
         raise UserError(f"the reader {stack[-1].name} has no settings to tune")
     lists = parse_grid(kind.settings, grid)
     opened = open_run(folder, split, **how)
-    check_writable(opened.run.folder)
+    _check_run(opened.run)
     chosen = choose(stack, opened.run)
     precision, start = opened.reader.precision, chosen[-1].settings
     ids, first = opened.split.ids[:tokens], opened.dataset.vocabulary.start
@@ -105,7 +106,7 @@ def tune_in_turn(
     _check_split(split)
     lists = parse_turns(stack, grid)
     opened = open_run(folder, split, **how)
-    check_writable(opened.run.folder)
+    _check_run(opened.run)
     start = choose(stack, opened.run)
     held = {name for layer in stack for name in given_settings(layer)}
     turns = {n: values for n, values in {**TURNS, **lists}.items() if n in lists or n not in held}
@@ -153,6 +154,11 @@ def _tuned_temperature(
 
 _AT_ONCE = {"cache": _tuned_cache, "tempered": _tuned_temperature}
 """The readers of which one reading with what they go around scores all settings."""
+
+
+def _check_run(run: LoadedRun) -> None:
+    run.check_as_trained("readers are prepared")
+    check_writable(run.folder)
 
 
 def _check_split(split: str) -> None:
@@ -207,7 +213,7 @@ def train_learned(
         raise UserError(
             f"{split.name} has {len(split.ids):,} tokens, of which --skip {skip:,} leaves none; use a smaller --skip"
         )
-    check_writable(run.folder)
+    _check_run(run)
     statistics = load_statistics(run.folder / SAVED, run.model, base.moving, run.folder)
     learned = train_gates(
         run.model, statistics, split.ids[skip:], opened.dataset.vocabulary.start, base, gates, training,

@@ -8,6 +8,7 @@ from backstory.reports.formats import count, decimal
 from backstory.reports.groups import groups, text_of
 from backstory.reports.results import Record, RunResults
 from backstory.reports.tables import Table, columns, to_text
+from backstory.reports.words import answered
 
 MOST = 24
 """Lengths that a terminal shows; of more, so many that lie as far apart."""
@@ -42,14 +43,8 @@ def _row(one: Record) -> tuple[str, ...]:
     return count(one["documents"]), decimal(one["nats_per_asked"], 3), *shares
 
 
-def sentence(answers: Record) -> str:
-    """How much is right, in a few words."""
-    tokens, bits, documents = (formats.percent(100 * answers[f"{w}_accuracy"]) for w in ("token", "bit", "document"))
-    return f"{tokens} of the tokens asked, {bits} of the bits and {documents} of the documents are right"
-
-
 def terminal(figures: Record) -> list[str]:
     """The answers of an evaluation's figures in lines: all of them, then a row for each length."""
     answers = figures["answers"]
     lines = to_text(table(answers, MOST)).splitlines()
-    return [f"  {answers['task']:<11} {sentence(answers)}; by length:", *(f"    {line}" for line in lines)]
+    return [f"  {answers['task']:<11} {answered(answers)}; by length:", *(f"    {line}" for line in lines)]

@@ -144,6 +144,8 @@ def comparison(runs: Sequence[RunResults]) -> str:
     alike = {(reading(r), r.figures["split"], r.figures["reader"]) for _, r in pairs}
     if len(pairs) < 2 or len(pairs) != len(runs) or len(alike) > 1 or not pairs[0][1].corpus.get("fingerprint"):
         return ""
+    if pairs[0][1].figures.get("answers"):  # of a drawn task most tokens are random, and what is asked is its score
+        return ""
     pairs.sort(key=lambda pair: pair[1].figures["perplexity"])
     (best, result), *rest = pairs
     f = result.figures
@@ -273,6 +275,12 @@ def otherwise(figures: Record) -> str:
     return told + ("" if not lengths else f", lengths {', '.join(map(count, lengths))}")
 
 
+def answered(answers: Record) -> str:
+    """How much of what a drawn task asks is right, in a few words."""
+    tokens, bits, documents = (percent(100 * answers[f"{w}_accuracy"]) for w in ("token", "bit", "document"))
+    return f"{tokens} of the tokens asked, {bits} of the bits and {documents} of the documents are right"
+
+
 def _reads(run: RunResults) -> str:
     """The summary's first half: the headline evaluation, or else the best of training."""
     result = headline(run)
@@ -285,6 +293,7 @@ def _reads(run: RunResults) -> str:
         return (
             f"{run.name} reads {result.corpus.get('name', 'its text')} ({f['split']}){reader} at {at} "
             f"over {count(f['tokens'])} {plural(unit, f['tokens'])}, {audit}"
+            + (f"; {answered(f['answers'])}" if f.get("answers") else "")
         )
     if run.training:
         f = run.training.figures

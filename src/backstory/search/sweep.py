@@ -21,7 +21,7 @@ from backstory.search.study import check_installed, failing_storage, hidden, ope
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
 from backstory.storage.provenance import command, now, write_result
-from backstory.text import prepare
+from backstory.text import check_drawn, prepare
 from backstory.training.display import say
 from backstory.training.stopping import Stopped, StopRequest
 
@@ -49,6 +49,7 @@ class Planned:
         """
         check_installed()
         validate(recipe, "settings")
+        check_drawn(recipe.text)
         stem = Path(space_name).stem
         space = spaces.load(space_name)
         source = space_name if space_name != stem else f"space {space_name}"

@@ -3,7 +3,16 @@
 from backstory.text.algorithms import Algorithm, Answers
 from backstory.text.corpora import CORPORA, Corpus, find
 from backstory.text.data_folder import fetch
-from backstory.text.dataset import Dataset, Split, encode_bytes, encode_split, lossless, prepare, unknown_tokens
+from backstory.text.dataset import (
+    Dataset,
+    Split,
+    check_drawn,
+    encode_bytes,
+    encode_split,
+    lossless,
+    prepare,
+    unknown_tokens,
+)
 from backstory.text.decoding import decode_stream, word_numbers, word_parts
 from backstory.text.published import PUBLISHED
 from backstory.text.recall import Recall, Truth
@@ -25,6 +34,7 @@ __all__ = [
     "Truth",
     "Vocabulary",
     "build",
+    "check_drawn",
     "decode_stream",
     "encode_bytes",
     "encode_split",

@@ -11,7 +11,7 @@ All else is drawn at random, each symbol, number and length as likely as any oth
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -97,10 +97,20 @@ class Algorithm:
                 f"there are not {max(self.longest, *self.only, 0):,} different items of {self.bits} bits; "
                 "raise text.algorithm.bits"
             )
-        if max(s.documents, s.held_out) * self._most() > LARGEST:
+        if not self.only and max(self.size("train"), self.size("test")) > LARGEST:
             raise UserError(
                 f"{self.name} could hold more than {LARGEST:,} tokens; lower text.algorithm.documents or .longest"
             )
+
+    def of_lengths(self, split: str, lengths: tuple[int, ...]) -> "Algorithm":
+        """The same with documents of these lengths in turn, of which the one split is drawn. Raises UserError."""
+        found = replace(self, only=lengths)
+        if found.size(split) > LARGEST:
+            raise UserError(
+                f"the {split} split of {self.name} could hold more than {LARGEST:,} tokens at these lengths; give shorter "
+                "--lengths"
+            )
+        return found
 
     @property
     def bits(self) -> int:
@@ -194,7 +204,7 @@ class Algorithm:
 
     def _most(self) -> int:
         """The most tokens of a document."""
-        n = max(self.longest, *self.only, 0)
+        n = max(self.only, default=self.longest)
         inside = {
             "copy": 2 * n,
             "repeat-copy": n * (1 + self.settings.repeats),

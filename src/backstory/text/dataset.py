@@ -4,16 +4,16 @@ import hashlib
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from backstory.config.errors import UserError
+from backstory.config.errors import UserError, off
 from backstory.config.schema import TextConfig
-from backstory.config.strict import to_dict
+from backstory.config.strict import changes, to_dict
 from backstory.storage.atomic import write_atomically
 from backstory.text import algorithms, cache, corpora, files, recall, vocabulary
 from backstory.text.algorithms import TASKS, Algorithm, Answers
@@ -80,7 +80,7 @@ class Dataset:
         """Whether each token of an epoch (tokens,) is part of an answer, bool. Raises UserError where nothing is asked."""
         if not isinstance(self.source, Algorithm):
             raise UserError(
-                f"the corpus {self.corpus} asks nothing; set training.asked_only to false, or take {' or '.join(TASKS)}"
+                f"the corpus {self.corpus} asks nothing; set {off('training.asked_only')}, or take {' or '.join(TASKS)}"
             )
         return self.source.asked(ids)
 
@@ -91,7 +91,7 @@ class Dataset:
                 f"the documents of the corpus {self.corpus} have no lengths to choose; leave --lengths out, "
                 f"or read a run on {' or '.join(TASKS)}"
             )
-        source = replace(self.source, only=lengths)
+        source = self.source.of_lengths(split, lengths)
         drawn, sha = _draw(source, (split,))
         fingerprint = _hash([self.fingerprint, lengths, sha])
         return Dataset(self.corpus, self.vocabulary, drawn, fingerprint, source.provenance, source)
@@ -159,6 +159,21 @@ def prepare(
     return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
 
 
+DRAWN = {"recall": ("recall",), "algorithm": tuple(TASKS)}
+"""Parts of the settings of a text that are for some drawn corpora alone, with the names of those."""
+
+
+def check_drawn(config: TextConfig) -> None:
+    """Raise UserError for settings of documents that are drawn where the corpus is none of those that they are for."""
+    for part, names in DRAWN.items():
+        setting = next(iter(changes(getattr(config, part))), None)
+        if setting is not None and config.corpus not in names:
+            raise UserError(
+                f"text.{part}.{setting} is for the corpus {' or '.join(names)}, and the corpus is {config.corpus}; "
+                "leave it out, or choose another corpus"
+            )
+
+
 def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Dataset:
     """A corpus that is drawn."""
     recall.check_text(config)
@@ -176,13 +191,13 @@ def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Datas
 
 
 def _draw(
-    source: Recall | Algorithm, names: Iterable[str], told: Callable[[int, int], None] | None = None
+    source: Recall | Algorithm, names: Sequence[str], told: Callable[[int, int], None] | None = None
 ) -> tuple[dict[str, Split], str]:
     """Splits that are drawn, and the SHA-256 (hex) of their ids."""
     words = source.words()
     kind = np.dtype("<u2" if len(words) < 1 << 16 else "<i4")
     lengths = np.array([0 if word == END else len(word) for word in words])
-    total = sum(source.size(name) for name in SPLITS) * kind.itemsize
+    total = sum(source.size(name) for name in names) * kind.itemsize
     splits, sha, done = {}, hashlib.sha256(), 0
     for name in names:
         drawn = []

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from backstory.config.errors import UserError
+from backstory.config.errors import UserError, off
 from backstory.config.schema import RecallConfig, TextConfig
 from backstory.config.strict import validate
 from backstory.text.tokenizers import END, UNKNOWN
@@ -38,11 +38,13 @@ _IS, _ASKS, _WORDS = 2, 3, 4
 
 def check_text(config: TextConfig) -> None:
     """Raise UserError where the text is to be cut into other tokens than those it is drawn in."""
-    usual = TextConfig()
-    for name in ("lowercase", "minimum_count", "maximum_size"):
-        if getattr(config, name) != getattr(usual, name):
-            default = {False: "false", None: "null"}.get(getattr(usual, name), getattr(usual, name))
-            raise UserError(f"the vocabulary of the corpus {config.corpus} is fixed; set text.{name} to {default}")
+    cuts = {
+        off("text.lowercase"): config.lowercase,
+        "text.minimum_count to 1": config.minimum_count > 1,
+        "text.maximum_size to null": config.maximum_size is not None,
+    }
+    if cut := next((setting for setting, made in cuts.items() if made), None):
+        raise UserError(f"the vocabulary of the corpus {config.corpus} is fixed; set {cut}")
     if config.tokenizer not in ("auto", "words"):
         raise UserError(f"the corpus {config.corpus} is made of words; set text.tokenizer to auto")
 

@@ -120,16 +120,19 @@ def build(
 
     Words seen fewer than `minimum_count` times and, beyond `maximum_size` types (special ones included), the rarest are
     counted as `<unk>`; `<eos>` and `<unk>` are never cut. Words and characters always get an `<unk>` (the text's own if
-    it has one), since other text may hold more of them, unless the text is of an alphabet that is `closed` and nothing of it is
-    cut: then `<unk>`, if it is there, is a type like others. Bytes and Hugging Face pieces have a vocabulary of their own,
-    which no setting changes. Raises UserError for a cut of those, and for more than 2,000,000 types.
+    it has one), since other text may hold more of them, unless the text is of an alphabet that is `closed` and cut to no
+    `maximum_size`: then `<unk>`, if it is there, is a type like others. Bytes and Hugging Face pieces have a vocabulary of
+    their own, which no setting changes. Raises UserError for a cut of those, for rare types of a closed alphabet that are to
+    go, and for more than 2,000,000 types.
     """
     if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":
         if minimum_count > 1 or maximum_size is not None:
             setting = "text.minimum_count to 1" if minimum_count > 1 else "text.maximum_size to null"
             raise UserError(f"the vocabulary of the tokenizer {tokenizer.name} is fixed; set {setting}")
         return _fixed(counts, tokenizer, lowercase)
-    closed = closed and minimum_count == 1 and maximum_size is None
+    if closed and minimum_count > 1:
+        raise UserError("the alphabet of this corpus is closed, its rare symbols too; set text.minimum_count to 1")
+    closed = closed and maximum_size is None
     special = [*([] if closed else [UNKNOWN]), *([END] if END in counts else [])]
     ranked = sorted((w for w in counts if w not in special), key=lambda w: -counts[w])
     kept = [w for w in ranked if counts[w] >= minimum_count]

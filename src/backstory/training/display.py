@@ -37,9 +37,10 @@ class Display:
     """Shows steps as a bar (on a terminal) and one line per epoch."""
 
     def __init__(self, console: Console, total_tokens: int, done_tokens: int, unit: str = "word") -> None:
-        """`unit`: what a token is."""
+        """`unit`: what a token that is scored is; a perplexity is per word where nothing is said."""
         self.console = console
-        self._measure, self._told = (f"bits per {unit}", bits) if unit in IN_BITS else ("perplexity", perplexity)
+        per = "" if unit == "word" else f" per {unit}"
+        self._measure, self._told = (f"bits{per}", bits) if unit in IN_BITS else (f"perplexity{per}", perplexity)
         self._columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(None),

@@ -21,7 +21,7 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, provenance, write_result
-from backstory.text import prepare
+from backstory.text import check_drawn, prepare
 from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
 from backstory.training.distributed import Ranks, check_batch, joined
@@ -29,7 +29,7 @@ from backstory.training.events import TRACKERS, Events, check_trackers
 from backstory.training.loop import Trainer
 from backstory.training.memory import Text, check_memory
 from backstory.training.metrics import MetricsLog, check_log, read_events
-from backstory.training.run_folder import Mode, RunFolder, check_folder, config_hash, open_folder
+from backstory.training.run_folder import Mode, RunFolder, check_folder, open_folder, trained_with
 from backstory.training.stages import check_settings, last_epoch
 from backstory.training.stopping import Stopped, StopRequest
 
@@ -58,6 +58,8 @@ def train(
     """
     validate(config, "settings")
     check_settings(config.training)
+    if mode != "resume":  # what was begun without this check goes on
+        check_drawn(config.text)
     check_trackers(track)
     if begin is not None and mode == "resume":
         raise UserError("a resumed run goes on with weights of its own; leave --begin out")
@@ -163,7 +165,7 @@ def _run(
         trainer.drop_other_best()
     trackers = [TRACKERS[name](folder.path, trainer.progress.step) for name in track]
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
-    display = Display(console, *_expected_tokens(trainer), trainer.dataset.vocabulary.tokenizer.unit)
+    display = Display(console, *_expected_tokens(trainer), _unit(trainer))
     _train(trainer, Events(log, trackers), display, changed or begun is not None)
     origin["seconds"] = round(trainer.progress.seconds, 1)
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
@@ -231,17 +233,18 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
         raise UserError(
             f"{path} was trained on other text than this corpus now holds; give the same corpus, or --accept corpus to go on"
         )
-    if "config" not in accept and config != config_hash(trainer.config):
+    kept = trained_with(config, trainer.folder, trainer.config)
+    if "config" not in accept and not kept:
         raise UserError(
             f"{trainer.folder.config} is not what {checkpoint.path.name} was trained with; "
             "put it back as it was, or --accept config to go on with these settings"
         )
     check_log(trainer.folder.metrics, progress.log_bytes, progress.epoch - 1)
     try:
-        trainer.restore(progress, checkpoint.tensors, config == config_hash(trainer.config))
+        trainer.restore(progress, checkpoint.tensors, kept)
     except ValueError as error:  # settings or a corpus that were accepted, or a checkpoint that lies
         raise UserError(f"{path} does not fit these settings and this corpus ({error}); start another run") from None
-    return (config, corpus) != (config_hash(trainer.config), trainer.dataset.fingerprint)
+    return not kept or corpus != trainer.dataset.fingerprint
 
 
 def _check_beginning(folder: RunFolder) -> None:
@@ -257,8 +260,11 @@ def _check_beginning(folder: RunFolder) -> None:
         )
 
 
-def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str, int]:
-    """What a checkpoint says of its run: progress, hash of the settings, fingerprint of the corpus, ranks. Raises UserError."""
+def _known(checkpoint: Checkpoint) -> tuple[Progress, dict[str, Any] | str, str, int]:
+    """What a checkpoint says of its run: progress, the settings (once: their hash), fingerprint of the corpus, ranks.
+
+    Raises UserError.
+    """
     saved, again = checkpoint.documents.get("progress"), "start again with --overwrite"
     if (
         checkpoint.documents.keys() != {"progress"}
@@ -266,7 +272,8 @@ def _known(checkpoint: Checkpoint) -> tuple[Progress, str, str, int]:
         or saved.keys() != {"progress", "config", "corpus", "ranks"}
     ):
         raise UserError(f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {again}")
-    if not conforms([saved["config"], saved["corpus"]], list[str]) or not conforms(saved["ranks"], int):
+    hints = {"config": dict[str, Any] | str, "corpus": str, "ranks": int}
+    if not all(conforms(saved[name], hint) for name, hint in hints.items()):
         raise UserError(f"{checkpoint.path} is damaged: it does not say what it was trained on and with; {again}")
     try:
         return Progress.read(saved["progress"]), saved["config"], saved["corpus"], saved["ranks"]
@@ -313,12 +320,21 @@ def _expected_tokens(trainer: Trainer) -> tuple[int, int]:
     return total, min(total, (progress.epoch - 1) * epoch + inside)
 
 
+def _unit(trainer: Trainer) -> str:
+    """What a score is told per: a token of the text, or one that is asked where the others count for nothing."""
+    unit = trainer.dataset.vocabulary.tokenizer.unit
+    return f"asked {unit}" if trainer.config.training.asked_only else unit
+
+
 def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
     """The figures of a training result, as docs/results.md describes them."""
     curve = read_events(folder.metrics, "epoch")
     for epoch in curve:
         del epoch["event"]
-    progress, splits = trainer.progress, trainer.dataset.splits
+    progress, dataset = trainer.progress, trainer.dataset
+    ids = {name: split.ids for name, split in dataset.splits.items()}
+    if trainer.config.training.asked_only:
+        ids = {name: of_split[dataset.asked(of_split)] for name, of_split in ids.items()}
     assert progress.best_nats is not None
     return {
         "parameters": count_parameters(trainer.model),
@@ -326,8 +342,8 @@ def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
         "best_epoch": progress.best_epoch,
         "valid_nats": progress.best_nats,
         "valid_perplexity": perplexity(progress.best_nats),
-        "unit": trainer.dataset.vocabulary.tokenizer.unit,
-        "tokens": {name: len(split.ids) for name, split in splits.items()},
+        "unit": _unit(trainer),
+        "tokens": {name: len(of_split) for name, of_split in ids.items()},
         "tokens_per_second": statistics.median(e["tokens_per_second"] for e in curve),
         "curve": curve,
     }

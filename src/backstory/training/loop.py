@@ -45,7 +45,7 @@ from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, Recorded
 from backstory.training.objectives import ASKED, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
-from backstory.training.run_folder import RunFolder, config_hash
+from backstory.training.run_folder import RunFolder
 from backstory.training.stopping import StopRequest
 
 WINDOW = 20
@@ -121,7 +121,7 @@ class Trainer:
         documents = {
             "progress": {
                 "progress": vars(self.progress),
-                "config": config_hash(self.config),
+                "config": to_dict(self.config),
                 "corpus": self.dataset.fingerprint,
                 "ranks": self.ranks.world,
             }

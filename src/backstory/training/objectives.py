@@ -77,6 +77,7 @@ class Likelihood:
         if asked is not None:
             figures[ASKED] = asked.float().mean()
         activations = prediction.activations
+        # AR and TAR are of every position's activations, also where nothing is asked: there is taken in what answers need.
         if activations is None and (self.activation_l2 or self.temporal_l2):
             raise ValueError("AR and TAR need a prediction that carries its activations")
         if activations is not None and self.activation_l2:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from backstory.config import RunConfig, UserError, to_dict, to_yaml
+import yaml
+
+from backstory.config import RunConfig, UserError, from_dict, to_dict, to_yaml
 from backstory.config.strict import from_file
 from backstory.models.loading import CHECKPOINTS, CONFIG
 from backstory.reading.kinds import SAVED
@@ -86,7 +88,9 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     path.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
-    write_atomically(folder.config, to_yaml(config))
+    # One that means the same stays as it is: checkpoints of earlier versions are known by it (`trained_with`).
+    if mode != "resume" or not _mean(_written(folder), config):
+        write_atomically(folder.config, to_yaml(config))
     folder.checkpoints.mkdir(exist_ok=True)
     fsync_folder(path)
     sweep_temporaries(folder.checkpoints)
@@ -100,8 +104,7 @@ def _readings(path: Path) -> list[Path]:
 
 
 def _same_settings(folder: RunFolder, config: RunConfig) -> None:
-    saved = to_dict(from_file(RunConfig, folder.config))
-    different = differences(saved, to_dict(config))
+    different = differences(to_dict(from_file(RunConfig, folder.config)), to_dict(config))
     if different:
         raise UserError(
             f"{folder.path} was trained with other settings ({', '.join(different)}); "
@@ -121,6 +124,36 @@ def differences(a: dict[str, Any], b: dict[str, Any], path: str = "") -> list[st
     return found
 
 
-def config_hash(config: RunConfig) -> str:
-    """SHA-256 (hex) of the resolved settings."""
-    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()
+def trained_with(saved: dict[str, Any] | str, folder: RunFolder, config: RunConfig) -> bool:
+    """Whether these settings are what a checkpoint says that it was trained with, whatever settings have come since.
+
+    Those that it does not know have their defaults. Earlier versions saved a SHA-256 (hex) of the settings, which is that of
+    the settings file as it was written then.
+    """
+    if isinstance(saved, dict):
+        return _mean(saved, config)
+    written = _written(folder)
+    return saved == _hash(to_dict(config)) or (saved == _hash(written) and _mean(written, config))
+
+
+def _mean(settings: dict[str, Any] | None, config: RunConfig) -> bool:
+    """Whether settings as they were saved mean this config: what they do not have has its default."""
+    if settings is None:
+        return False
+    try:
+        return not differences(to_dict(from_dict(RunConfig, settings, "the saved settings")), to_dict(config))
+    except UserError:  # settings of another version
+        return False
+
+
+def _written(folder: RunFolder) -> dict[str, Any] | None:
+    """The run's settings file as it stands; None where it is none."""
+    try:
+        from_file(RunConfig, folder.config)  # which refuses all that is not to be read
+        return yaml.safe_load(folder.config.read_text(encoding="utf-8"))
+    except UserError:
+        return None
+
+
+def _hash(settings: dict[str, Any] | None) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

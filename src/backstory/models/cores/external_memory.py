@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from backstory.config import ExternalMemoryConfig, UserError, plural
 from backstory.config.cores import CoreConfig, NeuralComputerConfig
+from backstory.config.errors import off
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.stacked import LSTMState
 from backstory.models.dropout import locked_dropout, row_mask
@@ -86,7 +87,7 @@ class ExternalMemory(Core):
         needed = self._needed(batch_size)
         if needed > ASKED_FROM and (free := available(like.device)) is not None and needed > free:
             links = " with links between them" if self._links else ""
-            instead = ", or set model.core.link to false" if self._links else ""
+            instead = f", or set {off('model.core.link')}" if self._links else ""
             raise UserError(
                 f"{self.machine.rows:,} rows of memory{links} take {shown_bytes(needed)} for {batch_size} "
                 f"{plural('text', batch_size)}, and {shown_bytes(free)} are free; lower model.core.rows{instead}"
