@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from catalogue import mogrifier
+from checks import check_bfloat16, check_dropout
 from hypothesis import given
 from hypothesis import strategies as st
 from references import mogrifier_layer, nan_in_new_memory
@@ -104,21 +105,8 @@ def test_a_segment_in_two_pieces_is_the_segment() -> None:
 
 @pytest.mark.parametrize("rank", [None, 16])
 def test_bfloat16_stays_near_float32(rank: int | None) -> None:
-    torch.manual_seed(0)
-    core = Mogrifier(MogrifierConfig(hidden=32, rank=rank, **QUIET), 24, 24)
-    embedded = torch.randn(4, 20, 24, requires_grad=True)
-    every = [embedded, *core.parameters()]
-    expected = core(embedded, core.start(4)).dropped
-    wanted = torch.autograd.grad(expected.sin().sum(), every)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = core(embedded, core.start(4))
+    found = check_bfloat16(lambda: Mogrifier(MogrifierConfig(hidden=32, rank=rank, **QUIET), 24, 24), 0.02, 0.03)
     assert found.dropped.dtype == torch.bfloat16
-    assert {t.dtype for part in found.state for t in part} == {torch.float32}
-    gradients = torch.autograd.grad(found.dropped.float().sin().sum(), every)
-    torch.testing.assert_close(found.dropped.float(), expected, rtol=0, atol=0.02)
-    for mine, reference in zip(gradients, wanted, strict=True):
-        assert mine.dtype == torch.float32
-        assert (mine - reference).norm() < 0.03 * reference.norm()
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4])
@@ -197,12 +185,4 @@ def test_training_is_the_equations_with_the_same_masks(rank: int | None, rounds:
 
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_every_dropout_alone_makes_training_differ_from_evaluation(name: str) -> None:
-    found = {}
-    for probability in (0.0, 0.5):
-        torch.manual_seed(0)
-        model = mogrifier(**QUIET | {name: probability})
-        model.embedding.dropout = 0.0
-        tokens = torch.randint(17, (2, 6))
-        passes = [model.train(training)(tokens, model.start(2))[0].log_probs() for training in (True, False)]
-        found[probability] = torch.equal(*passes)
-    assert found == {0.0: True, 0.5: False}
+    check_dropout(mogrifier, DROPOUTS, name)

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from catalogue import TYPES, transformer
+from catalogue import transformer
+from checks import check_bfloat16, check_dropout
 from hypothesis import given
 from hypothesis import strategies as st
 from references import transformer as naive
@@ -157,33 +158,12 @@ def test_a_long_text_is_scored_a_window_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_bfloat16_stays_near_float32() -> None:
-    torch.manual_seed(0)
-    made = Transformer(TransformerConfig(hidden=32, window=16, **QUIET), 24, 24)
-    text = torch.randn(4, 20, 24, requires_grad=True)
-    every = [text, *made.parameters()]
-    expected = made(text, made.start(4)).dropped
-    wanted = torch.autograd.grad(expected.sin().sum(), every)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = made(text, made.start(4))
-    assert {t.dtype for part in found.state[:2] for t in part} == {torch.float32}
-    gradients = torch.autograd.grad(found.dropped.float().sin().sum(), every)
-    torch.testing.assert_close(found.dropped.float(), expected, rtol=0, atol=0.05)
-    for mine, reference in zip(gradients, wanted, strict=True):
-        assert mine.dtype == torch.float32
-        assert (mine - reference).norm() < 0.05 * reference.norm()
+    check_bfloat16(lambda: Transformer(TransformerConfig(hidden=32, window=16, **QUIET), 24, 24), 0.05, 0.05)
 
 
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_every_dropout_alone_makes_training_differ_from_evaluation(name: str) -> None:
-    found = {}
-    for probability in (0.0, 0.5):
-        torch.manual_seed(0)
-        model = transformer(**QUIET | {name: probability})
-        model.embedding.dropout = 0.0
-        tokens = torch.randint(TYPES, (2, 6))
-        passes = [model.train(training)(tokens, model.start(2))[0].log_probs() for training in (True, False)]
-        found[probability] = torch.equal(*passes)
-    assert found == {0.0: True, 0.5: False}
+    check_dropout(transformer, DROPOUTS, name)
 
 
 @pytest.mark.parametrize(

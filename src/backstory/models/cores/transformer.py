@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from backstory.config import TransformerConfig, UserError
 from backstory.models.contract import Capabilities
 from backstory.models.cores.core import Core, CoreOutput
-from backstory.models.cores.windowed import rates, rotated, windowed_attention
+from backstory.models.cores.windowed import Turns, rates, rotated, turns, windowed_attention
 from backstory.models.dropout import keep_mask, locked_dropout
 
 
@@ -39,24 +39,31 @@ class TransformerLayer(nn.Module):
         self.inner = _linear(units, inner, config)
         self.outer = _linear(inner, units, config)
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of x (B, T, H) after keys and values: the same of the next layer, and the keys and values to go on with."""
+    def forward(
+        self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor, by: Turns | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of x (B, T, H) after keys and values: the same of the next layer, and the keys and values to go on with.
+
+        `by` is how rotary positions turn keys and queries.
+        """
         if self.config.norm == "pre":
-            added, keys, values = self._attention(self.attention_norm(x), keys, values, reach)
+            added, keys, values = self._attention(self.attention_norm(x), keys, values, reach, by)
             x = x + added
             return x + self._feed_forward(self.feed_forward_norm(x)), keys, values
-        added, keys, values = self._attention(x, keys, values, reach)
+        added, keys, values = self._attention(x, keys, values, reach, by)
         x = self.attention_norm(x + added)
         return self.feed_forward_norm(x + self._feed_forward(x)), keys, values
 
-    def _attention(self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _attention(
+        self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor, by: Turns | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         config, before = self.config, keys.shape[2]
         q, k, v = (part.unflatten(2, (config.heads, -1)).transpose(1, 2) for part in self.attending(x).chunk(3, 2))
         k, v = torch.cat([keys.to(k.dtype), k], 2), torch.cat([values.to(v.dtype), v], 2)
         # Copies: a state that is kept keeps no segment.
         keys, values = (new[:, :, new.shape[2] - before :].to(keys.dtype, copy=True) for new in (k, v))
-        if config.positions == "rotary":
-            q, k = rotated(q, before), rotated(k, 0)
+        if by is not None:
+            q, k = rotated(q, by), rotated(k, by)
         dropout = config.attention_dropout if self.training else 0.0
         found = windowed_attention(q, k, v, reach, dropout)
         return self._dropped(self.attended(found.transpose(1, 2).flatten(2))), keys, values
@@ -104,9 +111,12 @@ class Transformer(Core):
         if config.positions == "sinusoidal":
             x = x + _sinusoids(read, config.hidden, x)
         x = locked_dropout(x, config.input_dropout, self.training)
+        by = None
+        if config.positions == "rotary":
+            by = turns(config.window - 1 + steps, config.hidden // config.heads, embedded)
         reach, outputs, keys, values = (read + 1).clamp(max=config.window), [], [], []
         for number, layer in enumerate(self.layers):
-            x, k, v = layer(x, state.keys[number], state.values[number], reach)
+            x, k, v = layer(x, state.keys[number], state.values[number], reach, by)
             outputs.append(x)
             keys.append(k)
             values.append(v)

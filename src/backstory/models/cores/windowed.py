@@ -6,6 +6,9 @@ from torch import Tensor
 
 from backstory.models.dropout import keep_mask
 
+Turns = tuple[Tensor, Tensor]
+"""cos and sin (positions, d/2) of the angles that rotary positions turn by."""
+
 QUERIES = 128
 """Positions whose scores are made at once, unless the window is longer."""
 
@@ -38,17 +41,22 @@ def _dropped(queries: Tensor, keys: Tensor, values: Tensor, there: Tensor, dropo
     return (weights * keep_mask(tuple(weights.shape), dropout, weights)).to(values.dtype) @ values
 
 
-def rotated(x: Tensor, first: int) -> Tensor:
-    """x (B, N, T, d) at positions from `first` on, each pair of units turned by the position times a rate of its own.
+def turns(count: int, size: int, like: Tensor) -> Turns:
+    """Of vectors of that size at the positions 0 to count - 1, in at least float32."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    positions = torch.arange(count, device=like.device, dtype=wide)
+    angles = positions.unsqueeze(1) * rates(size // 2, positions)
+    return angles.cos(), angles.sin()
+
+
+def rotated(x: Tensor, by: Turns) -> Tensor:
+    """x (B, N, T, d) at the last T of the positions, each pair of units turned by the position times a rate of its own.
 
     Unit i and unit i + d/2 are turned by 10000^(-2i/d); what is turned by other angles has the product of vectors that far
     apart (Su et al. 2021).
     """
-    half, wide = x.shape[3] // 2, torch.promote_types(x.dtype, torch.float32)
-    positions = torch.arange(first, first + x.shape[2], device=x.device, dtype=wide)
-    angles = positions.unsqueeze(1) * rates(half, positions)
-    cos, sin = angles.cos(), angles.sin()
-    a, b = x.split(half, 3)
+    cos, sin = (of[-x.shape[2] :] for of in by)
+    a, b = x.chunk(2, 3)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], 3).to(x.dtype)
 
 
