@@ -428,7 +428,9 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
         model.start(3)
     monkeypatch.setattr(module + "available", lambda device: 8 * numbers - 1)
     told = f"6 rows of memory{' with links between them' if links else ''} take .* for 3 texts, and .* are free; "
-    told += "lower model.core.rows" + (r", or set model.core.link to false \(--model.core.no-link\)" if links else "") + "$"
+    told += (
+        "lower model.core.rows" + (r", or set model.core.link to false \(--model.core.no-link\)" if links else "") + "$"
+    )
     with pytest.raises(UserError, match=told):
         model.start(3)
 
