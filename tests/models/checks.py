@@ -1,6 +1,7 @@
 """What the tests of several cores ask of each in the same way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from catalogue import TYPES
@@ -42,3 +43,13 @@ def check_bfloat16(make: Callable[[], Core], off: float, gradients_off: float) -
         assert mine.dtype == torch.float32
         assert (mine - reference).norm() < gradients_off * reference.norm()
     return found
+
+
+@contextmanager
+def nan_in_new_memory() -> Iterator[None]:
+    """Tensors that are made empty hold NaN, so that whatever is read before it was written shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)

@@ -1,8 +1,7 @@
 """Slow references written from the equations with plain loops, to compare the fast paths with."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -258,13 +257,3 @@ def trellis(levels: int, weights: Weights, xs: Tensor, masks: Mapping[str, Tenso
         hs, cs = [h for h, _ in above], [c for _, c in above]
         found.append(hs)
     return found
-
-
-@contextmanager
-def nan_in_new_memory() -> Iterator[None]:
-    """Tensors that are made empty hold NaN, so that whatever is read before it was written shows."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)

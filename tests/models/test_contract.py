@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from catalogue import HEADS, MODELS, TYPES, activations
-from references import nan_in_new_memory
+from checks import nan_in_new_memory
 from torch import Tensor
 
 from backstory.models import LanguageModel, State, clone, detach, flatten, map_state, unflatten

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 from catalogue import mogrifier
-from checks import check_bfloat16, check_dropout
+from checks import check_bfloat16, check_dropout, nan_in_new_memory
 from hypothesis import given
 from hypothesis import strategies as st
-from references import mogrifier_layer, nan_in_new_memory
+from references import mogrifier_layer
 from torch import Tensor
 
 from backstory.config import LSTMConfig, MogrifierConfig

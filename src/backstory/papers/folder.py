@@ -117,14 +117,16 @@ class Folder:
         saved = not begin or RunFolder(place).resumable
         return ["--resume"] if saved else ["--overwrite", *begin]
 
-    def readings(self, run: Run) -> list[tuple[Reading, Result]]:
-        """What was read so far, beside what the grid asked for."""
-        found = ((command.reading, command.result()) for command in self.commands(run))
-        return [(reading, result) for reading, result in found if reading is not None and result is not None]
+    def made(self, run: Run) -> list[tuple[Command, Result]]:
+        """The commands that have a result, and what they wrote: training first.
+
+        Whatever else lies in its folder is no part of it.
+        """
+        return [(command, result) for command in self.commands(run) if (result := command.result())]
 
     def results(self, run: Run) -> list[Result]:
-        """What its commands wrote so far: training first. Whatever else lies in its folder is no part of it."""
-        return [result for command in self.commands(run) if (result := command.result())]
+        """What its commands wrote so far, training first."""
+        return [result for _, result in self.made(run)]
 
     def finished(self, run: Run) -> bool:
         """Whether all its results are there."""

@@ -7,9 +7,10 @@ from pathlib import Path
 from backstory.config import UserError
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Grid, Scale
-from backstory.papers.plan import Run, fingerprints, place_in, place_of
+from backstory.papers.plan import Run, fingerprints, place_of
 from backstory.papers.progress import DONE, Known
 from backstory.reports import Result, result_at
+from backstory.reports.reproductions import place_in
 from backstory.reports.results import MutableRecord
 
 UNPLANNED = "outside the grid"

@@ -8,9 +8,10 @@ from backstory.papers.claims import AUDIT_FAILED, MISSING, Judgement, judge
 from backstory.papers.findings import judged, measures_of
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
-from backstory.papers.plan import fingerprints, place_in, place_of, published_figure, reads
+from backstory.papers.plan import fingerprints, place_of, published_figure, reads
 from backstory.papers.progress import DONE, FAILED, Standing
 from backstory.papers.published import paper
+from backstory.reports.reproductions import place_in
 from backstory.reports.results import MutableRecord, Result
 from backstory.storage.provenance import commit, versions
 
@@ -79,7 +80,8 @@ def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: s
 
 def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> MutableRecord:
     """A run by its figures; those it has not come to are null or absent."""
-    run, results = standing.run, folder.results(standing.run)
+    run, done = standing.run, folder.made(standing.run)
+    results = [result for _, result in done]
     trained = next((r for r in results if r.kind == "training"), None)
     made = trained.provenance if trained else {}
     record: MutableRecord = {"run": run.name, "row": run.row, "seed": run.seed, "state": standing.state}
@@ -90,7 +92,7 @@ def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Mutab
     for key in ("commit", "device", "precision"):
         record[key] = made.get(key)
     record["seconds"] = round(sum(r.provenance.get("seconds") or 0.0 for r in results), 1)
-    record["readings"] = [_reading(asked, result, grid) for asked, result in folder.readings(run)]
+    record["readings"] = [_reading(command.reading, result, grid) for command, result in done if command.reading]
     keys = ("experiment", "split", "targets", "maximum_context", "effective_context")
     record["examinations"] = [
         {key: r.figures[key] for key in keys if key in r.figures} for r in results if r.kind == "examination"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -15,12 +15,12 @@ from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
 from backstory.reading.evaluation import check_after
 from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reports.reproductions import Place
 from backstory.text import check_drawn
 from backstory.text.corpora import SPLITS
 from backstory.training.stages import check_settings
 
 LARGEST_SEED = 2**31 - 1
-Place = tuple[str, str, int, str | None, str | None]
 DEFAULTS = 1
 """To be raised when a setting that a model or its training depends on has another default than before."""
 
@@ -248,13 +248,8 @@ def reads(reading: Reading, side: Side) -> bool:
 
 
 def place_of(reading: Reading | Side) -> Place:
-    """What tells a reading from the others of its row."""
+    """What tells a reading from the others of its row, as `place_in` says of one in a result."""
     return reading.split, reading.reader, reading.rows, reading.after, reading.addressing
-
-
-def place_in(reading: Mapping[str, Any]) -> Place:
-    """The same of a reading in a result, which older versions wrote without `after` and `addressing`."""
-    return reading["split"], reading["reader"], reading["rows"], reading.get("after"), reading.get("addressing")
 
 
 def _read(reading: Reading | Side) -> str:

@@ -29,6 +29,9 @@ JUDGED = (
     "stands with the least and the most of the seeds, or with the bootstrap interval of one."
 )
 
+Place = tuple[str, str, int, str | None, str | None]
+"""Split, reader, rows read side by side, what was read before, and addressing of a reading."""
+
 
 def systems(result: Result) -> Table:
     """Every system of a reproduction and how it was read: the published figure, and ours over its seeds."""
@@ -126,12 +129,12 @@ def _policies(figures: Record, row: Record) -> list[Record]:
 
 def _readings(figures: Record, row: Record) -> list[Record]:
     """A line's readings, of the seeds that have them."""
-    place = _place(row)
+    place = place_in(row)
     readings = [r for run in figures["runs"] if run["row"] == row["row"] for r in run.get("readings", [])]
-    return [r for r in readings if _place(r) == place]
+    return [r for r in readings if place_in(r) == place]
 
 
-def _place(record: Record) -> tuple[str, str, int, str | None, str | None]:
+def place_in(record: Record) -> Place:
     """What tells a reading from the others of its row; older results do not say all of it."""
     return record["split"], record["reader"], record.get("rows", 1), record.get("after"), record.get("addressing")
 
@@ -210,7 +213,7 @@ def failed(result: Result) -> list[str]:
 
 def _read(row: Record) -> str:
     """What was read and how: `test, static`, `test, foreign, 10 rows`, `test, dynamic, after valid`."""
-    split, reader, rows, after, addressing = _place(row)
+    split, reader, rows, after, addressing = place_in(row)
     several = "" if rows == 1 else f", {count(rows)} rows"
     addressed = "" if addressing is None else f", {addressing}"
     return f"{split}, {reader}{several}{addressed}" + ("" if after is None else f", after {after}")

@@ -151,13 +151,12 @@ class ExternalMemory(Core):
 
 def build_machine(config: ExternalMemoryConfig) -> Machine:
     """The memory of these settings. Raises UserError for an addressing that it cannot have."""
-    addressing = parse_addressing(config.addressing, config.rows)
-    sizes = config.rows, config.width, config.heads, addressing
-    if not isinstance(config, NeuralComputerConfig):
-        return TuringMachine(*sizes)
-    check_window(addressing, config.link, config.allocation)
-    flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness
-    return NeuralComputer(*sizes, *flags)
+    sizes = config.rows, config.width, config.heads, Addressing()
+    machine: Machine = TuringMachine(*sizes)
+    if isinstance(config, NeuralComputerConfig):
+        flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness
+        machine = NeuralComputer(*sizes, *flags)
+    return _addressed(machine, config.addressing)
 
 
 def check_addressing(config: CoreConfig, addressing: str) -> None:
@@ -181,13 +180,10 @@ def readdressed(model: M, addressing: str) -> M:
     core = memory_of(model)
     if core is None:
         raise UserError("this model has no external memory to address in another way; leave --addressing out")
-    machine = core.machine
-    found = parse_addressing(addressing, machine.rows)
-    if isinstance(machine, NeuralComputer):
-        check_window(found, machine.link, machine.allocation)
+    machine = _addressed(core.machine, addressing)
     # The parameters themselves, so that they take no room twice and tied ones stay tied.
     other = deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
-    cast(ExternalMemory, memory_of(other)).machine = replace(machine, addressing=found)
+    cast(ExternalMemory, memory_of(other)).machine = machine
     return other
 
 
@@ -197,10 +193,12 @@ def addressing_of(model: nn.Module) -> str | None:
     return None if core is None else str(core.machine.addressing)
 
 
-def check_window(addressing: Addressing, link: bool, allocation: bool) -> None:
-    """Raise UserError for `window` where more than content says where."""
-    if addressing.kind == "window" and (link or allocation):
+def _addressed(machine: Machine, addressing: str) -> Machine:
+    """The machine with another addressing. Raises UserError for `window` where more than content says where."""
+    found = parse_addressing(addressing, machine.rows)
+    if found.kind == "window" and isinstance(machine, NeuralComputer) and (machine.link or machine.allocation):
         raise UserError(
             "addressing `window` has nothing but content say where, so model.core.link and model.core.allocation "
             "must be false; or give `localized`"
         )
+    return replace(machine, addressing=found)

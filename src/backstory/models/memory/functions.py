@@ -13,10 +13,15 @@ PIECE = 1 << 17
 
 def pieces(count: int, rows: int, size: int) -> Iterator[tuple[slice, slice]]:
     """Which of so many memories, and which of their rows of that size, are worked on together: whole ones, or part of one."""
-    several, step = max(1, PIECE // max(1, rows * size)), max(1, PIECE // size)
+    several, step = at_once(rows * size), at_once(size)
     for first in range(0, count, several):
         for i in range(0, rows, step):
             yield slice(first, first + several), slice(i, min(i + step, rows))
+
+
+def at_once(numbers: int) -> int:
+    """How many of what has so many numbers are worked on together."""
+    return max(1, PIECE // max(1, numbers))
 
 
 def scratch_for(memory: Tensor) -> Tensor:
@@ -93,7 +98,7 @@ class _Linked(torch.autograd.Function):
     def backward(ctx: Any, d_new):  # type: ignore[override]
         link, write, precedence = ctx.saved_tensors
         d_link, d_write, d_precedence = torch.empty_like(link), torch.empty_like(write), torch.empty_like(precedence)
-        several = max(1, PIECE // link[0].numel())
+        several = at_once(link[0].numel())
         scratch = torch.empty_like(link[:several])
         for i in range(0, len(link), several):
             b = slice(i, i + several)
