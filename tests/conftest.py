@@ -25,16 +25,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("backstory", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.load_profile("backstory")
 
+RUN_IN_PROCESSES = {"reproduced", "searched"}
+"""Fixtures for which a dozen processes run one after the other: tests that look at what they leave are long ones."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the long tests, marked full")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m full` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--full"):
-        for item in items:
-            if item.get_closest_marker("full"):
-                item.add_marker(pytest.mark.skip(reason="a long test; --full runs it"))
+    for item in items:
+        if RUN_IN_PROCESSES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.full)
+        if item.get_closest_marker("full") and not config.getoption("--full"):
+            item.add_marker(pytest.mark.skip(reason="a long test; --full runs it"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,6 +23,7 @@ def remembering(core: dict[str, Any] | None = None, **reading: Any) -> dict[str,
     return row
 
 
+@pytest.mark.full
 def test_a_trained_memory_is_read_with_another_addressing(desk: Path) -> None:
     row = remembering(MEMORY)
     row["readings"][1]["published"] = {"figure": "localized-ntm/ptb-lca-257-test"}

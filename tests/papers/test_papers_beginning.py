@@ -44,6 +44,7 @@ def begun() -> dict[str, Any]:
     return grid(rows=[after, buffered, plain, BROKEN], claims=[claim])
 
 
+@pytest.mark.full
 def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None:
     write(grid(rows=begun()["rows"][1:3], claims=begun()["claims"]))
     code, out, err = finish(start("grid.yaml", "--processes", "2"))
@@ -88,6 +89,7 @@ def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None
     assert main(["reproduce", "grid.yaml", "--dry-run"]) == 2
 
 
+@pytest.mark.full
 def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

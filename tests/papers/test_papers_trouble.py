@@ -187,6 +187,7 @@ def test_contexts_longer_than_the_text_are_told_before_anything_runs(
     assert "a smaller maximum_context" in told and not Path("runs").exists()
 
 
+@pytest.mark.full
 def test_a_claim_about_a_run_that_failed_after_its_reading_is_not_judged(
     reproduced: Reproduced, desk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

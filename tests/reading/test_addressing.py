@@ -103,7 +103,7 @@ def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, addressing:
 def test_what_was_prepared_for_the_trained_addressing_is_not_taken_for_another(runs: dict[str, Path]) -> None:
     run = runs["ntm"]
     tune_reader(run, parse_stack("cache"), "valid", 60, ["theta=3", "weight=0.2", "window=20"])
-    assert main(["reader", "statistics", str(run), "--batch-size", "3", "--segment", "5"]) == 0
+    assert main(["reader", "statistics", str(run), "--batch-size", "10", "--segment", "10"]) == 0
 
     def cache(addressing: str | None) -> dict[str, Any]:
         return evaluate(run, reader="cache", addressing=addressing)["figures"]["readers"][-1]
