@@ -104,7 +104,7 @@ def linear(size: str, turns: int, on: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--targets", type=int, default=100)
+    parser.add_argument("--targets", type=int, default=400)
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

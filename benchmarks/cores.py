@@ -4,21 +4,20 @@
     python benchmarks/cores.py --device cuda
 
 Two layers of 850 units, four rounds of rank 100, batch 32, segments of 25, and a tied softmax over 10,000 words; forward and
-backward pass. The plain loop is the equations with autograd, in float32. All are in one process and take turns step by step.
-The table gives medians; the ratio to the plain loop as the median of the ratios of each turn, with its quartiles, which say how
-noisy the machine was; and the ratio of the fastest steps. With --out it is also written as JSON.
+backward pass. The plain loop is the equations with autograd, in float32. Each is a process of its own (the allocator's settings
+belong to a process, and the plain loop's leaves memory to the system); they take turns step by step. The table gives medians;
+the ratio to the plain loop as the median of the ratios of each turn, with its quartiles, which say how noisy the machine was;
+and the ratio of the fastest steps. With --out it is also written as JSON.
 """
 
 import argparse
 import statistics
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from training import write
+from training import Contenders, timed, write
 
 from backstory.config import DualConfig, EmbeddingConfig, LSTMConfig, ModelConfig, MogrifierConfig, SoftmaxConfig
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision
@@ -65,23 +64,31 @@ def model(core: LSTMConfig | MogrifierConfig, dual: bool, device: torch.device) 
     return build_model(config, TYPES).to(device).train()
 
 
-def seconds(of: ComposedModel, precision: Precision, segment: Callable, device: torch.device) -> float:
-    """Of one forward and backward pass, in which the Mogrifier's layers run by `segment`."""
-    text = torch.randint(TYPES, (ROWS, STEPS + 1), device=device)
-    of.zero_grad(set_to_none=True)
-    usual, mogrifier.mogrifier_segment = mogrifier.mogrifier_segment, segment
-    began = time.perf_counter()
-    try:
+def ours(core: LSTMConfig | MogrifierConfig, dual: bool, on: str, precision: str) -> Callable[[], None]:
+    """Forward and backward pass as `backstory train` does them, allocator settings included."""
+    keep_freed_memory()
+    device = choose_device(on)
+    return step(model(core, dual, device), choose_precision(precision, device), device)
+
+
+def plain(on: str) -> Callable[[], None]:
+    """The same of a Mogrifier whose layers are plain loops."""
+    mogrifier.mogrifier_segment = plain_segment
+    device = choose_device(on)
+    return step(model(MOGRIFIER, False, device), choose_precision("float32", device), device)
+
+
+def step(of: ComposedModel, precision: Precision, device: torch.device) -> Callable[[], None]:
+    def run() -> None:
+        text = torch.randint(TYPES, (ROWS, STEPS + 1), device=device)
+        of.zero_grad(set_to_none=True)
         with precision.context(device):
             prediction, _ = of(text[:, :-1], of.start(ROWS))
             loss = -prediction.log_prob(text[:, 1:]).mean()
         loss.backward()
-    finally:
-        mogrifier.mogrifier_segment = usual
-    loss.item()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
+        loss.item()
+
+    return run
 
 
 def main() -> None:
@@ -91,43 +98,36 @@ def main() -> None:
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    keep_freed_memory()
-    device, usual = choose_device(given.device), mogrifier.mogrifier_segment
-    chosen = choose_precision(given.precision, device)
-    wide = Precision(torch.float32, "the plain loop's")
-    kinds = {"LSTM": LSTM, "Mogrifier": MOGRIFIER}
-    models = {
-        f"{'Dual ' * dual}{name}": model(core, dual, device) for name, core in kinds.items() for dual in (False, True)
+    chosen = choose_precision(given.precision, choose_device(given.device)).name
+    asked = {
+        f"{'Dual ' * dual}{name}": (core, dual, chosen)
+        for name, core in (("LSTM", LSTM), ("Mogrifier", MOGRIFIER))
+        for dual in (False, True)
     }
-    runs = {name: (made, chosen, usual) for name, made in models.items()}
-    runs |= {
-        PLAIN: (models["Mogrifier"], wide, plain_segment),
-        "Mogrifier, float32": (models["Mogrifier"], wide, usual),
+    asked["Mogrifier, float32"] = (MOGRIFIER, False, "float32")
+    made: Contenders = {
+        name: (ours, (core, dual, given.device, precision)) for name, (core, dual, precision) in asked.items()
     }
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(WARM_UP + given.turns):
-        for name, (made, precision, segment) in runs.items():
-            taken = seconds(made, precision, segment, device)
-            if turn >= WARM_UP:
-                times[name].append(taken)
-        print(f"turn {turn + 1} of {WARM_UP + given.turns}", file=sys.stderr, flush=True)
+    found = timed(made | {PLAIN: (plain, (given.device,))}, given.turns, given.device, WARM_UP)
+    against, _ = found[PLAIN]
     rows = {}
     print(f"{'model':<20} {'precision':<9} {'tokens/s':>9} {'to plain':>9} {'quartiles':>13} {'of bests':>9}")
-    for name, (_, precision, _) in runs.items():
-        ratios = [plain / mine for plain, mine in zip(times[PLAIN], times[name], strict=True)]
+    for name, (times, _) in found.items():
+        precision = "float32" if name == PLAIN else asked[name][2]
+        ratios = [other / mine for other, mine in zip(against, times, strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
         rows[name] = {
-            "precision": precision.name,
-            "tokens_per_second": ROWS * STEPS / statistics.median(times[name]),
-            "best_tokens_per_second": ROWS * STEPS / min(times[name]),
+            "precision": precision,
+            "tokens_per_second": ROWS * STEPS / statistics.median(times),
+            "best_tokens_per_second": ROWS * STEPS / min(times),
             "to_plain": statistics.median(ratios),
             "to_plain_quartiles": [low, high],
-            "to_plain_of_bests": min(times[PLAIN]) / min(times[name]),
+            "to_plain_of_bests": min(against) / min(times),
             "turns": given.turns,
         }
         row = rows[name]
         print(
-            f"{name:<20} {precision.name:<9} {row['tokens_per_second']:>9,.0f} {row['to_plain']:>9.2f} "
+            f"{name:<20} {precision:<9} {row['tokens_per_second']:>9,.0f} {row['to_plain']:>9.2f} "
             f"{low:>6.2f} {high:>6.2f} {row['to_plain_of_bests']:>9.2f}"
         )
     if given.out:

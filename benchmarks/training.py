@@ -141,6 +141,14 @@ Contenders = dict[str, tuple[Callable[..., Callable[[], None]], tuple]]
 
 def compare(contenders: Contenders, tokens: int, steps: int, on: str, warm_up: int = 2) -> dict[str, dict[str, float]]:
     """Median tokens per second and peak GiB of each contender's steps of so many tokens, taking turns."""
+    return {
+        name: {"tokens_per_second": tokens / statistics.median(times), "peak_gib": peak}
+        for name, (times, peak) in timed(contenders, steps, on, warm_up).items()
+    }
+
+
+def timed(contenders: Contenders, steps: int, on: str, warm_up: int = 2) -> dict[str, tuple[list[float], float]]:
+    """The seconds of each contender's steps, turn by turn, and its peak memory in GiB; each is a process of its own."""
     context = multiprocessing.get_context("spawn")
     pipes, times, peaks = {}, {name: [] for name in contenders}, {}
     processes = []
@@ -158,10 +166,7 @@ def compare(contenders: Contenders, tokens: int, steps: int, on: str, warm_up: i
         pipe.send(False)
     for process in processes:
         process.join()
-    return {
-        name: {"tokens_per_second": tokens / statistics.median(times[name]), "peak_gib": peaks[name]}
-        for name in contenders
-    }
+    return {name: (times[name], peaks[name]) for name in contenders}
 
 
 def main() -> None:
