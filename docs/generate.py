@@ -259,11 +259,11 @@ def recent(name: str) -> Table:
 
 
 def reproduced() -> dict[str, Callable[[], Table]]:
-    """The tables of every grid that has a result: `NAME` and `NAME-claims`; `NAME-parts` where a model has two predictions,
-    and `NAME-memory` where the exact cost of its text is known."""
+    """The tables of every grid that has a result: `NAME`; `NAME-claims` where it has claims, `NAME-parts` where a model has two
+    predictions, and `NAME-memory` where the exact cost of its text is known."""
     names = grids()
     tables: dict[str, Callable[[], Table]] = {name: partial(reproduction, name) for name in names}
-    tables |= {f"{name}-claims": partial(claims, name) for name in names}
+    tables |= {f"{name}-claims": partial(claims, name) for name in names if claims(name).rows}
     tables |= {f"{name}-parts": partial(parts, name) for name in names if parts(name).rows}
     return tables | {f"{name}-memory": partial(remembered, name) for name in names if remembered(name).rows}
 

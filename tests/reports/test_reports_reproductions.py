@@ -253,7 +253,7 @@ def test_findings_stand_beside_what_was_published() -> None:
     bound = math.log1p(0.01)
     found = [
         finding(measure("content", 0.3), measure("content over random", 0.1, above=0.0)),
-        finding(measure("far", 0.02, below=bound), measure("harmed", 0.36, unit="share"), beside="plain", verdict="no"),
+        finding(measure("far", 0.02, below=bound), measure("harmed", 0.36, unit="share", below=0.5), beside="plain", verdict="no"),
         finding(measure("", 100, unit="tokens", low=75, high=None), measure("with 300 tokens", -0.001, below=bound),
                 seeds=[2], verdict="runs are missing: no claim"),
         finding(measure("", None, unit="tokens"), verdict="not measured"),
@@ -262,7 +262,7 @@ def test_findings_stand_beside_what_was_published() -> None:
     table = findings(made_result(findings=found))
     assert cells(table, "Ours") == [
         "content +35.0%; content over random +10.5% (+9.4% to +11.6%; above 0%)",
-        "far +2.0% (+1.0% to +3.0%; below 1%); harmed 36.0%",
+        "far +2.0% (+1.0% to +3.0%; below 1%); harmed 36.0% (35.0% to 37.0%; below 50%)",
         "effective context 100 tokens (75 tokens to more than was tried); with 300 tokens -0.1% (-1.1% to +0.9%; below 1%)",
         "effective context more than was tried",
         "–",

@@ -180,7 +180,9 @@ def _measure(measure: Record) -> str:
     named = f"{measure['told'] or 'effective context'} {value}"
     if measure["unit"] == "tokens":
         return named if low == high else f"{named} ({low} to {high})"
-    bounds = [f"{side} {_percent(measure[side])}" for side in ("above", "below") if measure[side] is not None]
+    bounds = [
+        f"{side} {_bound(measure['unit'], measure[side])}" for side in ("above", "below") if measure[side] is not None
+    ]
     return f"{named} ({low} to {high}; {bounds[0]})" if bounds else named
 
 
@@ -196,9 +198,9 @@ def _number(unit: str, value: float | None) -> str:
     )
 
 
-def _percent(nats: float) -> str:
+def _bound(unit: str, value: float) -> str:
     """A bound, which is a round number."""
-    return f"{round(_raised(nats), 6):g}%"
+    return f"{round(100 * value if unit == 'share' else _raised(value), 6):g}%"
 
 
 def _raised(nats: float) -> float:
