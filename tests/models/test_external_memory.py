@@ -92,8 +92,10 @@ def test_a_turing_machine_steps_as_its_equations_say(addressing: str, heads: int
 
 
 @pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: "".join("-x"[f] for f in flags))
-@pytest.mark.parametrize("addressing", ["dense", "localized:3"])
+@pytest.mark.parametrize("addressing", ["dense", "localized:3", "window:3"])
 def test_a_neural_computer_steps_as_its_equations_say(addressing: str, flags: tuple[bool, ...]) -> None:
+    if addressing == "window:3":  # nothing but content says where
+        flags = (False, False, *flags[2:])
     machine = NeuralComputer(6, 4, 2, parse_addressing(addressing, 6), *flags)
     compare(machine, 1.5 * drawn((2, machine.interface_size), 7), state_of(machine, 2, 40))
     said = drawn((2, machine.interface_size), 8)
@@ -188,6 +190,8 @@ def test_interfaces_have_their_published_sizes() -> None:
         ("localized", "not understood; give `localized:257`"),
         ("localized:17", "more rows than the 16"),
         ("window:3x2", "several windows"),
+        ("literal:3x2", "several windows"),
+        ("literal:0", "give `literal:257`$"),
         ("dense:3", "`dense` alone"),
         ("sparse", "there is no addressing 'sparse'"),
         ("localized:3x0", "not understood"),

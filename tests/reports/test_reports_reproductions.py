@@ -253,7 +253,8 @@ def test_findings_stand_beside_what_was_published() -> None:
     bound = math.log1p(0.01)
     found = [
         finding(measure("content", 0.3), measure("content over random", 0.1, above=0.0)),
-        finding(measure("far", 0.02, below=bound), measure("harmed", 0.36, unit="share", below=0.5), beside="plain", verdict="no"),
+        finding(measure("far", 0.02, below=bound), measure("harmed", 0.36, unit="share", below=0.5), beside="plain",
+                verdict="no"),
         finding(measure("", 100, unit="tokens", low=75, high=None), measure("with 300 tokens", -0.001, below=bound),
                 seeds=[2], verdict="runs are missing: no claim"),
         finding(measure("", None, unit="tokens"), verdict="not measured"),

@@ -9,7 +9,16 @@ import pytest
 import torch
 from runs import outcome, with_model, with_training
 
-from backstory.config import MogrifierConfig, RunConfig, SpanBufferConfig, TransformerConfig, TrellisConfig
+from backstory.config import (
+    DNCConfig,
+    MDMConfig,
+    MogrifierConfig,
+    NTMConfig,
+    RunConfig,
+    SpanBufferConfig,
+    TransformerConfig,
+    TrellisConfig,
+)
 from backstory.context import examine_run
 from backstory.explanations import Place, explain_run
 from backstory.models.loading import load_run
@@ -28,6 +37,9 @@ CORES = {
         layers=2, heads=2, hidden=12, window=16, fresh=True, positions="sinusoidal", norm="post", activation="relu"
     ),
     "trellis": TrellisConfig(levels=9, hidden=13, auxiliary=3),
+    "ntm": NTMConfig(layers=(9, 7), rows=6, width=5),
+    "mdm": MDMConfig(layers=(9, 7), rows=6, width=5, heads=2),
+    "dnc": DNCConfig(layers=(9, 7), rows=6, width=5, link=False, allocation=False, addressing="window:3"),
 }
 
 
@@ -85,7 +97,7 @@ def test_a_span_buffer_over_it_is_trained_and_read_exactly(
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("core", ["transformer", "trellis"])
+@pytest.mark.parametrize("core", ["transformer", "trellis", "ntm", "mdm", "dnc"])
 def test_a_stopped_run_resumes_to_what_it_would_have_been(
     core: str, tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
 ) -> None:

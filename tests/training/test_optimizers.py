@@ -13,12 +13,14 @@ from backstory.config import (
     DualConfig,
     EmbeddingConfig,
     GateConfig,
+    LSTMConfig,
     ModelConfig,
     MogrifierConfig,
     NoBufferConfig,
     SecondSoftmaxConfig,
     SoftmaxConfig,
     TrainingConfig,
+    UserError,
 )
 from backstory.models import ComposedModel, build_model
 from backstory.training.optimizers import WeightAverage, build_optimizer, non_monotonic, parameter_groups
@@ -187,6 +189,16 @@ def test_every_part_has_the_l2_that_is_set_for_it(tied: bool) -> None:
 def test_one_l2_leaves_the_others_to_the_weight_decay(name: str) -> None:
     found = decays(small_model(), TrainingConfig(weight_decay=0.5, **{name: 0.0}))
     assert set(found.values()) == {0.0, 0.5}
+
+
+@pytest.mark.parametrize("name", ["mogrifier_l2", "dual_l2"])
+def test_an_l2_of_what_is_not_there_is_refused(name: str) -> None:
+    model = build_model(ModelConfig(core=LSTMConfig(layers=1, hidden=3)), 11)
+    parameter_groups(model, TrainingConfig(**{name: 0.0}))
+    with pytest.raises(
+        UserError, match=f"training.{name} is an L2 of weights that this model does not have; leave it out"
+    ):
+        parameter_groups(model, TrainingConfig(**{name: 1e-5}))
 
 
 def test_a_gate_with_its_own_rate_stands_beside_parts_with_their_own_l2() -> None:

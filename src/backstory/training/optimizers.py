@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import TrainingConfig
+from backstory.config import TrainingConfig, UserError
 from backstory.models import ComposedModel
 
 Group = dict[str, Any]
@@ -32,9 +32,13 @@ def parameter_groups(model: ComposedModel, config: TrainingConfig) -> list[Group
     """The model's parameters; by themselves those with an L2 of their own, and those of a gate that learns in its own way.
 
     lambda |w|^2 in the loss is 2 lambda w in the gradient, where `weight_decay` puts itself times w.
+
+    Raises UserError for an L2 of a part that the model does not have.
     """
     groups: list[Group] = []
-    for parameters, penalty in _penalised(model, config):
+    for name, (parameters, penalty) in _penalised(model, config).items():
+        if penalty and not parameters:
+            raise UserError(f"training.{name} is an L2 of weights that this model does not have; leave it out")
         if penalty is not None and parameters:
             groups.append({"params": parameters, "weight_decay": 2 * penalty})
     gate = None if model.gated is None else model.gated.config.gate
@@ -44,8 +48,8 @@ def parameter_groups(model: ComposedModel, config: TrainingConfig) -> list[Group
     return [{"params": [p for p in model.parameters() if id(p) not in apart]}, *groups]
 
 
-def _penalised(model: ComposedModel, config: TrainingConfig) -> list[tuple[list[nn.Parameter], float | None]]:
-    """The matrices of each part that may have an L2 of its own, with it; biases keep `weight_decay`."""
+def _penalised(model: ComposedModel, config: TrainingConfig) -> dict[str, tuple[list[nn.Parameter], float | None]]:
+    """By its setting, the matrices of each part that may have an L2 of its own, with it; biases keep `weight_decay`."""
     core = dict(model.core.named_parameters())
 
     def of_core(part: str) -> list[nn.Parameter]:
@@ -53,13 +57,13 @@ def _penalised(model: ComposedModel, config: TrainingConfig) -> list[tuple[list[
 
     words = list({id(p): p for p in (model.embedding.weight, model.head.weight)}.values())
     dual = [] if model.dual is None else [p for p in model.dual.parameters() if p.dim() == 2]
-    return [
-        (words, config.embedding_l2),
-        (of_core("weight_ih"), config.input_l2),
-        (of_core("weight_hh"), config.recurrent_l2),
-        (of_core("rounds"), config.mogrifier_l2),
-        (dual, config.dual_l2),
-    ]
+    return {
+        "embedding_l2": (words, config.embedding_l2),
+        "input_l2": (of_core("weight_ih"), config.input_l2),
+        "recurrent_l2": (of_core("weight_hh"), config.recurrent_l2),
+        "mogrifier_l2": (of_core("rounds"), config.mogrifier_l2),
+        "dual_l2": (dual, config.dual_l2),
+    }
 
 
 def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:

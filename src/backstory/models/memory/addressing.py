@@ -51,14 +51,18 @@ def parse_addressing(text: str, rows: int) -> Addressing:
         return Addressing(name)
     found = re.fullmatch(r"([1-9]\d{0,8})(?:x([1-9]\d{0,2}))?", size)
     if name == "dense" or found is None:
-        wanted = "`dense` alone" if name == "dense" else f"`{name}:257`" + (", `localized:257x3`" * (name != "window"))
+        wanted = (
+            "`dense` alone" if name == "dense" else f"`{name}:257`" + (", `localized:257x3`" * (name == "localized"))
+        )
         raise UserError(f"addressing '{text}' is not understood; give {wanted}")
     selected, windows = int(found[1]), int(found[2] or 1)
     if selected % 2 == 0:
-        raise UserError(f"addressing '{text}' selects as many rows on both sides of one; give an odd number of rows")
+        raise UserError(
+            f"addressing '{text}': a window is one row and as many on both sides of it; give an odd number of rows"
+        )
     if selected > rows:
         raise UserError(f"addressing '{text}' selects more rows than the {rows:,} of the memory; give at most {rows:,}")
-    if name == "window" and windows > 1:
+    if name != "localized" and windows > 1:
         raise UserError(f"addressing '{text}' has several windows, which `localized` alone has; give one window")
     return Addressing(name, selected, windows)
 
