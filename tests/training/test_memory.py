@@ -148,6 +148,10 @@ def test_the_estimate_is_near_what_a_step_takes(
             "model.buffer.size (80000000000)",
         ),
         (["--training.batch-size", "1000000000"], "training.batch_size (1000000000)"),
+        (
+            ["--model.core.kind", "dnc", "--model.core.rows", "60000", "--model.head.no-tied"],
+            "model.core.rows (60000), or set model.core.link to false (--model.core.no-link)",
+        ),
     ],
 )
 def test_a_run_that_cannot_fit_is_refused_by_the_setting_to_lower(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError, to_dict
+from backstory.config.errors import off
 from backstory.models import Precision, build_model, count_parameters
 from backstory.models.free_memory import available, shown_bytes
 from backstory.models.linear_log_prob import CHUNK
@@ -62,7 +63,8 @@ def check_memory(
         if total < math.inf
         else "more memory than can be counted"
     )
-    raise UserError(f"this run needs {most}, and {shown_bytes(free)} are free; lower {name} ({value})")
+    links = f", or set {off('model.core.link')}" if _unlinked(config, text, precision) < total / 2 else ""
+    raise UserError(f"this run needs {most}, and {shown_bytes(free)} are free; lower {name} ({value}){links}")
 
 
 def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, float]:
@@ -110,6 +112,14 @@ def _longest(settings: TrainingConfig, tokens: int) -> int:
     if settings.segment_deviation >= row:
         return row
     return min(row, max(settings.minimum_segment, settings.segment + int(3 * settings.segment_deviation)))
+
+
+def _unlinked(config: RunConfig, text: Text, precision: Precision) -> float:
+    """Bytes of a step without links between the rows of an external memory; infinite where there are none."""
+    if not getattr(config.model.core, "link", False):
+        return math.inf
+    model = dataclasses.replace(config.model, core=dataclasses.replace(config.model.core, link=False))  # type: ignore
+    return sum(estimate(dataclasses.replace(config, model=model), text, precision).values())
 
 
 def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str, int]:
