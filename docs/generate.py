@@ -363,7 +363,12 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "dual": partial(reproduction, "dual"),
         "dual-claims": partial(claims, "dual"),
     },
-    "docs/external-memory.md": {"copy": copied, "memory-speed": memory_speed, "memory-training": memory_training},
+    "docs/external-memory.md": {
+        "copy": copied,
+        "memory-speed": memory_speed,
+        "memory-training": memory_training,
+        "localized-ntm": partial(reproduction, "localized-ntm"),
+    },
     "docs/dynamical.md": {
         "dynamical": partial(reproduction, "dynamical"),
         "dynamical-claims": partial(claims, "dynamical"),
