@@ -109,13 +109,20 @@ class Planned:
         with self.folder.claims():  # a process may have been killed before it came to this
             settle(self.folder, there := queue.trials(), keep_all)
         done = sum(t.state.is_finished() for t in there)
-        say(console, f"{self.folder.path}: {done} of {trials} {plural('trial', trials)} done, {processes} at a time")
+        say(console, f"{self.folder.path}: {_stand(done, trials, processes)}")
         with stop.listening(), display.shown():
             runner.run(trials, stop, lambda found: display.show(found, runner.working))
         if stop.signal is not None:
             raise Stopped(
                 f"{self.folder.path} is stopped and its trials are saved; the same command goes on with it", stop.signal
             )
+
+
+def _stand(done: int, trials: int, processes: int) -> str:
+    """How many trials are done of those that were asked for, and how many are worked on at a time, if any is left."""
+    if done > trials:
+        return f"{done} trials, done"
+    return f"{done} of {trials} {plural('trial', trials)} done, {processes} at a time"
 
 
 def known_url(folder: Folder, sweep: Sweep) -> str | None:
@@ -155,7 +162,7 @@ def found(path: Path, storage: str | None = None) -> dict[str, Any]:
         raise UserError(f"{path} keeps its trials in {sweep.storage or 'its own journal'}; leave --storage out")
     if url is None and not folder.journal.is_file():
         raise UserError(f"{folder.journal} is missing; put it back, or begin again in another folder")
-    parameters = spaces.parameters(sweep.space, sweep.recipe, str(folder.path / "sweep.yaml"))
+    parameters = spaces.parameters(sweep.space, sweep.recipe, str(folder.path / "sweep.yaml"), draws=0)
     with failing_storage(folder, sweep):
         study = open_study(open_storage(folder, url), folder, sweep, make=False)
         figures = outcome.figures(study, folder, sweep, parameters)
