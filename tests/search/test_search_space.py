@@ -120,7 +120,8 @@ def test_values_have_the_type_of_the_setting() -> None:
             "training.learning_rate": {"range": ["1e-3", 1], "log": True},
             "training.temporal_l2": {"choice": [0, "1e-5"]},
             "model.core.output": {"choice": [None, 8]},
-        }
+        },
+        from_dict(RunConfig, {"model": {"embedding": {"size": 8}}}, "a test"),
     )
     assert found == (
         Parameter("training.epochs", 1, 5, whole=True),

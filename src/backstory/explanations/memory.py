@@ -27,7 +27,7 @@ from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.words import Span, led_by, shown
 from backstory.models import Prediction
 from backstory.models.cores.external_memory import ExternalMemory, memory_of
-from backstory.models.memory import Addressing, Looked, Machine
+from backstory.models.memory import Addressing, Looked
 from backstory.models.memory.addressing import chosen
 from backstory.reading import Block
 from backstory.reading.opening import Opened
