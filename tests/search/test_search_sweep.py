@@ -1,5 +1,6 @@
 """`backstory sweep` on tiny models: what it leaves, that it goes on, and that nothing is lost with a killed process."""
 
+import io
 import json
 import os
 import re
@@ -13,12 +14,15 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from sweeps import Searched, finish, start
 
 from backstory.cli.main import main
 from backstory.config import recipes
 from backstory.reports import read, render
+from backstory.search.display import Display
 from backstory.search.folder import Folder
+from backstory.search.runner import Ended
 from backstory.search.sweep import found
 
 
@@ -214,6 +218,17 @@ def test_without_optuna_it_is_said_what_to_install(
     assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml"]) == 2
     assert capsys.readouterr().err == "backstory: a sweep needs the package optuna: pip install 'backstory[tune]'\n"
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("unit", "line"),
+    [(None, "validation perplexity 4.000"), ("character", "validation 2.000 bits per character")],
+)
+def test_a_trial_is_told_in_bits_of_each_character(unit: str | None, line: str) -> None:
+    console = Console(file=io.StringIO())
+    Display(console, "a sweep", 3, unit).ended(Ended(1, 1, "complete", 4.0), best=True)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == f"trial 1: complete, {line}  best\n"
 
 
 # --- trouble ---
