@@ -26,9 +26,12 @@ from backstory.reports.passage import from_json
 from backstory.text import prepare
 from backstory.training import train
 
+END = 3
+"""Id of the `<eos>` after every ninth word of the tiny corpus."""
 CORES: dict[str, Any] = {
     "ntm": NTMConfig(layers=(9,), rows=11, width=5, heads=2),
     "mdm": MDMConfig(layers=(9, 7), rows=8, width=5, addressing="localized:3"),
+    "begin": MDMConfig(layers=(9,), rows=8, width=5, begin=END),
 }
 
 
@@ -115,6 +118,8 @@ def test_every_figure_is_the_memory_s(
         for position, token in enumerate([loaded.vocabulary.start, *ids[:-1].tolist()]):
             prediction, state = model(torch.tensor([[token]]), state)
             nats.append(-prediction.log_probs()[0, 0, ids[position]].item())
+            if token == core.begin:
+                shares[:] = 0
             write = state.external.write_weights[0].double().numpy()
             read = state.external.read_weights[0].double().numpy()
             for row in range(len(shares)):
@@ -157,6 +162,20 @@ def test_every_figure_is_the_memory_s(
     assert shown["rows"] == list(range(CORES[kind].rows)) and len(shown["tokens"]) == count
     np.testing.assert_allclose(shown["write"], np.array(writes[start:]).T, rtol=6e-3, atol=1e-6)
     np.testing.assert_allclose(shown["read"], np.array(reads[start:]).mean(1).T, rtol=6e-3, atol=1e-6)
+
+
+def test_no_word_is_read_of_a_text_that_ended(runs_of: dict[str, Path], tmp_path: Path) -> None:
+    """The token at which a memory begins anew is the first that it holds."""
+    read = explain_run(runs_of["begin"], "memory", Place("train", 247, 40), out=tmp_path / "out")
+    passage, found = passage_of(read), layers(read)
+    ends = [place for place, word in enumerate(passage.words) if word.text == "¶"]
+    assert len(ends) >= 4 and passage.lead > 0
+    for place in range(passage.lead, len(passage.words)):
+        links = dict(found[READS].links[place])
+        last = max((end for end in ends if end < place), default=0)
+        assert links and min(links) >= last
+        assert found["read of older words"].values[place] == 0
+    assert read["figures"]["older_percent"] == 0
 
 
 def normalised(weights: np.ndarray) -> np.ndarray:

@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from backstory.explanations.words import LONGEST, MARK, spans
+from backstory.explanations.words import BLANK, LONGEST, MARK, shown, spans
 from backstory.text import Vocabulary, build, encode_split, tokenizer, word_numbers
 from backstory.text.tokenizers import BUILT_IN, END
 
 TEXT = "Ann saw (two) jars,  and\nBob — naïve as ever — took 3.5 more.\n\nThe end of it\n"
+
+
+def test_a_token_of_white_space_is_a_sign_that_can_be_seen() -> None:
+    assert [shown(token) for token in (" ", "\t", "  ", "\n", END)] == [BLANK] * 3 + [MARK] * 2
+    assert [shown(token) for token in ("a", " the", "")] == ["a", " the", ""]
 
 
 def vocabulary(name: str, text: str) -> Vocabulary:

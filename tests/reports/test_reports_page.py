@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -280,6 +281,8 @@ def test_what_is_said_of_a_passage(reader: str, says: str, made: Any) -> None:
     del figures["against_nats_per_token"]
     said = passage_summary(result_from(json.dumps(made.result("explanation", figures)), "x"))
     assert said == f"demo reads these 6 {says} perplexity 98.1 per word; nothing was read first."
+    letters = made.result("explanation", {**figures, "unit": "character", "nats_per_token": 2 * math.log(2)})
+    assert " at 2.000 bits per character; nothing" in passage_summary(result_from(json.dumps(letters), "x"))
     later = made.result("explanation", {"explanation": "buffer", "passage": figures["passage"]})
     assert passage_summary(result_from(json.dumps(later), "x")) == ""
 

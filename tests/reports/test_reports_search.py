@@ -51,6 +51,22 @@ def test_one_sentence_says_how_the_trials_ended() -> None:
     )
 
 
+def test_of_characters_bits_are_told() -> None:
+    """Perplexities of 2 and 4 are 1 and 2 bits, wherever they are told."""
+    trials = [trial(number, 2.0 + 2 * number) for number in range(2)]
+    read = found(unit="character", trials=trials, best=0, valid_perplexity=2.0)
+    assert search_summary(read.figures).endswith("; the best is trial 0, validation 1.000 bits per character")
+    assert searches.best(read, 2).rows[0][-2:] == ("1.000", "2.000")
+    assert searches.best(read, 2).rows[0][0] == "validation bits per character"
+    table = searches.trials(read, settings=False)
+    assert table.columns[2].heading == "Validation bits per character" and table.rows[1][2] == "2.000"
+    told = shown(read)
+    assert "\n  1.000 " in told and "\n  2.000 " in told and "perplexity" not in told
+    page = render_search(read)
+    assert "bits per character" in page and "erplexity" not in page.replace("valid_perplexity", "")
+    assert read.figures["trials"][1]["valid_perplexity"] == 4.0
+
+
 def test_the_best_trials_stand_side_by_side_what_mattered_most_first() -> None:
     table = searches.best(found(), 2)
     assert [c.heading for c in table.columns] == ["Setting", "Searched", "Importance", "Trial 7", "Trial 9"]

@@ -10,8 +10,8 @@ import pytest
 from drawings import NAMESPACE, texts
 
 from backstory.config import UserError
-from backstory.reports import Result, result_from
-from backstory.reports.weights import memory_weights
+from backstory.reports import Result, render_passage, result_from
+from backstory.reports.weights import heads, memory_weights, older
 
 
 def weights(rows: int = 5, tokens: int = 8) -> dict[str, Any]:
@@ -61,3 +61,45 @@ def test_many_tokens_are_counted_and_nothing_is_drawn_of_nothing(made: Any) -> N
 def test_damaged_weights_are_refused(change: dict[str, Any], made: Any) -> None:
     with pytest.raises(UserError, match=r"^x is damaged: figures.weights"):
         result(made, weights={**weights(), **change})
+
+
+def means(reading: int = 1) -> dict[str, Any]:
+    """Of a memory of 64 rows, whose first reading head reads 0.1 less sharply than the one that writes, and so on."""
+    of = {"entropy_bits": 3.25, "largest_percent": 40.5, "window_percent": None, "fall_back_percent": 12.345}
+    found = {
+        key: {"write": at, "read": [None if at is None else at + head / 10 for head in range(1, reading + 1)]}
+        for key, at in of.items()
+    }
+    return {**found, "settings": {"rows": 64}, "window": 63, "older_percent": 7.25}
+
+
+def test_the_means_of_the_heads_are_a_table(made: Any) -> None:
+    table = heads(result(made, **means()))
+    assert table is not None
+    assert [c.heading for c in table.columns] == [
+        "Head", "Entropy, of 6 bits", "Largest weight", "In a window of 63 rows", "Fall-back"]  # fmt: skip
+    assert table.rows == (("write", "3.25", "40.5%", "–", "12.3%"), ("read", "3.35", "40.6%", "–", "12.4%"))
+    several = heads(result(made, **means(2)))
+    assert several is not None and [row[:2] for row in several.rows[1:]] == [("read 1", "3.35"), ("read 2", "3.45")]
+    assert older(result(made, **means())) == "Of what is read, 7.2% is of older words."
+    assert heads(result(made)) is None
+
+
+def test_the_means_stand_on_the_page(made: Any) -> None:
+    page = render_passage(result(made, **means()))
+    assert "Entropy, of 6 bits" in page and ">3.35<" in page and "7.2% is of older words." in page
+    assert "of older words." not in render_passage(result(made))
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"settings": {"rows": 0}}, "settings.rows"),
+        ({"window": None}, "window"),
+        ({"largest_percent": {"write": 1, "read": [1, 2]}}, "largest_percent.read"),
+        ({"entropy_bits": 3}, "entropy_bits"),
+    ],
+)
+def test_damaged_means_are_refused(change: dict[str, Any], where: str, made: Any) -> None:
+    with pytest.raises(UserError, match=rf"^x is damaged: figures.{where}"):
+        result(made, **{**means(), **change})

@@ -79,6 +79,14 @@ MISTAKES: list[tuple[Any, str]] = [
         {"training.averaging": {"choice": ["none", "always"]}, "training.optimizer": {"choice": ["sgd", "adam"]}},
         r"some of its draws cannot be trained: training.averaging always",
     ),
+    (
+        {"model.embedding.size": {"choice": [6, 8]}, "model.core.output": {"choice": [6, 8]}},
+        r"some of its draws cannot be trained: the softmax is tied to the embedding, of size \d, so model.core.output must be",
+    ),
+    (
+        {"model.embedding.size": {"range": [8, 1 << 53]}},
+        r"some of its draws cannot be trained: it needs more memory than can be counted",
+    ),
 ]  # fmt: skip
 
 
@@ -89,6 +97,21 @@ def test_what_is_wrong_with_a_space_is_told_in_one_line(settings: dict[str, Any]
     assert "\n" not in str(told.value)
 
 
+def test_a_draw_must_be_an_addressing_that_the_memory_can_have() -> None:
+    memory = from_dict(RunConfig, {"model": {"core": {"kind": "ntm", "rows": 16}}}, "a test")
+    for choice, problem in (("localized:4", "give an odd number of rows"), ("localized:17", "give at most 16")):
+        with pytest.raises(UserError, match=rf"draws cannot be trained: addressing '{choice}' .*; {problem}$"):
+            checked({"model.core.addressing": {"choice": [choice, "dense"]}}, memory)
+    assert len(checked({"model.core.addressing": {"choice": ["localized:5", "dense"]}}, memory)) == 1
+
+
+def test_no_draw_is_tried_of_a_space_that_was_taken_before() -> None:
+    space = Space({"model.core.output": {"choice": [6, 8]}})
+    with pytest.raises(UserError, match=r"cannot be trained"):
+        parameters(space, RECIPE, "mine")
+    assert len(parameters(space, RECIPE, "mine", draws=0)) == 1
+
+
 def test_values_have_the_type_of_the_setting() -> None:
     found = checked(
         {
@@ -97,7 +120,8 @@ def test_values_have_the_type_of_the_setting() -> None:
             "training.learning_rate": {"range": ["1e-3", 1], "log": True},
             "training.temporal_l2": {"choice": [0, "1e-5"]},
             "model.core.output": {"choice": [None, 8]},
-        }
+        },
+        from_dict(RunConfig, {"model": {"embedding": {"size": 8}}}, "a test"),
     )
     assert found == (
         Parameter("training.epochs", 1, 5, whole=True),

@@ -1,5 +1,6 @@
 """`backstory sweep` on tiny models: what it leaves, that it goes on, and that nothing is lost with a killed process."""
 
+import io
 import json
 import os
 import re
@@ -13,12 +14,15 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 from sweeps import Searched, finish, start
 
 from backstory.cli.main import main
 from backstory.config import recipes
 from backstory.reports import read, render
+from backstory.search.display import Display
 from backstory.search.folder import Folder
+from backstory.search.runner import Ended
 from backstory.search.sweep import found
 
 
@@ -110,6 +114,14 @@ def test_show_tells_the_same_as_the_result(
     assert "training.learning_rate  0.05 to 10, log" in told and "★" in told
 
 
+def test_json_beside_a_page_is_json(searched: Searched, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["sweep", "show", str(searched.folder / "sweep"), "--json", "--html", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "search" and page.is_file()
+    assert main(["sweep", "show", str(searched.folder / "sweep"), "--html", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}\n"
+
+
 def test_a_report_of_the_folder_has_the_sweep(searched: Searched) -> None:
     page = render([searched.folder / "sweep"])
     assert "<h2>Searches</h2>" in page and "Tiny models" in page and "Trial by trial" in page
@@ -122,6 +134,8 @@ def test_a_sweep_that_is_done_is_left_as_it_is(
     before = {p: p.stat().st_mtime_ns for p in (desk / "sweep" / "trials").rglob("*")}
     assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "4", "--out", "sweep"]) == 0
     assert capsys.readouterr().err == "sweep: 4 of 4 trials done, 1 at a time\n"
+    assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "2", "--out", "sweep"]) == 0
+    assert capsys.readouterr().err == "sweep: 4 trials, done\n"
     assert {p: p.stat().st_mtime_ns for p in (desk / "sweep" / "trials").rglob("*")} == before
 
 
@@ -142,7 +156,7 @@ def test_a_sweep_of_a_version_without_some_settings_goes_on(
         (
             (),
             "title: x\nsettings: {training.clip: {range: [0, 1]}}",
-            r"searches another space \(training.learning_rate: ",
+            r"searches another space \(training.learning_rate: {range: \[0.05, 10\], log: true} there, none here\)",
         ),
         (("--training.epochs", "3"), None, r"searches with other settings \(training.epochs: 2 there, 3 here\)"),
         (("--storage", "sqlite:///x.db"), None, r"keeps its trials in its own journal"),
@@ -204,6 +218,17 @@ def test_without_optuna_it_is_said_what_to_install(
     assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml"]) == 2
     assert capsys.readouterr().err == "backstory: a sweep needs the package optuna: pip install 'backstory[tune]'\n"
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("unit", "line"),
+    [(None, "validation perplexity 4.000"), ("character", "validation 2.000 bits per character")],
+)
+def test_a_trial_is_told_in_bits_of_each_character(unit: str | None, line: str) -> None:
+    console = Console(file=io.StringIO())
+    Display(console, "a sweep", 3, unit).ended(Ended(1, 1, "complete", 4.0), best=True)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == f"trial 1: complete, {line}  best\n"
 
 
 # --- trouble ---
@@ -274,10 +299,19 @@ def test_trials_are_kept_in_a_database(desk: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.full
+def test_a_sweep_without_a_complete_trial_has_failed(desk: Path) -> None:
+    Path("space.yaml").write_text("settings: {training.batch_size: {range: [5000, 9000]}}")
+    code, out, err = finish(start("--trials", "2", "--out", "failed"))
+    assert code == 1 and "2 failed" in out and "none is complete yet" in out
+    assert re.search(r"^backstory: no trial of failed is complete: train ended with exit code 2: ", err, re.MULTILINE)
+
+
+@pytest.mark.full
 def test_trials_whose_loss_breaks_down_are_pruned_and_hopeless_sweeps_are_given_up(desk: Path) -> None:
     Path("space.yaml").write_text("settings: {training.learning_rate: {range: [1.0e+25, 1.0e+30], log: true}}")
     code, out, err = finish(start("--trials", "2", "--out", "broken", "--training.clip", "0"))
-    assert code == 0 and "none is complete yet" in out, err
+    assert code == 1 and "none is complete yet" in out
+    assert re.search(r"^backstory: no trial of broken is complete: train ended with exit code 3: ", err, re.MULTILINE)
     assert [t["state"] for t in trials(desk / "broken")] == ["pruned", "pruned"]
     assert all("exit code 3" in t["problem"] for t in trials(desk / "broken"))
     assert main(["sweep", "show", "broken"]) == 0

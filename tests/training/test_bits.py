@@ -34,8 +34,11 @@ def test_bits_from_training_to_a_report(tokenizer: str, unit: str, tiny_config: 
     assert figures[f"bits_per_{unit}"] == pytest.approx(figures["bits_per_token"])
     head = describe(result).splitlines()[1]
     assert head.startswith(f"  bits        {figures['bits_per_token']:.4f} per {unit}  (perplexity ")
-    assert f"{figures['perplexity_per_word']:.2f} per word" in head
     assert f": {figures['bits_per_token']:.4f} bits per {unit}, perplexity " in summary(result)
+    for per_word, told in ((158560.99, "158,560.99"), (12019801.62, "above 10⁶")):
+        other = {**result, "figures": {**figures, "perplexity_per_word": per_word}}
+        assert f", perplexity {told} per word)" in describe(other)
+        assert f", perplexity {told} per word over " in summary(other)
     found = read(folder)
     assert f"at {figures['bits_per_token']:.3f} bits per {unit} over" in sentence(found)
     assert f"at validation {valid:.3f} bits per {unit} over" in learning_caption([found])

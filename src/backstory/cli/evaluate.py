@@ -94,12 +94,16 @@ def source(text: str) -> Path | BinaryIO:
 
 def summary(result: dict[str, Any]) -> str:
     """A result of `evaluate` on a text, in a line for a person."""
+    from backstory.reports.formats import alone
+
     figures = result["figures"]
     audit = figures["audit"]
     unit = figures["unit"]
     also = "perplexity " if unit in IN_BITS else ""
     per_word = (
-        "" if unit == "word" or figures["words"] is None else f", {also}{figures['perplexity_per_word']:.2f} per word"
+        ""
+        if unit == "word" or figures["words"] is None
+        else f", {also}{alone(figures['perplexity_per_word'])} per word"
     )
     verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
     slid = "" if figures.get("window") is None else f", {slides(figures['window'])}"
@@ -124,6 +128,7 @@ def _tokens(figures: dict[str, Any]) -> str:
 def describe(result: dict[str, Any]) -> str:
     """A result of `evaluate` in lines for a person."""
     from backstory.reports import answers, memory, recency
+    from backstory.reports.formats import alone
     from backstory.reports.words import verdict
 
     figures = result["figures"]
@@ -142,7 +147,7 @@ def describe(result: dict[str, Any]) -> str:
     if unit in IN_BITS:
         head, more[0] = f"bits        {figures['bits_per_token']:.4f} per {unit}", f"perplexity {perplexity}"
     if unit != "word" and figures["words"] is not None:
-        more.append(f"{'perplexity ' if unit in IN_BITS else ''}{figures['perplexity_per_word']:.2f} per word")
+        more.append(f"{'perplexity ' if unit in IN_BITS else ''}{alone(figures['perplexity_per_word'])} per word")
     rows = f"{figures['rows']} {plural('row', figures['rows'])}"
     after = "" if figures["after"] is None else f", after {figures['after']}"
     after += "" if figures.get("addressing") is None else f", addressing {figures['addressing']}"

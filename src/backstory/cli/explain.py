@@ -116,10 +116,13 @@ def show(result: dict[str, Any]) -> None:
     """Print a result of `explain_run` for a person."""
     from rich.console import Console
 
-    from backstory.reports import passage_terminal, result_from
+    from backstory.reports import passage_terminal, result_from, to_text
     from backstory.reports.passage import from_json
+    from backstory.reports.weights import heads, older
     from backstory.reports.words import passage_summary
 
     console, read = Console(), result_from(json.dumps(result), "the result")
     passage_terminal.show(from_json(read.figures["passage"], read.source), console)
+    if (means := heads(read)) is not None:
+        print(f"\n{to_text(means)}\n{older(read)}")
     print(f"\n{passage_summary(read)}")

@@ -23,6 +23,8 @@ class RunArguments:
     The sampler learns from the trials before (Optuna's TPE); a trial that is worse than the median of the others after as
     many epochs is pruned. Finished trials are not run again: the same command goes on, also beside another one on the same
     folder. Flags change settings of the recipe, as in `backstory train`.
+
+    The exit code is 1 when no trial is complete.
     """
 
     space: str = ""
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Exit code 0, or 128 + the signal's number after a stop."""
+    """Exit code 0, 1 when no trial is complete, 128 + the signal's number after a stop."""
     recipe, rest = split_recipe(arguments, "sweep run")
     config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
     given = parse(RunArguments, rest, "sweep run RECIPE", RunArguments(config=config))
@@ -92,8 +94,12 @@ def run(arguments: Sequence[str]) -> int:
 
     from backstory.reports.words import search_summary
 
-    folder = planned.folder
-    print(search_summary(result["figures"]))
+    folder, figures = planned.folder, result["figures"]
+    print(search_summary(figures))
+    if figures["best"] is None:
+        problem = next((t["problem"] for t in reversed(figures["trials"]) if t["problem"]), "all were pruned")
+        print(f"backstory: no trial of {folder.path} is complete: {problem}", file=sys.stderr)
+        return 1
     if folder.best.is_file():
         print(
             f"`backstory train {folder.best}` trains the best, `backstory sweep show {folder.path}` shows what mattered"
@@ -114,10 +120,11 @@ def show(arguments: Sequence[str]) -> int:
     result = result_from(text, str(given.folder))
     if given.html is not None:
         write_page(given.html, render_search(result))
-        print(given.html)
     if given.json:
         print(text)
-    elif given.html is None:
+    elif given.html is not None:
+        print(given.html)
+    else:
         from rich.console import Console
 
         from backstory.reports import search_terminal

@@ -11,6 +11,11 @@ def perplexity(nats: float) -> float:
     return math.exp(min(nats, 700))
 
 
+def nats(perplexity: float) -> float:
+    """Mean nats per token, of a perplexity, which is 1 or more."""
+    return math.log(max(perplexity, 1.0))
+
+
 def bits(nats: float) -> float:
     """Mean bits per token, of mean nats: per character (BPC) or byte, where that is a token."""
     return nats / math.log(2)

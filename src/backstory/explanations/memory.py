@@ -26,8 +26,8 @@ from backstory.explanations.passage_reading import (
 from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.words import Span, led_by, shown
 from backstory.models import Prediction
-from backstory.models.cores.external_memory import memory_of
-from backstory.models.memory import Addressing, Looked, Machine
+from backstory.models.cores.external_memory import ExternalMemory, memory_of
+from backstory.models.memory import Addressing, Looked
 from backstory.models.memory.addressing import chosen
 from backstory.reading import Block
 from backstory.reading.opening import Opened
@@ -60,6 +60,10 @@ class Attribution:
 
     def __init__(self, rows: int, words: int) -> None:
         self._shares = torch.zeros(rows, words, dtype=torch.float64)
+
+    def clear(self) -> None:
+        """The memory begins anew: no row is of any word."""
+        self._shares.zero_()
 
     def write(self, word: int, weights: Tensor, left: Tensor) -> None:
         """A word is written with weights (N,), and what a row held counts as much less as `left` (N,) says.
@@ -111,7 +115,7 @@ def memory(subject: Subject, progress: Progress) -> Explained:
     words = led_by(
         subject.vocabulary, subject.ids[begin : subject.start], int(subject.ids[subject.start]), subject.spans
     )
-    trace, scores, done = _Trace(core.machine, subject, words), [], 0
+    trace, scores, done = _Trace(core, subject, words), [], 0
 
     def look(block: Block, prediction: Prediction, first: int) -> None:
         scores.append(scores_from(prediction, block, first, subject.top))
@@ -131,12 +135,14 @@ def memory(subject: Subject, progress: Progress) -> Explained:
 class _Trace:
     """What is kept of the steps that read a context and a passage."""
 
-    def __init__(self, machine: Machine, subject: Subject, words: Sequence[Span]) -> None:
-        self.machine, self.start = machine, subject.start
+    def __init__(self, core: ExternalMemory, subject: Subject, words: Sequence[Span]) -> None:
+        self.machine, self.start = core.machine, subject.start
+        # What is read first is no word of the text, so a step reads the token before the one that it predicts.
+        self.begins = {1 + int(place) for place in np.flatnonzero(subject.ids == core.begin)}
         self.starts = {span.start for span in subject.spans}
         self.owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
         # The first is all that was read before the words.
-        self.written = Attribution(machine.rows, 1 + len(words))
+        self.written = Attribution(self.machine.rows, 1 + len(words))
         self.step = 0
         self.links: list[dict[int, float]] = []
         self.older: list[float] = []
@@ -148,8 +154,9 @@ class _Trace:
         steps = Looked(*(torch.cat(part).cpu().double() for part in zip(*looked, strict=True)))
         first = max(0, self.start - self.step)
         for time in range(len(looked)):
-            # What is read first is no word of the text, so a step reads the token before the one that it predicts.
             place = self.step - self.start
+            if self.step in self.begins:
+                self.written.clear()
             self.written.write(1 + self.owner.get(place - 1, -1), steps.weights[time, 0], steps.left[time])
             if place in self.starts:
                 self._read(self.written.read(steps.weights[time, 1:].mean(0)).tolist())

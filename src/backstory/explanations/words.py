@@ -13,7 +13,7 @@ from backstory.text.tokenizers import END
 MARK = "¶"
 """How the token at the end of a line or paragraph is shown."""
 BLANK = "␣"
-"""How a word of white space alone is shown."""
+"""How a word or a token of white space alone is shown."""
 LONGEST = 32
 """Characters after which a word made of smaller tokens ends in any case: not every script puts spaces between words."""
 
@@ -28,8 +28,10 @@ class Span:
 
 
 def shown(token: str) -> str:
-    """A token as it is shown."""
-    return MARK if token == END else token
+    """A token as it is shown: one that ends a line, or is white space alone, as a sign that can be seen."""
+    if token in (END, "\n"):
+        return MARK
+    return BLANK if token.isspace() else token
 
 
 def spans(vocabulary: Vocabulary, ids: np.ndarray, most: int) -> list[Span]:

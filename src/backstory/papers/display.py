@@ -32,7 +32,7 @@ class Display(LiveDisplay):
                 line += f", validation {self._metric.replace('_', ' ')} {self._figure(standing.valid)}"
             if self._said.get(standing.run.name, f"{standing.run.name}: waiting") != line:
                 self._said[standing.run.name] = line
-                say(self._console, line)
+                say(self.console, line)
 
     def _table(self, found: Sequence[Standing]) -> Group:
         done = sum(s.state == DONE for s in found)

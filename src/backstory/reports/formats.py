@@ -43,7 +43,7 @@ def figure(nats: float, unit: str) -> str:
 
 
 def alone(value: float) -> str:
-    """The perplexity of one of two predictions, which a pointer may have beyond all bounds: `175.31`, `above 10⁶`."""
+    """A perplexity that may be beyond all bounds, as of a pointer alone, or of words in characters: `175.31`, `above 10⁶`."""
     return decimal(value, 2) if value < 1e6 else "above 10⁶"
 
 

@@ -32,7 +32,7 @@ from backstory.reports.published import Published
 from backstory.reports.results import Result, RunResults, read
 from backstory.reports.tables import to_html
 from backstory.reports.theme import CSS
-from backstory.reports.weights import memory_weights
+from backstory.reports.weights import heads, memory_weights, older
 from backstory.reports.words import comparison, failures, passage_summary, reading, search_summary, summary
 from backstory.storage.atomic import write_atomically
 
@@ -95,7 +95,7 @@ def render_passage(result: Result) -> str:
     """A result of kind explanation as a page of its own that loads nothing."""
     passage = from_json(result.figures["passage"], result.source)
     lede = f'<p class="lede">{escape(passage_summary(result))}</p>'
-    parts = passage_html.figure(passage, "passage"), pieces.plot(memory_weights(result), wide=True), _again(result)
+    parts = passage_html.figure(passage, "passage"), _heads(result, "weights"), _again(result)
     body = "\n".join(part for part in parts if part)
     return document(passage.title, lede, body, "Made from the result file alone.", script=True)
 
@@ -332,9 +332,17 @@ def _passages(runs: Sequence[RunResults]) -> str:
             passage = from_json(result.figures["passage"], result.source)
             heading = f"{run.name}: {passage.title}" if len(runs) > 1 else passage.title
             figure = passage_html.figure(passage, f"passage{len(parts) + 1}")
-            drawn = pieces.plot(memory_weights(result, f"weights{len(parts) + 1}"), wide=True)
+            drawn = _heads(result, f"weights{len(parts) + 1}")
             parts.append(f"<h3>{escape(heading)}</h3>\n<p>{escape(passage_summary(result))}</p>\n{figure}\n{drawn}")
     return pieces.section("Word by word", *parts) if parts else ""
+
+
+def _heads(result: Result, prefix: str) -> str:
+    """What the heads of a memory did; empty for another explanation."""
+    drawn, means = pieces.plot(memory_weights(result, prefix), wide=True), heads(result)
+    if means is None:
+        return drawn
+    return f"{pieces.table(means, 'The heads of the memory')}\n<p>{escape(older(result))}</p>\n{drawn}"
 
 
 def _comparisons(runs: Sequence[RunResults]) -> str:

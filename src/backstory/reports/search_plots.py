@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from backstory.config.measures import IN_BITS
 from backstory.reports import svg
 from backstory.reports.plots import Plot, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.searches import setting
-from backstory.reports.words import best_trial, trial_perplexity
+from backstory.reports.words import as_told, best_trial, scored_in, trial_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,15 +23,15 @@ _BEST, _OTHER = svg.COLOURS[1], svg.COLOURS[0]
 
 def history(result: Result, prefix: str) -> Plot | None:
     """The validation perplexity of every trial in the order in which they began, and the best so far as a line."""
-    f = result.figures
+    f = as_told(result.figures)
     trials, best = _valued(f["trials"]), best_trial(f)
     if best is None:
         return None
     complete = [t for t in trials if t["state"] == "complete"]
     title = "Trial by trial"
     caption = (
-        f"Validation perplexity of each trial: dots are complete trials, rings pruned ones at their best; the line is the best "
-        f"so far, {trial_perplexity(best)} with trial {best['trial']}.{_edge(trials, best)}"
+        f"{_heading(f)} of each trial: dots are complete trials, rings pruned ones at their best; the line is the best "
+        f"so far, {trial_value(best)} with trial {best['trial']}.{_edge(trials, best)}"
     )
     with svg.style():
         figure, axes = svg.blank()
@@ -46,15 +47,13 @@ def history(result: Result, prefix: str) -> Plot | None:
 
 def curves(result: Result, prefix: str) -> Plot | None:
     """The validation curve of every trial, that of the best one drawn out."""
-    f = result.figures
+    f = as_told(result.figures)
     best = best_trial(f)
     trials = [t for t in f["trials"] if len(t["curve"]) > 1][-MOST_CURVES:]
     if best is None or len(best["curve"]) < 2:
         return None
     title = "Learning curves"
-    caption = (
-        f"Validation perplexity after each epoch; the thick line is trial {best['trial']}, and pruned trials end early."
-    )
+    caption = f"{_heading(f)} after each epoch; the thick line is trial {best['trial']}, and pruned trials end early."
     with svg.style():
         figure, axes = svg.blank()
         for t in trials:
@@ -71,12 +70,12 @@ def curves(result: Result, prefix: str) -> Plot | None:
 
 def against(result: Result, parameter: Record, prefix: str) -> Plot | None:
     """The validation perplexity of the trials against a setting that was drawn for them."""
-    f, name = result.figures, parameter["name"]
+    f, name = as_told(result.figures), parameter["name"]
     trials, best = [t for t in _valued(f["trials"]) if t["settings"].get(name) is not None], best_trial(f)
     if best is None or not trials:
         return None
     title = name
-    caption = f"Validation perplexity against {name}.{_edge(trials, best)}"
+    caption = f"{_heading(f)} against {name}.{_edge(trials, best)}"
     with svg.style():
         figure, axes = svg.blank(height=2.6)
         choices = parameter["choices"]
@@ -92,6 +91,10 @@ def against(result: Result, parameter: Record, prefix: str) -> Plot | None:
             _log_ticks(axes)
         axes.set_xlabel(svg.label(name, 50))
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
+
+
+def _heading(figures: Record) -> str:
+    return scored_in(figures["unit"]).capitalize()
 
 
 def _valued(trials: Sequence[Record]) -> list[Record]:
@@ -119,7 +122,8 @@ def _value_axis(axes: "Axes", trials: Sequence[Record], best: Record, unit: str 
     high = min(max(t["valid_perplexity"] for t in trials), far * low)
     margin = 0.06 * (high - low) or 0.05 * low
     axes.set_ylim(low - margin, high + margin)
-    axes.set_ylabel(f"perplexity per {svg.label(unit, 20)}" if unit else "perplexity")
+    what = "bits" if unit in IN_BITS else "perplexity"
+    axes.set_ylabel(f"{what} per {svg.label(unit, 20)}" if unit else what)
 
 
 def _log_ticks(axes: "Axes") -> None:

@@ -6,7 +6,7 @@ from backstory.reports import formats
 from backstory.reports.formats import MISSING, count
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Column, Table, columns
-from backstory.reports.words import trial_perplexity
+from backstory.reports.words import as_told, scored_in, trial_value
 
 NOTE = (
     "Importance is the share of a setting in what sets the good trials apart from the others (PED-ANOVA); few trials say "
@@ -27,13 +27,13 @@ def by_importance(figures: Record) -> list[Record]:
 
 def best(result: Result, most: int) -> Table:
     """The settings of the best trials side by side, a row each, with where they were searched and how much they mattered."""
-    f = result.figures
+    f = as_told(result.figures)
     shown = ranked(f)[:most]
     measured = any(p["importance"] is not None for p in f["parameters"])
     head = (Column("Setting"), Column("Searched"), *([Column("Importance", True)] if measured else []))
     head += tuple(Column(f"Trial {t['trial']}", True) for t in shown)
     blank = (MISSING,) if measured else ()
-    rows = [("validation perplexity", MISSING, *blank, *(trial_perplexity(t) for t in shown))]
+    rows = [(scored_in(f["unit"]), MISSING, *blank, *(trial_value(t) for t in shown))]
     for p in by_importance(f):
         share = (importance(p),) if measured else ()
         rows.append(
@@ -44,15 +44,17 @@ def best(result: Result, most: int) -> Table:
 
 def trials(result: Result, settings: bool = True) -> Table:
     """Every trial: how it ended and, if `settings`, what was drawn for it."""
-    f = result.figures
+    f = as_told(result.figures)
     drawn = [p["name"] for p in f["parameters"] if not p["same"]] if settings else []
     rows = []
     for t in f["trials"]:
         state = "tried again" if t["state"] == "again" else t["state"]
-        figures = (trial_perplexity(t), count(t["epochs"]), formats.duration(t["seconds"]))
+        figures = (trial_value(t), count(t["epochs"]), formats.duration(t["seconds"]))
         values = (setting(t["settings"].get(name)) for name in drawn)
         rows.append((str(t["trial"]), state, *figures, *values, t["problem"] or MISSING))
-    head = columns("Trial", "State", "Validation perplexity#", "Epochs#", "Time#", *(f"{n}#" for n in drawn), "Note")
+    head = columns(
+        "Trial", "State", f"{scored_in(f['unit']).capitalize()}#", "Epochs#", "Time#", *(f"{n}#" for n in drawn), "Note"
+    )
     noted = any(row[-1] != MISSING for row in rows)
     return Table(head, tuple(rows)) if noted else Table(head[:-1], tuple(row[:-1] for row in rows))
 

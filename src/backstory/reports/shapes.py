@@ -196,6 +196,15 @@ MEASURE = {
 }
 _BOOLEANS = (_BOOLEAN, _BOOLEAN_OR_NULL)
 SAMPLE = {"prompt": _TEXT, "text": _TEXT, "settings": _OBJECT}
+BY_HEAD = ("entropy_bits", "largest_percent", "window_percent", "fall_back_percent")
+"""Means of the heads of an external memory: of the one that writes, and of each that reads."""
+_BY_HEAD = {"write": _NUMBER_OR_NULL, "read": [_NUMBER_OR_NULL]}
+HEADS = {
+    "settings": {"rows": _NUMBER},
+    "window": _NUMBER,
+    "older_percent": _NUMBER,
+    **dict.fromkeys(BY_HEAD, _BY_HEAD),
+}
 EXPLANATION = {"explanation": _TEXT, "passage": _OBJECT}
 WEIGHTS = {
     "rows": [_NUMBER],
@@ -269,6 +278,7 @@ def check(data: dict[str, Any], source: str) -> None:
     if data["kind"] == "explanation":
         _match(EXPLANATION, figures, "figures", source)
         _check_weights(figures.get("weights"), source)
+        _check_heads(figures, source)
         from_json(figures["passage"], source)
     if data["kind"] == "comparison":
         _match(COMPARISON, figures, "figures", source)
@@ -307,6 +317,17 @@ def check(data: dict[str, Any], source: str) -> None:
             if isinstance(examined, dict) and "effective_context" in examined:
                 shape = {key: TRUNCATE[key] for key in ("maximum_context", "effective_context")}
                 _match(shape, examined, f"figures.runs: examination {index}", source)
+
+
+def _check_heads(figures: dict[str, Any], source: str) -> None:
+    if BY_HEAD[0] not in figures:
+        return
+    _match(HEADS, figures, "figures", source)
+    if not figures["settings"]["rows"] >= 1:
+        _wrong("figures.settings.rows", "1 or more", source)
+    for key in BY_HEAD:
+        if len(figures[key]["read"]) != len(figures[BY_HEAD[0]]["read"]):
+            _wrong(f"figures.{key}.read", "a number or null for each head that reads", source)
 
 
 def _check_weights(weights: Any, source: str) -> None:

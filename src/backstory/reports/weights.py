@@ -1,14 +1,18 @@
-"""Where the heads of an external memory wrote and read over time: rows down, tokens across."""
+"""What the heads of an external memory did: means over a passage, and a picture over time, rows down and tokens across."""
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from backstory.config import plural
 from backstory.reports import svg
-from backstory.reports.formats import count
+from backstory.reports.formats import count, decimal, percent
 from backstory.reports.plots import Plot, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.shades import STEPS
+from backstory.reports.shapes import BY_HEAD
+from backstory.reports.tables import Table, columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +24,27 @@ MARKED = 12
 PANELS = (("write", "write"), ("read", "read"))
 WIDTH, ROW, LEAST = 7.6, 0.055, 1.3
 """Inches: of the picture, of the height of a row, and of the least height of a panel."""
+
+
+def heads(result: Result) -> Table | None:
+    """The means over the passage of each head of a memory, a row each; None for another explanation."""
+    f = result.figures
+    if BY_HEAD[0] not in f:
+        return None
+    reading = len(f[BY_HEAD[0]]["read"])
+    names = ["write", *(["read"] if reading == 1 else [f"read {head}" for head in range(1, reading + 1)])]
+    measured = [[f[key]["write"], *f[key]["read"]] for key in BY_HEAD]
+    rows = [
+        (name, decimal(bits, 2), *map(percent, shares)) for name, bits, *shares in zip(names, *measured, strict=True)
+    ]
+    entropy = f"Entropy, of {math.log2(f['settings']['rows']):.3g} bits#"
+    window = f"In a window of {count(f['window'])} {plural('row', f['window'])}#"
+    return Table(columns("Head", entropy, "Largest weight#", window, "Fall-back#"), tuple(rows))
+
+
+def older(result: Result) -> str:
+    """How much is read of words before those that are told apart, in a sentence."""
+    return f"Of what is read, {percent(result.figures['older_percent'])} is of older words."
 
 
 def memory_weights(result: Result, prefix: str = "weights") -> Plot | None:

@@ -106,8 +106,7 @@ def search_summary(figures: Record) -> str:
     best = best_trial(figures)
     if best is None:
         return f"{head}; none is complete yet"
-    unit = f" per {figures['unit']}" if figures["unit"] else ""
-    return f"{head}; the best is trial {best['trial']}, validation perplexity {trial_perplexity(best)}{unit}"
+    return f"{head}; the best is trial {best['trial']}, {validation(best['valid_perplexity'], figures['unit'])}"
 
 
 def best_trial(figures: Record) -> Record | None:
@@ -115,8 +114,35 @@ def best_trial(figures: Record) -> Record | None:
     return next((t for t in figures["trials"] if t["trial"] == figures["best"]), None)
 
 
-def trial_perplexity(trial: Record) -> str:
-    """A trial's perplexity, the best of its curve so far where it did not end."""
+def validation(perplexity: float, unit: str | None) -> str:
+    """`validation perplexity 98.1 per word`, or `validation 1.175 bits per character`."""
+    if unit in IN_BITS:
+        return f"validation {formats.score(measures.nats(perplexity), unit)}"
+    return f"validation perplexity {formats.perplexity(perplexity)}" + (f" per {unit}" if unit else "")
+
+
+def scored_in(unit: str | None) -> str:
+    """What the values of trials are: `validation perplexity`, or `validation bits per character`."""
+    return f"validation bits per {unit}" if unit in IN_BITS else "validation perplexity"
+
+
+def as_told(figures: Record) -> Record:
+    """The figures of a search with the values of its trials as they are told: bits of each character or byte."""
+    if figures["unit"] not in IN_BITS:
+        return figures
+    trials = [
+        {**t, "valid_perplexity": _bits(t["valid_perplexity"]), "curve": [[e, _bits(v)] for e, v in t["curve"]]}
+        for t in figures["trials"]
+    ]
+    return {**figures, "trials": trials}
+
+
+def _bits(perplexity: float | None) -> float | None:
+    return None if perplexity is None else measures.bits(measures.nats(perplexity))
+
+
+def trial_value(trial: Record) -> str:
+    """A trial's value, the best of its curve so far where it did not end."""
     return formats.perplexity(trial["valid_perplexity"])
 
 
@@ -217,23 +243,21 @@ def effective_context_printed(corpus: str, published: Published | None) -> str:
 def passage_summary(result: Result) -> str:
     """One sentence on a passage that was read: how well, against what, after how much context; empty where unknown."""
     f = result.figures
-    if not all(isinstance(f.get(key), int | float) for key in ("perplexity", "tokens", "context")):
+    if not all(isinstance(f.get(key), int | float) for key in ("nats_per_token", "tokens", "context")):
         return ""
     unit = str(f.get("unit", "token"))
     reader = "" if f.get("reader") == "static" else f" with the {f.get('reader')} reader"
     other = f.get("against_nats_per_token")
     against = ""
     if isinstance(other, int | float):
-        against = f", against {formats.perplexity(measures.perplexity(other))} with {f.get('against')}"
+        against = f", against {formats.figure(other, unit)} with {f.get('against')}"
     these, them = (f"this {unit}", "it") if f["tokens"] == 1 else (f"these {count(f['tokens'])} {plural(unit)}", "them")
     was = "was" if f["context"] == 1 else "were"
     before = (
         f"{count(f['context'])} {plural(unit, f['context'])} before {them} {was}" if f["context"] else "nothing was"
     )
-    return (
-        f"{result.name} reads {these}{reader} at perplexity "
-        f"{formats.perplexity(f['perplexity'])} per {unit}{against}; {before} read first.{_case(f.get('found'))}"
-    )
+    at = formats.score(f["nats_per_token"], unit)
+    return f"{result.name} reads {these}{reader} at {at}{against}; {before} read first.{_case(f.get('found'))}"
 
 
 def _case(found: object) -> str:

@@ -7,7 +7,9 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from backstory.reports.formats import MISSING, perplexity
+from backstory.config.measures import nats
+from backstory.reports.formats import MISSING, figure, perplexity
+from backstory.reports.words import validation
 from backstory.search.queue import best_of
 from backstory.search.runner import Ended, Work
 from backstory.training.display import LiveDisplay, say
@@ -19,22 +21,23 @@ if TYPE_CHECKING:
 class Display(LiveDisplay):
     """Shows where the trials stand."""
 
-    def __init__(self, console: Console, title: str, most: int) -> None:
+    def __init__(self, console: Console, title: str, most: int, unit: str | None = None) -> None:
+        """`unit`: what a token that is scored is, where it is told in bits of each."""
         super().__init__(console)
-        self._title, self._most = title, most
+        self._title, self._most, self._unit = title, most, unit
 
     def ended(self, trial: Ended, best: bool) -> None:
         """One line for a trial that ended; `best` says that no other is better."""
         again = f" ({trial.first} again)" if trial.first != trial.number else ""
-        figure = "" if trial.value is None else f", validation perplexity {perplexity(trial.value)}"
+        value = "" if trial.value is None else f", {validation(trial.value, self._unit)}"
         line = f"trial {trial.number}{again}: "
         if trial.state == "again":
             line += f"{trial.problem}; it is tried again"
         elif trial.problem:
             line += f"{trial.state}: {trial.problem}"
         else:
-            line += f"{trial.state}{figure}"
-        say(self._console, f"{line}  best" if best else line)
+            line += f"{trial.state}{value}"
+        say(self.console, f"{line}  best" if best else line)
 
     def show(self, trials: Sequence["FrozenTrial"], working: Sequence[Work]) -> None:
         """Bring the table up to date."""
@@ -46,7 +49,7 @@ class Display(LiveDisplay):
         best = best_of(trials)
         elsewhere = sum(t.state.name == "RUNNING" for t in trials) - len(working)
         beside = f", {elsewhere} running elsewhere" if elsewhere > 0 else ""
-        figure = f"; best validation perplexity {perplexity(best.value)}" if best is not None else ""
+        value = f"; best {validation(best.value, self._unit)}" if best is not None and best.value else ""
         table = Table()
         for heading in ("trial", "epoch", "validation", "settings"):
             table.add_column(heading, justify="left" if heading == "settings" else "right", no_wrap=True)
@@ -55,9 +58,12 @@ class Display(LiveDisplay):
             epoch = f"{min(len(work.curve) + 1, work.epochs)} of {work.epochs}"
             drawn = ", ".join(f"{n.rpartition('.')[2]} {_short(v)}" for n, v in work.claim.trial.params.items())
             table.add_row(
-                str(work.number), epoch, MISSING if last is None else perplexity(last), Text(drawn, style="dim")
+                str(work.number), epoch, MISSING if last is None else self._value(last), Text(drawn, style="dim")
             )
-        return Group(Text(f"{self._title}: {done} of {self._most} trials done{beside}{figure}"), table)
+        return Group(Text(f"{self._title}: {done} of {self._most} trials done{beside}{value}"), table)
+
+    def _value(self, found: float) -> str:
+        return perplexity(found) if self._unit is None else figure(nats(found), self._unit)
 
 
 def _short(value: object) -> str:

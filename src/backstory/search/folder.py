@@ -1,11 +1,15 @@
 """The folder of a sweep: its space and recipe, the journal, and a run folder, a recipe and a log for each trial."""
 
+import math
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from backstory.config import RunConfig, UserError, to_dict, to_yaml
 from backstory.config.strict import from_file
@@ -146,5 +150,10 @@ def _first_difference(there: Mapping, here: Mapping) -> str:
     name = next((n for n in [*there, *here] if there.get(n) != here.get(n)), None)
     if name is None:
         return "the same settings in another order"
-    told = [f"{shown[name]}" if name in shown else "none" for shown in (there, here)]
+    told = [_in_line(shown[name]) if name in shown else "none" for shown in (there, here)]
     return f"{name}: {told[0]} there, {told[1]} here"
+
+
+def _in_line(entry: Any) -> str:
+    """An entry as it may be written in a space: `{range: [0.05, 10], log: true}`."""
+    return yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=math.inf).strip()

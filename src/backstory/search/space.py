@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
+import torch
+
+from backstory.config import ModelConfig, RunConfig, UserError, from_dict, nearest, recipes, to_dict
 from backstory.config.packaged import Packaged
+from backstory.models import build_model
 from backstory.training.stages import check_settings
 
 Value = bool | int | float | str | None
@@ -86,8 +89,10 @@ def load(name_or_path: str) -> Space:
     return _PACKAGED.load(name_or_path)
 
 
-def parameters(space: Space, recipe: RunConfig, source: str) -> tuple[Parameter, ...]:
+def parameters(space: Space, recipe: RunConfig, source: str, draws: int = DRAWS) -> tuple[Parameter, ...]:
     """The space's entries in order, each checked against the settings there are; `source` names the file in messages.
+
+    `draws` of it are tried: none of a space that was searched before, by a version that took it.
 
     Raises UserError, one line, for the first thing that is wrong: settings that are unknown, are not to be searched or come in
     the wrong order, values that a setting cannot have, conditions that never hold, and draws that no training takes.
@@ -105,7 +110,7 @@ def parameters(space: Space, recipe: RunConfig, source: str) -> tuple[Parameter,
     if all(p.same for p in found.values()):
         raise UserError(f"{source}: nothing is searched; give a setting a `range` or a `choice`")
     checked = tuple(found.values())
-    _try(checked, recipe, source)
+    _try(checked, recipe, source, draws)
     return checked
 
 
@@ -301,8 +306,8 @@ def _with(settings: Settings, name: str, value: Any, source: str) -> Settings:
     return to_dict(from_dict(RunConfig, changed, source)) if name.endswith(".kind") else changed
 
 
-def _try(space: tuple[Parameter, ...], recipe: RunConfig, source: str) -> None:
-    """Raise UserError unless every one of many random draws could be trained."""
+def _try(space: tuple[Parameter, ...], recipe: RunConfig, source: str, draws: int) -> None:
+    """Raise UserError unless every one of so many random draws could be trained."""
     chosen = random.Random(0)
     searched = list(space)
     for place, parameter in enumerate(searched):
@@ -316,11 +321,22 @@ def _try(space: tuple[Parameter, ...], recipe: RunConfig, source: str) -> None:
     def any_value(parameter: Parameter) -> Value:
         return chosen.choice(parameter.samples)
 
-    for _ in range(DRAWS):
+    for _ in range(draws):
         try:
-            check_settings(draw(space, recipe, any_value).training)
+            drawn = draw(space, recipe, any_value)
+            check_settings(drawn.training)
+            _check_model(drawn.model)
         except UserError as error:
             raise UserError(f"{source}: some of its draws cannot be trained: {error}") from None
+
+
+def _check_model(config: ModelConfig) -> None:
+    """Raise UserError unless the parts fit together, whatever the vocabulary."""
+    try:
+        with torch.device("meta"):  # parameters without memory
+            build_model(config, vocabulary_size=2)
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        raise UserError("it needs more memory than can be counted") from None
 
 
 def _decides(kind: str, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from backstory.config import RunConfig, UserError, plural, recipes, validate
+from backstory.config.measures import IN_BITS
 from backstory.models import choose_device
 from backstory.search import outcome
 from backstory.search import space as spaces
@@ -21,7 +22,7 @@ from backstory.search.study import check_installed, failing_storage, hidden, ope
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
 from backstory.storage.provenance import command, now, write_result
-from backstory.text import check_drawn, prepare
+from backstory.text import Dataset, check_drawn, prepare
 from backstory.training.display import say
 from backstory.training.stopping import Stopped, StopRequest
 
@@ -80,7 +81,7 @@ class Planned:
         """
         console, started = console or Console(stderr=True), now()
         choose_device(self.sweep.recipe.training.device)
-        prepare(self.sweep.recipe.text, data_dir)  # it is then ready for every process
+        dataset = prepare(self.sweep.recipe.text, data_dir)  # it is then ready for every process
         storage = None if self.url is None else open_storage(self.folder, self.url)
         sweep = self.folder.open(self.sweep)
         worker = secrets.token_hex(4)
@@ -89,17 +90,17 @@ class Planned:
                 study = open_study(storage or open_storage(self.folder, None), self.folder, sweep, make=True)
             set_pruner(study, prune_from)
             queue = Queue(study, self.folder, self.space, sweep.recipe, worker)
-            self._work(queue, trials, processes, keep_all, data_dir, console)
+            title = f"{self.sweep.space_name} on {self.sweep.recipe_name}"
+            display = Display(console, title, trials, _told_in_bits(self.sweep.recipe, dataset))
+            self._work(queue, trials, processes, keep_all, data_dir, display)
             with self.folder.claims():
                 figures = outcome.figures(study, self.folder, sweep, self.space)
                 origin = outcome.provenance(sweep, self.folder, started, figures)
                 return write_result(self.folder.path, "search", self.folder.path.resolve().name, figures, origin)
 
     def _work(
-        self, queue: Queue, trials: int, processes: int, keep_all: bool, data_dir: Path | None, console: Console
+        self, queue: Queue, trials: int, processes: int, keep_all: bool, data_dir: Path | None, display: Display
     ) -> None:
-        display = Display(console, f"{self.sweep.space_name} on {self.sweep.recipe_name}", trials)
-
         def ended(trial: Ended) -> None:
             with self.folder.claims():
                 best = settle(self.folder, queue.trials(), keep_all)
@@ -109,13 +110,26 @@ class Planned:
         with self.folder.claims():  # a process may have been killed before it came to this
             settle(self.folder, there := queue.trials(), keep_all)
         done = sum(t.state.is_finished() for t in there)
-        say(console, f"{self.folder.path}: {done} of {trials} {plural('trial', trials)} done, {processes} at a time")
+        say(display.console, f"{self.folder.path}: {_stand(done, trials, processes)}")
         with stop.listening(), display.shown():
             runner.run(trials, stop, lambda found: display.show(found, runner.working))
         if stop.signal is not None:
             raise Stopped(
                 f"{self.folder.path} is stopped and its trials are saved; the same command goes on with it", stop.signal
             )
+
+
+def _stand(done: int, trials: int, processes: int) -> str:
+    """How many trials are done of those that were asked for, and how many are worked on at a time, if any is left."""
+    if done > trials:
+        return f"{done} trials, done"
+    return f"{done} of {trials} {plural('trial', trials)} done, {processes} at a time"
+
+
+def _told_in_bits(recipe: RunConfig, dataset: Dataset) -> str | None:
+    """What a token is, where all are scored and a score is told in bits of each."""
+    unit = dataset.vocabulary.tokenizer.unit
+    return unit if unit in IN_BITS and not recipe.training.asked_only else None
 
 
 def known_url(folder: Folder, sweep: Sweep) -> str | None:
@@ -155,7 +169,7 @@ def found(path: Path, storage: str | None = None) -> dict[str, Any]:
         raise UserError(f"{path} keeps its trials in {sweep.storage or 'its own journal'}; leave --storage out")
     if url is None and not folder.journal.is_file():
         raise UserError(f"{folder.journal} is missing; put it back, or begin again in another folder")
-    parameters = spaces.parameters(sweep.space, sweep.recipe, str(folder.path / "sweep.yaml"))
+    parameters = spaces.parameters(sweep.space, sweep.recipe, str(folder.path / "sweep.yaml"), draws=0)
     with failing_storage(folder, sweep):
         study = open_study(open_storage(folder, url), folder, sweep, make=False)
         figures = outcome.figures(study, folder, sweep, parameters)

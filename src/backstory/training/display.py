@@ -20,7 +20,7 @@ class LiveDisplay:
     """Shows what `_live` is brought up to date with, on a terminal; where there is none, `_live` is None."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self.console = console
         self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
 
     @contextmanager
