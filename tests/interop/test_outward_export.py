@@ -82,6 +82,21 @@ def opened(folder: Path) -> tuple:
     return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
 
+def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    wanted, found = (
+        bs.evaluate(which, "valid", corpus=corpus, out=tmp_path / str(corpus is None))["figures"]
+        for which, corpus in ((str(run), None), (f"hf:{folder}", str(tiny_corpus)))
+    )
+    assert found["audit"]["passed"]
+    if (
+        load_run(run).vocabulary.tokenizer.name == "regex"
+    ):  # to which the text's end is a paragraph's, in no line of the file
+        assert found["tokens"] == wanted["tokens"] - 1
+    else:
+        assert found["tokens"] == wanted["tokens"]
+        assert found["nats_per_token"] == pytest.approx(wanted["nats_per_token"], abs=1e-6)
+
+
 @pytest.mark.parametrize("prompt", ["", "ann saw the", TEXT, "zebra ann\n"])
 def test_generation_is_that_of_the_run(run: Path, folder: Path, prompt: str) -> None:
     model, tokenizer = opened(folder)

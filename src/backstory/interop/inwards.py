@@ -21,7 +21,7 @@ from backstory.config import TextConfig, UserError
 from backstory.interop.checks import wrap
 from backstory.interop.fitting import FittingPieces
 from backstory.interop.wrapped import HuggingFaceModel
-from backstory.models import choose_device
+from backstory.models import ComposedModel, LanguageModel, choose_device
 from backstory.models.loading import LoadedRun
 from backstory.text import Dataset, Vocabulary, prepare
 from backstory.text.cache import folder as cache_folder
@@ -35,7 +35,7 @@ class HuggingFaceRun(LoadedRun):
     """A Hugging Face model in the place of a run; `folder` holds what readers are given for it, in the cache."""
 
     model: Any
-    """A `HuggingFaceModel`."""
+    """A `HuggingFaceModel`; a `ComposedModel` where the model was exported from here."""
     config: Any
     """None: it was not trained here."""
     called: str
@@ -53,8 +53,9 @@ class HuggingFaceRun(LoadedRun):
 
     def settings(self) -> dict[str, Any]:
         """The model's own settings, and how it is read."""
-        model: HuggingFaceModel = self.model
-        read = {"way": model.way, "maximum_length": model.capabilities.maximum_length}
+        model: HuggingFaceModel | ComposedModel = self.model
+        way = model.way if isinstance(model, HuggingFaceModel) else "ours"
+        read = {"way": way, "maximum_length": model.capabilities.maximum_length}
         return {"seed": None, "huggingface": self.name, "read": read, "model": self.own_settings}
 
     def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
@@ -82,7 +83,7 @@ def load(name: str, device: torch.device | None = None) -> HuggingFaceRun:
     with quiet():
         causal, tokenizer = _local(place, name) if local else _named(wanted, name)
         shown = PREFIX + (place.resolve().name if local else wanted)
-        model = wrap(causal.to(device or choose_device("cpu")), shown)
+        model = _ours(causal.to(device or choose_device("cpu")), shown)
         pieces = _pieces(tokenizer, shown)
     vocabulary = _vocabulary(pieces, tokenizer, causal.config)
     if len(vocabulary) > model.vocabulary_size:
@@ -97,6 +98,13 @@ def load(name: str, device: torch.device | None = None) -> HuggingFaceRun:
     corpus = {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
     settings = causal.config.to_diff_dict()
     return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings)
+
+
+def _ours(causal: Any, name: str) -> LanguageModel:
+    """The model in our form; one that was exported from here is in it already."""
+    from backstory.interop.modeling import BackstoryForCausalLM
+
+    return causal.model.eval() if isinstance(causal, BackstoryForCausalLM) else wrap(causal, name)
 
 
 def _local(folder: Path, name: str) -> tuple[Any, Any]:

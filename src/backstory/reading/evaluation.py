@@ -123,7 +123,7 @@ def evaluate(
         parts.part("inner", inner)
         policy = (
             None
-            if opened.run.model.gated is None
+            if opened.run.model.gated is None or opened.run.config is None  # a reward is a training's
             else PolicyWatch(opened.reader.precision, opened.run.config.training.reward)
         )
         if policy is not None:
