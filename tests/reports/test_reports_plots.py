@@ -90,6 +90,13 @@ def test_the_mark_stands_at_the_effective_context(run: Any, made: Any) -> None:
     )
 
 
+def test_a_short_context_that_costs_less_is_told_as_lower(run: Any, made: Any) -> None:
+    figures = examination(run, made)
+    figures.figures["conditions"][0]["effect_percent"] = -30.8
+    plot = context_curves([("demo", figures)])
+    assert plot and "its perplexity is 30.8% lower with only 5." in plot.caption
+
+
 def test_a_context_beyond_the_longest_has_no_mark(run: Any, made: Any) -> None:
     none = {"context": None, "low": None, "high": None, "threshold_percent": 1.0}
     plot = context_curves([("demo", examination(run, made, effective_context=none))])

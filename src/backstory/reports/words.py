@@ -223,7 +223,9 @@ def context_caption(examinations: Sequence[tuple[str, Result]], published: Publi
         f = result.figures
         threshold, found = f"{f['effective_context']['threshold_percent']:g}%", f["effective_context"]["context"]
         first = f["conditions"][0]
-        least = f"its perplexity is {percent(first['effect_percent'])} higher with only {count(first['context'])}"
+        cost = first["effect_percent"]
+        side = "higher" if cost >= 0 else "lower"
+        least = f"its perplexity is {percent(abs(cost))} {side} with only {count(first['context'])}"
         if found is None:
             use = f"still gains {threshold} or more beyond {count(f['maximum_context'])} tokens"
         else:
