@@ -88,9 +88,7 @@ def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpu
         for which, corpus in ((str(run), None), (f"hf:{folder}", str(tiny_corpus)))
     )
     assert found["audit"]["passed"]
-    if (
-        load_run(run).vocabulary.tokenizer.name == "regex"
-    ):  # to which the text's end is a paragraph's, in no line of the file
+    if load_run(run).vocabulary.tokenizer.name == "regex":  # the run's own text ends with a paragraph's end
         assert found["tokens"] == wanted["tokens"] - 1
     else:
         assert found["tokens"] == wanted["tokens"]

@@ -94,28 +94,30 @@ def source(text: str) -> Path | BinaryIO:
 
 def summary(result: dict[str, Any]) -> str:
     """A result of `evaluate` on a text, in a line for a person."""
-    from backstory.reports.formats import alone
-
     figures = result["figures"]
     audit = figures["audit"]
-    unit = figures["unit"]
-    also = "perplexity " if unit in IN_BITS else ""
-    per_word = (
-        ""
-        if unit == "word" or figures["words"] is None
-        else f", {also}{alone(figures['perplexity_per_word'])} per word"
-    )
+    per_word = "".join(f", {words}" for words in _per_word(figures))
     verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
     slid = "" if figures.get("window") is None else f", {slides(figures['window'])}"
     return (
         f"{result['name']}, {result['provenance']['corpus']['name']}: "
-        f"{told(figures['nats_per_token'], unit)}{per_word} over {_tokens(figures)}{slid}, {verdict}"
+        f"{told(figures['nats_per_token'], figures['unit'])}{per_word} over {_tokens(figures)}{slid}, {verdict}"
     )
 
 
 def slides(window: int) -> str:
     """What a window means for the context of a token."""
     return f"at most {window:,} tokens at once, so that later tokens have {window // 2:,} or more before them"
+
+
+def _per_word(figures: dict[str, Any]) -> list[str]:
+    """The perplexity of words that are scored as several tokens each; nothing of others."""
+    from backstory.reports.formats import alone
+
+    unit = figures["unit"]
+    if unit == "word" or figures["words"] is None:
+        return []
+    return [f"{'perplexity ' if unit in IN_BITS else ''}{alone(figures['perplexity_per_word'])} per word"]
 
 
 def _tokens(figures: dict[str, Any]) -> str:
@@ -128,7 +130,6 @@ def _tokens(figures: dict[str, Any]) -> str:
 def describe(result: dict[str, Any]) -> str:
     """A result of `evaluate` in lines for a person."""
     from backstory.reports import answers, memory, recency
-    from backstory.reports.formats import alone
     from backstory.reports.words import verdict
 
     figures = result["figures"]
@@ -146,8 +147,7 @@ def describe(result: dict[str, Any]) -> str:
     head = f"perplexity  {perplexity}"
     if unit in IN_BITS:
         head, more[0] = f"bits        {figures['bits_per_token']:.4f} per {unit}", f"perplexity {perplexity}"
-    if unit != "word" and figures["words"] is not None:
-        more.append(f"{'perplexity ' if unit in IN_BITS else ''}{alone(figures['perplexity_per_word'])} per word")
+    more += _per_word(figures)
     rows = f"{figures['rows']} {plural('row', figures['rows'])}"
     after = "" if figures["after"] is None else f", after {figures['after']}"
     after += "" if figures.get("addressing") is None else f", addressing {figures['addressing']}"

@@ -1,6 +1,6 @@
 """Numbers to predictions: embedding -> core -> dual connection -> head; states are explicit, and parts compose."""
 
-from backstory.models.composed import ComposedModel, WordEmbedding, build_model, count_parameters
+from backstory.models.composed import ComposedModel, WordEmbedding, build_model, count_parameters, outline
 from backstory.models.contract import Capabilities, LanguageModel
 from backstory.models.precision import Precision, choose_device, choose_precision, device_name
 from backstory.models.prediction import Activations, Blend, MixtureOfSoftmaxes, Prediction, Softmax, Tempered
@@ -28,6 +28,7 @@ __all__ = [
     "device_name",
     "flatten",
     "map_state",
+    "outline",
     "to",
     "unflatten",
 ]

@@ -111,6 +111,18 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     return ComposedModel(embedding, core, head, _build_gated(config, size), dual)
 
 
+def outline(config: ModelConfig, vocabulary_size: int) -> ComposedModel | None:
+    """The model with parameters that take no memory; none where no tensor can be so large.
+
+    Raises UserError when the parts do not fit together.
+    """
+    try:
+        with torch.device("meta"):
+            return build_model(config, vocabulary_size)
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        return None
+
+
 def _build_gated(config: ModelConfig, size: int) -> Gated | None:
     buffer = config.buffer
     if isinstance(buffer, NoBufferConfig):

@@ -10,7 +10,7 @@ from backstory.reports import svg
 from backstory.reports.plots import Plot, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.searches import setting
-from backstory.reports.words import as_told, best_trial, scored_in, trial_value
+from backstory.reports.words import as_told, best_trial, scored_in, trial_value, valued
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ _BEST, _OTHER = svg.COLOURS[1], svg.COLOURS[0]
 def history(result: Result, prefix: str) -> Plot | None:
     """The validation perplexity of every trial in the order in which they began, and the best so far as a line."""
     f = as_told(result.figures)
-    trials, best = _valued(f["trials"]), best_trial(f)
+    trials, best = valued(f["trials"]), best_trial(f)
     if best is None:
         return None
     complete = [t for t in trials if t["state"] == "complete"]
@@ -71,7 +71,7 @@ def curves(result: Result, prefix: str) -> Plot | None:
 def against(result: Result, parameter: Record, prefix: str) -> Plot | None:
     """The validation perplexity of the trials against a setting that was drawn for them."""
     f, name = as_told(result.figures), parameter["name"]
-    trials, best = [t for t in _valued(f["trials"]) if t["settings"].get(name) is not None], best_trial(f)
+    trials, best = [t for t in valued(f["trials"]) if t["settings"].get(name) is not None], best_trial(f)
     if best is None or not trials:
         return None
     title = name
@@ -95,10 +95,6 @@ def against(result: Result, parameter: Record, prefix: str) -> Plot | None:
 
 def _heading(figures: Record) -> str:
     return scored_in(figures["unit"]).capitalize()
-
-
-def _valued(trials: Sequence[Record]) -> list[Record]:
-    return [t for t in trials if t["valid_perplexity"] is not None and t["state"] in ("complete", "pruned")]
 
 
 def _edge(trials: Sequence[Record], best: Record) -> str:

@@ -79,11 +79,7 @@ def _bar(share: float) -> str:
 
 def picture(figures: Record, width: int) -> list[Text]:
     """Trials as points, a column each (or the best of several), the lower the better."""
-    trials = [
-        t
-        for t in words.as_told(figures)["trials"]
-        if t["valid_perplexity"] is not None and t["state"] in ("complete", "pruned")
-    ]
+    trials = words.valued(words.as_told(figures)["trials"])
     low = min(t["valid_perplexity"] for t in trials)
     high = min(max(t["valid_perplexity"] for t in trials), FAR * low)
     wide = max(1, min(len(trials), width - LABEL - 2))

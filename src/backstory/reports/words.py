@@ -114,6 +114,11 @@ def best_trial(figures: Record) -> Record | None:
     return next((t for t in figures["trials"] if t["trial"] == figures["best"]), None)
 
 
+def valued(trials: Sequence[Record]) -> list[Record]:
+    """The trials that ended with a value: complete ones, and pruned ones at their best."""
+    return [t for t in trials if t["valid_perplexity"] is not None and t["state"] in ("complete", "pruned")]
+
+
 def validation(perplexity: float, unit: str | None) -> str:
     """`validation perplexity 98.1 per word`, or `validation 1.175 bits per character`."""
     if unit in IN_BITS:

@@ -10,7 +10,7 @@ import torch
 
 from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError, to_dict
 from backstory.config.errors import off
-from backstory.models import Precision, build_model, count_parameters
+from backstory.models import Precision, count_parameters, outline
 from backstory.models.free_memory import available, shown_bytes
 from backstory.models.linear_log_prob import CHUNK
 from backstory.training.distributed import Ranks
@@ -73,10 +73,8 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     Raises UserError when the parts of the model do not fit together.
     """
     settings = config.training
-    try:
-        with torch.device("meta"):  # parameters without memory
-            model = build_model(config.model, text.types)
-    except (RuntimeError, TypeError, ValueError, OverflowError):
+    model = outline(config.model, text.types)
+    if model is None:
         return {"weights": math.inf}
     parameters, width = count_parameters(model), model.head.weight.shape[1]
     # Whatever a core or a head computes of a token, most of it is outputs of its matrices and functions of these.
