@@ -245,6 +245,8 @@ def test_a_reader_that_learns_is_refused_before_the_split_is_read(
     monkeypatch.setattr("backstory.context.subject.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match="the reader dynamic learns as it reads"):
         examine_run(tiny_run, "truncate", reader="dynamic:rule=sgd", maximum_context=30)
+    with pytest.raises(UserError, match="the reader dynamic learns as it reads"):
+        examine_run(tiny_run, "truncate", reader="dynamic", maximum_context=30)  # which has no statistics, either
 
 
 def test_a_split_too_short_is_refused_before_it_is_read(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

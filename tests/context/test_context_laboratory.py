@@ -128,12 +128,21 @@ def test_a_stopped_experiment_goes_on_with_its_next_condition(
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"targets": 39}, {"maximum_context": 31}, {"context": 19}, {"within_documents": True},
-               {"split": "test"}, {"reader": "cache"}, {"precision": "bfloat16"}],
+    ("change", "told"),
+    [({"seed": 1}, "seed 0, not 1"), ({"targets": 39}, "targets 40, not 39"),
+     ({"maximum_context": 31}, "maximum context 30, not 31"), ({"context": 19}, "context 20, not 19"),
+     ({"within_documents": True}, "within documents False, not True"), ({"split": "test"}, "another split"),
+     ({"reader": "cache"}, "another reader"), ({"precision": "bfloat16"}, "another precision")],
 )  # fmt: skip
-def test_losses_of_something_else_are_not_taken_over(change: dict[str, Any], examined: Path, tiny_run: Path) -> None:
-    settings = {**SMALL, **change}
-    found = examine_run(tiny_run, "shuffle", out=shutil.copytree(examined, f"{examined}-{change}"), **settings)
+def test_an_examination_of_something_else_is_lost_only_if_asked(
+    change: dict[str, Any], told: str, examined: Path, tiny_run: Path
+) -> None:
+    settings, place = {**SMALL, **change}, Path(shutil.copytree(examined, f"{examined}-{change}"))
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    with pytest.raises(UserError, match=f"holds an examination with {told}, which would be lost"):
+        examine_run(tiny_run, "shuffle", out=place, **settings)
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    found = examine_run(tiny_run, "shuffle", out=place, again=True, **settings)
     assert found.result["provenance"]["taken_over"] == 0
     assert found.figures == examine_run(tiny_run, "shuffle", out=f"{examined}-fresh-{change}", **settings).figures
 
@@ -240,17 +249,19 @@ def test_losses_at_hand_are_taken_over_only_from_the_same_reader(tmp_path: Path)
     ids = np.random.default_rng(0).integers(0, 5, 200)
     numbers: dict[str, Any] = {"targets": 30, "maximum_context": 20, "out": tmp_path / "out"}
 
-    def examined(model: Any) -> tuple[int, float]:
-        found = bs.examine(model, ids, "truncate", **numbers)
+    def examined(model: Any, **changes: Any) -> tuple[int, float]:
+        found = bs.examine(model, ids, "truncate", **numbers | changes)
         return found.result["provenance"]["taken_over"], found.figures["baseline"]["nats"]
 
     def cached(weight: float) -> NeuralCache:
         return NeuralCache(StaticReader(build(), FLOAT32), CacheSettings(weight=weight))
 
     assert examined(cached(0.1))[0] == 0
-    taken, nats = examined(cached(0.9))
+    with pytest.raises(UserError, match="another reader"):
+        examined(cached(0.9))
+    taken, nats = examined(cached(0.9), again=True)
     assert taken == 0 and examined(cached(0.9)) == (3, nats)
-    assert examined(cached(0.1))[1] != nats
+    assert examined(cached(0.1), again=True)[1] != nats
 
     class Other:
         def score(self, contexts: Any, targets: Any, progress: Any = None) -> np.ndarray:
@@ -273,6 +284,7 @@ def test_the_cache_that_is_taken_away_is_the_outermost_reader(seeds: list[Path])
     [
         ({"targets": 1}, "targets must be 2 or more, not 1"),
         ({"near": 0}, "near must be 1 or more"),
+        ({"tagger": None}, "a tagger is auto, gold, pattern or a function from words to tags, not None"),
         ({"target": 5}, r"target.*did you mean 'targets'"),
     ],
 )
@@ -302,8 +314,33 @@ def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:
     assert combine(alone).figures == together.figures
     with pytest.raises(UserError, match="two runs at least"):
         examine_runs(seeds[:1], "truncate", **SMALL)
+    with pytest.raises(UserError, match="seed2 is named twice"):
+        examine_runs([*seeds[1:], seeds[1]], "truncate", **SMALL)
     with pytest.raises(UserError, match="the examinations differ in seed"):
         combine([alone[0], examine_run(seeds[1], "truncate", seed=1, out=tmp_path / "other", **SMALL)])
+
+
+def test_a_set_of_two_corpora_is_refused_before_anything_is_read(
+    seeds: list[Path], tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(replace(tiny_config, text=replace(tiny_config.text, minimum_count=3)), tmp_path / "other")
+    monkeypatch.setattr("backstory.context.subject.read", lambda *_, **__: pytest.fail("it read the split"))
+    with pytest.raises(UserError, match=r"other is of another corpus or tokenizer than .*seed1"):
+        examine_runs([*seeds, tmp_path / "other"], "truncate", **SMALL)
+
+
+def test_what_does_not_fit_in_python_is_told(tmp_path: Path) -> None:
+    class Short:
+        def score(self, contexts: Any, targets: Any, progress: Any = None) -> np.ndarray:
+            return np.zeros(len(targets) - 1)
+
+    ids = np.random.default_rng(0).integers(0, 5, 200)
+    with pytest.raises(UserError, match=r"scores of shape \(29,\) for 30 targets"):
+        bs.examine(Short(), ids, "truncate", targets=30, maximum_context=20)
+    found = bs.examine(build(), ids, "truncate", targets=30, maximum_context=20)
+    with pytest.raises(UserError, match=r"written as SVG.*name it curve\.svg"):
+        found.plot(tmp_path / "curve.png")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_at_hand_is_examined_as_its_run_is(tiny_run: Path, tmp_path: Path) -> None:

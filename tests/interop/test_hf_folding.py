@@ -1,5 +1,6 @@
 """Pieces folded into words: every word once, a score of all of its pieces, on real text."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import foreign
@@ -101,7 +102,7 @@ def test_a_word_s_score_is_the_model_s_own() -> None:
 
 def test_contexts_that_come_to_too_many_pieces_are_counted() -> None:
     pieces = [np.array([1, 2]), np.array([3])]
-    folded = Folded(np.array([0, 1, 0, 1, 1]), np.array([0, 2, 3, 5, 6]), pieces, np.array([0]), 1, 7)
+    folded = Folded(np.array([0, 1, 0, 1, 1]), np.array([0, 2, 3, 5, 6]), np.arange(5), pieces, np.array([0]), 1, 7)
     positions = np.array([2, 3, 4])  # with two words before each: 4, 3 and 3 pieces before the last of their own
     assert [folded.longer(positions - 2, positions, limit) for limit in (None, 4, 3, 2)] == [0, 0, 1, 3]
 
@@ -126,3 +127,26 @@ def test_contexts_that_are_too_long_are_cut() -> None:
     scorer = WordScorer(inner, [np.array([1, 2]), np.array([3])], maximum_length=3)
     scorer.score([np.array([0, 1, 0]), np.array([1])], np.array([0, 1]))
     assert inner.seen == [[3, 1, 2], [1, 2, 1], [3]]
+
+
+def test_words_of_pieces_have_the_counts_and_tags_of_the_corpus_in_words(
+    vocabulary: Vocabulary, data_dir: Path
+) -> None:
+    from backstory.config import TextConfig
+    from backstory.context.subject import Options, Text
+    from backstory.text import prepare
+
+    pieces = replace(prepare(TextConfig(corpus="ptb"), data_dir, chosen=vocabulary.tokenizer), vocabulary=vocabulary)
+    words = prepare(TextConfig(corpus="ptb"), data_dir)
+    options = Options(by=("tag",))
+    folded = Text.of(pieces, "valid", "drop", options, data_dir)
+    plain = Text.of(words, "valid", "drop", options, data_dir)
+    assert folded.tagger == plain.tagger == "gold (pos/penn/valid.txt)"
+    assert folded.tags is not None and plain.tags is not None and np.array_equal(folded.tags, plain.tags)
+    assert folded.counts is not None and plain.counts is not None
+    assert np.array_equal(folded.counts[folded.ids], plain.counts[plain.ids])
+    unknown = folded.ids == folded.unknown
+    # One at the beginning of a line has no space before it, so it is another word.
+    assert (
+        0.95 < unknown.sum() / (plain.ids == plain.unknown).sum() <= 1 and (plain.ids[unknown] == plain.unknown).all()
+    )

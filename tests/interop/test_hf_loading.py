@@ -130,23 +130,63 @@ def test_a_model_at_hand_is_examined_as_by_its_name(experiment: str, folder: Pat
     assert by_name["unit"] == "word" and by_name["baseline"]["context"] is not None, "a window has no infinite context"
 
 
-def test_what_pieces_cannot_be_examined_for_is_told(
-    folder: Path, text: Path, capsys: pytest.CaptureFixture[str]
+def test_words_of_pieces_are_split_by_frequency_and_tag(folder: Path, text: Path) -> None:
+    def tagger(words: list[str]) -> list[str]:
+        return ["DT" if word == "the" else "IN" if word == "on" else "NN" for word in words]
+
+    numbers: dict[str, Any] = {"targets": 40, "maximum_context": 12, "context": 8, "split": "train", "tagger": tagger}
+    dropped = bs.examine(f"hf:{folder}", str(text), "drop", by=("tag", "frequency"), **numbers)
+    groups = {(group["by"], group["group"]): group["targets"] for group in dropped.figures["groups"]}
+    assert dropped.figures["tagger"] == "tagger" and sum(n for (by, _), n in groups.items() if by == "tag") == 40
+    assert groups["tag", "DT"] and groups["tag", "IN"] and groups["frequency", "infrequent"] == 40
+    content, function = (
+        next(c for c in dropped.figures["conditions"] if c["words"] == kind and not c["control"])
+        for kind in ("content", "function")
+    )
+    assert content["dropped"] > function["dropped"] > 0
+    replaced = bs.examine(f"hf:{folder}", str(text), "replace-target", **numbers)
+    assert [c["replacement"] for c in replaced.figures["conditions"]] == ["similar"], "the text has no <unk>"
+
+
+@pytest.mark.parametrize(("case", "window"), [("success", 20), ("failure", 3)])
+def test_a_case_of_its_cache_is_a_word_of_one_piece(
+    case: str,
+    window: int,
+    folder: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--corpus", str(text), "--split", "train", "--reader", f"cache:window={window},theta=3", "--find", case]
+    assert main(["explain", "cache", f"hf:{folder}", *options, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    found, run = figures["found"], load(f"hf:{folder}")
+    ids = np.asarray(run.dataset(str(text), None).splits["train"].ids)
+    assert run.vocabulary.decode(ids[[found["target"]]]).strip() == found["word"] != ""
+    assert figures["at"] + figures["tokens"] == found["target"] + 1 and figures["unit"] == "piece"
+    held = (ids[found["target"] - window : found["target"]] == ids[found["target"]]).any()
+    assert held == (case == "success") and (found["share"] > 0.5) == (case == "success")
+    assert not list(tmp_path.iterdir()), "a model from elsewhere has no folder to write to"
+
+
+def test_its_readers_are_compared_on_a_corpus(folder: Path, text: Path, tmp_path: Path) -> None:
     options = [
         "--corpus",
         str(text),
-        "--maximum-context",
-        "12",
-        "--context",
-        "8",
         "--split",
         "train",
-        "--tagger",
-        "pattern",
+        "--tokens",
+        "200",
+        "--block",
+        "50",
+        "--out",
+        str(tmp_path / "out"),
     ]
-    assert main(["examine", f"hf:{folder}", "--experiment", "drop", *options]) == 2
-    assert "in pieces of words" in capsys.readouterr().err.splitlines()[-1]
+    assert main(["explain", "reading", f"hf:{folder}", "--reader", "cache", *options]) == 0
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["name"] == f"hf:{folder.name}" and result["figures"]["tokens"] == 200
 
 
 def test_losses_of_a_model_with_other_settings_are_not_taken_over(broken: Path, text: Path, tmp_path: Path) -> None:

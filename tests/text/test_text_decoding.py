@@ -1,6 +1,7 @@
 """Text that is decoded id by id is the text of all ids; and tokens fall into the words of the tokenizer `words`."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from itertools import islice, pairwise
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from subwords import byte_level, metaspace
 
-from backstory.text import Vocabulary, build, decode_stream, encode_split, word_numbers, word_parts
+from backstory.text import Dataset, Vocabulary, build, decode_stream, encode_split, in_words, word_numbers, word_parts
 from backstory.text.dataset import _Meter
 from backstory.text.pieces import Pieces
 from backstory.text.tokenizers import BUILT_IN
@@ -168,6 +169,32 @@ def test_words_go_on_where_a_document_ends() -> None:
     split = encode_split(words, "a bc\nde\n")
     both = type(split)("x", split.ids, np.array([0, 5]), ["", ""], 0, 0, 0)
     assert list(word_numbers(words, both)) == list(word_numbers(words, split)) == [0, 1, 1, 1, 2, 3, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["characters", "bytes", "byte_level", "byte_fallback"])
+@given(texts=st.lists(st.text(st.sampled_from('abT .,"\n ö'), min_size=1, max_size=20), min_size=1, max_size=3))
+def test_a_text_in_words_is_numbered_as_its_tokens_are(name: str, texts: list[str]) -> None:
+    words = vocabulary(name)
+    parts = [encode_split(words, text) for text in texts]
+    ids, begins = np.concatenate([part.ids for part in parts]), np.cumsum([0, *(len(part.ids) for part in parts[:-1])])
+    split = replace(parts[0], ids=ids, documents=begins)
+    train = replace(encode_split(words, "Ta Ta\na"), name="train")
+    dataset = Dataset("x", words, {"train": train, "text": split}, "0", "")
+    inwards = in_words(dataset, "text")
+    spelled = inwards.vocabulary.tokens(inwards.splits["text"].ids)
+    numbers = np.array([n for n in word_numbers(words, split) if n is not None])
+    assert len(numbers) == len(ids) and numbers.max() < len(spelled)
+    for document, begin in enumerate(begins):
+        assert numbers[begin] == inwards.splits["text"].documents[document]
+    for number in np.unique(numbers):
+        document = int(np.searchsorted(begins, np.flatnonzero(numbers == number)[0], "right")) - 1
+        # Of all that a word's tokens hold, the word they are counted as comes first.
+        text = words.decode(ids[numbers == number]).replace("\n", " <eos> ").split()
+        if document and name == "byte_fallback":
+            continue  # whose decoder takes the space off
+        assert spelled[number] == (text[0] if text else "<eos>")
+    counts = dict(zip(inwards.vocabulary.words, inwards.vocabulary.counts.tolist(), strict=True))
+    assert {word: n for word, n in counts.items() if n} == {"Ta": 2, "a": 1, "<eos>": 1}
 
 
 def test_words_of_tokens_that_are_words() -> None:

@@ -10,7 +10,7 @@ import tyro
 
 from backstory.cli.explanations import tell
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import RunArguments
+from backstory.cli.run_arguments import CorpusArguments
 from backstory.config import UserError
 from backstory.config.fields import between
 
@@ -26,7 +26,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Arguments(RunArguments, Named):
+class Arguments(CorpusArguments, Named):
     """Show a passage with what the model made of every word: surprisal, what it expected, what another reader gains.
 
     `backstory explain reading --help` tells of the comparison of readers along a whole stretch of text.
@@ -98,6 +98,7 @@ def main(arguments: Sequence[str]) -> int:
                 precision=given.precision,
                 device=given.device,
                 data_dir=given.data_dir,
+                corpus=given.corpus,
                 out=given.out,
                 progress=progress,
             )

@@ -10,12 +10,12 @@ import tyro
 
 from backstory.cli.explanations import tell
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import RunArguments
+from backstory.cli.run_arguments import CorpusArguments
 from backstory.config.fields import between
 
 
 @dataclass(frozen=True)
-class Arguments(RunArguments):
+class Arguments(CorpusArguments):
     """Read a stretch of text with two or more readers and show what each gains on the others, block by block."""
 
     text: str | None = None
@@ -73,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
             precision=given.precision,
             device=given.device,
             data_dir=given.data_dir,
+            corpus=given.corpus,
             out=given.out,
             progress=progress,
         )

@@ -217,7 +217,12 @@ class _Work:
                 random = np.random.default_rng([on.seed, key, position])
                 context, tags = on.before(position, reach)
                 contexts.append(perturb(context, target, tags, random))
-            found[start : start + PIECE] = -on.scorer.score(contexts, targets)
+            scores = np.asarray(on.scorer.score(contexts, targets))
+            if scores.shape != targets.shape:
+                raise UserError(
+                    f"the scorer gave scores of shape {scores.shape} for {len(targets)} targets; give one for each"
+                )
+            found[start : start + PIECE] = -scores
             lengths[start : start + PIECE] = [len(context) for context in contexts]
             self.advance(min(reach * len(piece) * self.ranks.world, before + reach * count - self.done))
         self.advance(before + reach * count - self.done)

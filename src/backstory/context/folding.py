@@ -21,6 +21,9 @@ class Folded:
     """(W,) which word each is."""
     starts: np.ndarray
     """(W,) the token that each begins with."""
+    places: np.ndarray
+    """(W,) the number of each in the text in words, as `word_numbers` counts; several empty lines that are one piece are one
+    word here."""
     pieces: list[np.ndarray]
     """The pieces of each kind of word, by its id."""
     documents: np.ndarray
@@ -57,7 +60,9 @@ def fold(vocabulary: Vocabulary, split: Split, known: dict[tuple[int, ...], int]
     ids = np.array([known.setdefault(tuple(word.tolist()), len(known)) for word in cut], np.int64)
     start = known.setdefault((vocabulary.start,), len(known))
     documents = np.searchsorted(starts, split.documents)
-    return Folded(ids, starts, [np.array(word, np.int64) for word in known], documents, start, len(split.ids))
+    return Folded(
+        ids, starts, numbers[starts], [np.array(word, np.int64) for word in known], documents, start, len(split.ids)
+    )
 
 
 class WordScorer:

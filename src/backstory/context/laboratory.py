@@ -18,7 +18,7 @@ from backstory.context.figures import figures as figures_of
 from backstory.context.folding import WordScorer
 from backstory.context.losses import Progress
 from backstory.context.result import Examined
-from backstory.context.scorer import ReaderScorer, Scorer
+from backstory.context.scorer import ReaderScorer, Scorer, refuse_adapting
 from backstory.context.splits import check_splits
 from backstory.context.subject import Options, Subject, Text, check_types, examination, hash_of
 from backstory.models import LanguageModel, device_name
@@ -27,7 +27,7 @@ from backstory.models.loading import weights_hash
 from backstory.reading import Reader, StaticReader
 from backstory.reading.cache import NeuralCache
 from backstory.reading.evaluation import file_name
-from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reading.kinds import READERS, parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers, open_run, open_text
 from backstory.storage.provenance import check_place, provenance, write_result
 from backstory.text import Dataset
@@ -140,7 +140,10 @@ def examine_run(
     )
     if experiment == "cache":
         reader = _with_cache(reader)
-    name = stack_name(parse_stack(reader))
+    stack = parse_stack(reader)
+    name = stack_name(stack)
+    if adapting := [layer.name for layer in stack if READERS[layer.name].adapts_weights]:
+        refuse_adapting(adapting[0])  # before what such a reader needs is asked for
     added = [*([] if name == "static" else [name]), *(["documents"] if within_documents else [])]
     how: dict[str, Any] = {"reader": reader, "precision": precision, "device": device}
     if text is None:

@@ -16,6 +16,8 @@ from backstory.storage.atomic import write_atomically
 
 LOSSES = "losses.npz"
 UNFINISHED = "unfinished.npz"
+_MEASURED = ("format", "weights", "model", "device", "torch", "training", "tags")
+"""Settings that nobody asks for: where these alone differ, what was found before is out of date."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +107,8 @@ class Progress:
     def __init__(self, folder: Path | None, settings: Mapping[str, Any], again: bool = False) -> None:
         """`folder` is where the result goes; with None nothing is kept. Only losses of equal settings are taken over.
 
-        `again` takes nothing over.
+        `again` takes nothing over. Raises UserError where losses that are finished were asked for otherwise and `again` does
+        not give them up.
         """
         self.folder, self.settings = folder, json.loads(json.dumps(settings))
         self.found = None if folder is None or again else self._found(folder)
@@ -120,7 +123,22 @@ class Progress:
                 continue
             if losses.settings == self.settings:
                 return losses
+            if name == LOSSES:
+                self._check_given_up(folder, losses.settings)
         return None
+
+    def _check_given_up(self, folder: Path, theirs: Mapping[str, Any]) -> None:
+        """Raise UserError where what is here was asked for otherwise."""
+        for name, value in theirs.items():
+            if name in _MEASURED or name not in self.settings or value == self.settings[name]:
+                continue
+            plain = isinstance(value, int | None) and isinstance(self.settings[name], int | None)
+            called = name.replace("_", " ")
+            differs = f"{called} {value}, not {self.settings[name]}" if plain else f"another {called.removesuffix('s')}"
+            raise UserError(
+                f"{folder} holds an examination with {differs}, which would be lost; choose another folder with --out, or "
+                "replace it with --again"
+            )
 
     def baseline(self, positions: np.ndarray) -> np.ndarray | None:
         """The baseline's nats, if they are known."""

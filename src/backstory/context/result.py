@@ -32,19 +32,22 @@ class Examined:
     def plot(self, path: Path | str) -> Path:
         """Draw the experiment as an SVG file, in the style of the reports; a second figure is `NAME-2.svg` beside it.
 
-        Raises UserError where there is no plot of it: of experiments on words that came before, without the split `class`.
+        Raises UserError for a name that is not one of SVG files, and where there is no plot of it: of experiments on words that
+        came before, without the split `class`.
         """
         from backstory.reports.examinations import plots_of
         from backstory.reports.results import Result
         from backstory.storage.atomic import write_atomically
 
+        first = Path(path)
+        if first.suffix != ".svg":
+            raise UserError(f"a plot is written as SVG, and {first} is named otherwise; name it {first.stem}.svg")
         result = Result(
             self.result["kind"], self.result["name"], self.figures, self.result["provenance"], "result.json"
         )
         drawn = plots_of(result)
         if not drawn:
             raise UserError(f"there is no plot of {self.figures['experiment']}; use .table(), or .figures")
-        first = Path(path)
         for number, plot in enumerate(drawn, start=1):
             write_atomically(first if number == 1 else first.with_stem(f"{first.stem}-{number}"), plot.svg)
         return first

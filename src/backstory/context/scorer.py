@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -33,6 +33,14 @@ class Scorer(Protocol):
         ...
 
 
+def refuse_adapting(reader: str) -> NoReturn:
+    """Raise UserError: what learns as it reads cannot score contexts side by side."""
+    raise UserError(
+        f"the reader {reader} learns as it reads, and contexts are read side by side; examine with another, such as static or "
+        "cache"
+    )
+
+
 class ReaderScorer:
     """A reader that has read nothing before every context: what it remembers at the target is of the context alone.
 
@@ -47,10 +55,7 @@ class ReaderScorer:
         from one another.
         """
         if reader.capabilities.adapts_weights:
-            raise UserError(
-                f"the reader {reader.name} learns as it reads, and contexts are read side by side; examine with another, such "
-                "as static or cache"
-            )
+            refuse_adapting(reader.name)
         if not reader.capabilities.independent_rows:
             raise UserError(
                 f"the reader {reader.name} reads rows that depend on each other, and contexts are read side by side; examine "

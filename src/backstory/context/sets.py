@@ -25,10 +25,9 @@ def examine_runs(
     """
     if len(folders) < 2:
         raise UserError("a set of models takes two runs at least; name them all")
+    _check_set(folders)
     if out is not None and (options.get("ranks") or Alone()).rank == 0:
         check_place(Path(out), "examination")
-    for folder in folders:
-        load_model(folder, choose_device("cpu"))  # before the first is examined, which takes long
     progress, found = options.pop("progress", None), []
     for place, folder in enumerate(folders):
 
@@ -41,6 +40,18 @@ def examine_runs(
     if out is not None and (options.get("ranks") or Alone()).rank == 0:
         together.save(out)
     return together
+
+
+def _check_set(folders: Sequence[Path | str]) -> None:
+    """Raise UserError for runs that are no set, before the first is examined, which takes long."""
+    places = [Path(folder).resolve() for folder in folders]
+    twice = next((folder for i, folder in enumerate(folders) if places[i] in places[:i]), None)
+    if twice is not None:
+        raise UserError(f"{twice} is named twice; a set is of models that differ in their seed")
+    corpora = [load_model(folder, choose_device("cpu")).corpus["fingerprint"] for folder in folders]
+    other = next((folder for folder, corpus in zip(folders, corpora, strict=True) if corpus != corpora[0]), None)
+    if other is not None:
+        raise UserError(f"{other} is of another corpus or tokenizer than {folders[0]}; compare models of one")
 
 
 def combine(models: Sequence[Examined]) -> Examined:

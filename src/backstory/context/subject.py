@@ -18,7 +18,7 @@ from backstory.context.scorer import Scorer
 from backstory.context.splits import SPLITS
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
-from backstory.text import Dataset
+from backstory.text import Dataset, in_words
 from backstory.text.tags import Tagger, tagged_by, tags_of
 
 
@@ -48,6 +48,8 @@ class Options:
         for name, least in (("targets", 2), ("maximum_context", 1), ("context", 2), ("near", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be {least} or more, not {getattr(self, name)}")
+        if not isinstance(self.tagger, str) and not callable(self.tagger):
+            raise UserError(f"a tagger is auto, gold, pattern or a function from words to tags, not {self.tagger!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +83,7 @@ class Text:
         tagged = EXPERIMENTS[experiment].tagged or any(SPLITS[by].tagged for by in options.by or ())
         if (folded := fold(words, part)) is not None:
             check_length(len(folded.ids), options.maximum_context)
-            if tagged:
-                raise UserError(
-                    "tags are of the words of a corpus, and this text is in pieces of words; leave out splits by tag or "
-                    "content, and examine with truncate, shuffle, reverse, replace, drop-target, drop-distant or cache"
-                )
-            return Text(
-                folded.ids, folded.start, "word", documents=folded.documents, folded=folded, pieces=np.asarray(part.ids)
-            )
+            return Text._folded(dataset, split, folded, tagged, options.tagger, data_dir)
         return Text(
             part.ids,
             words.start,
@@ -98,6 +93,30 @@ class Text:
             part.documents,
             tags_of(dataset, split, options.tagger, data_dir) if tagged else None,
             tagged_by(dataset, split, options.tagger, data_dir) if tagged else None,
+        )
+
+    @staticmethod
+    def _folded(
+        dataset: Dataset, split: str, folded: Folded, tagged: bool, tagger: str | Tagger, data_dir: Path | None
+    ) -> "Text":
+        """Words of pieces, with the counts, the tags and the `<unk>` of the same text in words. Raises UserError."""
+        words = in_words(dataset, split)
+        spelled = words.splits[split].ids[folded.places]
+        # A word is of several kinds where its pieces differ: with the space before it, and without.
+        kinds = np.full(len(folded.pieces), -1)
+        kinds[folded.ids] = spelled
+        unknown = folded.ids[spelled == words.vocabulary.unknown]
+        return Text(
+            folded.ids,
+            folded.start,
+            "word",
+            np.where(kinds < 0, 0, words.vocabulary.counts[kinds]) if "train" in dataset.splits else None,
+            int(np.bincount(unknown).argmax()) if len(unknown) else None,
+            folded.documents,
+            tags_of(words, split, tagger, data_dir)[folded.places] if tagged else None,
+            tagged_by(words, split, tagger, data_dir) if tagged else None,
+            folded,
+            np.asarray(dataset.splits[split].ids),
         )
 
     def beside(self, source: Dataset) -> tuple["Text", np.ndarray]:

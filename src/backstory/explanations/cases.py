@@ -15,7 +15,8 @@ from backstory.models.pointer import Pointer
 from backstory.reading import Block, Reader, read
 from backstory.reading.cache import NeuralCache
 from backstory.reading.opening import Opened
-from backstory.text.tokenizers import END
+from backstory.text import Split, Vocabulary, lossless, word_numbers
+from backstory.text.tokenizers import END, UNKNOWN
 
 Name = Literal["success", "failure"]
 CASES: dict[Name, str] = {
@@ -46,18 +47,14 @@ def find_case(opened: Opened, name: Name, at: int, progress: Callable[[int, int]
 
     A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a
     failure is a word that the cache does not hold. Both have as much before them as the cache can hold, or half the text;
-    `<unk>` and `<eos>` are neither. Raises UserError for tokens that are not words, and where there is no such word.
+    `<unk>` and `<eos>` are neither, nor are words of several pieces. Raises UserError for tokens that are neither words nor
+    pieces that hold all of a text, and where there is no such word.
     """
     check_name(name, CASES, "case of the cache")
     vocabulary, ids = opened.dataset.vocabulary, np.asarray(opened.split.ids)
-    if vocabulary.tokenizer.unit != "word":
-        raise UserError(
-            f"cases of the cache are words, and the tokens here are {vocabulary.tokenizer.unit}s; choose --at"
-        )
+    possible = _whole_words(vocabulary, opened.split)
     entropies, shares, below = _scan(opened.reader, ids, vocabulary.start, progress)
     window = _cache(opened.reader).settings.window
-    special = [vocabulary.unknown, vocabulary.index.get(END)]
-    possible = ~np.isin(ids, [i for i in special if i is not None])
     possible[: max(at, min(window, len(ids) // 2))] = False
     possible &= (shares > 0.5) & (below < 0.5) if name == "success" else shares == 0.0
     if not possible.any():
@@ -65,6 +62,22 @@ def find_case(opened: Opened, name: Name, at: int, progress: Callable[[int, int]
     measured = np.where(possible, entropies, math.inf if name == "success" else -math.inf)
     target = int(measured.argmin() if name == "success" else measured.argmax())
     return Case(name, target, float(entropies[target]), float(shares[target]))
+
+
+def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
+    """Which tokens (N,) are words by themselves, and neither `<unk>` nor `<eos>`, bool. Raises UserError."""
+    ids, unit = np.asarray(split.ids), vocabulary.tokenizer.unit
+    if unit == "word":
+        special = [vocabulary.unknown, vocabulary.index.get(END)]
+        return ~np.isin(ids, [i for i in special if i is not None])
+    if unit != "piece" or not lossless(vocabulary, split):
+        raise UserError(f"cases of the cache are words, and the tokens here are {unit}s; choose --at")
+    _, place, count = np.unique(
+        [n or 0 for n in word_numbers(vocabulary, split)], return_inverse=True, return_counts=True
+    )
+    texts = {i: vocabulary.decode([i]).strip() for i in set(ids.tolist())}
+    named = np.array([texts[i] not in ("", UNKNOWN) for i in ids.tolist()])
+    return named & (count[place] == 1)
 
 
 def _cache(reader: Reader) -> NeuralCache:

@@ -17,14 +17,23 @@ from backstory.config import UserError
 from backstory.explanations import gains
 from backstory.explanations.excerpts import excerpts
 from backstory.explanations.gains import Scored
-from backstory.explanations.opening import open_at, open_other, other_name, other_part, source_name, text_part, title
+from backstory.explanations.opening import (
+    open_at,
+    open_other,
+    other_name,
+    other_part,
+    place_of,
+    source_name,
+    text_part,
+    title,
+)
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
 from backstory.reading.evaluation import file_name
 from backstory.reading.kinds import Chosen, names_readers, parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers
 from backstory.reports.passage import MOST_WORDS
-from backstory.storage.provenance import check_place, write_result
+from backstory.storage.provenance import write_result
 
 TOKENS = 20_000
 """Tokens of a stretch, unless told otherwise."""
@@ -81,6 +90,7 @@ def compare_readers(
     precision: str = "float32",
     device: str = "auto",
     data_dir: Path | None = None,
+    corpus: str | None = None,
     out: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -97,14 +107,13 @@ def compare_readers(
     called = stacked if any(map(names_readers, against)) or not against else path.resolve().name
     names = _names(called, against)
     how = {"reader": reader, "precision": precision, "device": device}
-    opened = open_at(path, stretch.split, stretch.text, stretch.at, data_dir, how)
+    opened = open_at(path, stretch.split, stretch.text, stretch.at, data_dir, corpus, how)
     end = min(stretch.at + stretch.tokens, len(opened.split.ids))
     _check_passages(detail.passages, stretch.at, end)
-    others = (open_other(other, path, opened, own_text, data_dir, how) for other in against)
+    others = (open_other(other, path, opened, own_text, data_dir, corpus, how) for other in against)
     made = [(opened.reader, opened.layers), *others]
     contenders = [Contender(name, r, layers) for name, (r, layers) in zip(names, made, strict=True)]
-    destination = Path(out or path / _folder(opened, stretch, detail, stacked, against))
-    check_place(destination, "comparison")
+    destination = place_of(out, opened, _folder(opened, stretch, detail, stacked, against), "comparison")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
     start = 0 if stretch.context is None else max(0, stretch.at - stretch.context)
     nats = _read_all(contenders, opened, start, end, progress)[:, stretch.at - start :]
@@ -126,7 +135,7 @@ def compare_readers(
         "passages": excerpts(scored, opened, names, detail.passages, detail.words),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
-    return write_result(destination, "comparison", path.name, figures, origin)
+    return write_result(destination, "comparison", opened.run.name, figures, origin)
 
 
 def token_nats(

@@ -18,6 +18,7 @@ from backstory.explanations.opening import (
     open_other,
     other_name,
     other_part,
+    place_of,
     source_name,
     text_part,
     title,
@@ -30,7 +31,7 @@ from backstory.reading.evaluation import file_name
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers
 from backstory.reports.passage import MOST_WORDS, Layer, Passage, to_json
-from backstory.storage.provenance import check_place, write_result
+from backstory.storage.provenance import write_result
 
 WORDS = 200
 """Words of a passage unless somebody asks for more or fewer."""
@@ -65,6 +66,7 @@ def explain_run(
     precision: str = "float32",
     device: str = "auto",
     data_dir: Path | None = None,
+    corpus: str | None = None,
     out: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -73,7 +75,8 @@ def explain_run(
     `find` (of `cache` alone) is a case that is looked for from the place on (`find_case`): the passage leads up to it.
     `against` is the name of a reader, or the folder of a run over the same vocabulary, to compare with; `layer` is the one
     that colours the words first. The result is written to `out`, else to RUN/explain-NAME with whatever is not usual added
-    to the name. Raises UserError.
+    to the name; of a model from elsewhere (`hf:...`), which reads the `corpus` of this name or path, only where there is an
+    `out`. Raises UserError.
     """
     check_explanation(name)
     make = EXPLANATIONS[name].run
@@ -86,17 +89,16 @@ def explain_run(
     asked, reader = stack_name(parse_stack(reader)), stack_name(stack)
     _check(place)
     how = {"reader": reader, "precision": precision, "device": device}
-    opened = open_at(path, place.split, place.text, place.at, data_dir, how)
+    opened = open_at(path, place.split, place.text, place.at, data_dir, corpus, how)
     EXPLANATIONS[name].check(opened)
     own_text, wanted, found = place.text is not None, place, None
     told = reading = progress or (lambda done, total: None)
     if find is not None:
         found, reading = _find(opened, name, find, place.at, told)
         place = _leading_to(found, opened, place)
-    other = None if against is None else open_other(against, path, opened, own_text, data_dir, how)[0]
+    other = None if against is None else open_other(against, path, opened, own_text, data_dir, corpus, how)[0]
     compared = None if against is None else other_name(against)
-    destination = Path(out or path / _folder(name, wanted, opened, asked, against, top, layer, find))
-    check_place(destination, "explanation")
+    destination = place_of(out, opened, _folder(name, wanted, opened, asked, against, top, layer, find), "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
     subject = _subject(opened, place, top, other, compared or "", found is not None)
     explained = make(subject, reading)
@@ -117,7 +119,7 @@ def explain_run(
         "passage": to_json(Passage(words, layers, named, explained.note, explained.chosen)),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
-    return write_result(destination, "explanation", path.name, figures, origin)
+    return write_result(destination, "explanation", opened.run.name, figures, origin)
 
 
 def _check(place: Place) -> None:
@@ -146,7 +148,8 @@ def _leading_to(found: Case, opened: Opened, place: Place) -> Place:
     assert isinstance(reader, NeuralCache)
     words = min(reader.settings.window + 1, MOST_WORDS) if place.words is None else place.words
     at = max(0, found.target + 1 - words)
-    return replace(place, at=at, words=found.target + 1 - at)
+    leading = spans(opened.dataset.vocabulary, np.asarray(opened.split.ids[at : found.target + 1]), words)
+    return replace(place, at=at, words=len(leading))
 
 
 def _led_by(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:

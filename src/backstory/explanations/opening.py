@@ -11,7 +11,8 @@ from backstory.config import UserError, nearest
 from backstory.explanations.cases import CASES, Case
 from backstory.reading import Reader
 from backstory.reading.kinds import READERS, Chosen, names_readers
-from backstory.reading.opening import Opened, open_reader, open_run, open_text
+from backstory.reading.opening import Opened, is_elsewhere, open_reader, open_run, open_text
+from backstory.storage.provenance import check_place
 
 FEW = 8
 """Digits (hex) that tell texts and runs of one name apart in a folder's name."""
@@ -25,12 +26,16 @@ def open_at(
     text: Path | BinaryIO | None,
     at: int,
     data_dir: Path | None,
+    corpus: str | None,
     how: dict[str, Any],
 ) -> Opened:
     """The run with a split (None: test) or a text of one's own that reaches to token `at`. Raises UserError."""
     if text is not None and split is not None:
         raise UserError("--text and --split exclude each other; give one of them")
-    opened = open_run(path, split or "test", **how, data_dir=data_dir) if text is None else open_text(path, text, **how)
+    if text is None:
+        opened = open_run(path, split or "test", **how, data_dir=data_dir, corpus=corpus)
+    else:
+        opened = open_text(path, text, **how)
     if at >= len(opened.split.ids):
         source = source_name(opened, text is not None)
         raise UserError(f"--at {at} is beyond the {source} text, which has {len(opened.split.ids):,} tokens")
@@ -38,7 +43,13 @@ def open_at(
 
 
 def open_other(
-    against: str, path: Path, opened: Opened, own_text: bool, data_dir: Path | None, how: dict[str, Any]
+    against: str,
+    path: Path,
+    opened: Opened,
+    own_text: bool,
+    data_dir: Path | None,
+    corpus: str | None,
+    how: dict[str, Any],
 ) -> tuple[Reader, tuple[Chosen, ...]]:
     """The other reader of the same run, or the same reader of another run. Raises UserError unless they can be compared.
 
@@ -47,18 +58,30 @@ def open_other(
     if names_readers(against):
         return open_reader(path, **{**how, "reader": against})[1:]
     folder = Path(against)
-    if not folder.is_dir():
+    if not folder.is_dir() and not is_elsewhere(against):
         raise UserError(
             f"'{against}' is neither a reader{nearest(against, READERS)} nor a run folder; "
             f"`backstory ls readers` lists the readers"
         )
-    theirs = None if own_text else open_run(folder, opened.split.name, **how, data_dir=data_dir)
+    theirs = None if own_text else open_run(folder, opened.split.name, **how, data_dir=data_dir, corpus=corpus)
     run, other, layers = (theirs.run, theirs.reader, theirs.layers) if theirs else open_reader(folder, **how)
     if run.vocabulary.words != opened.dataset.vocabulary.words:
         raise UserError(f"{folder} has another vocabulary than {path}, so their surprisals do not compare")
     if theirs and not np.array_equal(theirs.split.ids, opened.split.ids):
         raise UserError(f"{folder} reads another text as its {opened.split.name} split than {path}; give --text")
     return other, layers
+
+
+def place_of(out: Path | str | None, opened: Opened, folder: str, kind: str) -> Path | None:
+    """Where a result of this kind goes: to `out`, else to the folder in the run; None for a model from elsewhere without `out`.
+
+    Raises UserError where it cannot be written.
+    """
+    results = opened.run.results
+    place = Path(out) if out else None if results is None else results / folder
+    if place is not None:
+        check_place(place, kind)
+    return place
 
 
 def other_name(against: str) -> str:

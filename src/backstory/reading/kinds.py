@@ -63,6 +63,8 @@ class ReaderKind:
     """Its dataclass of settings, with the published ones as defaults."""
     wraps: bool = False
     """Whether it goes around another reader."""
+    adapts_weights: bool = False
+    """Whether weights move while it reads (`ReaderCapabilities`)."""
     steps: Callable[[Any], dict[str, float]] | None = None
     """By what factor each setting is stepped in a search that starts from these; None: it is not searched so."""
 
@@ -102,12 +104,14 @@ READERS = {
         "dynamic evaluation: after every segment the weights take a step down the gradient of its loss",
         _dynamic,
         DynamicSettings,
+        adapts_weights=True,
         steps=search_factors,
     ),
     "learned": ReaderKind(
         "a language model with dynamic weights: dynamic evaluation with gates that a meta-learner sets",
         _learned,
         LearnedSettings,
+        adapts_weights=True,
         steps=lambda settings: {"rate": 1.4, **({"decay": 1.8} if settings.decay else {})},
     ),
     "cache": ReaderKind(

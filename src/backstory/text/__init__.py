@@ -14,6 +14,7 @@ from backstory.text.dataset import (
     unknown_tokens,
 )
 from backstory.text.decoding import decode_stream, word_numbers, word_parts
+from backstory.text.in_words import in_words
 from backstory.text.published import PUBLISHED
 from backstory.text.recall import Recall, Truth
 from backstory.text.streams import piece, rotations, rows, segment_bounds
@@ -41,6 +42,7 @@ __all__ = [
     "fetch",
     "find",
     "gold_file",
+    "in_words",
     "is_content",
     "is_function",
     "lossless",

@@ -164,11 +164,12 @@ def word_numbers(vocabulary: Vocabulary, split: Split) -> Iterator[int | None]:
     first = 0
     ends = [*split.documents[1:].tolist(), len(split.ids)]
     for start, end in zip(split.documents.tolist(), ends, strict=True):
-        last = first - 1
-        for _, count, number in word_parts(vocabulary, _each(split.ids, start, end)):
-            last = first + number
-            yield from repeat(last, count)
-        first = last + 1
+        ending, number = "", -1
+        for text, count, number in word_parts(vocabulary, _each(split.ids, start, end)):
+            yield from repeat(first + number, count)
+            ending = text
+        # The last token may hold more words than the one it belongs to: several line ends.
+        first += number + max(1, len(ending.replace("\n", f" {END} ").split()))
 
 
 def _each(ids: np.ndarray, start: int, end: int) -> Iterator[int]:
