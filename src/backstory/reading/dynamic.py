@@ -57,38 +57,51 @@ class Descent:
 
 
 class Nadam:
-    """A step of NAdam (Dozat 2016) with its moments, after delta <- (1 - lambda) delta."""
+    """A step of NAdam (Dozat 2016) on delta, after delta <- (1 - lambda) delta.
+
+    m <- beta1 m + (1 - beta1) g, n <- beta2 n + (1 - beta2) g^2, and with mu_t = beta1 (1 - 0.96^(t / 250) / 2) and M_t the
+    product of mu_1 to mu_t: delta <- delta - eta (mu_(t+1) m / (1 - M_(t+1)) + (1 - mu_t) g / (1 - M_t)) / (sqrt(n') + eps),
+    where n' = n / (1 - beta2^t).
+    """
+
+    SECOND = 0.999
+    """beta2."""
 
     def __init__(self, settings: DynamicSettings, weights: MovingWeights) -> None:
-        self.decay, self.weights = settings.decay, weights
-        self.optimizer = torch.optim.NAdam(
-            weights.moved, settings.rate, (settings.beta1, 0.999), settings.epsilon, foreach=False
-        )
+        self.settings = settings
+        self.mean, self.square = torch.zeros_like(weights.delta), torch.zeros_like(weights.delta)
+        """m and n, (N,)."""
+        self.reset()
 
-    def step(self, gradients: list[Tensor | None]) -> None:
-        """Move the weights."""
-        weights = self.weights
-        with torch.no_grad():
-            weights.set(weights.delta.mul(1 - self.decay))
-            for parameter, grad in zip(weights.moved, gradients, strict=True):
-                parameter.grad = grad
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        # Set anew from the displacement, so that a reader restored from that has the same bits.
-        moved = (p.detach() - q for p, q in zip(weights.moved, weights.static, strict=True))
-        weights.set(torch.cat([difference.flatten() for difference in moved]))
+    def begin(self) -> None:
+        """Begin the step of a segment, of which the pieces follow."""
+        self.steps += 1
+        now, then = (self.settings.beta1 * (1 - 0.5 * 0.96 ** (t / 250)) for t in (self.steps, self.steps + 1))
+        self.product *= now
+        self._of_gradient = -self.settings.rate * (1 - now) / (1 - self.product)
+        self._of_mean = -self.settings.rate * then / (1 - self.product * then)
+        self._correction = 1 - self.SECOND**self.steps
 
-    def snapshot(self) -> list[dict[str, Tensor]]:
-        return clone([dict(self.optimizer.state[p]) for p in self.weights.moved])
+    def __call__(self, piece: Piece) -> None:
+        mean, square, grad = self.mean[piece.place], self.square[piece.place], piece.grad
+        mean.lerp_(grad, 1 - self.settings.beta1)
+        square.mul_(self.SECOND).addcmul_(grad, grad, value=1 - self.SECOND)
+        root = square.div(self._correction).sqrt_().add_(self.settings.epsilon)
+        piece.delta.mul_(1 - self.settings.decay)
+        piece.delta.addcdiv_(grad, root, value=self._of_gradient).addcdiv_(mean, root, value=self._of_mean)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"mean": self.mean.clone(), "square": self.square.clone(), "steps": self.steps, "product": self.product}
 
     def reset(self) -> None:
-        self.optimizer.state.clear()
+        self.mean.zero_()
+        self.square.zero_()
+        self.steps, self.product = 0, 1.0
 
-    def restore(self, snapshot: list[dict[str, Tensor]]) -> None:
-        self.reset()
-        for parameter, state in zip(self.weights.moved, clone(snapshot), strict=True):
-            if state:
-                self.optimizer.state[parameter] = state
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.mean.copy_(snapshot["mean"])
+        self.square.copy_(snapshot["square"])
+        self.steps, self.product = snapshot["steps"], snapshot["product"]
 
 
 class DynamicEvaluation(Reader):
@@ -135,14 +148,13 @@ class DynamicEvaluation(Reader):
     def facts(self) -> dict[str, Any]:
         """`moving`, how many weights move; `bytes`, what is held for that beside the model; the text of the statistics."""
         weights, vectors = self.weights, [v for v in vars(self.rule).values() if isinstance(v, Tensor)]
-        held = weights.memory + (2 * 4 * len(weights) if isinstance(self.rule, Nadam) else 0)
         if self.statistics is None:
-            return {"moving": len(weights), "bytes": held}
+            return {"moving": len(weights), "bytes": weights.memory + sum(v.nbytes for v in vectors)}
         vectors += [*self.statistics.mean_square.values(), *self.statistics.information.values()]
         known = self.statistics.collected
         return {
             "moving": len(weights),
-            "bytes": held + sum(v.nbytes for v in vectors),
+            "bytes": weights.memory + sum(v.nbytes for v in vectors),
             "statistics": {"text": known.text, "tokens": known.tokens},
         }
 
@@ -191,9 +203,8 @@ class DynamicEvaluation(Reader):
             # Not in place: two parameters that are added have the same gradient, in the same memory.
             gradients = [None if g is None else g * scale for g in gradients]
         if isinstance(self.rule, Nadam):
-            self.rule.step(gradients)
-        else:
-            self.weights.update(gradients, self.rule)
+            self.rule.begin()
+        self.weights.update(gradients, self.rule)
 
     def snapshot(self) -> dict[str, Any]:
         return {
@@ -201,7 +212,7 @@ class DynamicEvaluation(Reader):
             "begun": clone(self._begun),
             "waiting": clone(self._waiting),
             "delta": self.weights.delta.clone(),
-            "moments": self.rule.snapshot() if isinstance(self.rule, Nadam) else [],
+            "moments": self.rule.snapshot() if isinstance(self.rule, Nadam) else {},
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
