@@ -199,7 +199,7 @@ def test_bars_are_as_high_as_effects(folder: Any) -> None:
     wanted = [c["effect"] for c in found.first.figures["conditions"]]
     bars = heights(plot.svg)
     assert [b / bars[0] for b in bars] == pytest.approx([w / wanted[0] for w in wanted], abs=0.01)
-    assert {"content words", "function words", "as many at random", "5", "20", "100"} <= set(texts(plot.svg))
+    assert {"content words", "function words", "at random, for content", "5", "20", "100"} <= set(texts(plot.svg))
     diamonds = next(m for m in marks_of(plot.svg) if len(m) == 3)
     up = [-(y - diamonds[2][1]) for _, y in diamonds]  # from function words, +15%
     assert up[1] / up[0] == pytest.approx(
@@ -264,6 +264,37 @@ def test_what_was_examined_twice_stands_twice(folder: Any) -> None:
     levels = [int(level) for level in re.findall(r"<h([1-6])>", page)]
     assert all(b - a <= 1 for a, b in pairwise(levels)) and 4 in levels
     assert "<h3>x, valid</h3>" in page and "<h3>x, within documents, valid</h3>" in page
+
+
+def test_examinations_of_one_model_in_folders_of_their_own_are_put_together(run: Any, made: Any) -> None:
+    def place(name: str, figures: dict[str, Any], weights: str | None) -> Path:
+        result = made.result("examination", figures, corpus=CORPUS)
+        result["provenance"]["weights"] = weights
+        return run(name, {"": result}, name="hf:small")
+
+    found = all_of_them()
+    parts = {name: found[name] for name in ("drop-target", "drop-distant", "replace-target")}
+    page = render([place(name, figures, "abc") for name, figures in parts.items()], BESIDE)
+    assert "<h1>hf:small</h1>" in page and page.count(">Words that come back</h3>") == 1
+    assert "Words that come back, replaced" in page
+    for other in ("def", None):
+        apart = [place(f"{name}-{other}", figures, f"{other}{i}" if other else None) for i, (name, figures) in
+                 enumerate(parts.items())]  # fmt: skip
+        assert "<h1>3 runs compared</h1>" in render(apart, BESIDE)
+
+
+def test_words_of_pieces_are_called_words_and_what_is_cut_is_said(folder: Any) -> None:
+    more = {"pieces_per_word": 1.27, "window": 512, "cut_contexts": 3}
+    found = {name: {**figures, **more} for name, figures in all_of_them().items()}
+    found["truncate"]["baseline"] = {**found["truncate"]["baseline"], "context": 1000}
+    page = render([folder(found)], BESIDE)
+    said = "Words are of 1.27 pieces on average; the model reads 512 pieces at most; contexts of 3 targets were longer"
+    assert page.count(f"{said}, and cut.") == 1
+    assert "context (words)" in page and "nats per word" in page and "100 words (95%: 75 to 150)" in page
+    assert "context (tokens)" not in page and "nats per token" not in page and "words left as they are" in page
+    assert "<td>1,000 words</td>" in page.replace(' class="n"', "") and ">full<" not in page
+    without = render([folder(all_of_them(), "other")], BESIDE)
+    assert "context (tokens)" in without and "pieces" not in without
 
 
 def test_tables_hold_every_condition(folder: Any) -> None:

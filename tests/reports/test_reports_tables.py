@@ -67,7 +67,15 @@ def test_training_and_context_tables(run: Any, made: Any) -> None:
     )
     examination = found.of_kind("examination")[0]
     assert tables.contexts([("demo", examination)]).rows == (
-        ("demo", "150 tokens (95%: 100 to 200)", "1%", "109.9 per word", "2,000 words", "stdlib valid"),
+        (
+            "demo",
+            "150 tokens (95%: 100 to 200)",
+            "1%",
+            "109.9 per word",
+            "all before it",
+            "2,000 words",
+            "stdlib valid",
+        ),
     )
     rows = tables.conditions(examination).rows
     assert rows[0] == ("5 tokens", "165.7", "0.410", "0.390 to 0.430", "50.7%", "2,000 words")

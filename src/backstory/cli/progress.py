@@ -36,7 +36,7 @@ def _lines(console: Console, description: str, unit: str, size: int) -> Callable
     def tell(done: int, total: int) -> None:
         nonlocal told
         now = time.monotonic()
-        if now - told < EVERY or not done:
+        if now - told < EVERY or not 0 < done < total:
             return
         told = now
         left = timedelta(seconds=round((now - began) * (total - done) / done))

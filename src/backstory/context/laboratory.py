@@ -80,7 +80,8 @@ def run_subject(
         else words.longer(*subject.on.reached(losses.positions, reach), subject.window),
         **figures_of([losses], by, options.seed),
     }
-    origin = {**subject.provenance, "seconds": round(time.perf_counter() - began, 1), "taken_over": kept.taken}
+    origin = {**subject.provenance, "weights": subject.made_of.get("weights")}
+    origin |= {"seconds": round(time.perf_counter() - began, 1), "taken_over": kept.taken}
     kept.finish(losses)
     if place is not None and found["cut_contexts"]:
         warnings.warn(

@@ -7,7 +7,7 @@ from typing import Any
 
 from backstory.config import UserError
 from backstory.context.losses import LOSSES, Losses
-from backstory.reports.words import effective_context
+from backstory.reports.words import effective_context, measured_in
 from backstory.storage.provenance import check_place, write_result
 
 
@@ -70,10 +70,11 @@ def table(result: dict[str, Any]) -> list[str]:
     figures = result["figures"]
     models, baseline = figures.get("models"), figures["baseline"]
     reader = "" if figures["reader"] == "static" else f", {figures['reader']} reader"
-    read = "all" if baseline["context"] is None else f"{baseline['context']:,} tokens of"
+    unit = measured_in(figures)
+    read = "all" if baseline["context"] is None else f"{baseline['context']:,} {unit}s of"
     lines = [
         f"{result['name']}, {figures['split']} split{reader}, {figures['targets']:,} targets; "
-        f"with {read} context perplexity {baseline['perplexity']:.2f} per {figures['unit']}"
+        f"with {read} context perplexity {baseline['perplexity']:,.2f} per {figures['unit']}"
     ]
     if models:
         lines.append(f"  means over {len(models)} models; +- is the standard deviation over them")
@@ -87,7 +88,8 @@ def table(result: dict[str, Any]) -> list[str]:
     if figures.get("pieces_per_word"):
         lines.append(f"  contexts are in words, of {figures['pieces_per_word']:.2f} pieces on average")
     if figures.get("window"):
-        lines.append(f"  the model reads at most {figures['window']:,} tokens")
+        pieces = "pieces" if figures.get("pieces_per_word") else "tokens"
+        lines.append(f"  the model reads at most {figures['window']:,} {pieces}")
     for by in dict.fromkeys(group["by"] for group in figures["groups"]):
         lines += _split(by, [group for group in figures["groups"] if group["by"] == by])
     return lines
@@ -107,7 +109,7 @@ def _conditions(conditions: Sequence[dict[str, Any]], several: bool) -> list[str
         spread = f"  {c['deviation']:>7.4f}" if several else ""
         hurt = f"; the cache makes {c['hurt']:.1%} of the targets worse" if "hurt" in c else ""
         lines.append(
-            f"  {label(c):>{width}}  {c['perplexity']:>10.2f}  {c['effect']:>+12.4f}{spread}  {c['effect_percent']:>+7.1f}%"
+            f"  {label(c):>{width}}  {c['perplexity']:>10,.2f}  {c['effect']:>+12.4f}{spread}  {c['effect_percent']:>+7.1f}%"
             f"  {c['low']:+.4f} to {c['high']:+.4f}{hurt}"
         )
     return lines
@@ -125,7 +127,7 @@ def _split(by: str, groups: Sequence[dict[str, Any]]) -> list[str]:
 
     lines = [f"  by {by}, effects in nats:", line("", [group["group"] for group in groups])]
     lines.append(line("share of targets", [f"{group['share']:.1%}" for group in groups]))
-    lines.append(line("perplexity", [f"{group['baseline']['perplexity']:.2f}" for group in groups]))
+    lines.append(line("perplexity", [f"{group['baseline']['perplexity']:,.2f}" for group in groups]))
     for place, name in enumerate(names):
         lines.append(line(name, [f"{group['conditions'][place]['effect']:+.4f}" for group in groups]))
     if "hurt" in groups[0]["conditions"][0]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,20 @@ def combine(models: Sequence[Examined]) -> Examined:
         {"name": m.result["name"], "seed": m.result["provenance"]["seed"], "nats": m.figures["baseline"]["nats"]}
         for m in models
     ]
-    names = [m.result["name"] for m in models]
     origin = dict(first.result["provenance"])
     origin["seed"] = [m.result["provenance"]["seed"] for m in models]
     origin["seconds"] = round(sum(m.result["provenance"]["seconds"] for m in models), 1)
+    origin["weights"] = [m.result["provenance"].get("weights") for m in models]
     origin["taken_over"] = sum(m.result["provenance"].get("taken_over", 0) for m in models)
-    return Examined(write_result(None, "examination", " + ".join(names), figures, origin), tuple(losses))
+    return Examined(write_result(None, "examination", _together(models), figures, origin), tuple(losses))
+
+
+def _together(models: Sequence[Examined]) -> str:
+    """What the set is called: what its models' names begin with, and how many they are."""
+    names = [model.result["name"] for model in models]
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    shared = "".join(letters[0] for letters in alike).rstrip("-_. ")
+    return f"{shared} ({len(names)} models)" if shared else " + ".join(names)
 
 
 def read_examination(folder: Path | str) -> Examined:

@@ -19,11 +19,11 @@ from backstory.reports.formats import count
 from backstory.reports.plots import LARGEST, Plot, curve, height_of, labels, log_axis, perplexity_axis
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result
+from backstory.reports.words import measured_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOSS = "added loss (nats per token)"
 Bars = Sequence[tuple[str, Sequence[Record | None]]]
 """The bars of each colour: its name, and a condition for each place on the axis."""
 Marks = Sequence[Sequence[float | None]]
@@ -44,7 +44,8 @@ def levels(examinations: Sequence[tuple[str, Result]], published: Published | No
             values = [c["perplexity"] for c in found]
             drawn += values
             axes.plot([c["context"] for c in found], values, marker="o", markersize=3.2, **svg.series(place))
-        log_axis(axes, "context (tokens)", f"perplexity per {examinations[0][1].figures['unit']}", (1, 2, 5))
+        unit = measured_in(*(result.figures for _, result in examinations))
+        log_axis(axes, f"context ({unit}s)", f"perplexity per {examinations[0][1].figures['unit']}", (1, 2, 5))
         perplexity_axis(axes, min(drawn, default=1), max(drawn, default=2))
         labels(axes, [svg.label(name) for name, _ in examinations])
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
@@ -83,7 +84,7 @@ def _truncated(
     caption = f"{say(examined, published)} Bands: {spread_words([result])}."
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(lines)))
-        _curves(axes, lines, "context", "context (tokens)")
+        _curves(axes, lines, "context", "context ({}s)", [result])
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
@@ -103,8 +104,8 @@ def order(examined: Examinations, span: str, published: Published | None, prefix
     caption = f"{words.order(examined, span, published)} Bands: {spread_words(used)}."
     with svg.style():
         figure, axes = svg.blank()
-        away = "tokens between the target and what is changed" if span == "local" else "nearest tokens left as they are"
-        _curves(axes, lines, "boundary", away)
+        away = "{}s between the target and what is changed" if span == "local" else "nearest {}s left as they are"
+        _curves(axes, lines, "boundary", away, used)
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
@@ -117,7 +118,7 @@ def dropped(examined: Examinations, published: Published | None, prefix: str) ->
     boundaries = sorted({c["boundary"] for c in f["conditions"]})
     kinds = [(kind, control) for kind in ("content", "function") for control in (False, True)]
     bars = [
-        ("as many at random" if control else f"{kind} words",
+        (f"at random, for {kind}" if control else f"{kind} words",
          [next(iter(conditions_of(f, words=kind, control=control, boundary=b)), None) for b in boundaries])
         for kind, control in kinds
     ]  # fmt: skip
@@ -125,7 +126,7 @@ def dropped(examined: Examinations, published: Published | None, prefix: str) ->
     title = "Content and function words dropped"
     places = [count(b) for b in boundaries]
     caption = words.dropped(examined, published)
-    across = "nearest tokens that none are dropped from"
+    across = f"nearest {measured_in(f)}s that none are dropped from"
     return _barred(examined, title, caption, places, bars, names, across, prefix, published, [result])
 
 
@@ -189,10 +190,10 @@ def _by_class(
     }
     if not held:
         return None
-    near = results[0].figures.get("near", 50)
+    near, unit = results[0].figures.get("near", 50), measured_in(results[0].figures)
     places = [f"{called}\n{count(held.get(group, 0))}" for group, called in words.CLASSES.items()]
     about = (
-        f"{caption} Near: the word came among the nearest {count(near)} tokens; far: only before them. "
+        f"{caption} Near: the word came among the nearest {count(near)} {unit}s; far: only before them. "
         "Numbers: how many targets."
     )
     across = "where the word came before"
@@ -219,7 +220,7 @@ def _barred(
         figure, axes = svg.blank(height=3.4)
         _bars(axes, places, bars, marks)
         axes.set_xlabel(across)
-        axes.set_ylabel(LOSS)
+        axes.set_ylabel(_loss(results))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2 if len(bars) > 1 else 1)
         return Plot(title, svg.inline(figure, prefix, title, told), told)
 
@@ -248,10 +249,16 @@ def _bars(axes: "Axes", places: Sequence[str], bars: Bars, marks: Marks) -> None
     axes.set_xticks(range(len(places)), places)
 
 
-def _curves(axes: "Axes", lines: Sequence[tuple[str, Sequence[Record]]], key: str, across: str) -> None:
-    """Effects against a number of tokens, a line with its band for each, named beside the axes."""
+def _loss(results: Sequence[Result]) -> str:
+    return f"added loss (nats per {measured_in(*(result.figures for result in results))})"
+
+
+def _curves(
+    axes: "Axes", lines: Sequence[tuple[str, Sequence[Record]]], key: str, across: str, results: Sequence[Result]
+) -> None:
+    """Effects against a number of tokens or words, `across`, a line with its band for each, named beside the axes."""
     axes.axhline(0, color=svg.INK, linewidth=0.6)
     for place, (_, conditions) in enumerate(lines):
         curve(axes, conditions, key, place, 0.2 if len(lines) < 4 else 0.1)
-    log_axis(axes, across, LOSS, (1, 2, 5))
+    log_axis(axes, across.format(measured_in(*(result.figures for result in results))), _loss(results), (1, 2, 5))
     labels(axes, [svg.label(name) for name, _ in lines])

@@ -17,7 +17,7 @@ from backstory.reports.examined import (
 from backstory.reports.formats import count, percent
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result
-from backstory.reports.words import effective_context
+from backstory.reports.words import effective_context, measured_in
 
 DONE = {"shuffle": "shuffling", "reverse": "reversing", "replace": "replacing"}
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
@@ -54,11 +54,11 @@ def levels(examinations: Sequence[tuple[str, Result]], published: Published | No
     told = ", ".join(f"{name} {effective_context(r.figures)}" for name, r in examinations)
     parts = [f"Models differ in level and in the context they use: {told}"]
     if shared:
-        least = min(shared)
+        least, unit = min(shared), measured_in(*(r.figures for _, r in examinations))
         few = [next(iter(conditions_of(r.figures, context=least)))["perplexity"] for _, r in examinations]
         full = [r.figures["baseline"]["perplexity"] for _, r in examinations]
         apart = f"{max(few) / min(few):.2f} and {max(full) / min(full):.2f} times the lowest"
-        parts.append(f"the highest perplexity is, with {count(least)} tokens and with all context, {apart}")
+        parts.append(f"the highest perplexity is, with {count(least)} {unit}s and with all context, {apart}")
     return _joined(*parts, _printed(published, "1b", corpus, ["effective-context-average"],
                                     "settings change the level, not the trend, and about {} tokens are used"))  # fmt: skip
 
@@ -84,7 +84,7 @@ def speech(examined: Examinations, published: Published | None) -> str:
 
 
 def _needs(group: Record, result: Result) -> str:
-    return effective_context({**group, "maximum_context": result.figures["maximum_context"]})
+    return effective_context({**result.figures, **group})
 
 
 def _share(group: Record) -> str:
@@ -97,13 +97,15 @@ def _tagged(result: Result) -> str:
     share = f.get("unknown_tag_share")
     if not f.get("tagger"):
         return ""
-    unknown = f", {percent(100 * share)} of the tokens tagged unknown" if isinstance(share, int | float) else ""
+    unknown = (
+        f", {percent(100 * share)} of the {measured_in(f)}s tagged unknown" if isinstance(share, int | float) else ""
+    )
     return f"tags: {f['tagger']}{unknown}"
 
 
 def order(examined: Examinations, span: str, published: Published | None) -> str:
     """Figures 2a and 2b: what the order of near and of far words is worth."""
-    told = []
+    told, unit = [], measured_in(*(result.figures for result in examined.results.values()))
     for experiment, doing in DONE.items():
         if found := _of_span(examined, experiment, span):
             nearest, farthest, end = count(found[0]["boundary"]), count(found[-1]["boundary"]), small_from(found)
@@ -114,10 +116,10 @@ def order(examined: Examinations, span: str, published: Published | None) -> str
             )
             told.append(f"{doing} {raised(found[0])} at {nearest}, {on}")
     if span == "local":
-        what = "20 tokens that begin so many tokens away"
+        what = f"20 {unit}s that begin so many {unit}s away"
         said = _printed(published, "2a", examined.corpus, ["local-order"], "order matters among the nearest {} tokens")
     else:
-        what = "all tokens that are farther away than so many"
+        what = f"all {unit}s that are farther away than so many"
         said = _printed(published, "2b", examined.corpus, ["global-order"],
                         "beyond {} tokens other words matter, another order does not")  # fmt: skip
     return _joined(f"Perplexity after changing {what}: {', '.join(told)}", said)
@@ -143,8 +145,11 @@ def dropped(examined: Examinations, published: Published | None) -> str:
             told.append(f"{words} words {raised(pair[0])}, as many at random {raised(pair[1])}")
     names = ["drop-content-5", "drop-content-5-control", "drop-function-5"]
     said = _printed(published, "3", examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%")
+    unit = measured_in(result.figures)
     return _joined(
-        f"Dropped beyond {count(nearest)} tokens: {'; '.join(told)}", said if nearest == 5 else "", _tagged(result)
+        f"Dropped beyond {count(nearest)} {unit}s: {'; '.join(told)}",
+        said if nearest == 5 else "",
+        _tagged(result),
     )
 
 

@@ -14,7 +14,7 @@ from backstory.reports.plots import Plot, context_curves
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result, RunResults
 from backstory.reports.tables import Table, columns
-from backstory.reports.words import effective_context, effective_context_printed, reading
+from backstory.reports.words import effective_context, effective_context_printed, measured_in, reading
 
 FIGURES: tuple[Callable[[Examinations, Published | None, str], Plot | None], ...] = (
     plots.frequency,
@@ -98,6 +98,9 @@ def _truncations(runs: Sequence[RunResults], published: Published | None) -> lis
         for name, result in group:
             heading = f"Every context length: {name}, {result.figures['split']}"
             parts.append(pieces.details(heading, pieces.table(tables.conditions(result), heading)))
+        for name, result in group:
+            if about := pieces_of(result):
+                parts.append(f'<p class="note">{escape(f"{name}: {about}")}</p>')
     return parts
 
 
@@ -119,6 +122,8 @@ def _examined(examined: Examinations, published: Published | None, prefix: str, 
     level = "h4" if several else "h3"
     for plot in made:
         parts += [f"<{level}>{escape(plot.title)}</{level}>", pieces.plot(plot)]
+    if TRUNCATE not in examined.results and (about := pieces_of(examined.first)):  # else it stands with that
+        parts.append(f'<p class="note">{escape(about)}</p>')
     if published and made:
         parts.append(f'<p class="note">{escape(comparability(examined, published))}</p>')
     for experiment, result in examined.results.items():
@@ -129,11 +134,25 @@ def _examined(examined: Examinations, published: Published | None, prefix: str, 
     return parts
 
 
+def pieces_of(result: Result) -> str:
+    """What words of pieces are, and how many contexts were longer than the model reads; empty for tokens without a window."""
+    f = result.figures
+    window = f.get("window")
+    said = [f"Words are of {f['pieces_per_word']:.2f} pieces on average"] if f.get("pieces_per_word") else []
+    said += [f"the model reads {count(window)} {'pieces' if said else plural(f['unit'], 2)} at most"] if window else []
+    if f.get("cut_contexts"):
+        said.append(
+            f"contexts of {count(f['cut_contexts'])} {plural('target', f['cut_contexts'])} were longer, and cut"
+        )
+    text = "; ".join(said)
+    return f"{text[:1].upper()}{text[1:]}." if said else ""
+
+
 def by_group(result: Result) -> Table:
     """The effective context of every group of the targets of a truncation experiment."""
     f = result.figures
     rows = [
-        (f"{g['by']}: {g['group']}", effective_context({**g, "maximum_context": f["maximum_context"]}),
+        (f"{g['by']}: {g['group']}", effective_context({**f, **g}),
          formats.perplexity(g["baseline"]["perplexity"]), count(g["targets"]), formats.percent(100 * g["share"]))
         for g in f.get("groups", [])
     ]  # fmt: skip
@@ -147,7 +166,7 @@ def conditions(result: Result) -> Table:
     rows = [_row("all", c, f["unit"]) for c in f["conditions"]]
     for g in f.get("groups", []):
         rows += [_row(f"{g['by']}: {g['group']}", c, f["unit"]) for c in g["conditions"]]
-    headings = ("Condition", "Words", "Perplexity#", "Increase (nats per token)#", "95% interval#",
+    headings = ("Condition", "Words", "Perplexity#", f"Increase (nats per {measured_in(f)})#", "95% interval#",
                 "Increase of perplexity#", "Deviation over models#", "Over#")  # fmt: skip
     return tables.without_empty_columns(Table(columns(*headings), tuple(rows)))
 

@@ -54,7 +54,7 @@ def render(folders: Sequence[Path], published: Published | None = None) -> str:
     if not folders:
         raise UserError("no run to report on; name at least one run folder")
     distinct = {folder.resolve(): folder for folder in reversed(folders)}
-    runs = _own_names([read(folder) for folder in reversed(distinct.values())])
+    runs = _own_names(_of_one_model([read(folder) for folder in reversed(distinct.values())]))
     title = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared"
     sections = (
         _reproductions,
@@ -186,6 +186,27 @@ def write_page(out: Path, page: str) -> None:
         write_atomically(out, page)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}; choose another place for the page") from None
+
+
+def _of_one_model(runs: Sequence[RunResults]) -> list[RunResults]:
+    """The runs, with examinations that lie in folders of their own put together where they are of the same weights."""
+    found: list[RunResults] = []
+    for run in runs:
+        key = _weights(run)
+        known = [place for place, other in enumerate(found) if key and _weights(other) == key]
+        if known:
+            other = found[known[0]]
+            found[known[0]] = replace(other, results=other.results + run.results)
+        else:
+            found.append(run)
+    return found
+
+
+def _weights(run: RunResults) -> object:
+    """The weights that all results of a folder without a training are of, and their names; None where one does not tell."""
+    told = [(result.name, result.provenance.get("weights")) for result in run.results]
+    alike = all(one == told[0] for one in told)
+    return told[0] if alike and told[0][1] and run.training is None else None
 
 
 def _own_names(runs: Sequence[RunResults]) -> list[RunResults]:

@@ -11,7 +11,7 @@ from backstory.reports.examined import spread
 from backstory.reports.formats import count, decimal, perplexity
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result, RunResults
-from backstory.reports.words import context_caption, learning_caption, told_in_bits
+from backstory.reports.words import context_caption, learning_caption, measured_in, told_in_bits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -229,7 +229,8 @@ def _context_axes(axes: "Axes", figures: Sequence[Record]) -> None:
     threshold = figures[0]["effective_context"]["threshold_percent"]
     axes.axhline(0, color=svg.INK, linewidth=0.6)
     level(axes, math.log1p(threshold / 100), f"{threshold:g}%")
-    log_axis(axes, "context (tokens)", "added loss (nats per token)", (1, 2, 5))
+    unit = measured_in(*figures)
+    log_axis(axes, f"context ({unit}s)", f"added loss (nats per {unit})", (1, 2, 5))
 
 
 def level(axes: "Axes", height: float, text: str, dash: object = (0, (4, 3))) -> None:

@@ -12,7 +12,7 @@ from backstory.config import plural
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count, decimal
 from backstory.reports.results import Record, Result, RunResults
-from backstory.reports.words import audit_word, effective_context, otherwise
+from backstory.reports.words import audit_word, effective_context, measured_in, otherwise
 
 MOST_ROWS = 200
 """The most rows of a table of a result this version does not know."""
@@ -65,10 +65,16 @@ def contexts(examinations: Sequence[tuple[str, Result]]) -> Table:
     for name, result in examinations:
         f = result.figures
         rows.append((name, effective_context(f), f"{f['effective_context']['threshold_percent']:g}%",
-                     f"{formats.perplexity(f['baseline']['perplexity'])} per {f['unit']}",
+                     f"{formats.perplexity(f['baseline']['perplexity'])} per {f['unit']}", _longest(f),
                      _over(f["targets"], f["unit"]), _text(result, f["split"])))  # fmt: skip
-    return Table(columns("Run", "Effective context", "Threshold#", "Perplexity with full context#", "Over#", "Text"),
-                 tuple(rows))  # fmt: skip
+    return Table(columns("Run", "Effective context", "Threshold#", "Perplexity with the whole context#", "Which is#", "Over#",
+                         "Text"), tuple(rows))  # fmt: skip
+
+
+def _longest(figures: Record) -> str:
+    """The context of the baseline."""
+    longest = figures["baseline"].get("context")
+    return "all before it" if longest is None else f"{count(longest)} {plural(measured_in(figures), longest)}"
 
 
 def conditions(result: Result) -> Table:
@@ -76,13 +82,14 @@ def conditions(result: Result) -> Table:
     f = result.figures
     over = _over(f["targets"], f["unit"])
     rows = [
-        (f"{count(c['context'])} {plural('token', c['context'])}", formats.perplexity(c["perplexity"]),
+        (f"{count(c['context'])} {plural(measured_in(f), c['context'])}", formats.perplexity(c["perplexity"]),
          decimal(c["effect"], 3), f"{decimal(c['low'], 3)} to {decimal(c['high'], 3)}",
          formats.percent(c["effect_percent"]), over)
         for c in f["conditions"]
     ]  # fmt: skip
-    rows.append(("full", formats.perplexity(f["baseline"]["perplexity"]), MISSING, MISSING, MISSING, over))
-    return Table(columns("Context", f"Perplexity per {f['unit']}#", "Increase (nats per token)#", "95% interval#",
+    if f["baseline"].get("context") is None:  # else it is one of the conditions
+        rows.append(("full", formats.perplexity(f["baseline"]["perplexity"]), MISSING, MISSING, MISSING, over))
+    return Table(columns("Context", f"Perplexity per {f['unit']}#", f"Increase (nats per {measured_in(f)})#", "95% interval#",
                           "Increase of perplexity#", "Over#"), tuple(rows))  # fmt: skip
 
 

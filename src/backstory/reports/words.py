@@ -50,15 +50,20 @@ def failures(result: Result) -> tuple[str, ...]:
     return tuple(reasons) or ("no reason recorded",)
 
 
+def measured_in(*examinations: Record) -> str:
+    """What the contexts of examinations are counted in: words where some have tokens that are pieces of words, else tokens."""
+    return "word" if any(figures.get("pieces_per_word") for figures in examinations) else "token"
+
+
 def effective_context(figures: Record) -> str:
     """The effective context of a truncation experiment: `150 tokens (95%: 100 to 200)`, `more than 1,000 tokens`."""
-    found, longest = figures["effective_context"], figures["maximum_context"]
+    found, longest, unit = figures["effective_context"], figures["maximum_context"], measured_in(figures)
     more = f"more than {count(longest)}"
     if found["context"] is None:
         interval = "" if found["low"] is None else f" (95%: at least {count(found['low'])})"
-        return f"{more} tokens{interval}"
+        return f"{more} {unit}s{interval}"
     low, high = (more if found[end] is None else count(found[end]) for end in ("low", "high"))
-    return f"{count(found['context'])} {plural('token', found['context'])} (95%: {low} to {high})"
+    return f"{count(found['context'])} {plural(unit, found['context'])} (95%: {low} to {high})"
 
 
 def headline(run: RunResults) -> Result | None:
@@ -232,7 +237,7 @@ def context_caption(examinations: Sequence[tuple[str, Result]], published: Publi
         side = "higher" if cost >= 0 else "lower"
         least = f"its perplexity is {percent(abs(cost))} {side} with only {count(first['context'])}"
         if found is None:
-            use = f"still gains {threshold} or more beyond {count(f['maximum_context'])} tokens"
+            use = f"still gains {threshold} or more beyond {count(f['maximum_context'])} {measured_in(f)}s"
         else:
             use = f"gains less than {threshold} from context beyond {effective_context(f)}"
         parts.append(f"{name} {use}, and {least}")
