@@ -179,7 +179,7 @@ def test_a_result_has_the_documented_fields(examined: tuple[dict[str, Any], Path
     plain = {
         "experiment": "truncate", "split": "valid", "reader": "static", "unit": "word", "targets": 40,
         "maximum_context": 30, "seed": 0, "context": None, "within_documents": False, "near": 50, "tagger": None,
-        "unknown_tag_share": None, "pieces_per_word": None, "window": None, "cut_contexts": 0,
+        "unknown_tag_share": None, "rows": 1, "pieces_per_word": None, "window": None, "cut_contexts": 0,
     }  # fmt: skip
     assert figures.keys() == {*plain, "readers", "baseline", "conditions", "effective_context", "groups"}
     assert {key: figures[key] for key in plain} == plain

@@ -45,6 +45,8 @@ class Arguments:
     """Let contexts end where the target's document begins."""
     seed: int = between(0, 0)
     """Seed of the draw of targets, of what is random in a change, and of the bootstrap."""
+    rows: int = between(1, 1)
+    """Rows in which the text is read for the infinite context: faster, and at least the longest context before each token."""
     memory: float = between(1.0, 0.0, above=True)
     """GiB that a batch of contexts may take."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -85,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
             "by": given.by or None,
             "tagger": given.tagger,
             "seed": given.seed,
+            "rows": given.rows,
             "precision": given.precision,
             "device": given.device,
             "data_dir": given.data_dir,

@@ -70,6 +70,7 @@ def run_subject(
         "maximum_context": options.maximum_context,
         "context": None if kind.whole else options.context,
         "within_documents": options.within_documents,
+        "rows": options.rows if kind.whole else 1,
         "near": options.near,
         "tagger": subject.tagger,
         "unknown_tag_share": None if subject.on.tags is None else float((subject.on.tags == UNKNOWN).mean()),
@@ -94,7 +95,10 @@ def run_subject(
 
 def _lasting(options: Options, whole: bool) -> dict[str, Any]:
     """The options that losses depend on."""
-    found = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in ("by", "tagger", "near")}
+    found = {
+        f.name: getattr(options, f.name) for f in fields(options) if f.name not in ("by", "tagger", "near", "rows")
+    }
+    found |= {"rows": options.rows} if whole and options.rows > 1 else {}
     return found | {"context": None if whole else options.context, "near": None if whole else options.near}
 
 
@@ -113,6 +117,7 @@ def examine_run(
     by: Sequence[str] | None = None,
     tagger: str | Tagger = "auto",
     seed: int = 0,
+    rows: int = 1,
     precision: str = "auto",
     device: str = "auto",
     data_dir: Path | None = None,
@@ -137,7 +142,7 @@ def examine_run(
     check_splits(by or ())
     keep_freed_memory()
     options = Options(
-        targets, maximum_context, context, near, within_documents, None if by is None else tuple(by), tagger, seed
+        targets, maximum_context, context, near, within_documents, None if by is None else tuple(by), tagger, seed, rows
     )
     if experiment == "cache":
         reader = _with_cache(reader)

@@ -61,9 +61,20 @@ def combine(models: Sequence[Examined]) -> Examined:
     Raises UserError where they do not compare.
     """
     first = models[0]
-    same = ("experiment", "split", "reader", "unit", "seed", "maximum_context", "context", "within_documents", "near")
+    same = (
+        "experiment",
+        "split",
+        "reader",
+        "unit",
+        "seed",
+        "maximum_context",
+        "context",
+        "within_documents",
+        "near",
+        "rows",
+    )
     for other in models[1:]:
-        wrong = [key for key in same if other.figures[key] != first.figures[key]]
+        wrong = [key for key in same if other.figures.get(key, 1) != first.figures.get(key, 1)]
         if wrong:
             raise UserError(f"the examinations differ in {wrong[0]}; examine the models with the same settings")
         corpora = [m.result["provenance"]["corpus"].get("fingerprint") for m in (first, other)]

@@ -42,12 +42,18 @@ class Options:
     """Who gives the part-of-speech tags, where they are needed."""
     seed: int = 0
     """Seed of the draw of targets, of the perturbations and of the bootstrap."""
+    rows: int = 1
+    """Rows in which a whole text is read side by side, each from an empty state, `maximum_context` tokens before the first that is
+    scored in it."""
 
     def __post_init__(self) -> None:
         """Raises UserError for a number out of range."""
-        for name, least in (("targets", 2), ("maximum_context", 1), ("context", 2), ("near", 1), ("seed", 0)):
+        least_of = {"targets": 2, "maximum_context": 1, "context": 2, "near": 1, "seed": 0, "rows": 1}
+        for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be {least} or more, not {getattr(self, name)}")
+        if self.rows > 1 and self.within_documents:
+            raise UserError("documents are read each by itself, in one row; leave --rows out, or --within-documents")
         if not isinstance(self.tagger, str) and not callable(self.tagger):
             raise UserError(f"a tagger is auto, gold, pattern or a function from words to tags, not {self.tagger!r}")
 
@@ -161,18 +167,30 @@ class WholeReading:
     """Where documents begin that are read each by itself; None to read on from one to the next."""
     folded: Folded | None = None
     """Of a text of pieces: the words, of which the nats are then, (W,) or (2, W); `documents` are in words."""
+    rows: int = 1
+    """Rows that are read side by side, each from an empty state; of one document."""
+    before: int = 0
+    """Tokens, or words, that a row reads before the first that is scored in it; the first row scores them too."""
 
     def __call__(self, advance: Advance) -> np.ndarray:
+        nats = self._in_rows(advance) if self.rows > 1 else self._in_turn(advance)
+        return nats if self.folded is None else self.folded.sums(nats)
+
+    def _nats(self, block: Block, prediction: Prediction, log_prob: Tensor) -> Tensor:
+        """Of a block's tokens (1 or 2, rows, T)."""
+        found = [log_prob]
+        if self.reader.inner is not None:
+            with self.reader.precision.context(log_prob.device):
+                found.append(prediction.parts()["p"].log_prob(block.targets))
+        return -torch.stack(found).double().cpu()
+
+    def _in_turn(self, advance: Advance) -> np.ndarray:
         pieces: list[np.ndarray] = []
         done = 0
 
         def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
             nonlocal done
-            rows = [log_prob]
-            if self.reader.inner is not None:
-                with self.reader.precision.context(log_prob.device):
-                    rows.append(prediction.parts()["p"].log_prob(block.targets))
-            pieces.append(-torch.stack([row[block.scored] for row in rows]).double().cpu().numpy())
+            pieces.append(self._nats(block, prediction, log_prob)[:, block.scored.cpu()].numpy())
             before, done = done, done + pieces[-1].shape[1]
             advance(self._counted(before, done))
 
@@ -181,8 +199,36 @@ class WholeReading:
             begins = self.folded.starts[begins]
         for begin, end in zip(begins, [*begins[1:], len(self.ids)], strict=True):
             read(self.reader, self.ids[begin:end], self.start, each=keep)
-        nats = np.concatenate(pieces, 1)
-        return nats if self.folded is None else self.folded.sums(nats)
+        return np.concatenate(pieces, 1)
+
+    def _in_rows(self, advance: Advance) -> np.ndarray:
+        places = np.arange(len(self.ids)) if self.folded is None else self.folded.starts
+        ends, many = np.append(places, len(self.ids)), len(places)
+        size = -(-(many - self.before) // self.rows)
+        firsts = range(0, many - self.before, size)
+        spans = [(ends[i], ends[min(i + self.before + size, many)]) for i in firsts]
+        # Beyond its end a row is filled up with what is read before a text, which so stands before the next row too.
+        length = max(end - begin for begin, end in spans) + 1
+        stream = np.full((len(spans), length), self.start, np.int64)
+        for row, (begin, end) in zip(stream, spans, strict=True):
+            row[: end - begin] = self.ids[begin:end]
+        pieces: list[np.ndarray] = []
+        done = told = 0
+
+        def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+            nonlocal done, told
+            pieces.append(self._nats(block, prediction, log_prob).numpy())
+            done += block.targets.shape[1]
+            before, told = told, many * done // length
+            advance(told - before)
+
+        read(self.reader, stream.reshape(-1), self.start, rows=len(spans), each=keep)
+        nats = np.concatenate(pieces, 2)
+        scored = [
+            nats[:, row, (ends[i + self.before] - begin if row else 0) : end - begin]
+            for row, (i, (begin, end)) in enumerate(zip(firsts, spans, strict=True))
+        ]
+        return np.concatenate(scored, 1)
 
     def _counted(self, first: int, end: int) -> int:
         """The tokens from one place to another, or the words that begin there."""
@@ -210,7 +256,7 @@ def examination(
         reader = None
     on = Examination(
         text.ids,
-        _whole(text, reader, documents) if reader is not None else None,
+        _whole(text, reader, documents, options) if reader is not None else None,
         scorer,
         options.targets,
         options.maximum_context,
@@ -229,11 +275,12 @@ def examination(
     return on
 
 
-def _whole(text: Text, reader: Reader, documents: np.ndarray | None) -> WholeReading:
+def _whole(text: Text, reader: Reader, documents: np.ndarray | None, options: Options) -> WholeReading:
+    rows = options.rows, options.maximum_context
     if text.folded is None or text.pieces is None:
-        return WholeReading(reader, text.ids, text.start, documents)
+        return WholeReading(reader, text.ids, text.start, documents, None, *rows)
     start = int(text.folded.pieces[text.start][0])
-    return WholeReading(reader, text.pieces, start, documents, text.folded)
+    return WholeReading(reader, text.pieces, start, documents, text.folded, *rows)
 
 
 def check_types(known: int, types: int, exact: bool) -> None:

@@ -74,7 +74,10 @@ def contexts(examinations: Sequence[tuple[str, Result]]) -> Table:
 def _longest(figures: Record) -> str:
     """The context of the baseline."""
     longest = figures["baseline"].get("context")
-    return "all before it" if longest is None else f"{count(longest)} {plural(measured_in(figures), longest)}"
+    rows, whole = figures.get("rows", 1), "all before it"
+    if rows > 1:
+        whole = f"at least {count(figures['maximum_context'])} (read in {rows} rows)"
+    return whole if longest is None else f"{count(longest)} {plural(measured_in(figures), longest)}"
 
 
 def conditions(result: Result) -> Table:
