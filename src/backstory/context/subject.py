@@ -43,8 +43,8 @@ class Options:
     seed: int = 0
     """Seed of the draw of targets, of the perturbations and of the bootstrap."""
     rows: int = 1
-    """Rows in which a whole text is read side by side, each from an empty state, `maximum_context` tokens before the first that is
-    scored in it."""
+    """Rows in which a whole text is read side by side, each from an empty state and `maximum_context` tokens before the first
+    that is scored in it."""
 
     def __post_init__(self) -> None:
         """Raises UserError for a number out of range."""
