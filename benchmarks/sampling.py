@@ -4,8 +4,8 @@
     python benchmarks/sampling.py --all ALL... [--targets 2000] [--draws 400] [--pair BFLOAT16 FLOAT32]... [--out FILE.json]
 
 ALL are folders of examinations of every target there is: of repeated draws of some of them, how often the 95% interval holds
-the figure of all. BFLOAT16 and FLOAT32 are folders of two examinations that differ in their precision alone: how far the means lie
-apart, in nats, at most over the conditions. Nothing is run but the draws. With --out the tables are also written as JSON.
+the figure of all. BFLOAT16 and FLOAT32 are folders of two examinations that differ in their precision alone: how far the means
+lie apart, in nats, at most over the conditions. Nothing is run but the draws. With --out the tables are also written as JSON.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """Make the pictures of the docs that need no hand: `python docs/picture.py` makes docs/reward.png, the reward of a gate, and
-`python docs/picture.py RUN...` also docs/report.png, two stretches of the report on some runs side by side.
+docs/memories.png, what memories make of a long context; `python docs/picture.py RUN...` also docs/report.png, two stretches of
+the report on some runs side by side.
 
 Needs Chromium on the path, and what `pip install 'backstory[dev]'` brings. The runs should have been evaluated, examined and
 explained; the second stretch is the first text view of the page, with a word chosen.
@@ -13,19 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from generate import MEMORIES, result
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from backstory.config import RewardConfig
 from backstory.reading.policy import reward
 from backstory.reports import svg, write
+from backstory.reports.examination_plots import levels
 from backstory.reports.plots import label
 from backstory.reports.theme import CSS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-REPORT, REWARD = (Path(__file__).with_name(f"{name}.png") for name in ("report", "reward"))
+REPORT, REWARD, MEMORY = (Path(__file__).with_name(f"{name}.png") for name in ("report", "reward", "memories"))
 WIDTH, TALL = 880, 6000
 """Pixels of the window: so tall that nothing of the page is out of it."""
 WORD = 69
@@ -52,7 +55,18 @@ def reward_picture() -> Image.Image:
         axes.set_xlabel("likelihood ratio q / p")
         axes.set_ylabel("reward r")
         mark(axes)
-        drawn = svg.inline(figure, "reward", "Reward", "")
+        return shot(svg.inline(figure, "reward", "Reward", ""))
+
+
+def memories_picture() -> Image.Image:
+    """Perplexity against the context that is left, without a memory and with two kinds of one."""
+    drawn = levels([(called, result(f"examine-memory-{name}")) for name, called in MEMORIES.items()], None, "memories")
+    assert drawn is not None
+    return shot(drawn.svg)
+
+
+def shot(drawn: str) -> Image.Image:
+    """A figure as a page shows it."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
         page = browser.new_page(color_scheme="light", device_scale_factor=1.5)
@@ -117,5 +131,6 @@ def save(made: Image.Image, out: Path) -> None:
 
 if __name__ == "__main__":
     save(reward_picture(), REWARD)
+    save(memories_picture(), MEMORY)
     if sys.argv[1:]:
         save(picture([Path(run) for run in sys.argv[1:]]), REPORT)

@@ -12,7 +12,7 @@ import torch
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, NoBufferConfig, SoftmaxConfig
 from backstory.config.readers import CacheSettings
 from backstory.context import EXPERIMENTS, Examination, Losses, ReaderScorer, measure
-from backstory.context.subject import WholeReading
+from backstory.context.whole_reading import WholeReading
 from backstory.models import ComposedModel, Precision, build_model
 from backstory.reading import Reader, StaticReader
 from backstory.reading.cache import NeuralCache

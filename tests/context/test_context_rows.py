@@ -15,7 +15,7 @@ from backstory.config import UserError
 from backstory.config.readers import CacheSettings
 from backstory.context import examine_run
 from backstory.context.folding import Folded
-from backstory.context.subject import WholeReading
+from backstory.context.whole_reading import WholeReading
 from backstory.models import Precision
 from backstory.reading import Reader, StaticReader, read
 from backstory.reading.cache import NeuralCache

@@ -33,7 +33,7 @@ from backstory.storage.checkpoint import (
 from backstory.storage.documents import conforms, has_fields
 from backstory.storage.trees import pack, unpack
 
-FORMAT = 1
+FORMAT = 2
 """Raised when what is saved changes."""
 PREFIX = "reading"
 """A saved reading is the folder `reading-TOKENS`."""
