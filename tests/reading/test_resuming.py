@@ -294,7 +294,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "the document": (lambda p: flip(p / "reading.json"), "has not the SHA-256 its manifest says"),
     "cut off": (lambda p: (p / "reading.json").write_bytes(b"{"), "has not the size its manifest says"),
     "no manifest": (lambda p: (p / "manifest.json").unlink(), "is missing or not JSON"),
-    "version": (lambda p: resigned(p, lambda d: d.update(format=2)), "was saved by another version of backstory"),
+    "version": (lambda p: resigned(p, lambda d: d.update(format=99)), "was saved by another version of backstory"),
     "no tree": (lambda p: resigned(p, lambda d: d.pop("tree")), "is damaged"),
     "other tree": (lambda p: resigned(p, lambda d: d.update(tree=None)), "does not fit its own reader"),
     "elsewhere": (lambda p: resigned(p, lambda d: d.update(at={})), "is damaged: it is no saved evaluation"),
