@@ -311,6 +311,9 @@ def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:
     assert json.loads((tmp_path / "set" / "result.json").read_text()) == together.result
     assert len(list((tmp_path / "set").glob("losses-*.npz"))) == 3
     assert "means over 3 models" in together.table()
+    odd = [replace(model, result={**model.result, "name": name}) for model, name in zip(alone, "abc", strict=True)]
+    named = [replace(model, result={**model.result, "name": f"big-seed{n}"}) for n, model in enumerate(alone)]
+    assert (combine(odd).result["name"], combine(named).result["name"]) == ("a + b + c", "big (3 models)")
     assert combine(alone).figures == together.figures
     with pytest.raises(UserError, match="two runs at least"):
         examine_runs(seeds[:1], "truncate", **SMALL)

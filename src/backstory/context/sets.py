@@ -1,6 +1,7 @@
 """Models that differ in their seed, examined as one set: means, with the deviation over the models."""
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -99,7 +100,7 @@ def _together(models: Sequence[Examined]) -> str:
     """What the set is called: what its models' names begin with, and how many they are."""
     names = [model.result["name"] for model in models]
     alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    shared = "".join(letters[0] for letters in alike).rstrip("-_. ")
+    shared = re.sub(r"[-_. ]*(seed)?[-_. ]*$", "", "".join(letters[0] for letters in alike))
     return f"{shared} ({len(names)} models)" if shared else " + ".join(names)
 
 
