@@ -246,7 +246,9 @@ def log_axis(axes: "Axes", across: str, up: str, steps: Sequence[int] = (1, 3)) 
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    least, most = axes.get_xlim()
+    # Over more than two decades and a half the labels of three ticks in each would meet.
+    axes.xaxis.set_major_locator(LogLocator(subs=steps if most < 400 * least else (1, 3)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
