@@ -27,9 +27,9 @@ def examine_runs(
     """
     if len(folders) < 2:
         raise UserError("a set of models takes two runs at least; name them all")
-    _check_set(folders)
     if out is not None and (options.get("ranks") or Alone()).rank == 0:
         check_place(Path(out), "examination")
+    _check_set(folders)
     progress, found = options.pop("progress", None), []
     for place, folder in enumerate(folders):
 

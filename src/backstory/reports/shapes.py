@@ -355,6 +355,10 @@ def _check_examination(figures: dict[str, Any], source: str) -> None:
         return
     for part in ("groups", "models"):
         _match(_LIST, figures.get(part, []), f"figures.{part}", source)
+    _match(_NUMBER_OR_NULL, figures["baseline"].get("context"), "figures.baseline.context", source)
+    _match(_NUMBER, figures.get("rows", 1), "figures.rows", source)
+    for optional in ("pieces_per_word", "window", "cut_contexts"):
+        _match(_NUMBER_OR_NULL, figures.get(optional), f"figures.{optional}", source)
     grouped = {**GROUP, "conditions": [condition]}
     if experiment == "truncate":
         grouped["effective_context"] = _EFFECTIVE
