@@ -20,6 +20,8 @@ from backstory.storage.provenance import RESULT, check_place
 from backstory.training.fit import BEGUN
 from backstory.training.run_folder import RunFolder
 
+AGAIN = "--again"
+"""The flag with which an examination takes the place of one that was made with other options."""
 GRID = "grid.yaml"
 """The grid as it is run; it makes a folder that of a reproduction."""
 
@@ -55,6 +57,7 @@ class Command:
             made = shlex.split(str(found.provenance.get("command")))[3:-2]
         except ValueError:
             return None
+        made = [part for part in made if part != AGAIN]
         return found if found.kind == self.kind and (not self.settings or made == [*self.settings]) else None
 
     def done(self) -> bool:
@@ -103,7 +106,9 @@ class Folder:
             out = place / f"examine-{e.experiment}-{e.split}"
             flags = ("--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets))
             flags += ("--maximum-context", str(e.maximum_context))
-            arguments = ("examine", str(place), *flags, "--out", str(out))
+            # What is there and is not done was asked for otherwise: the folder is the grid's, which asks for this now.
+            again = (AGAIN,) if (out / RESULT).is_file() else ()
+            arguments = ("examine", str(place), *flags, *again, "--out", str(out))
             commands.append(Command("examining", arguments, "examination", out, flags))
         return commands
 
