@@ -233,6 +233,32 @@ def remembering() -> Table:
     return Table(tuple(Column(head, numeric=True) for head in ("words of context", *MEMORIES.values())), tuple(rows))
 
 
+def sampled() -> Table:
+    """Of draws of some targets, how often the 95% interval holds the figure of all."""
+    found: list[dict[str, Any]] = json.loads((RESULTS / "benchmark-sampling.json").read_text())["coverage"]
+    rows = tuple(
+        (
+            row["condition"],
+            f"{row['all']} tokens" if row["width"] is None else f"{row['all']:+.4f} nats",
+            MISSING if row["width"] is None else f"{row['width']:.4f}",
+            f"{row['covered']:.1%}",
+        )
+        for row in found
+    )
+    heads = ("condition", "of all targets", "width of the interval", "intervals that hold it")
+    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+
+
+def precisions() -> Table:
+    """How far the means of examinations in bfloat16 and in float32 lie apart."""
+    found: list[dict[str, Any]] = json.loads((RESULTS / "benchmark-sampling.json").read_text())["precision"]
+    rows = tuple(
+        (row["experiment"], f"{row['conditions']}", f"{row['mean']:.5f}", f"{row['effect']:.5f}") for row in found
+    )
+    heads = ("experiment", "conditions", "means apart, nats", "effects apart, nats")
+    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+
+
 def grids() -> list[str]:
     """The grids that have a result."""
     return [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
@@ -362,6 +388,8 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "tags": tags,
         "scoring-speed": scoring_speed,
         "memories": remembering,
+        "sampled": sampled,
+        "precisions": precisions,
     },
     "docs/reliability.md": {"reliability": reliability},
     "docs/reproduce.md": reproduced(),
