@@ -59,16 +59,15 @@ def apart(bfloat16: Path, float32: Path) -> dict[str, Any]:
     alike = [c["name"] for c in one.conditions] == [c["name"] for c in other.conditions]
     if not alike or not np.array_equal(one.positions, other.positions):
         raise SystemExit(f"{bfloat16} and {float32} are not of the same targets and conditions")
-    if [folder.settings.get("precision") for folder in (one, other)] != ["bfloat16", "float32"]:
+    if [losses.settings.get("precision") for losses in (one, other)] != ["bfloat16", "float32"]:
         raise SystemExit(f"{bfloat16} must be in bfloat16 and {float32} in float32")
-    means = one.nats.mean(1) - other.nats.mean(1)
-    effects = means - (one.baseline.mean() - other.baseline.mean())
+    means, baseline = one.nats.mean(1) - other.nats.mean(1), one.baseline.mean() - other.baseline.mean()
     return {
         "experiment": one.settings["experiment"],
         "targets": len(one.positions),
         "conditions": len(means),
-        "mean": float(np.abs(np.append(means, one.baseline.mean() - other.baseline.mean())).max()),
-        "effect": float(np.abs(effects).max()),
+        "mean": float(np.abs(np.append(means, baseline)).max()),
+        "effect": float(np.abs(means - baseline).max()),
     }
 
 

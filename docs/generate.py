@@ -1,7 +1,7 @@
 """Fill the tables of README and docs from the files in results/, which the program wrote: `python docs/generate.py`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,11 @@ def result(name: str) -> Result:
     """A result file by its name."""
     path = RESULTS / f"{name}.json"
     return result_from(path.read_text(encoding="utf-8"), path.name)
+
+
+def headed(heads: Sequence[str], rows: Iterable[tuple[str, ...]], texts: int = 1) -> Table:
+    """A table under these headings; the first `texts` columns are text, the others numbers."""
+    return Table(tuple(Column(head, numeric=i >= texts) for i, head in enumerate(heads)), tuple(rows))
 
 
 def learning() -> Table:
@@ -91,7 +96,7 @@ def speed(name: str) -> Table:
         for size, row in found.items()
     )
     heads = ("step", "plain, tokens/s", "Backstory, tokens/s", "ratio", "plain, GiB", "Backstory, GiB")
-    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows)
 
 
 def continued() -> Table:
@@ -115,7 +120,7 @@ def continued() -> Table:
             told += (f"{policy['mean_lambda']:.3f}", *(f"{part:.2f}" for part in parts))
         rows.append((shown, *told, *["–"] * (5 - len(told))))
     heads = ("second prediction", "validation", "mean lambda", "p alone", "q alone", "oracle")
-    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), tuple(rows))
+    return headed(heads, rows)
 
 
 def buffer_cost() -> Table:
@@ -151,7 +156,7 @@ def core_speed() -> Table:
         for name, row in found.items()
     )
     heads = ("model", "products", "tokens/s", "times the plain loop", "quartiles")
-    return Table(tuple(Column(head, numeric=i > 1) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows, texts=2)
 
 
 def memory_speed() -> Table:
@@ -186,7 +191,7 @@ def memory_training() -> Table:
         if "bytes_per_step" in row
     )
     heads = ("memory", "MiB per step", "plain", "share")
-    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows)
 
 
 def copied() -> Table:
@@ -202,7 +207,7 @@ def copied() -> Table:
         rows.append(
             (path.name.split("-")[1], f"{own['bit_accuracy']:.2%}", f"{own['document_accuracy']:.1%}", *beyond.values())
         )
-    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), tuple(rows))
+    return headed(heads, rows)
 
 
 def scoring_speed() -> Table:
@@ -214,7 +219,7 @@ def scoring_speed() -> Table:
         for form, row in forms.items()
     )
     heads = ("model", "form", "targets/s", "times the naive form", "peak, GiB")
-    return Table(tuple(Column(head, numeric=i > 1) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows, texts=2)
 
 
 MEMORIES = {"lstm": "LSTM", "cache": "with a neural cache", "pointer": "with a pointer buffer"}
@@ -222,7 +227,7 @@ MEMORIES = {"lstm": "LSTM", "cache": "with a neural cache", "pointer": "with a p
 
 
 def remembering() -> Table:
-    """Perplexity with so many words of context, without a memory and with two kinds of one; deviations are over three seeds."""
+    """Perplexity with so many words of context, without a memory and with two kinds of one."""
     found = [result(f"examine-memory-{name}").figures for name in MEMORIES]
     rows = [
         (f"{these[0]['context']:,}", *(f"{condition['perplexity']:.2f}" for condition in these))
@@ -230,7 +235,7 @@ def remembering() -> Table:
     ]
     rows.append(("all", *(f"{figures['baseline']['perplexity']:.2f}" for figures in found)))
     rows.append(("effective context", *(effective_context(figures) for figures in found)))
-    return Table(tuple(Column(head, numeric=True) for head in ("words of context", *MEMORIES.values())), tuple(rows))
+    return headed(("words of context", *MEMORIES.values()), rows, texts=0)
 
 
 def sampled() -> Table:
@@ -246,7 +251,7 @@ def sampled() -> Table:
         for row in found
     )
     heads = ("condition", "of all targets", "width of the interval", "intervals that hold it")
-    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows)
 
 
 def precisions() -> Table:
@@ -256,7 +261,7 @@ def precisions() -> Table:
         (row["experiment"], f"{row['conditions']}", f"{row['mean']:.5f}", f"{row['effect']:.5f}") for row in found
     )
     heads = ("experiment", "conditions", "means apart, nats", "effects apart, nats")
-    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows)
 
 
 def grids() -> list[str]:
@@ -346,7 +351,7 @@ def reading_speed() -> Table:
         for name in next(iter(found.values()))
     )
     heads = ("reader", *(head for size in found for head in (f"{size}, tokens/s", "times static's time")))
-    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows)
 
 
 def tags() -> Table:
@@ -358,7 +363,7 @@ def tags() -> Table:
         for corpus, row in found.items()
     )
     heads = ("text", "words", "same tag", "same class", "content words found", "function words found")
-    return Table(tuple(Column(head, numeric=i > 0) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows)
 
 
 def reliability() -> Table:
@@ -368,7 +373,7 @@ def reliability() -> Table:
         (case, row["what"], row["promise"], f"{row['trials']:,}", f"{row['failures']:,}") for case, row in found.items()
     )
     heads = ("case", "what", "must hold", "trials", "failures")
-    return Table(tuple(Column(head, numeric=i > 2) for i, head in enumerate(heads)), rows)
+    return headed(heads, rows, texts=3)
 
 
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {

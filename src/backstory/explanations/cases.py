@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, check_name
+from backstory.context.folding import fold
 from backstory.models import Prediction
 from backstory.models.pointer import Pointer
 from backstory.reading import Block, Reader, read
 from backstory.reading.cache import NeuralCache
 from backstory.reading.opening import Opened
-from backstory.text import Split, Vocabulary, lossless, word_numbers
+from backstory.text import Split, Vocabulary
 from backstory.text.tokenizers import END, UNKNOWN
 
 Name = Literal["success", "failure"]
@@ -70,14 +71,13 @@ def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
     if unit == "word":
         special = [vocabulary.unknown, vocabulary.index.get(END)]
         return ~np.isin(ids, [i for i in special if i is not None])
-    if unit != "piece" or not lossless(vocabulary, split):
+    folded = fold(vocabulary, split)
+    if folded is None:
         raise UserError(f"cases of the cache are words, and the tokens here are {unit}s; choose --at")
-    _, place, count = np.unique(
-        [n or 0 for n in word_numbers(vocabulary, split)], return_inverse=True, return_counts=True
-    )
-    texts = {i: vocabulary.decode([i]).strip() for i in set(ids.tolist())}
-    named = np.array([texts[i] not in ("", UNKNOWN) for i in ids.tolist()])
-    return named & (count[place] == 1)
+    named = [len(word) == 1 and vocabulary.decode(word).strip() not in ("", UNKNOWN) for word in folded.pieces]
+    found = np.zeros(len(ids), bool)
+    found[folded.starts] = np.array(named)[folded.ids]
+    return found
 
 
 def _cache(reader: Reader) -> NeuralCache:

@@ -107,10 +107,11 @@ def compare_readers(
     called = stacked if any(map(names_readers, against)) or not against else path.resolve().name
     names = _names(called, against)
     how = {"reader": reader, "precision": precision, "device": device}
-    opened = open_at(path, stretch.split, stretch.text, stretch.at, data_dir, corpus, how)
+    where = {"data_dir": data_dir, "corpus": corpus}
+    opened = open_at(path, stretch.split, stretch.text, stretch.at, where, how)
     end = min(stretch.at + stretch.tokens, len(opened.split.ids))
     _check_passages(detail.passages, stretch.at, end)
-    others = (open_other(other, path, opened, own_text, data_dir, corpus, how) for other in against)
+    others = (open_other(other, path, opened, own_text, where, how) for other in against)
     made = [(opened.reader, opened.layers), *others]
     contenders = [Contender(name, r, layers) for name, (r, layers) in zip(names, made, strict=True)]
     destination = place_of(out, opened, _folder(opened, stretch, detail, stacked, against), "comparison")

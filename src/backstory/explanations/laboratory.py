@@ -89,14 +89,15 @@ def explain_run(
     asked, reader = stack_name(parse_stack(reader)), stack_name(stack)
     _check(place)
     how = {"reader": reader, "precision": precision, "device": device}
-    opened = open_at(path, place.split, place.text, place.at, data_dir, corpus, how)
+    where = {"data_dir": data_dir, "corpus": corpus}
+    opened = open_at(path, place.split, place.text, place.at, where, how)
     EXPLANATIONS[name].check(opened)
     own_text, wanted, found = place.text is not None, place, None
     told = reading = progress or (lambda done, total: None)
     if find is not None:
         found, reading = _find(opened, name, find, place.at, told)
         place = _leading_to(found, opened, place)
-    other = None if against is None else open_other(against, path, opened, own_text, data_dir, corpus, how)[0]
+    other = None if against is None else open_other(against, path, opened, own_text, where, how)[0]
     compared = None if against is None else other_name(against)
     destination = place_of(out, opened, _folder(name, wanted, opened, asked, against, top, layer, find), "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()

@@ -25,17 +25,13 @@ def open_at(
     split: str | None,
     text: Path | BinaryIO | None,
     at: int,
-    data_dir: Path | None,
-    corpus: str | None,
+    where: dict[str, Any],
     how: dict[str, Any],
 ) -> Opened:
     """The run with a split (None: test) or a text of one's own that reaches to token `at`. Raises UserError."""
     if text is not None and split is not None:
         raise UserError("--text and --split exclude each other; give one of them")
-    if text is None:
-        opened = open_run(path, split or "test", **how, data_dir=data_dir, corpus=corpus)
-    else:
-        opened = open_text(path, text, **how)
+    opened = open_run(path, split or "test", **how, **where) if text is None else open_text(path, text, **how)
     if at >= len(opened.split.ids):
         source = source_name(opened, text is not None)
         raise UserError(f"--at {at} is beyond the {source} text, which has {len(opened.split.ids):,} tokens")
@@ -47,8 +43,7 @@ def open_other(
     path: Path,
     opened: Opened,
     own_text: bool,
-    data_dir: Path | None,
-    corpus: str | None,
+    where: dict[str, Any],
     how: dict[str, Any],
 ) -> tuple[Reader, tuple[Chosen, ...]]:
     """The other reader of the same run, or the same reader of another run. Raises UserError unless they can be compared.
@@ -63,7 +58,7 @@ def open_other(
             f"'{against}' is neither a reader{nearest(against, READERS)} nor a run folder; "
             f"`backstory ls readers` lists the readers"
         )
-    theirs = None if own_text else open_run(folder, opened.split.name, **how, data_dir=data_dir, corpus=corpus)
+    theirs = None if own_text else open_run(folder, opened.split.name, **how, **where)
     run, other, layers = (theirs.run, theirs.reader, theirs.layers) if theirs else open_reader(folder, **how)
     if run.vocabulary.words != opened.dataset.vocabulary.words:
         raise UserError(f"{folder} has another vocabulary than {path}, so their surprisals do not compare")

@@ -16,7 +16,7 @@ from backstory.reports.examined import (
     spread_words,
 )
 from backstory.reports.formats import count
-from backstory.reports.plots import LARGEST, Plot, curve, height_of, labels, log_axis, perplexity_axis
+from backstory.reports.plots import LARGEST, Plot, added_loss, curve, height_of, labels, log_axis, perplexity_axis
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result
 from backstory.reports.words import measured_in
@@ -84,7 +84,8 @@ def _truncated(
     caption = f"{say(examined, published)} Bands: {spread_words([result])}."
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(lines)))
-        _curves(axes, lines, "context", "context ({}s)", [result])
+        unit = measured_in(result.figures)
+        _curves(axes, lines, "context", f"context ({unit}s)", unit)
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
@@ -104,8 +105,13 @@ def order(examined: Examinations, span: str, published: Published | None, prefix
     caption = f"{words.order(examined, span, published)} Bands: {spread_words(used)}."
     with svg.style():
         figure, axes = svg.blank()
-        away = "{}s between the target and what is changed" if span == "local" else "nearest {}s left as they are"
-        _curves(axes, lines, "boundary", away, used)
+        unit = measured_in(*(result.figures for result in used))
+        away = (
+            f"{unit}s between the target and what is changed"
+            if span == "local"
+            else f"nearest {unit}s left as they are"
+        )
+        _curves(axes, lines, "boundary", away, unit)
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
@@ -220,7 +226,7 @@ def _barred(
         figure, axes = svg.blank(height=3.4)
         _bars(axes, places, bars, marks)
         axes.set_xlabel(across)
-        axes.set_ylabel(_loss(results))
+        axes.set_ylabel(added_loss(measured_in(*(result.figures for result in results))))
         figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2 if len(bars) > 1 else 1)
         return Plot(title, svg.inline(figure, prefix, title, told), told)
 
@@ -249,16 +255,10 @@ def _bars(axes: "Axes", places: Sequence[str], bars: Bars, marks: Marks) -> None
     axes.set_xticks(range(len(places)), places)
 
 
-def _loss(results: Sequence[Result]) -> str:
-    return f"added loss (nats per {measured_in(*(result.figures for result in results))})"
-
-
-def _curves(
-    axes: "Axes", lines: Sequence[tuple[str, Sequence[Record]]], key: str, across: str, results: Sequence[Result]
-) -> None:
-    """Effects against a number of tokens or words, `across`, a line with its band for each, named beside the axes."""
+def _curves(axes: "Axes", lines: Sequence[tuple[str, Sequence[Record]]], key: str, across: str, unit: str) -> None:
+    """Effects against a number of tokens or words (`unit`), a line with its band for each, named beside the axes."""
     axes.axhline(0, color=svg.INK, linewidth=0.6)
     for place, (_, conditions) in enumerate(lines):
         curve(axes, conditions, key, place, 0.2 if len(lines) < 4 else 0.1)
-    log_axis(axes, across.format(measured_in(*(result.figures for result in results))), _loss(results), (1, 2, 5))
+    log_axis(axes, across, added_loss(unit), (1, 2, 5))
     labels(axes, [svg.label(name) for name, _ in lines])

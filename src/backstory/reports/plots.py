@@ -230,7 +230,12 @@ def _context_axes(axes: "Axes", figures: Sequence[Record]) -> None:
     axes.axhline(0, color=svg.INK, linewidth=0.6)
     level(axes, math.log1p(threshold / 100), f"{threshold:g}%")
     unit = measured_in(*figures)
-    log_axis(axes, f"context ({unit}s)", f"added loss (nats per {unit})", (1, 2, 5))
+    log_axis(axes, f"context ({unit}s)", added_loss(unit), (1, 2, 5))
+
+
+def added_loss(unit: str) -> str:
+    """What an axis of effects is called, whose contexts are counted in this."""
+    return f"added loss (nats per {unit})"
 
 
 def level(axes: "Axes", height: float, text: str, dash: object = (0, (4, 3))) -> None:

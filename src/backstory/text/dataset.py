@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ class Split:
     characters: int
     bytes: int
     words: int
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """The token where each document begins, and the one after its last."""
+        return pairwise([*self.documents.tolist(), len(self.ids)])
 
 
 @dataclass(frozen=True, eq=False)

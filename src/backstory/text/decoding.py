@@ -162,8 +162,7 @@ def word_numbers(vocabulary: Vocabulary, split: Split) -> Iterator[int | None]:
         yield from (i if known else None for i in range(len(split.ids)))
         return
     first = 0
-    ends = [*split.documents[1:].tolist(), len(split.ids)]
-    for start, end in zip(split.documents.tolist(), ends, strict=True):
+    for start, end in split.spans():
         ending, number = "", -1
         for text, count, number in word_parts(vocabulary, _each(split.ids, start, end)):
             yield from repeat(first + number, count)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from backstory.text.dataset import Dataset, Split
-from backstory.text.tokenizers import tokenizer
+from backstory.text.tokenizers import Tokenizer, tokenizer
 from backstory.text.vocabulary import Vocabulary, build
 
 
@@ -19,14 +19,13 @@ def in_words(dataset: Dataset, split: str) -> Dataset:
     text (`Dataset.lossless`).
     """
     words, known = tokenizer("words"), dataset.vocabulary
-    parts = [_words(known, text) for text in _documents(known, dataset.splits[split])]
+    parts = list(_documents(known, dataset.splits[split], words))
     counts: Counter[str] = Counter()
     if "train" in dataset.splits:
-        for text in _documents(known, dataset.splits["train"]):
-            counts.update(_words(known, text))
-    types = counts.copy()
-    types.update(dict.fromkeys((word for part in parts for word in part if word not in counts), 0))
-    vocabulary = build(types, words, known.lowercase, minimum_count=0)
+        for part in parts if split == "train" else _documents(known, dataset.splits["train"], words):
+            counts.update(part)
+    counts.update(dict.fromkeys((word for part in parts for word in part), 0))
+    vocabulary = build(counts, words, known.lowercase, minimum_count=0)
     ids = np.array([vocabulary.index[word] for part in parts for word in part], np.int32)
     begins = np.cumsum([0, *map(len, parts[:-1])])
     inwards = replace(dataset.splits[split], ids=ids, documents=begins, words=len(ids))
@@ -34,13 +33,10 @@ def in_words(dataset: Dataset, split: str) -> Dataset:
     return Dataset(dataset.corpus, vocabulary, {split: inwards}, fingerprint, dataset.provenance)
 
 
-def _documents(vocabulary: Vocabulary, split: Split) -> Iterator[str]:
-    ends = [*split.documents[1:].tolist(), len(split.ids)]
-    for start, end in zip(split.documents.tolist(), ends, strict=True):
-        yield vocabulary.decode(split.ids[start:end])
-
-
-def _words(vocabulary: Vocabulary, text: str) -> list[str]:
-    found = tokenizer("words").split(text)
-    # The end of a last line without a line break is no token's, unless white space is left over after its last word.
-    return found if text[-1:].isspace() else found[:-1]
+def _documents(vocabulary: Vocabulary, split: Split, words: Tokenizer) -> Iterator[list[str]]:
+    """The words of each document."""
+    for start, end in split.spans():
+        text = vocabulary.decode(split.ids[start:end])
+        found = words.split(text)
+        # The end of a last line without a line break is no token's, unless white space is left over after its last word.
+        yield found if text[-1:].isspace() else found[:-1]
