@@ -9,6 +9,10 @@ from backstory.models.precision import compute_dtype
 CHUNK = 1 << 24
 """Most logits held at once (32 MiB in bfloat16). A segment that fits keeps them for the backward pass; a larger one
 computes them again there, a third more work for a bounded memory."""
+ALIGNED = 32
+"""Columns that a processor's units for bfloat16 take at a time; a product over a multiple of them is up to twice as fast."""
+BLOCK = 128
+"""Numbers of a narrow dtype whose sum is rounded to it once, where all are summed in a wider one."""
 
 
 def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int = CHUNK) -> Tensor:
@@ -23,35 +27,64 @@ def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets
     return _LinearLogProb.apply(hidden, weight, bias, targets, dtype, max(1, chunk // weight.shape[0]))
 
 
-def _exponentials(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(logits - max) (n, V), their sums (n,) in at least float32, and log-probabilities of the targets (n,)."""
-    logits = torch.addmm(bias, hidden, weight.t())
+def _operands(hidden: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What is multiplied, in this dtype: hidden (N, K) and weight (V, K), and the bias unless it is one of their columns.
+
+    Where the weights are cast anyway, the bias becomes a column of theirs beside one of ones, with zeros up to ALIGNED: it is
+    then added, and its gradient summed, by the products.
+    """
+    if weight.dtype == dtype:
+        return hidden.to(dtype), weight, bias.to(dtype)
+    size = weight.shape[1]
+    columns = -(-(size + 1) // ALIGNED) * ALIGNED
+    h, w = (numbers.new_zeros(numbers.shape[0], columns, dtype=dtype) for numbers in (hidden, weight))
+    h[:, :size], w[:, :size] = hidden, weight
+    h[:, size], w[:, size] = 1.0, bias
+    return h, w, None
+
+
+def _row_sums(numbers: Tensor, wide: torch.dtype) -> Tensor:
+    """The sum of every row (n, V) -> (n,) in a wide dtype, without a wide copy of them all."""
+    if numbers.dtype == wide:
+        return numbers.sum(1)
+    whole = numbers.shape[1] // BLOCK * BLOCK
+    blocks = numbers[:, :whole].unflatten(1, (-1, BLOCK)).sum(2).sum(1, dtype=wide)
+    return blocks + numbers[:, whole:].sum(1, dtype=wide)
+
+
+def _residuals(h: Tensor, w: Tensor, b: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(logits - max), less their sum s at the target (n, V); s (n,) and the log-probabilities (n,).
+
+    The first is -s d log p_y / d logits, so that products are all that the backward pass needs.
+    """
+    logits = torch.mm(h, w.t()) if b is None else torch.addmm(b, h, w.t())
     wide = torch.promote_types(logits.dtype, torch.float32)
+    at_target = torch.arange(len(h), device=h.device), targets
     largest = logits.amax(1, keepdim=True)
-    shifted = logits.gather(1, targets[:, None]).to(wide) - largest.to(wide)
+    shifted = logits[at_target].to(wide) - largest.to(wide).squeeze(1)
     exponentials = logits.sub_(largest).exp_()
-    sums = exponentials.sum(1, dtype=wide)
-    return exponentials, sums, shifted.squeeze(1) - sums.log()
+    sums = _row_sums(exponentials, wide)
+    exponentials[at_target] = (exponentials[at_target] - sums).to(logits.dtype)
+    return exponentials, sums, shifted - sums.log()
 
 
 class _LinearLogProb(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, bias, targets, dtype, rows):  # type: ignore[override]
         with torch.autocast(hidden.device.type, enabled=False):
-            h, w, b = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
+            h, w, b = _operands(hidden, weight, bias, dtype)
             single = h.shape[0] <= rows
             kept: tuple[Tensor, ...] = ()
             pieces = []
             for start in range(0, h.shape[0], rows):
-                exponentials, sums, log_prob = _exponentials(
-                    h[start : start + rows], w, b, targets[start : start + rows]
-                )
+                part = slice(start, start + rows)
+                residuals, sums, log_prob = _residuals(h[part], w, b, targets[part])
                 pieces.append(log_prob)
                 if single and any(ctx.needs_input_grad):
-                    kept = (exponentials, sums)
-                del exponentials
+                    kept = (residuals, sums)
+                del residuals
         ctx.save_for_backward(h, w, b, targets, *kept)
-        ctx.rows = rows
+        ctx.rows, ctx.size = rows, weight.shape[1]
         ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
         return torch.cat(pieces) if pieces else hidden.new_zeros(0)
 
@@ -59,23 +92,21 @@ class _LinearLogProb(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[override]
         h, w, b, targets, *kept = ctx.saved_tensors
-        wide = torch.promote_types(h.dtype, torch.float32)
-        d_hidden = torch.empty_like(h)
+        wide, most = torch.promote_types(h.dtype, torch.float32), torch.finfo(h.dtype).max
+        d_hidden = torch.empty(h.shape[0], ctx.size, dtype=wide, device=h.device)
         # Nothing of the weight's size is touched more often than need be: in reading, a segment has few rows.
-        d_weight, d_bias = None, torch.zeros(b.shape, dtype=wide, device=b.device)
+        d_weight, d_bias = None, torch.zeros(w.shape[0], dtype=wide, device=w.device)
         for start in range(0, h.shape[0], ctx.rows):
             part = slice(start, start + ctx.rows)
-            exponentials, sums = kept or _exponentials(h[part], w, b, targets[part])[:2]
-            g, index = grad[part, None].to(wide), targets[part, None]
-            # d log p_y / d logits = onehot(y) - p, written over a copy of the exponentials that are no longer needed.
-            scale = g / sums[:, None]
-            at_target = g - scale * exponentials.gather(1, index).to(wide)
-            d_logits = exponentials.mul(-scale.to(h.dtype)) if kept else exponentials.mul_(-scale.to(h.dtype))
-            d_logits.scatter_(1, index, at_target.to(h.dtype))
-            torch.mm(d_logits, w, out=d_hidden[part])
-            product = torch.mm(d_logits.t(), h[part]).to(wide)
+            residuals, sums = kept or _residuals(h[part], w, b, targets[part])[:2]
+            scale = -(grad[part].to(wide) / sums)[:, None]
+            torch.mul(torch.mm(residuals, w)[:, : ctx.size], scale, out=d_hidden[part])
+            # Bounded: a factor that overflows is of a target that nothing is left of, and 0 times infinity is no number.
+            scaled = (h[part] * scale).clamp_(-most, most).to(h.dtype)
+            product = torch.mm(residuals.t(), scaled)
+            d_bias += product[:, ctx.size] if b is None else torch.mm(scale.t().to(h.dtype), residuals)[0]
+            product = product[:, : ctx.size].to(wide)
             d_weight = product if d_weight is None else d_weight.add_(product)
-            d_bias += d_logits.sum(0, dtype=wide)
-        d_weight = torch.zeros_like(w) if d_weight is None else d_weight
+        d_weight = w.new_zeros(w.shape[0], ctx.size) if d_weight is None else d_weight
         hidden_dtype, weight_dtype, bias_dtype = ctx.dtypes
         return d_hidden.to(hidden_dtype), d_weight.to(weight_dtype), d_bias.to(bias_dtype), None, None, None
