@@ -13,7 +13,7 @@ from torch import Tensor
 
 from backstory.config import LSTMConfig, MogrifierConfig
 from backstory.models import dropout, flatten
-from backstory.models.cores import LSTM, LSTMState, Mogrifier
+from backstory.models.cores import LSTM, LSTMState, Mogrifier, mogrification
 from backstory.models.cores.mogrification import Round, mogrifier_segment
 
 ROWS, INPUTS, UNITS = 2, 3, 5
@@ -103,12 +103,20 @@ def test_a_segment_in_two_pieces_is_the_segment() -> None:
     torch.testing.assert_close(later, after, rtol=0, atol=1e-12)
 
 
+@pytest.fixture(params=[0, mogrification.SMALL], ids=["rounds in bfloat16", "rounds in float32"])
+def of_rounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either of what the rounds of a layer in bfloat16 multiply in."""
+    monkeypatch.setattr(mogrification, "SMALL", request.param)
+
+
+@pytest.mark.usefixtures("of_rounds")
 @pytest.mark.parametrize("rank", [None, 16])
 def test_bfloat16_stays_near_float32(rank: int | None) -> None:
     found = check_bfloat16(lambda: Mogrifier(MogrifierConfig(hidden=32, rank=rank, **QUIET), 24, 24), 0.02, 0.03)
     assert found.dropped.dtype == torch.bfloat16
 
 
+@pytest.mark.usefixtures("of_rounds")
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4])
 @pytest.mark.parametrize("rank", [None, 24])
 def test_what_memory_held_before_changes_nothing(rank: int | None, rounds: int) -> None:

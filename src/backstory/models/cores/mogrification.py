@@ -10,6 +10,10 @@ from torch.autograd.function import once_differentiable
 from backstory.models.cores.recurrence import CellGradients, Cells
 from backstory.models.precision import compute_dtype
 
+SMALL = 2_000_000
+"""Multiplications of a round's largest product below which a processor is done sooner in float32: a call for a product in
+bfloat16 takes 20 microseconds at least, one of 32 x 200 x 24 in float32 four."""
+
 
 class Round(NamedTuple):
     """What gates n units by m others: 2 sigmoid(Q_l (mask * Q_r .) + b), or 2 sigmoid(Q_l (mask * .) + b)."""
@@ -37,34 +41,43 @@ def mogrifier_segment(
     """Run a layer of H units over a segment: x (B, T, I), h and c (B, H) -> outputs (B, T, H), h, c.
 
     Weights (4H, I) and (4H, H) and the bias (4H,) hold the gates in the order i, f, g, o. The first of the rounds, at least
-    one, gates x by h_{t-1}, which has been multiplied with mask (B, H). Products run in autocast's dtype; h and c keep the
-    dtype they came with.
+    one, gates x by h_{t-1}, which has been multiplied with mask (B, H). Products run in autocast's dtype, but for those of
+    rounds in which they are SMALL; h and c keep the dtype they came with.
     """
     dtype = compute_dtype(x)
-    flat = [part if part is None else part.to(dtype) for one in rounds for part in one]
+    inside = _of_rounds(dtype, len(x), rounds)
+    flat = [part if part is None else part.to(inside) for one in rounds for part in one]
     with torch.autocast(x.device.type, enabled=False):
-        return _Segment.apply(x.to(dtype), h, c, weight_ih, weight_hh, bias, mask, *flat)
+        return _Segment.apply(x.to(inside), h, c, weight_ih, weight_hh, bias, dtype, mask, *flat)
+
+
+def _of_rounds(dtype: torch.dtype, rows: int, rounds: Sequence[Round]) -> torch.dtype:
+    """The dtype of the rounds of a segment of so many rows whose cells multiply in `dtype`."""
+    factors = [factor for one in rounds for factor in one[:2] if factor is not None]
+    small = factors[0].device.type == "cpu" and rows * max(f.numel() for f in factors) < SMALL
+    return torch.promote_types(dtype, torch.float32) if small else dtype
 
 
 class _Segment(torch.autograd.Function):
-    """The layer with products in the input's dtype and float32 cells.
+    """The layer with rounds in the input's dtype, products of the cells in `dtype` and float32 cells.
 
     Every product of a step needs the one before it, so the steps are what takes the time; all gradients of weights are single
     products over the segment.
     """
 
     @staticmethod
-    def forward(ctx, x, h, c, weight_ih, weight_hh, bias, mask, *flat):  # type: ignore[override]
+    def forward(ctx, x, h, c, weight_ih, weight_hh, bias, dtype, mask, *flat):  # type: ignore[override]
         rounds, (rows, steps, inputs) = _rounds(flat), x.shape
         x = x.transpose(0, 1).contiguous()
         hidden, cells = x.new_empty(steps + 1, rows, h.shape[1]), Cells.start(c, steps)
         hidden[0] = h
         states = hidden[:-1] if mask is None else torch.empty_like(hidden[:-1])
-        weight = x.new_empty(len(bias), inputs + h.shape[1])
+        weight = x.new_empty(len(bias), inputs + h.shape[1], dtype=dtype)
         weight[:, :inputs], weight[:, inputs:] = weight_ih, weight_hh
         # Not empty: where a row's units are no multiple of 32, products in bfloat16 on AMX read on into its other half, times 0
         # (oneDNN up to 3.12), which is NaN where such memory happens to hold one.
         entering = x.new_zeros(steps, rows, inputs + h.shape[1])
+        entered = entering if dtype == x.dtype else torch.zeros_like(entering, dtype=dtype)
         last = entering[:, :, :inputs], entering[:, :, inputs:]
         gates, inner, after = [], [], []
         for number, one in enumerate(rounds):
@@ -73,7 +86,7 @@ class _Segment(torch.autograd.Function):
             # The last two rounds write into what enters the cells.
             after.append(last[number % 2] if number >= len(rounds) - 2 else torch.empty_like(gates[number]))
         factors = [(one.left.t(), None if one.right is None else one.right.t()) for one in rounds]
-        bias_dtype, bias = bias.dtype, bias.to(x.dtype).unsqueeze(1)
+        bias_dtype, bias = bias.dtype, bias.to(dtype).unsqueeze(1)
         for t in range(steps):
             if mask is not None:
                 torch.mul(hidden[t], mask, out=states[t])
@@ -92,31 +105,33 @@ class _Segment(torch.autograd.Function):
                 gated, gating = gating, after[number][t]
             if len(rounds) == 1:
                 last[1][t] = states[t]
+            if entered is not entering:
+                entered[t].copy_(entering[t])
             # So many rows times few columns is faster than few rows times many columns.
-            products = torch.addmm(bias, weight, entering[t].t())
+            products = torch.addmm(bias, weight, entered[t].t())
             hidden[t + 1].copy_(cells.step(t, products.t()))
-        ctx.save_for_backward(x, weight, states, entering, *cells, *gates, *inner, *after[:-2], *flat)
+        ctx.save_for_backward(x, weight, states, entering, entered, *cells, *gates, *inner, *after[:-2], *flat)
         ctx.count, ctx.mask, ctx.dtypes = len(rounds), mask, (h.dtype, weight_ih.dtype, bias_dtype)
-        return hidden[1:].transpose(0, 1), hidden[steps].to(h.dtype), cells.values[steps].clone()
+        return hidden[1:].transpose(0, 1).to(dtype), hidden[steps].to(h.dtype), cells.values[steps].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_output, d_h, d_c):  # type: ignore[override]
-        x, weight, states, entering, values, squashed, cell_gates, *saved = ctx.saved_tensors
+        x, weight, states, entering, entered, values, squashed, cell_gates, *saved = ctx.saved_tensors
         count, mask, (steps, _, inputs) = ctx.count, ctx.mask, x.shape
         gates, inner, rounds = saved[:count], saved[count : 2 * count], _rounds(saved[-4 * count :])
         last = entering[:, :, :inputs], entering[:, :, inputs:]
         after = [*saved[2 * count : -4 * count], *(last[i % 2] for i in range(max(0, count - 2), count))]
-        back = CellGradients(Cells(values, squashed, cell_gates), d_c, x.dtype)
+        back = CellGradients(Cells(values, squashed, cell_gates), d_c, weight.dtype)
         # Of g = 2 sigmoid(z) times v: its derivative by z is g v (1 - g / 2).
         factors = [torch.addcmul(a, a, g, value=-0.5) for a, g in zip(after, gates, strict=True)]
         d_gates, d_inner = [torch.empty_like(g) for g in gates], [torch.empty_like(i) for i in inner]
         d_x, wide = torch.empty_like(x), cell_gates.dtype
         d_output, d_h = d_output.transpose(0, 1).to(wide).contiguous(), d_h.to(wide)
         for t in range(steps - 1, -1, -1):
-            entered = torch.mm(back.step(t, d_h + d_output[t]), weight)
+            d_entered = torch.mm(back.step(t, d_h + d_output[t]), weight).to(x.dtype)
             # As after the last round, in which one of the two was gated by the other.
-            d_gated, d_gating = entered[:, :inputs], entered[:, inputs:]
+            d_gated, d_gating = d_entered[:, :inputs], d_entered[:, inputs:]
             if count % 2 == 0:
                 d_gated, d_gating = d_gating, d_gated
             for number in range(count - 1, -1, -1):
@@ -133,7 +148,7 @@ class _Segment(torch.autograd.Function):
         across = (
             flat.t().contiguous() if flat.dtype == torch.bfloat16 else flat.t()
         )  # its kernels want it so, others not
-        d_weight = torch.mm(across, entering.flatten(0, 1))
+        d_weight = torch.mm(across, entered.flatten(0, 1))
         h_dtype, weight_dtype, bias_dtype = ctx.dtypes
         d_ih, d_hh = d_weight[:, :inputs].to(weight_dtype), d_weight[:, inputs:].to(weight_dtype)
         d_bias = flat.sum(0, dtype=wide).to(bias_dtype)
@@ -145,7 +160,7 @@ class _Segment(torch.autograd.Function):
             if one.right is not None:
                 d_right = torch.mm(d_inner[number].flatten(0, 1).t(), gating.flatten(0, 1))
             d_rounds += [d_left, d_right, left.sum(0, dtype=wide).to(one.bias.dtype), None]
-        return d_x.transpose(0, 1), d_h.to(h_dtype), back.d_c, d_ih, d_hh, d_bias, None, *d_rounds
+        return d_x.transpose(0, 1), d_h.to(h_dtype), back.d_c, d_ih, d_hh, d_bias, None, None, *d_rounds
 
 
 def _rounds(flat: Sequence[Tensor | None]) -> list[Round]:
