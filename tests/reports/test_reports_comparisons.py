@@ -56,6 +56,22 @@ def test_tables_hold_every_figure(made: Any) -> None:
     assert comparisons.positions(read, intervals=False).rows[1][3] == "+0.010"
 
 
+def test_characters_are_told_in_bits_of_each(made: Any) -> None:
+    figures = made.comparison()
+    figures["unit"] = "character"
+    read = result_from(json.dumps(made.result("comparison", figures)), "x")
+    assert comparisons.compared(read).startswith(
+        "demo reads 3,000 characters in 12 documents at 6.434 bits per character with learned, 6.463 with dynamic, "
+    )
+    table = comparisons.readers(read)
+    assert [c.heading for c in table.columns][:3] == ["Reader", "Bits per character", "Nats per character"]
+    assert table.rows[1][:3] == ("dynamic", "6.463", "4.480")
+    table = comparisons.pairs(read)
+    assert table.columns[3].heading == "Bits per character gain" and table.rows[0][3] == "+0.014"
+    page = render_comparison(read)
+    assert "erplexity" not in page and "erplexity" in render_comparison(result(made))
+
+
 def test_the_picture_marks_documents_and_passages(made: Any) -> None:
     plot = along(result(made), "x")
     texts, hints = elements(plot.svg, "text"), elements(plot.svg, "title")

@@ -64,6 +64,10 @@ def test_a_sweep_tells_of_every_trial_and_of_the_best(searched: Searched) -> Non
     assert re.match(
         r"tiny over the space space: 4 trials \(4 complete\); the best is trial \d, validation perplexity", searched.out
     )
+    assert re.match(
+        r"# The best trial of the sweep sweep, number \d: validation perplexity \d+\.\d+\.\n",
+        Path("sweep/best.yaml").read_text(),
+    )
     assert "`backstory train sweep/best.yaml` trains the best" in searched.out
 
 

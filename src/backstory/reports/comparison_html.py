@@ -24,11 +24,7 @@ def body(result: Result, name: str, level: str) -> str:
         pieces.table(comparisons.readers(result), "Readers"),
         pieces.table(comparisons.pairs(result), "What is gained"),
         pieces.plot(along(result, f"{name}-nats"), wide=True),
-        pieces.details(
-            "The same in perplexity",
-            pieces.plot(along(result, f"{name}-perplexity", "perplexity"), wide=True)
-            + '<p class="note">Differences of perplexities do not add up, and a few hard blocks outweigh all others.</p>',
-        ),
+        "" if comparisons.in_bits(f) else _in_perplexity(result, name),
         pieces.plot(by_position(result, f"{name}-positions"), wide=True),
         pieces.details("Every place in a document", pieces.table(comparisons.positions(result), "Gain by place")),
         documents,
@@ -39,3 +35,11 @@ def body(result: Result, name: str, level: str) -> str:
         parts.append(f'<p class="note">{escape(passage.title)}</p>')
         parts.append(passage_html.figure(passage, f"{name}-passage{number}"))
     return "\n".join(part for part in parts if part)
+
+
+def _in_perplexity(result: Result, name: str) -> str:
+    """The gain along the text once more, of perplexities, for whoever opens it."""
+    note = '<p class="note">Differences of perplexities do not add up, and a few hard blocks outweigh all others.</p>'
+    return pieces.details(
+        "The same in perplexity", pieces.plot(along(result, f"{name}-perplexity", "perplexity"), wide=True) + note
+    )

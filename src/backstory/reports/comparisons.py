@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from backstory.config import plural
+from backstory.config import measures, plural
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count
 from backstory.reports.results import Record, Result
@@ -38,11 +38,13 @@ def compared(result: Result) -> str:
     """One or two sentences on a comparison: how well each reads, and what is gained at first and further on."""
     f = result.figures
     unit, pair = f["unit"], f["comparisons"][-1]
-    best, *rest = [f"{formats.perplexity(r['perplexity'])} with {r['name']}" for r in f["readers"]]
+    best, *others = _scores(f)
+    told = [f"{best} {_score(f)}" if in_bits(f) else f"{_score(f)} {best}", *others]
+    read = ", ".join(f"{score} with {r['name']}" for score, r in zip(told, f["readers"], strict=True))
     low = f" (95%: {_interval(pair)})" if has_interval(pair) else ""
     sentence = (
-        f"{result.name} reads {count(f['tokens'])} {plural(unit, f['tokens'])} in {_documents(f)} at perplexity "
-        f"{best}, {', '.join(rest)}: {name_of(pair)} gains {signed(pair['gain'])} nats per {unit}{low}."
+        f"{result.name} reads {count(f['tokens'])} {plural(unit, f['tokens'])} in {_documents(f)} at {read}: "
+        f"{name_of(pair)} gains {signed(pair['gain'])} nats per {unit}{low}."
     )
     first, *later = [(p, p["gains"][-1]["gain"]) for p in f["positions"]]
     if first[0]["from"] or not later:
@@ -55,6 +57,21 @@ def compared(result: Result) -> str:
     )
 
 
+def in_bits(figures: Record) -> bool:
+    """Whether scores are told in bits of each token, and not as perplexities."""
+    return figures["unit"] in measures.IN_BITS
+
+
+def _score(figures: Record) -> str:
+    """What scores are called: `perplexity`, or `bits per character`."""
+    return f"bits per {figures['unit']}" if in_bits(figures) else "perplexity"
+
+
+def _scores(figures: Record) -> list[str]:
+    """The score of every reader."""
+    return [formats.figure(r["nats_per_token"], figures["unit"]) for r in figures["readers"]]
+
+
 def _documents(figures: Record) -> str:
     number = len(figures["documents"])
     return f"{count(number)} {plural('document', number)}"
@@ -64,22 +81,32 @@ def readers(result: Result) -> Table:
     """How well each reader reads the stretch, and how it was set."""
     f = result.figures
     rows = [
-        (r["name"], f"{formats.perplexity(r['perplexity'])} per {f['unit']}", formats.decimal(r["nats_per_token"], DIGITS),
+        (r["name"], told if in_bits(f) else f"{told} per {f['unit']}", formats.decimal(r["nats_per_token"], DIGITS),
          f"{count(f['tokens'])} {plural(f['unit'], f['tokens'])}", _settings(r.get("layers")))
-        for r in f["readers"]
+        for told, r in zip(_scores(f), f["readers"], strict=True)
     ]  # fmt: skip
-    return Table(columns("Reader", "Perplexity#", f"Nats per {f['unit']}#", "Over#", "Settings"), tuple(rows))
+    return Table(
+        columns("Reader", f"{_score(f).capitalize()}#", f"Nats per {f['unit']}#", "Over#", "Settings"), tuple(rows)
+    )
 
 
 def pairs(result: Result) -> Table:
     """What is gained by each comparison over the whole stretch."""
     f = result.figures
-    rows = [
-        (name_of(p), signed(p["gain"]), _interval(p), signed(p["perplexity_gain"], 1), _documents(f))
-        for p in f["comparisons"]
-    ]
-    heads = ("Gain of", f"Nats per {f['unit']}#", "95% interval#", "Perplexity gain#", "Over#")
+    rows = [(name_of(p), signed(p["gain"]), _interval(p), _gained(f, p), _documents(f)) for p in f["comparisons"]]
+    heads = (
+        "Gain of",
+        f"Nats per {f['unit']}#",
+        "95% interval#",
+        f"{_score(f).capitalize()} gain#",
+        "Over#",
+    )
     return Table(columns(*heads), tuple(rows))
+
+
+def _gained(figures: Record, pair: Record) -> str:
+    """A gain in what scores are told in."""
+    return signed(measures.bits(pair["gain"])) if in_bits(figures) else signed(pair["perplexity_gain"], 1)
 
 
 def documents(result: Result) -> Table:

@@ -24,12 +24,12 @@ class Display(LiveDisplay):
     def __init__(self, console: Console, title: str, most: int, unit: str | None = None) -> None:
         """`unit`: what a token that is scored is, where it is told in bits of each."""
         super().__init__(console)
-        self._title, self._most, self._unit = title, most, unit
+        self._title, self._most, self.unit = title, most, unit
 
     def ended(self, trial: Ended, best: bool) -> None:
         """One line for a trial that ended; `best` says that no other is better."""
         again = f" ({trial.first} again)" if trial.first != trial.number else ""
-        value = "" if trial.value is None else f", {validation(trial.value, self._unit)}"
+        value = "" if trial.value is None else f", {validation(trial.value, self.unit)}"
         line = f"trial {trial.number}{again}: "
         if trial.state == "again":
             line += f"{trial.problem}; it is tried again"
@@ -49,7 +49,7 @@ class Display(LiveDisplay):
         best = best_of(trials)
         elsewhere = sum(t.state.name == "RUNNING" for t in trials) - len(working)
         beside = f", {elsewhere} running elsewhere" if elsewhere > 0 else ""
-        value = f"; best {validation(best.value, self._unit)}" if best is not None and best.value else ""
+        value = f"; best {validation(best.value, self.unit)}" if best is not None and best.value else ""
         table = Table()
         for heading in ("trial", "epoch", "validation", "settings"):
             table.add_column(heading, justify="left" if heading == "settings" else "right", no_wrap=True)
@@ -63,7 +63,7 @@ class Display(LiveDisplay):
         return Group(Text(f"{self._title}: {done} of {self._most} trials done{beside}{value}"), table)
 
     def _value(self, found: float) -> str:
-        return perplexity(found) if self._unit is None else figure(nats(found), self._unit)
+        return perplexity(found) if self.unit is None else figure(nats(found), self.unit)
 
 
 def _short(value: object) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError, plural, recipes, validate
 from backstory.config.measures import IN_BITS
 from backstory.models import choose_device
+from backstory.reports.words import validation
 from backstory.search import outcome
 from backstory.search import space as spaces
 from backstory.search.display import Display
@@ -103,12 +104,12 @@ class Planned:
     ) -> None:
         def ended(trial: Ended) -> None:
             with self.folder.claims():
-                best = settle(self.folder, queue.trials(), keep_all)
+                best = settle(self.folder, queue.trials(), keep_all, display.unit)
             display.ended(trial, best is not None and best.number == trial.number)
 
         runner, stop = Runner(queue, self.folder, processes, data_dir, ended), StopRequest()
         with self.folder.claims():  # a process may have been killed before it came to this
-            settle(self.folder, there := queue.trials(), keep_all)
+            settle(self.folder, there := queue.trials(), keep_all, display.unit)
         done = sum(t.state.is_finished() for t in there)
         say(display.console, f"{self.folder.path}: {_stand(done, trials, processes)}")
         with stop.listening(), display.shown():
@@ -141,18 +142,23 @@ def known_url(folder: Folder, sweep: Sweep) -> str | None:
     return sweep.storage
 
 
-def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool) -> "FrozenTrial | None":
-    """Keep the recipe of the best trial, which is returned, and the weights of no other, unless `keep_all`."""
+def settle(
+    folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool, unit: str | None = None
+) -> "FrozenTrial | None":
+    """Keep the recipe of the best trial, which is returned, and the weights of no other, unless `keep_all`.
+
+    `unit`: what a token that is scored is, where it is told in bits of each.
+    """
     best = best_of(trials)
     for trial in trials:
         if trial.state.is_finished() and trial is not best and not keep_all:
             folder.drop_checkpoints(first_of(trial))
-    if best is None:
+    if best is None or best.value is None:
         return None
     text = folder.recipe(first_of(best)).read_text(encoding="utf-8")
     head = (
         f"# The best trial of the sweep {folder.path.resolve().name}, number {best.number}: "
-        f"validation perplexity {best.value:.2f}.\n#\n# command:  backstory train {folder.best}\n"
+        f"{validation(best.value, unit)}.\n#\n# command:  backstory train {folder.best}\n"
     )
     if not folder.best.is_file() or folder.best.read_text(encoding="utf-8") != head + text:
         write_atomically(folder.best, head + text)
