@@ -1,4 +1,4 @@
-"""What external memories cost: forward milliseconds per step for memories of N rows, and memory of training per step.
+"""What external memories cost: forward milliseconds per step for memories of N rows, and time and memory of a step of training.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/memory.py [--rows 64 1024 65536] [--out results/benchmark-memory.json]
 
@@ -6,7 +6,7 @@ Batch 6, rows of 512 numbers, one head that reads, the published controller (102
 forms are the same equations as one would write them: a linear layer per step of all that is read, `bmm(EM, k[..., None])`,
 fresh memory for every result, and autograd for the way back. All take turns in one process; medians, in float32. A link of
 N x N numbers is left out where it would not fit. `pass` is one pass over the memory at the speed of a copy. Memory of training
-is the difference of the peaks of two processes of which one has four more steps, over four.
+is the difference of the peaks of two processes of which one has eight more steps, over eight.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from backstory.models.memory import MemoryState, NeuralComputer
 
 BATCH, STEPS, LINKED, TYPES = 6, 24, 4096, 50
 EPSILON = 1e-6
+KINDS = {"NTM": NTMConfig, "DNC": DNCConfig}
 
 
 def plain_cosines(memory: Tensor, key: Tensor) -> Tensor:
@@ -158,6 +159,13 @@ def milliseconds(run: Run, text: Tensor) -> float:
     return (time.perf_counter() - began) * 1000 / text.shape[1]
 
 
+def training_milliseconds(run: Run, text: Tensor) -> float:
+    """Of a step of a segment, forward and backward."""
+    began = time.perf_counter()
+    run[1](run[0], text).square().mean().backward()
+    return (time.perf_counter() - began) * 1000 / text.shape[1]
+
+
 def copied(rows: int) -> float:
     """Milliseconds that one pass over the memory takes at the speed of a copy, which is two."""
     one = torch.ones(BATCH, rows, 512)
@@ -169,21 +177,29 @@ def copied(rows: int) -> float:
 
 def training_peak(kind: str, form: str, rows: int, steps: int) -> None:
     """Print the peak of this process after a forward and a backward pass."""
-    of = model({"NTM": NTMConfig, "DNC": DNCConfig}[kind], rows).train()
+    of = model(KINDS[kind], rows).train()
     text = torch.randint(TYPES, (BATCH, steps))
     (ours if form == "ours" else plain)(of, text).square().mean().backward()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
+def training_times(kind: str, rows: int, turns: int) -> tuple[list[float], list[float]]:
+    """Milliseconds per step of ours and of the plain form, in turns."""
+    of, text = model(KINDS[kind], rows).train(), torch.randint(TYPES, (BATCH, STEPS))
+    taken = [[training_milliseconds((of, form), text) for form in (ours, plain)] for _ in range(1 + turns)]
+    mine, plainly = zip(*taken[1:], strict=True)
+    return list(mine), list(plainly)
+
+
 def training_memory(kind: str, form: str, rows: int) -> float:
     """Bytes per step."""
     peaks = []
-    for steps in (4, 8):
+    for steps in (8, 16):
         command = [sys.executable, __file__, "--peak", kind, form, str(rows), str(steps)]
         # A shell between: a process begins with the peak of the one it was forked from.
         told = subprocess.run(["sh", "-c", '"$@"', "sh", *command], check=True, capture_output=True, text=True)
         peaks.append(int(told.stdout))
-    return (peaks[1] - peaks[0]) / 4
+    return (peaks[1] - peaks[0]) / 8
 
 
 def main() -> None:
@@ -223,14 +239,22 @@ def main() -> None:
             found[f"{name} at {rows}"] = row
             told = f"{row['to_plain']:>9.2f} {low:>6.2f} {high:>6.2f} {row['to_dense']:>7.2f} {row['passes']:>7.2f}"
             print(f"{rows:>6} {name:<15} {row['ms_per_step']:>9.2f} {told}", flush=True)
-    for kind in ("NTM", "DNC"):
+    for kind in KINDS:
+        times = training_times(kind, 1024, given.turns)
+        ratios = [b / a for a, b in zip(*times, strict=True)]
         mine, plainly = (training_memory(kind, form, 1024) for form in ("ours", "plain"))
         found[f"{kind}, training at 1024"] = {
             "bytes_per_step": mine,
             "plain_bytes_per_step": plainly,
             "share": mine / plainly,
+            "training_ms_per_step": statistics.median(times[0]),
+            "training_to_plain": statistics.median(ratios),
         }
-        print(f"{kind}: a step of training at 1,024 rows keeps {mine / 2**20:.1f} MiB, plain {plainly / 2**20:.1f} MiB")
+        print(
+            f"{kind}: a step of training at 1,024 rows takes {statistics.median(times[0]):.1f} ms, "
+            f"{statistics.median(ratios):.2f} times as fast as plain, "
+            f"and keeps {mine / 2**20:.1f} MiB, plain {plainly / 2**20:.1f} MiB"
+        )
     if given.out:
         write(given.out, "memory", found, "cpu")
 

@@ -186,11 +186,13 @@ def memory_training() -> Table:
             f"{row['bytes_per_step'] / 2**20:.1f}",
             f"{row['plain_bytes_per_step'] / 2**20:.1f}",
             f"{row['share']:.2f}",
+            f"{row['training_ms_per_step']:.1f}",
+            f"{row['training_to_plain']:.2f}",
         )
         for name, row in found.items()
         if "bytes_per_step" in row
     )
-    heads = ("memory", "MiB per step", "plain", "share")
+    heads = ("memory", "MiB per step", "plain", "share", "ms per step", "times as fast as plain")
     return headed(heads, rows)
 
 

@@ -1,6 +1,7 @@
 """External memories against naive loops: values and gradients, for every kind of addressing and every flag."""
 
 import itertools
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -299,6 +300,8 @@ def test_gradients_go_through_the_state_from_segment_to_segment(core: Any) -> No
 def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("functions", "rows"):
         monkeypatch.setattr(f"backstory.models.memory.{module}.PIECE", piece)
+    monkeypatch.setattr("backstory.models.memory.functions.LARGE", piece)
+    monkeypatch.setattr("backstory.models.memory.functions._columns_stream", lambda: True)
     model = model_of(core)
     tokens = torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(6))
     embedded, start = model.embedding(tokens), model.start(2)
@@ -367,11 +370,31 @@ def test_a_kept_state_keeps_no_segment() -> None:
             assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
 
 
-def test_gradients_can_be_taken_again() -> None:
-    model = model_of(CORES["ntm"])
+@pytest.mark.parametrize("core", ["ntm", "mdm"])
+def test_gradients_can_be_taken_again(core: str) -> None:
+    model = model_of(CORES[core])
     total = model(torch.randint(7, (2, 5)), model.start(2))[0].log_prob(torch.randint(7, (2, 5))).sum()
     first, second = (torch.autograd.grad(total, list(model.core.parameters()), retain_graph=True) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_steps_are_let_go_once_they_are_gone_back(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though outputs and the state after them are still there: the next segment is read before they are replaced."""
+    model, states = model_of(CORES["mdm"]), []
+    step = NeuralComputer.step
+
+    def seen(machine: NeuralComputer, said: Tensor, state: MemoryState, *rest: Any) -> MemoryState:
+        states.append(weakref.ref(state.memory))
+        return step(machine, said, state, *rest)
+
+    monkeypatch.setattr(NeuralComputer, "step", seen)
+    output = model.core(model.embedding(torch.randint(7, (2, 5))), model.core.start(2))
+    total = output.dropped.sum()
+    assert len(states) == 5 and all(state() is not None for state in states)
+    total.backward(retain_graph=again)
+    assert [state() is not None for state in states] == [again] * 5
+    assert output.dropped.isfinite().all()
 
 
 def test_published_parameter_counts() -> None:

@@ -33,10 +33,12 @@ from backstory.training.memory import Text, check_memory, estimate
 CPU = torch.device("cpu")
 FLOAT32, BFLOAT16 = (Precision(dtype, "the test says so") for dtype in (torch.float32, torch.bfloat16))
 TEXT = Text(types=10_000, tokens=929_589)
+CHARACTERS = Text(types=51, tokens=5_017_482)
 
 NONE = {"kind": "none"}
 TRANSFORMER = {"kind": "transformer", "layers": 3, "heads": 4, "hidden": 256}
 TRELLIS = {"kind": "trellis", "levels": 30, "hidden": 400}
+MEMORY = {"layers": [256, 128, 128], "rows": 64, "width": 32, "heads": 1}
 BUFFER = {"kind": "span-buffer", "size": 2048, "span": 8}
 POINTER = BUFFER | {"size": 8192, "vectors": "words", "values": "following", "attention": "bilinear"}
 POINTER |= {"prediction": "pointer", "sentinel": True}
@@ -106,6 +108,19 @@ print(int(peak) * 1024 - before)
         ("ptb-small", 20, 512, BFLOAT16, 0.0, NONE, TRANSFORMER | {"window": 512, "attention_dropout": 0.1}),
         ("ptb-small", 20, 70, FLOAT32, 0.0, NONE, TRELLIS),
         ("ptb-small", 20, 70, BFLOAT16, 0.0, NONE, TRELLIS),
+        ("ptb-char-small", 32, 60, FLOAT32, 0.0, NONE, MEMORY | {"kind": "mdm"}),
+        ("ptb-char-small", 32, 60, BFLOAT16, 0.0, NONE, MEMORY | {"kind": "mdm", "rows": 256}),
+        ("ptb-char-small", 32, 60, BFLOAT16, 0.0, NONE, MEMORY | {"kind": "dnc", "heads": 4}),
+        ("ptb-char-small", 6, 60, FLOAT32, 0.0, NONE, MEMORY | {"kind": "ntm", "rows": 1024, "width": 512}),
+        (
+            "ptb-char-small",
+            6,
+            60,
+            FLOAT32,
+            0.0,
+            NONE,
+            MEMORY | {"kind": "mdm", "link": False, "rows": 1024, "width": 512},
+        ),
     ],
 )
 def test_the_estimate_is_near_what_a_step_takes(
@@ -117,8 +132,8 @@ def test_the_estimate_is_near_what_a_step_takes(
     buffer: dict[str, Any],
     core: dict[str, Any] | None,
 ) -> None:
-    noise = 0.15 if adversarial else 0.0
-    sizes = [recipe, precision.name, *map(str, (TEXT.types, batch, segment, adversarial, noise))]
+    noise, text = 0.15 if adversarial else 0.0, CHARACTERS if "char" in recipe else TEXT
+    sizes = [recipe, precision.name, *map(str, (text.types, batch, segment, adversarial, noise))]
     sizes += [json.dumps(buffer), json.dumps(core)]
     out = subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout
     changes = {
@@ -131,7 +146,7 @@ def test_the_estimate_is_near_what_a_step_takes(
     settings = to_dict(recipes.load(recipe))
     settings["model"] |= {"buffer": buffer, "core": core or settings["model"]["core"]}
     config = with_training(from_dict(RunConfig, settings, "test"), **changes)
-    ratio = sum(estimate(config, TEXT, precision).values()) / int(out)
+    ratio = sum(estimate(config, text, precision).values()) / int(out)
     assert 0.6 < ratio < memory.MARGIN, f"{int(out) >> 20} MiB, {ratio:.2f} estimated"
 
 

@@ -21,8 +21,13 @@ def bits(nats: float) -> float:
     return nats / math.log(2)
 
 
+def measure_of(unit: str | None) -> str:
+    """What scores of a unit are: `perplexity`, or `bits per character`."""
+    return f"bits per {unit}" if unit in IN_BITS else "perplexity"
+
+
 def told(nats: float, unit: str) -> str:
     """What mean nats come to, with two or four decimals: `perplexity 98.12 per word`, or `1.1753 bits per character`."""
     if unit in IN_BITS:
-        return f"{bits(nats):.4f} bits per {unit}"
+        return f"{bits(nats):.4f} {measure_of(unit)}"
     return f"perplexity {perplexity(nats):.2f} per {unit}"

@@ -39,7 +39,8 @@ def compared(result: Result) -> str:
     f = result.figures
     unit, pair = f["unit"], f["comparisons"][-1]
     best, *others = _scores(f)
-    told = [f"{best} {_score(f)}" if in_bits(f) else f"{_score(f)} {best}", *others]
+    measure = measures.measure_of(unit)
+    told = [f"{best} {measure}" if in_bits(f) else f"{measure} {best}", *others]
     read = ", ".join(f"{score} with {r['name']}" for score, r in zip(told, f["readers"], strict=True))
     low = f" (95%: {_interval(pair)})" if has_interval(pair) else ""
     sentence = (
@@ -62,11 +63,6 @@ def in_bits(figures: Record) -> bool:
     return figures["unit"] in measures.IN_BITS
 
 
-def _score(figures: Record) -> str:
-    """What scores are called: `perplexity`, or `bits per character`."""
-    return f"bits per {figures['unit']}" if in_bits(figures) else "perplexity"
-
-
 def _scores(figures: Record) -> list[str]:
     """The score of every reader."""
     return [formats.figure(r["nats_per_token"], figures["unit"]) for r in figures["readers"]]
@@ -80,28 +76,22 @@ def _documents(figures: Record) -> str:
 def readers(result: Result) -> Table:
     """How well each reader reads the stretch, and how it was set."""
     f = result.figures
+    heads = "Reader", f"{measures.measure_of(f['unit']).capitalize()}#", f"Nats per {f['unit']}#", "Over#", "Settings"
     rows = [
         (r["name"], told if in_bits(f) else f"{told} per {f['unit']}", formats.decimal(r["nats_per_token"], DIGITS),
          f"{count(f['tokens'])} {plural(f['unit'], f['tokens'])}", _settings(r.get("layers")))
         for told, r in zip(_scores(f), f["readers"], strict=True)
     ]  # fmt: skip
-    return Table(
-        columns("Reader", f"{_score(f).capitalize()}#", f"Nats per {f['unit']}#", "Over#", "Settings"), tuple(rows)
-    )
+    return Table(columns(*heads), tuple(rows))
 
 
 def pairs(result: Result) -> Table:
     """What is gained by each comparison over the whole stretch."""
     f = result.figures
     rows = [(name_of(p), signed(p["gain"]), _interval(p), _gained(f, p), _documents(f)) for p in f["comparisons"]]
-    heads = (
-        "Gain of",
-        f"Nats per {f['unit']}#",
-        "95% interval#",
-        f"{_score(f).capitalize()} gain#",
-        "Over#",
-    )
-    return Table(columns(*heads), tuple(rows))
+    measure = measures.measure_of(f["unit"]).capitalize()
+    heads = columns("Gain of", f"Nats per {f['unit']}#", "95% interval#", f"{measure} gain#", "Over#")
+    return Table(heads, tuple(rows))
 
 
 def _gained(figures: Record, pair: Record) -> str:

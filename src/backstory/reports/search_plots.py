@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from backstory.config.measures import IN_BITS
+from backstory.config.measures import IN_BITS, measure_of
 from backstory.reports import svg
 from backstory.reports.plots import Plot, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.searches import setting
-from backstory.reports.words import as_told, best_trial, scored_in, trial_value, valued
+from backstory.reports.words import as_told, best_trial, trial_value, valued
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def against(result: Result, parameter: Record, prefix: str) -> Plot | None:
 
 
 def _heading(figures: Record) -> str:
-    return scored_in(figures["unit"]).capitalize()
+    return f"Validation {measure_of(figures['unit'])}"
 
 
 def _edge(trials: Sequence[Record], best: Record) -> str:

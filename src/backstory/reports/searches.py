@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from backstory.config.measures import measure_of
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Column, Table, columns
-from backstory.reports.words import as_told, scored_in, trial_value
+from backstory.reports.words import as_told, trial_value
 
 NOTE = (
     "Importance is the share of a setting in what sets the good trials apart from the others (PED-ANOVA); few trials say "
@@ -33,7 +34,7 @@ def best(result: Result, most: int) -> Table:
     head = (Column("Setting"), Column("Searched"), *([Column("Importance", True)] if measured else []))
     head += tuple(Column(f"Trial {t['trial']}", True) for t in shown)
     blank = (MISSING,) if measured else ()
-    rows = [(scored_in(f["unit"]), MISSING, *blank, *(trial_value(t) for t in shown))]
+    rows = [(f"validation {measure_of(f['unit'])}", MISSING, *blank, *(trial_value(t) for t in shown))]
     for p in by_importance(f):
         share = (importance(p),) if measured else ()
         rows.append(
@@ -53,7 +54,7 @@ def trials(result: Result, settings: bool = True) -> Table:
         values = (setting(t["settings"].get(name)) for name in drawn)
         rows.append((str(t["trial"]), state, *figures, *values, t["problem"] or MISSING))
     head = columns(
-        "Trial", "State", f"{scored_in(f['unit']).capitalize()}#", "Epochs#", "Time#", *(f"{n}#" for n in drawn), "Note"
+        "Trial", "State", f"Validation {measure_of(f['unit'])}#", "Epochs#", "Time#", *(f"{n}#" for n in drawn), "Note"
     )
     noted = any(row[-1] != MISSING for row in rows)
     return Table(head, tuple(rows)) if noted else Table(head[:-1], tuple(row[:-1] for row in rows))

@@ -131,11 +131,6 @@ def validation(perplexity: float, unit: str | None) -> str:
     return f"validation perplexity {formats.perplexity(perplexity)}" + (f" per {unit}" if unit else "")
 
 
-def scored_in(unit: str | None) -> str:
-    """What the values of trials are: `validation perplexity`, or `validation bits per character`."""
-    return f"validation bits per {unit}" if unit in IN_BITS else "validation perplexity"
-
-
 def as_told(figures: Record) -> Record:
     """The figures of a search with the values of its trials as they are told: bits of each character or byte."""
     if figures["unit"] not in IN_BITS:

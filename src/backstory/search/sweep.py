@@ -142,9 +142,7 @@ def known_url(folder: Folder, sweep: Sweep) -> str | None:
     return sweep.storage
 
 
-def settle(
-    folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool, unit: str | None = None
-) -> "FrozenTrial | None":
+def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool, unit: str | None) -> "FrozenTrial | None":
     """Keep the recipe of the best trial, which is returned, and the weights of no other, unless `keep_all`.
 
     `unit`: what a token that is scored is, where it is told in bits of each.

@@ -7,12 +7,14 @@ form with sign(CS) |CS|^ks.
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from backstory.config import UserError, check_name
+from backstory.models.memory.functions import matches, outer, squared_lengths
 
 EPSILON = 1e-6
 """Inside every root and under every sum that is divided by: no value and no gradient is ever not a number."""
@@ -81,22 +83,52 @@ class Keys(NamedTuple):
 def cosines(memory: Tensor, keys: Keys, squares: Tensor | None = None, products: Tensor | None = None) -> Tensor:
     """Of every row of memory (B, N, M) with every key: (B, H, N); 0 for a row of zeros.
 
-    Without masks, `squares` (B, N) of the rows' norms and `products` (B, H, N) with the keys may be given where they are known.
+    Without masks and gradients, `squares` (B, N) of the rows' norms and `products` (B, H, N) with the keys may be given where
+    they are known.
     """
     vectors, _, masks = keys
-    if masks is None:
-        looked = vectors
-        norms = (memory.square().sum(2) if squares is None else squares).unsqueeze(1)
-        lengths = vectors.square().sum(2, keepdim=True)
-    else:
-        # |m o z|^2 and (m o z)(k o z) as products with z^2: no copy of the memory for each head.
-        shares = masks.square()
-        looked = vectors * shares
-        norms = torch.bmm(shares, memory.square().transpose(1, 2))
-        lengths = (looked * vectors).sum(2, keepdim=True)
+    if squares is None:
+        return _Cosines.apply(memory, vectors, masks)  # type: ignore[return-value]
     if products is None:
-        products = torch.bmm(looked, memory.transpose(1, 2))
-    return products * ((norms + EPSILON) * (lengths + EPSILON)).rsqrt()
+        products = matches(memory, vectors)
+    return products * _per_lengths(squares.unsqueeze(1), vectors.square().sum(2, keepdim=True))
+
+
+def _per_lengths(norms: Tensor, lengths: Tensor) -> Tensor:
+    """1 / (|m| |k|) from the squares of both."""
+    return ((norms + EPSILON) * (lengths + EPSILON)).rsqrt()
+
+
+class _Cosines(torch.autograd.Function):
+    """c = m.k / (|m| |k|), of masked ones m o z and k o z, with products of z^2: no copy of the memory for each head."""
+
+    @staticmethod
+    def forward(ctx: Any, memory, vectors, masks):  # type: ignore[override]
+        if masks is None:
+            looked, norms = vectors, torch.linalg.vector_norm(memory, dim=2).square_().unsqueeze(1)
+        else:
+            shares = masks.square()
+            looked, norms = vectors * shares, squared_lengths(memory, shares)
+        lengths = (looked * vectors).sum(2, keepdim=True)
+        per = _per_lengths(norms, lengths)
+        found = matches(memory, looked) * per
+        ctx.save_for_backward(memory, vectors, masks, looked, norms, lengths, per, found)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_found):  # type: ignore[override]
+        memory, vectors, masks, looked, norms, lengths, per, found = ctx.saved_tensors
+        d_products, both = d_found * per, d_found * found
+        of_rows, of_keys = both / (norms + EPSILON), both.sum(2, keepdim=True) / (lengths + EPSILON)
+        d_looked, shorter = torch.bmm(d_products, memory), of_keys * vectors
+        if masks is None:
+            d_vectors, d_masks, of_numbers = d_looked - shorter, None, of_rows.sum(1).unsqueeze(2)
+        else:
+            shares = masks.square()
+            d_vectors, of_numbers = shares * (d_looked - shorter), outer(of_rows, shares)
+            d_masks = masks * (vectors * (2 * d_looked - shorter) - torch.bmm(of_rows, memory.square()))
+        return outer(d_products, looked).addcmul_(memory, of_numbers, value=-1), d_vectors, d_masks
 
 
 def content_weights(found: Tensor, strengths: Tensor, how: Addressing) -> Tensor:

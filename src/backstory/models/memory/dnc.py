@@ -5,10 +5,11 @@ sharpness of the link's distribution are the additions; with all of them it is t
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from backstory.models.memory.addressing import EPSILON, Keys, content_weights
 from backstory.models.memory.machine import Looked, Machine, MemoryState, one_plus, sharpened
@@ -120,9 +121,8 @@ class NeuralComputer(Machine):
         weights, precedence, link = content_then, None, None
         if said.modes is not None:
             assert state.link is not None and state.precedence is not None
-            link = rows.link(state.link, write, state.precedence)
+            link, backward, forward = rows.follow(state.link, write, state.precedence, state.read_weights)
             precedence = (1 - write.sum(1, keepdim=True)) * state.precedence + write
-            backward, forward = torch.bmm(state.read_weights, link), torch.bmm(state.read_weights, link.transpose(1, 2))
             if said.sharpness is not None:
                 backward = sharpened(backward, said.sharpness[:, :, :1])
                 forward = sharpened(forward, said.sharpness[:, :, 1:])
@@ -136,7 +136,25 @@ class NeuralComputer(Machine):
 
 def free_rows(usage: Tensor) -> Tensor:
     """Allocation weights (B, N) from usage: (1 - u) times the product of the usage of all rows that are freer."""
-    ranked, order = usage.sort(dim=1, stable=True)
-    ranked = EPSILON + (1 - EPSILON) * ranked
-    freer = torch.cat([torch.ones_like(ranked[:, :1]), ranked[:, :-1]], 1).cumprod(1)
-    return torch.zeros_like(usage).scatter(1, order, (1 - ranked) * freer)
+    return _FreeRows.apply(usage)  # type: ignore[return-value]
+
+
+class _FreeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, usage):  # type: ignore[override]
+        ranked, order = usage.sort(dim=1, stable=True)
+        ranked = ranked.mul_(1 - EPSILON).add_(EPSILON)
+        freer = torch.ones_like(ranked)
+        torch.cumprod(ranked[:, :-1], 1, out=freer[:, 1:])
+        ctx.save_for_backward(ranked, order, freer)
+        return torch.empty_like(usage).scatter_(1, order, (1 - ranked) * freer)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_found):  # type: ignore[override]
+        ranked, order, freer = ctx.saved_tensors
+        d_ranked = d_found.gather(1, order).mul_(freer)
+        # Each usage is a factor of what follows it: sums from behind.
+        factors = (d_ranked * (1 - ranked)).flip(1).cumsum(1).flip(1)
+        d_ranked[:, :-1] -= factors[:, 1:] / ranked[:, :-1]
+        return torch.empty_like(ranked).scatter_(1, order, d_ranked).mul_(EPSILON - 1)

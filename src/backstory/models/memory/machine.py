@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from backstory.models.memory.addressing import EPSILON, Addressing
 from backstory.models.memory.rows import Rows
@@ -126,7 +127,25 @@ def one_plus(x: Tensor) -> Tensor:
 
 def sharpened(weights: Tensor, power: Tensor) -> Tensor:
     """Weights (B, H, N) to a power (B, H, 1) of at least 1, normalised again; zeros stay zeros."""
-    # Powers of shares of the largest: nothing underflows, and a factor common to all rows has no gradient.
-    largest = weights.detach().amax(2, keepdim=True).clamp_min(EPSILON)
-    powers = (weights / largest).clamp_min(0).pow(power)
-    return powers / powers.sum(2, keepdim=True).clamp_min(EPSILON)
+    return _Sharpened.apply(weights, power)  # type: ignore[return-value]
+
+
+class _Sharpened(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights, power):  # type: ignore[override]
+        # Powers of shares of the largest: nothing underflows, and a factor common to all rows has no gradient.
+        largest = weights.amax(2, keepdim=True).clamp_min_(EPSILON)
+        shares = (weights / largest).clamp_min_(0)
+        powers = shares.pow(power)
+        total = powers.sum(2, keepdim=True).clamp_min_(EPSILON)
+        found = powers / total
+        ctx.save_for_backward(shares, power, found, largest, total)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_found):  # type: ignore[override]
+        shares, power, found, largest, total = ctx.saved_tensors
+        d_powers = d_found - (d_found * found).sum(2, keepdim=True)
+        d_power = (d_powers * torch.xlogy(found, shares)).sum(2, keepdim=True)
+        return d_powers.mul_(shares.pow(power - 1)).mul_(power / (largest * total)), d_power

@@ -12,55 +12,57 @@ from torch import Tensor
 from backstory.models.memory.addressing import Keys, cosines
 from backstory.models.memory.functions import (
     PIECE,
+    followed,
     link_into,
-    linked,
+    matches,
     pieces,
-    scratch_for,
-    squares,
     write_into,
     written,
 )
 
 
 class Rows:
-    """Differentiable; nothing that is given is changed."""
+    """Differentiable; nothing that is given is changed, but with `over` the gradient of a link on the way back."""
 
-    def __init__(self, memory: Tensor) -> None:
-        self.memory = memory
+    def __init__(self, memory: Tensor, over: bool = False) -> None:
+        self.memory, self.over = memory, over
 
     def look(self, keys: Keys, later: Keys | None = None) -> Tensor:
         """Cosines (B, H, N) of all rows with all keys. `later` is what will be looked for after the next write."""
-        return cosines(self.memory, keys, squares(self.memory) if keys.masks is None else None)
+        return cosines(self.memory, keys)
 
     def write(self, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None) -> None:
         """EM o (1 - w e^T) + w v^T (eq. 7): w (B, N), e and v (B, M).
 
         `kept` (B, N) is the share of each row that was not set free, and multiplies it first.
         """
-        self.memory = written(self.memory if kept is None else self.memory * kept.unsqueeze(2), weights, erase, vector)
+        self.memory = written(self.memory, weights, erase, vector, kept)
 
     def read(self, weights: Tensor) -> Tensor:
         """EM^T w (eq. 6) with the weights (B, R, N) of each head: (B, R, M)."""
         return torch.bmm(weights, self.memory)
 
-    def link(self, link: Tensor, write: Tensor, precedence: Tensor) -> Tensor:
-        """(1 - w_i - w_j) L[i, j] + w_i p_j with zeros on the diagonal: link (B, N, N), w and p (B, N)."""
-        return linked(link, write, precedence)
+    def follow(self, link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The link (B, N, N) after a write w (B, N), and what heads of weights (B, R, N) find when they follow it back and on.
+
+        (1 - w_i - w_j) L[i, j] + w_i p_j with zeros on the diagonal.
+        """
+        return followed(link, write, precedence, weights, self.over)
 
 
 class RowsInPlace(Rows):
-    """Without gradients, on the CPU. The memory and the link given are overwritten, unless they are to be kept.
+    """Without gradients, on the CPU. The memory and the link given are overwritten.
 
     `few`: the weights are 0 but for a few rows, so that what is looked for after a write is looked for before it, together with
     what is looked for now, and again only in the rows that were written.
     """
 
-    def __init__(self, memory: Tensor, keep: bool, few: bool) -> None:
+    def __init__(self, memory: Tensor, few: bool) -> None:
         self.take(memory)
-        self.keep, self.few = keep, few
+        self.few = few
         self.products: Tensor | None = None
         self.touched: list[tuple[int, int]] = []
-        self.scratch = scratch_for(memory)
+        self.scratch = memory.new_empty(max(PIECE, *memory.shape[1:]))
 
     def take(self, memory: Tensor) -> None:
         """Go on with another memory of the same shape."""
@@ -75,7 +77,7 @@ class RowsInPlace(Rows):
         if not self.few:
             return cosines(self.memory, keys, self.squares)
         if later is not None:
-            both = torch.bmm(torch.cat([keys.vectors, later.vectors], 1), self.memory.transpose(1, 2))
+            both = matches(self.memory, torch.cat([keys.vectors, later.vectors], 1))
             count = keys.vectors.shape[1]
             self.products = both[:, count:]
             return cosines(self.memory, keys, self.squares, both[:, :count])
@@ -85,20 +87,17 @@ class RowsInPlace(Rows):
         return cosines(self.memory, keys, self.squares, self.products)
 
     def write(self, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None) -> None:
-        old, places = self.memory, self._places(weights, kept)
-        if self.keep:
-            self.memory = old.clone() if self.few else torch.empty_like(old)
-        for b, some in places:
-            rows, new = old[b, some], self.memory[b, some]
-            scratch, shares = self.scratch[: rows.numel()].view_as(rows), None if kept is None else kept[b, some]
-            write_into(new, rows, weights[b, some], erase[b], vector[b], shares, scratch)
+        for b, some in self._places(weights, kept):
+            rows = self.memory[b, some]
+            shares = None if kept is None else kept[b, some]
+            write_into(rows, rows, weights[b, some], erase[b], vector[b], shares, self.scratch)
             if self.squares is not None:  # while they are in the cache
-                self.squares[b, some] = torch.linalg.vector_norm(new, dim=2).square_()
+                self.squares[b, some] = torch.linalg.vector_norm(rows, dim=2).square_()
 
     def _places(self, weights: Tensor, kept: Tensor | None) -> Iterator[tuple[slice, slice]]:
         """The memories and rows of each piece of a write: only those with a weight, where looking for them pays."""
         count, rows, size = self.memory.shape
-        if kept is not None or (not self.few and (self.keep or rows * size <= PIECE)):
+        if kept is not None or (not self.few and rows * size <= PIECE):
             self.touched = [(0, rows)] * count
             return pieces(count, rows, size)
         self.touched = spans(weights)
@@ -118,10 +117,9 @@ class RowsInPlace(Rows):
             torch.mv(self.memory[b, first:end].t(), weights[b, head, first:end], out=reads[b, head])
         return reads
 
-    def link(self, link: Tensor, write: Tensor, precedence: Tensor) -> Tensor:
-        new = torch.empty_like(link) if self.keep else link
-        link_into(new, link, write, precedence, self.scratch)
-        return new
+    def follow(self, link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        link_into(link, link, write, precedence, self.scratch)
+        return link, torch.bmm(weights, link), torch.bmm(weights, link.transpose(1, 2))
 
 
 def spans(weights: Tensor) -> list[tuple[int, int]]:

@@ -1,8 +1,8 @@
 """A controller and its memory over a segment of text: a stack of LSTM layers that all read the words and the memory.
 
 Layer l reads [e_t, r_{t-1}, h^{l-1}_t]; all layers' outputs say what the memory does. The words' products and the gradients of
-all weights are single products over the segment. What autograd would keep of a step (the memory half a dozen times, the link
-even more often) is computed again on the way back from the state before the step, which alone is kept.
+all weights are single products over the segment. A step of the memory is autograd's own, of parts that keep nothing as large as
+the memory or its link but the states before and after the step.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from backstory.models.cores.recurrence import CellGradients, Cells
 from backstory.models.memory.machine import Looked, Machine, MemoryState, along
-from backstory.models.memory.rows import RowsInPlace
+from backstory.models.memory.rows import Rows, RowsInPlace
 
 
 class Layer(NamedTuple):
@@ -68,20 +68,46 @@ def controlled(
     return output, list(after[:count]), list(after[count : 2 * count]), memory.like(after[2 * count :])
 
 
+class _Step(NamedTuple):
+    """Of the memory, with the graph from what was given to what came of it."""
+
+    said: Tensor
+    """(B, S)"""
+    before: MemoryState
+    after: MemoryState
+
+    @classmethod
+    def taken(cls, machine: Machine, said: Tensor, before: MemoryState) -> "_Step":
+        given = said.detach().requires_grad_()
+        state = before.like(t.detach().requires_grad_() for t in before.tensors())
+        with torch.enable_grad():
+            return cls(given, state, machine.step(given, state, Rows(state.memory, over=True)))
+
+    def back(self, d_after: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """The gradients of what was said (B, S) and of the state before, from those of the state after.
+
+        The link's is overwritten.
+        """
+        given = [self.said, *self.before.tensors()]
+        reached = [(t, d) for t, d in zip(self.after.tensors(), d_after, strict=True) if t.requires_grad]
+        found = torch.autograd.grad(
+            [t for t, _ in reached], given, [d for _, d in reached], retain_graph=True, allow_unused=True
+        )
+        d_said, *d_before = (torch.zeros_like(t) if d is None else d for t, d in zip(given, found, strict=True))
+        return d_said, d_before
+
+
 class _Kept(NamedTuple):
     """What the way back needs of a segment."""
 
     entries: list[Tensor]
     """(T, B, R M + H') of each layer: what it reads beside the words."""
     cells: list[Cells]
-    said: Tensor
-    """(T, B, S)"""
     before: Tensor
     """(T, B, sum of H): what all layers side by side had put out before each step."""
     outputs: Tensor
     """(T, B, sum of H)"""
-    memories: list[MemoryState]
-    """Before each step."""
+    steps: list[_Step]
 
 
 def _forward(
@@ -107,14 +133,14 @@ def _forward(
     entries = [words.new_empty(steps, rows, layer.inputs.shape[1] - size) for layer in weights.layers]
     outputs = words.new_empty(steps + 1, rows, sum(sizes))
     torch.cat([h.to(words.dtype) for h in hidden], 1, out=outputs[0])
-    said = words.new_empty(steps, rows, machine.interface_size)
     found = memory.memory.new_empty(steps, rows, reads)
     filled = [Cells.start(c, steps) for c in cells]
     if kept is None and words.device.type == "cpu":  # what is overwritten is our own
         memory = memory._replace(
             memory=memory.memory.clone(), link=None if memory.link is None else memory.link.clone()
         )
-    touching, start, memories = _in_place(machine, memory, kept is not None), None, []
+    touching = None if kept is not None else _in_place(machine, memory)
+    start, taken = None, []
     for t in range(steps):
         before, now = (outputs[at].split(sizes, 1) for at in (t, t + 1))
         if (begun := _begun(fresh, t)) is not None:
@@ -134,14 +160,16 @@ def _forward(
                 before[i], layer.recurrent.t()
             )
             now[i].copy_(filled[i].step(t, gates))
-        torch.addmm(weights.bias.to(words.dtype), outputs[t + 1], weights.interface.t(), out=said[t])
-        if kept is not None:
-            memories.append(memory)
-        memory = machine.step(said[t].to(memory.memory.dtype), memory, touching, looked)
+        said = torch.addmm(weights.bias.to(words.dtype), outputs[t + 1], weights.interface.t()).to(found.dtype)
+        if kept is None:
+            memory = machine.step(said, memory, touching, looked)
+        else:
+            taken.append(_Step.taken(machine, said, memory))
+            memory = memory.like(after.detach() for after in taken[-1].after.tensors())
         found[t] = memory.reads.flatten(1)
     if kept is not None:
         before = outputs[:-1] if fresh is None else outputs[:-1] * ~fresh.t().unsqueeze(2)
-        kept.append(_Kept(entries, filled, said, before, outputs[1:], memories))
+        kept.append(_Kept(entries, filled, before, outputs[1:], taken))
     output = torch.cat([outputs[1:].to(found.dtype), found], 2).transpose(0, 1)
     # A copy: a state that is kept keeps no segment.
     after = [h.to(old.dtype, copy=True) for h, old in zip(outputs[-1].split(sizes, 1), hidden, strict=True)]
@@ -155,44 +183,47 @@ def _begun(fresh: Tensor | None, t: int) -> Tensor | None:
     return fresh[:, t]
 
 
-def _in_place(machine: Machine, memory: MemoryState, keep: bool) -> RowsInPlace | None:
-    """The rows of a memory that may be overwritten, or whose states are to be kept; None where in place gains nothing."""
+def _in_place(machine: Machine, memory: MemoryState) -> RowsInPlace | None:
+    """The rows of a memory that may be overwritten; None where in place gains nothing."""
     if memory.memory.device.type != "cpu":
         return None
-    return RowsInPlace(memory.memory, keep, machine.addressing.kind == "window")
+    return RowsInPlace(memory.memory, machine.addressing.kind == "window")
 
 
 class _Segment(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, machine, masks, memory, fresh, words, *flat):  # type: ignore[override]
-        ctx.machine, ctx.masks, ctx.fresh = machine, masks, fresh
+        ctx.masks, ctx.fresh = masks, fresh
         hidden, cells, memory, weights = _unflattened(memory, masks, flat)
         kept: list[_Kept] = []
         output, after = _forward(machine, words, hidden, cells, memory, weights, fresh, kept)
-        ctx.kept = kept[0]
-        ctx.save_for_backward(words, *flat)
+        holder = words.new_empty(0)
+        holder.kept = kept[0]  # is let go when the graph lets go of what it saved, and not with the last of the outputs
+        ctx.save_for_backward(holder, words, *flat)
         return output, *after
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output, *d_after):  # type: ignore[override]
-        words, *flat = ctx.saved_tensors
-        kept, machine, dtype = ctx.kept, ctx.machine, words.dtype
-        hidden, _, _, weights = _unflattened(kept.memories[0], ctx.masks, flat)
+        holder, words, *flat = ctx.saved_tensors
+        kept, dtype = holder.kept, words.dtype
+        hidden, _, _, weights = _unflattened(kept.steps[0].before, ctx.masks, flat)
         count, (rows, steps, _) = len(hidden), words.shape
         sizes = [h.shape[1] for h in hidden]
         wide = kept.cells[0].gates.dtype
         d_output = d_output.transpose(0, 1).to(wide)
         d_hidden = [d.to(wide) for d in d_after[:count]]
         d_memory = list(d_after[2 * count :])
+        if kept.steps[0].before.link is not None:
+            d_memory[-1] = d_memory[-1].clone()  # which the steps overwrite
         back = [CellGradients(c, d, dtype) for c, d in zip(kept.cells, d_after[count:], strict=False)]
-        size, reads = words.shape[2], machine.heads * machine.width
-        d_said = torch.empty_like(kept.said)
+        size, heads = words.shape[2], kept.steps[0].before.reads.shape[1:]
+        reads = heads.numel()
+        d_said = words.new_empty(steps, rows, len(weights.interface))
         which = list(MemoryState._fields).index("reads")  # its place among the tensors: before what may be missing
         for t in range(steps - 1, -1, -1):
-            d_memory[which] = d_memory[which] + d_output[t, :, -reads:].unflatten(1, (machine.heads, machine.width))
-            d_interface, d_memory = _step_back(machine, kept.said[t], kept.memories[t], d_memory)
-            d_said[t] = d_interface
+            d_memory[which] = d_memory[which] + d_output[t, :, -reads:].unflatten(1, heads)
+            d_said[t], d_memory = kept.steps[t].back(d_memory)
             d_layers = torch.mm(d_said[t], weights.interface).to(wide) + d_output[t, :, :-reads]
             d_each = [a + b for a, b in zip(d_layers.split(sizes, 1), d_hidden, strict=True)]
             d_reads = torch.zeros_like(d_output[t, :, -reads:])
@@ -204,7 +235,7 @@ class _Segment(torch.autograd.Function):
                 if i:
                     mask, d_below = ctx.masks[i], d_entry[:, reads:]
                     d_each[i - 1] = d_each[i - 1] + (d_below if mask is None else d_below * mask)
-            d_memory[which] = d_memory[which] + d_reads.unflatten(1, (machine.heads, machine.width))
+            d_memory[which] = d_memory[which] + d_reads.unflatten(1, heads)
             if (begun := _begun(ctx.fresh, t)) is not None:  # nothing came from before
                 for d in (*d_hidden, *(cell.d_c for cell in back), *d_memory):
                     d.masked_fill_(along(begun, d), 0)
@@ -235,18 +266,3 @@ def _unflattened(
     interface, bias = next(rest), next(rest)
     layers = tuple(Layer(next(rest), next(rest), next(rest), mask) for mask in masks)
     return hidden, cells, memory, Weights(layers, interface, bias)
-
-
-def _step_back(
-    machine: Machine, said: Tensor, before: MemoryState, d_after: Sequence[Tensor]
-) -> tuple[Tensor, list[Tensor]]:
-    """The gradients of what was said (B, S) and of the memory before a step, from those of the memory after it."""
-    with torch.enable_grad(), torch.autocast(said.device.type, enabled=False):  # as on the way there
-        said = said.detach().to(before.memory.dtype).requires_grad_()
-        state = before.like(t.detach().requires_grad_() for t in before.tensors())
-        after = machine.step(said, state).tensors()
-        given = [said, *state.tensors()]
-        reached = [(t, d) for t, d in zip(after, d_after, strict=True) if t.requires_grad]
-        found = torch.autograd.grad([t for t, _ in reached], given, [d for _, d in reached], allow_unused=True)
-    d_said, *d_before = (torch.zeros_like(t) if d is None else d for t, d in zip(given, found, strict=True))
-    return d_said, d_before
