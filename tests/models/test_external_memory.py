@@ -38,7 +38,8 @@ from backstory.models.memory import (
     cosines,
     parse_addressing,
 )
-from backstory.models.memory.addressing import chosen
+from backstory.models.memory.addressing import EPSILON, chosen
+from backstory.models.memory.machine import sharpened
 
 ADDRESSINGS = ["dense", "literal", "localized:3", "localized:3x2", "literal:3"]
 FLAGS = list(itertools.product([False, True], repeat=5))
@@ -301,7 +302,7 @@ def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeyp
     for module in ("functions", "rows"):
         monkeypatch.setattr(f"backstory.models.memory.{module}.PIECE", piece)
     monkeypatch.setattr("backstory.models.memory.functions.LARGE", piece)
-    monkeypatch.setattr("backstory.models.memory.functions._columns_stream", lambda: True)
+    monkeypatch.setattr("backstory.models.memory.functions._memory_first", lambda: True)
     model = model_of(core)
     tokens = torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(6))
     embedded, start = model.embedding(tokens), model.start(2)
@@ -310,7 +311,13 @@ def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeyp
         read = model.core(embedded, start)
     torch.testing.assert_close(read.dropped, trained.dropped, rtol=0, atol=1e-12)
     torch.testing.assert_close(flatten(read.state), flatten(trained.state), rtol=0, atol=1e-12)
-    torch.testing.assert_close(read.dropped, naively(model, tokens), rtol=1e-9, atol=1e-11)
+    naive_output, weigh = naively(model, tokens), drawn(tuple(read.dropped.shape), 7)
+    torch.testing.assert_close(read.dropped, naive_output, rtol=1e-9, atol=1e-11)
+    ours, wanted = (
+        torch.autograd.grad((output * weigh).sum(), list(model.core.parameters()))
+        for output in (trained.dropped, naive_output)
+    )
+    torch.testing.assert_close(ours, wanted, rtol=1e-8, atol=1e-10)
     assert all(
         torch.equal(a, b) for a, b in zip(flatten(start).values(), flatten(model.start(2)).values(), strict=True)
     )
@@ -368,6 +375,32 @@ def test_a_kept_state_keeps_no_segment() -> None:
         model = model_of(core)
         for tensor in flatten(model(torch.randint(7, (2, 300)), model.start(2))[1]).values():
             assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+@pytest.mark.parametrize("core", CORES.values(), ids=CORES)
+def test_gradients_are_taken_as_precisely_within_autocast(core: Any) -> None:
+    model = model_of(core).float()
+    tokens, found = torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(8)), []
+    for within in (True, False):
+        with torch.autocast("cpu", torch.bfloat16):
+            total = model.core(model.embedding(tokens), model.start(2)).dropped.sum()
+        with torch.autocast("cpu", torch.bfloat16, enabled=within):
+            found.append(torch.autograd.grad(total, list(model.core.parameters())))
+    for within, outside in zip(*found, strict=True):
+        torch.testing.assert_close(within, outside, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("low", [0.0, 1e-12, 1e-7, 1e-3])
+@pytest.mark.parametrize("power", [1.0, 1.7, 9.0])
+def test_sharpening_has_its_gradients_where_next_to_nothing_has_weight(low: float, power: float) -> None:
+    weights = (low * drawn((2, 1, 6), 1, 0.0)).requires_grad_()
+    powers = torch.full((2, 1, 1), power, dtype=torch.float64, requires_grad=True)
+    largest = weights.detach().amax(2, keepdim=True).clamp_min(EPSILON)
+    shares = (weights / largest).pow(powers)
+    weigh, found = drawn((2, 1, 6), 2), []
+    for sharp in (sharpened(weights, powers), shares / shares.sum(2, keepdim=True).clamp_min(EPSILON)):
+        found.append([sharp.detach(), *torch.autograd.grad((sharp * weigh).sum(), [weights, powers])])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("core", ["ntm", "mdm"])

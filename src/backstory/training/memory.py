@@ -99,7 +99,7 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
         "activations": 4.0 * tokens * (core + dual + 6 * own + 8 * config.model.embedding.size + 14 * model.head_size),
         # States before the segment and what is made of them; scores and weights of every position for each of them.
         "the buffer": 4.0 * words * (BUFFERS * settings.batch_size * model.head_size + SCORES * tokens),
-        "the output layer": (12.0 if model.gated is None else 24.0) * logits + 8.0 * text.types * width,
+        "the output layer": (12.0 if model.gated is None else 16.0) * logits + 8.0 * text.types * width,
         "libraries": LIBRARIES,
     }
 

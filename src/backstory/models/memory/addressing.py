@@ -80,17 +80,13 @@ class Keys(NamedTuple):
     """(B, H, M) in (0, 1): what of a row and of the key counts."""
 
 
-def cosines(memory: Tensor, keys: Keys, squares: Tensor | None = None, products: Tensor | None = None) -> Tensor:
-    """Of every row of memory (B, N, M) with every key: (B, H, N); 0 for a row of zeros.
+def cosines(memory: Tensor, keys: Keys) -> Tensor:
+    """Of every row of memory (B, N, M) with every key: (B, H, N); 0 for a row of zeros."""
+    return _Cosines.apply(memory, keys.vectors, keys.masks)  # type: ignore[return-value]
 
-    Without masks and gradients, `squares` (B, N) of the rows' norms and `products` (B, H, N) with the keys may be given where
-    they are known.
-    """
-    vectors, _, masks = keys
-    if squares is None:
-        return _Cosines.apply(memory, vectors, masks)  # type: ignore[return-value]
-    if products is None:
-        products = matches(memory, vectors)
+
+def known_cosines(products: Tensor, vectors: Tensor, squares: Tensor) -> Tensor:
+    """The same without gradients, from products (B, H, N) with keys (B, H, M) and the rows' squared lengths (B, N)."""
     return products * _per_lengths(squares.unsqueeze(1), vectors.square().sum(2, keepdim=True))
 
 

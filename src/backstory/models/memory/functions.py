@@ -1,4 +1,4 @@
-"""What a step does to a memory and to a link, with gradients that keep nothing but what was given."""
+"""What a step does to a memory and to a link, with gradients that keep nothing but what was given and what came of it."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -42,21 +42,27 @@ def scratch_for(tensor: Tensor) -> Tensor:
 
 
 def write_into(
-    new: Tensor, rows: Tensor, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None, scratch: Tensor
+    new: Tensor,
+    rows: Tensor,
+    weights: Tensor,
+    erase: Tensor,
+    vector: Tensor,
+    kept: Tensor | None,
+    scratch: Tensor | None = None,
 ) -> None:
-    """Of rows (B, n, M) of some memories with w (B, n), e and v (B, M); `new` may be `rows`."""
-    if kept is not None:
-        rows = torch.mul(rows, kept.unsqueeze(2), out=new)
-    shares = scratch[: rows.numel()].view_as(rows)
-    torch.addcmul(vector.unsqueeze(1), rows, erase.unsqueeze(1), value=-1, out=shares)
-    torch.addcmul(rows, weights.unsqueeze(2), shares, out=new)
+    """Of rows (B, n, M) of some memories with w and kept (B, n), e and v (B, M); `scratch` where `new` is `rows`."""
+    shares = new if scratch is None else scratch[: rows.numel()].view_as(rows)
+    if kept is None:
+        kept = torch.ones_like(weights)
+    torch.addcmul(kept.unsqueeze(2), (kept * weights).unsqueeze(2), erase.unsqueeze(1), value=-1, out=shares)
+    torch.mul(rows, shares, out=new).addcmul_(weights.unsqueeze(2), vector.unsqueeze(1))
 
 
-def link_into(new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, scratch: Tensor) -> None:
-    """Of links (B, N, N) with w and p (B, N); `new` may be `link`, and `scratch` holds a piece at least."""
+def link_into(new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, scratch: Tensor | None = None) -> None:
+    """Of links (B, N, N) with w and p (B, N); `scratch` of a piece at least where `new` is `link`."""
     for b, rows in pieces_of(link):
         old, mine = link[b, rows], write[b]
-        shares = scratch[: old.numel()].view_as(old)
+        shares = new[b, rows] if scratch is None else scratch[: old.numel()].view_as(old)
         torch.sub((1 - mine[:, rows]).unsqueeze(2), mine.unsqueeze(1), out=shares)
         now = torch.mul(old, shares, out=new[b, rows])
         now.addcmul_(mine[:, rows].unsqueeze(2), precedence[b].unsqueeze(1))
@@ -70,21 +76,21 @@ def written(memory: Tensor, weights: Tensor, erase: Tensor, vector: Tensor, kept
 
 def matches(memory: Tensor, keys: Tensor) -> Tensor:
     """k.m of every row of memory (B, N, M) with every key (B, H, M): (B, H, N)."""
-    if memory.device.type == "cpu" and memory.numel() >= LARGE and _columns_stream():
+    if memory.device.type == "cpu" and memory.numel() >= LARGE and _memory_first():
         return torch.bmm(memory, keys.transpose(1, 2)).transpose(1, 2).contiguous()
     return torch.bmm(keys, memory.transpose(1, 2))
 
 
 @cache
-def _columns_stream() -> bool:
-    """Whether memory that is in no cache is multiplied from the left: on Intel's processors that is up to 12 times slower, on
-    AMD's two to four times faster."""
-    return "AMD" in processor()
+def _memory_first() -> bool:
+    """Whether EM k is faster than k EM^T for a memory in no cache: on AMD's processors it is two to four times as fast, on
+    Intel's up to 12 times as slow."""
+    return any(name in processor() for name in ("AMD ", "AuthenticAMD"))
 
 
 def squared_lengths(memory: Tensor, shares: Tensor) -> Tensor:
     """Of every row of memory (B, N, M) for every head, with shares (B, H, M) of the squares of its numbers: (B, H, N)."""
-    found = torch.empty(*shares.shape[:2], memory.shape[1], dtype=memory.dtype, device=memory.device)
+    found = memory.new_empty(*shares.shape[:2], memory.shape[1])
     scratch = scratch_for(memory)
     for b, some in pieces_of(memory):
         rows = memory[b, some]
@@ -115,10 +121,10 @@ class _Written(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, memory, weights, erase, vector, kept):  # type: ignore[override]
         ctx.save_for_backward(memory, weights, erase, vector, kept)
-        new, scratch = torch.empty_like(memory), scratch_for(memory)
+        new = torch.empty_like(memory)
         for b, some in pieces_of(memory):
-            shares = None if kept is None else kept[b, some]
-            write_into(new[b, some], memory[b, some], weights[b, some], erase[b], vector[b], shares, scratch)
+            left = None if kept is None else kept[b, some]
+            write_into(new[b, some], memory[b, some], weights[b, some], erase[b], vector[b], left)
         return new
 
     @staticmethod
@@ -143,7 +149,7 @@ class _Followed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, link, write, precedence, weights, over):  # type: ignore[override]
         new = torch.empty_like(link)
-        link_into(new, link, write, precedence, scratch_for(link))
+        link_into(new, link, write, precedence)
         ctx.save_for_backward(link, new, write, precedence, weights)
         ctx.over = over
         return new, torch.bmm(weights, new), torch.bmm(weights, new.transpose(1, 2))

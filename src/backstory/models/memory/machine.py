@@ -146,6 +146,7 @@ class _Sharpened(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_found):  # type: ignore[override]
         shares, power, found, largest, total = ctx.saved_tensors
-        d_powers = d_found - (d_found * found).sum(2, keepdim=True)
+        # Where nothing has weight, the sum was EPSILON and had no gradient.
+        d_powers = d_found - (d_found * found).sum(2, keepdim=True) * (total > EPSILON)
         d_power = (d_powers * torch.xlogy(found, shares)).sum(2, keepdim=True)
         return d_powers.mul_(shares.pow(power - 1)).mul_(power / (largest * total)), d_power

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from backstory.models.memory.addressing import Keys, cosines
+from backstory.models.memory.addressing import Keys, cosines, known_cosines
 from backstory.models.memory.functions import (
     PIECE,
     followed,
@@ -62,7 +62,7 @@ class RowsInPlace(Rows):
         self.few = few
         self.products: Tensor | None = None
         self.touched: list[tuple[int, int]] = []
-        self.scratch = memory.new_empty(max(PIECE, *memory.shape[1:]))
+        self.scratch = memory.new_empty(max(PIECE, *memory.shape[1:]))  # of the memory or of its link: a row at least
 
     def take(self, memory: Tensor) -> None:
         """Go on with another memory of the same shape."""
@@ -72,25 +72,25 @@ class RowsInPlace(Rows):
     def look(self, keys: Keys, later: Keys | None = None) -> Tensor:
         if keys.masks is not None:
             return cosines(self.memory, keys)
-        if self.squares is None:
-            self.squares = torch.linalg.vector_norm(self.memory, dim=2).square_()
+        if (squares := self.squares) is None:
+            squares = self.squares = torch.linalg.vector_norm(self.memory, dim=2).square_()
         if not self.few:
-            return cosines(self.memory, keys, self.squares)
+            return known_cosines(matches(self.memory, keys.vectors), keys.vectors, squares)
         if later is not None:
             both = matches(self.memory, torch.cat([keys.vectors, later.vectors], 1))
             count = keys.vectors.shape[1]
             self.products = both[:, count:]
-            return cosines(self.memory, keys, self.squares, both[:, :count])
+            return known_cosines(both[:, :count], keys.vectors, squares)
         assert self.products is not None
         for b, (first, end) in enumerate(self.touched):
             torch.mm(keys.vectors[b], self.memory[b, first:end].t(), out=self.products[b, :, first:end])
-        return cosines(self.memory, keys, self.squares, self.products)
+        return known_cosines(self.products, keys.vectors, squares)
 
     def write(self, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None) -> None:
         for b, some in self._places(weights, kept):
             rows = self.memory[b, some]
-            shares = None if kept is None else kept[b, some]
-            write_into(rows, rows, weights[b, some], erase[b], vector[b], shares, self.scratch)
+            left = None if kept is None else kept[b, some]
+            write_into(rows, rows, weights[b, some], erase[b], vector[b], left, self.scratch)
             if self.squares is not None:  # while they are in the cache
                 self.squares[b, some] = torch.linalg.vector_norm(rows, dim=2).square_()
 

@@ -1,8 +1,8 @@
 """A controller and its memory over a segment of text: a stack of LSTM layers that all read the words and the memory.
 
 Layer l reads [e_t, r_{t-1}, h^{l-1}_t]; all layers' outputs say what the memory does. The words' products and the gradients of
-all weights are single products over the segment. A step of the memory is autograd's own, of parts that keep nothing as large as
-the memory or its link but the states before and after the step.
+all weights are single products over the segment. A step of the memory is autograd's own, of parts that keep the states before
+and after the step, and beside these a few numbers for each row.
 """
 
 from collections.abc import Sequence
@@ -90,9 +90,10 @@ class _Step(NamedTuple):
         """
         given = [self.said, *self.before.tensors()]
         reached = [(t, d) for t, d in zip(self.after.tensors(), d_after, strict=True) if t.requires_grad]
-        found = torch.autograd.grad(
-            [t for t, _ in reached], given, [d for _, d in reached], retain_graph=True, allow_unused=True
-        )
+        with torch.autocast(self.said.device.type, enabled=False):  # as on the way there
+            found = torch.autograd.grad(
+                [t for t, _ in reached], given, [d for _, d in reached], retain_graph=True, allow_unused=True
+            )
         d_said, *d_before = (torch.zeros_like(t) if d is None else d for t, d in zip(given, found, strict=True))
         return d_said, d_before
 
@@ -198,7 +199,9 @@ class _Segment(torch.autograd.Function):
         kept: list[_Kept] = []
         output, after = _forward(machine, words, hidden, cells, memory, weights, fresh, kept)
         holder = words.new_empty(0)
-        holder.kept = kept[0]  # is let go when the graph lets go of what it saved, and not with the last of the outputs
+        # Let go when the graph lets go of what it saved, and not with the last of the outputs. (Hooks on saved tensors that
+        # put another in its place lose it.)
+        holder.kept = kept[0]
         ctx.save_for_backward(holder, words, *flat)
         return output, *after
 
