@@ -58,8 +58,13 @@ def write_into(
     torch.mul(rows, shares, out=new).addcmul_(weights.unsqueeze(2), vector.unsqueeze(1))
 
 
-def link_into(new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, scratch: Tensor | None = None) -> None:
-    """Of links (B, N, N) with w and p (B, N); `scratch` of a piece at least where `new` is `link`."""
+def follow_into(
+    new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor, scratch: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Of links (B, N, N) with w and p (B, N); `scratch` of a piece at least where `new` is `link`.
+
+    Returns what heads of weights (B, R, N) find when they follow the new link back and on (B, R, N).
+    """
     for b, rows in pieces_of(link):
         old, mine = link[b, rows], write[b]
         shares = new[b, rows] if scratch is None else scratch[: old.numel()].view_as(old)
@@ -67,9 +72,10 @@ def link_into(new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, scra
         now = torch.mul(old, shares, out=new[b, rows])
         now.addcmul_(mine[:, rows].unsqueeze(2), precedence[b].unsqueeze(1))
     new.diagonal(dim1=1, dim2=2).zero_()
+    return torch.bmm(weights, new), torch.bmm(weights, new.transpose(1, 2))
 
 
-def written(memory: Tensor, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None = None) -> Tensor:
+def written(memory: Tensor, weights: Tensor, erase: Tensor, vector: Tensor, kept: Tensor | None) -> Tensor:
     """EM o (1 - w e^T) + w v^T of memory (B, N, M), w (B, N), e and v (B, M), and first EM o kept (B, N)."""
     return _Written.apply(memory, weights, erase, vector, kept)  # type: ignore[return-value]
 
@@ -106,7 +112,7 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 
 def followed(
-    link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor, over: bool = False
+    link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor, over: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The link after a write, and what heads find when they follow it back and on.
 
@@ -149,10 +155,10 @@ class _Followed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, link, write, precedence, weights, over):  # type: ignore[override]
         new = torch.empty_like(link)
-        link_into(new, link, write, precedence)
+        found = follow_into(new, link, write, precedence, weights)
         ctx.save_for_backward(link, new, write, precedence, weights)
         ctx.over = over
-        return new, torch.bmm(weights, new), torch.bmm(weights, new.transpose(1, 2))
+        return new, *found
 
     @staticmethod
     @once_differentiable

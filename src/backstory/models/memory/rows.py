@@ -12,8 +12,8 @@ from torch import Tensor
 from backstory.models.memory.addressing import Keys, cosines, known_cosines
 from backstory.models.memory.functions import (
     PIECE,
+    follow_into,
     followed,
-    link_into,
     matches,
     pieces,
     write_into,
@@ -118,8 +118,7 @@ class RowsInPlace(Rows):
         return reads
 
     def follow(self, link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        link_into(link, link, write, precedence, self.scratch)
-        return link, torch.bmm(weights, link), torch.bmm(weights, link.transpose(1, 2))
+        return link, *follow_into(link, link, write, precedence, weights, self.scratch)
 
 
 def spans(weights: Tensor) -> list[tuple[int, int]]:
