@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import resource
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -135,7 +136,12 @@ def test_the_estimate_is_near_what_a_step_takes(
     noise, text = 0.15 if adversarial else 0.0, CHARACTERS if "char" in recipe else TEXT
     sizes = [recipe, precision.name, *map(str, (text.types, batch, segment, adversarial, noise))]
     sizes += [json.dumps(buffer), json.dumps(core)]
-    out = subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout
+    # One process may take a quarter more than another for the same step, as its heap falls out: the one in the middle counts.
+    measured = [
+        int(subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    taken = statistics.median(measured)
     changes = {
         "batch_size": batch,
         "segment": segment,
@@ -146,8 +152,8 @@ def test_the_estimate_is_near_what_a_step_takes(
     settings = to_dict(recipes.load(recipe))
     settings["model"] |= {"buffer": buffer, "core": core or settings["model"]["core"]}
     config = with_training(from_dict(RunConfig, settings, "test"), **changes)
-    ratio = sum(estimate(config, text, precision).values()) / int(out)
-    assert 0.6 < ratio < memory.MARGIN, f"{int(out) >> 20} MiB, {ratio:.2f} estimated"
+    ratio = sum(estimate(config, text, precision).values()) / taken
+    assert 0.6 < ratio < memory.MARGIN, f"{taken >> 20} MiB, {ratio:.2f} estimated"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def check_memory(
 
     Each of several ranks has its share of the batch. On a CPU, those of one machine share its memory.
 
-    The estimate is 0.7 to 1.26 times what is measured (the same step takes half as much again in one process as in
+    The estimate is 0.77 to 1.25 times what is measured (the same step takes up to a third more in one process than in
     another, as the allocator's heap falls out), so a run is refused from 1.3 times what is free on.
     """
     free, ranks = available(device), ranks or Ranks()
@@ -99,7 +99,9 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
         "activations": 4.0 * tokens * (core + dual + 6 * own + 8 * config.model.embedding.size + 14 * model.head_size),
         # States before the segment and what is made of them; scores and weights of every position for each of them.
         "the buffer": 4.0 * words * (BUFFERS * settings.batch_size * model.head_size + SCORES * tokens),
-        "the output layer": (12.0 if model.gated is None else 16.0) * logits + 8.0 * text.types * width,
+        # Logits in the precision of products; twice or three times in float32.
+        "the output layer": ((8.0 if model.gated is None else 12.0) + precision.dtype.itemsize) * logits
+        + 8.0 * text.types * width,
         "libraries": LIBRARIES,
     }
 

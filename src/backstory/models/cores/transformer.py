@@ -130,7 +130,7 @@ class Transformer(Core):
         # Masks and vectors between the parts; keys and values of the window and the segment, in the state before as well.
         config, before = self.config, self.config.window - 1
         vectors = config.hidden * (5 + 3.5 * (before + steps) / steps)
-        weights = 3.5 * config.heads * (before + steps) if config.attention_dropout else 0
+        weights = 3.2 * config.heads * (before + steps) if config.attention_dropout else 0
         return config.layers * (vectors + weights)
 
 
