@@ -8,7 +8,6 @@ rotation included.
 
 import argparse
 import dataclasses
-import json
 import statistics
 import tempfile
 import time
@@ -16,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from figures import write
 from rich.console import Console
 
 from backstory.config import recipes
-from backstory.storage.provenance import commit, now, processor, versions
 from backstory.training import train
 from backstory.training.loop import Trainer
 
@@ -70,8 +69,7 @@ def main() -> None:
         f"{row['last_seconds']:.3f} s and {row['best_seconds']:.3f} s each"
     )
     if given.out:
-        origin = {"commit": commit(), "versions": versions(), "device": processor(), "started": now()}
-        given.out.write_text(json.dumps({"benchmark": "checkpointing", **row, "provenance": origin}, indent=1) + "\n")
+        write(given.out, "checkpointing", **row)
 
 
 if __name__ == "__main__":

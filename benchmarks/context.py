@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from figures import write
 from torch import Tensor, nn
-from training import Contenders, compare, write
+from training import Contenders, compare
 
 from backstory.config import recipes
 from backstory.context import ReaderScorer
@@ -129,7 +130,7 @@ def main() -> None:
             rows[size][name] = {"targets_per_second": speed, "speed": ratio, "peak_gib": peak}
             print(f"{size:<5} {name:<14} {speed:>10,.2f} {ratio:>6.2f} {peak:>6.2f}", flush=True)
     if given.out:
-        write(given.out, "context", rows, given.device)
+        write(given.out, "context", given.device, rows=rows)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from figures import write
 from torch import Tensor
-from training import Contenders, timed, write
+from training import Contenders, timed
 
 from backstory.config import DualConfig, EmbeddingConfig, LSTMConfig, ModelConfig, MogrifierConfig, SoftmaxConfig
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision
@@ -131,7 +132,7 @@ def main() -> None:
             f"{low:>6.2f} {high:>6.2f} {row['to_plain_of_bests']:>9.2f}"
         )
     if given.out:
-        write(given.out, "cores", rows, given.device)
+        write(given.out, "cores", given.device, rows=rows)
 
 
 if __name__ == "__main__":

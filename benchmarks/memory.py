@@ -20,8 +20,8 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
+from figures import write
 from torch import Tensor
-from training import write
 
 from backstory.config import DNCConfig, EmbeddingConfig, ModelConfig, NTMConfig, SoftmaxConfig
 from backstory.models import ComposedModel, build_model
@@ -259,7 +259,7 @@ def main() -> None:
             f"and keeps {mine / 2**20:.1f} MiB, plain {plainly / 2**20:.1f} MiB"
         )
     if given.out:
-        write(given.out, "memory", found, "cpu")
+        write(given.out, "memory", rows=found)
 
 
 if __name__ == "__main__":

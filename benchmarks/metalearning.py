@@ -7,19 +7,18 @@ peak of the process's memory (Linux) and the time of both.
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from figures import write
 
 from backstory.config import recipes
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
-from backstory.models import build_model, count_parameters, device_name
+from backstory.models import build_model, count_parameters
 from backstory.reading.metalearning import train_gates
 from backstory.reading.statistics import Collected, Statistics
-from backstory.storage.provenance import commit, now, versions
 
 TYPES = 10_000
 
@@ -58,13 +57,7 @@ def main() -> None:
     }
     print("\n".join(f"{key:<10} {value}" for key, value in row.items()))
     if given.out:
-        origin = {
-            "commit": commit(),
-            "versions": versions(),
-            "device": device_name(torch.device("cpu")),
-            "started": now(),
-        }
-        given.out.write_text(json.dumps({"benchmark": "metalearning", **row, "provenance": origin}, indent=1) + "\n")
+        write(given.out, "metalearning", **row)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ their ratio to the first reader's; with --out it is also written as JSON.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figures import write
 from torch import Tensor
 
 from backstory.config import recipes
@@ -29,7 +29,6 @@ from backstory.models import (
     build_model,
     choose_device,
     choose_precision,
-    device_name,
 )
 from backstory.reading import Reader, StaticReader
 from backstory.reading.cache import NeuralCache
@@ -37,7 +36,6 @@ from backstory.reading.dynamic import DynamicEvaluation
 from backstory.reading.gates import GateNetwork
 from backstory.reading.learned import Learned, LearnedReader
 from backstory.reading.statistics import Collected, Statistics
-from backstory.storage.provenance import commit, now, versions
 
 SIZES = {"S": "ptb-small", "P": "ptb-awd-lstm"}
 """Recipes of the models: 2 layers of 200 units, and 2 of 1,150 and one of 400."""
@@ -185,9 +183,7 @@ def main() -> None:
         for name, speed in found.items():
             print(f"{size:<5} {name:<14} {speed:>10,.0f}   {found[given.readers[0]] / speed:.2f}", flush=True)
     if given.out:
-        made_by = device_name(choose_device(given.device))
-        origin = {"commit": commit(), "versions": versions(), "device": made_by, "started": now()}
-        given.out.write_text(json.dumps({"benchmark": "reading", "rows": rows, "provenance": origin}, indent=1) + "\n")
+        write(given.out, "reading", given.device, rows=rows)
 
 
 if __name__ == "__main__":

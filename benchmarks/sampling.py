@@ -9,15 +9,14 @@ lie apart, in nats, at most over the conditions. Nothing is run but the draws. W
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures import write
 
 from backstory.context.losses import LOSSES, Losses
 from backstory.context.statistics import effective_context, paired_intervals
-from backstory.storage.provenance import commit, now, versions
 
 
 def coverage(folder: Path, targets: int, draws: int) -> list[dict[str, Any]]:
@@ -91,9 +90,7 @@ def main() -> None:
         pairs.append(apart(bfloat16, float32))
         print("{experiment}: {mean:.5f} nats apart at most, effects {effect:.5f}".format(**pairs[-1]), flush=True)
     if given.out:
-        origin = {"commit": commit(), "versions": versions(), "started": now()}
-        found = {"benchmark": "sampling", "coverage": covered, "precision": pairs, "provenance": origin}
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+        write(given.out, "sampling", coverage=covered, precision=pairs)
 
 
 if __name__ == "__main__":

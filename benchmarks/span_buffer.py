@@ -10,7 +10,8 @@ step. The table gives medians, and time and peak memory as multiples of the cont
 import argparse
 from pathlib import Path
 
-from training import SIZES, Contenders, compare, ours, write
+from figures import write
+from training import SIZES, Contenders, compare, ours
 
 SPAN = 8
 MOST = 20_000
@@ -59,7 +60,7 @@ def main() -> None:
             )
         rows[str(words)] = found
         if given.out:
-            write(given.out, "span-buffer", rows, given.device)
+            write(given.out, "span-buffer", given.device, rows=rows)
 
 
 if __name__ == "__main__":

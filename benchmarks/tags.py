@@ -8,15 +8,14 @@ by the files of tags that the tagger takes for such. With --out the table is als
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures import write
 
 from backstory.config.schema import TextConfig
-from backstory.storage.provenance import commit, now, versions
 from backstory.text import prepare, tagged_by, tags_of, word_classes
 from backstory.text.published import TAGS
 from backstory.text.tokenizers import END, UNKNOWN
@@ -58,8 +57,7 @@ def main() -> None:
         shares = ", ".join(f"{name} {found[name]:.1%}" for name in ("tag", "class", "content", "function"))
         print(f"{corpus}: {found['words']:,} words, {shares}", flush=True)
     if given.out:
-        origin = {"commit": commit(), "versions": versions(), "started": now()}
-        given.out.write_text(json.dumps({"benchmark": "tags", "rows": rows, "provenance": origin}, indent=1) + "\n")
+        write(given.out, "tags", rows=rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ written as JSON.
 """
 
 import argparse
-import json
 import multiprocessing
 import resource
 import statistics
@@ -20,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backstory.storage.provenance import commit, now, processor, versions
+from figures import write
 
 if TYPE_CHECKING:
     from backstory.config import SecondSoftmaxConfig, SpanBufferConfig
@@ -191,18 +190,7 @@ def main() -> None:
             flush=True,
         )
     if given.out:
-        write(given.out, "training", rows, given.device)
-
-
-def write(out: Path, benchmark: str, rows: dict, on: str) -> None:
-    """Write rows of figures and where they come from as JSON."""
-    import torch
-
-    from backstory.models import device_name
-
-    made_by = processor() if on == "cpu" else device_name(torch.device(on))
-    origin = {"commit": commit(), "versions": versions(), "device": made_by, "started": now()}
-    out.write_text(json.dumps({"benchmark": benchmark, "rows": rows, "provenance": origin}, indent=1) + "\n")
+        write(given.out, "training", given.device, rows=rows)
 
 
 if __name__ == "__main__":
