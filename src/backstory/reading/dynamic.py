@@ -25,7 +25,26 @@ def search_factors(settings: DynamicSettings) -> dict[str, float]:
     return factors | ({"clip": 2.0} if settings.clip else {})
 
 
-class RootMeanSquare:
+class Rule:
+    """What a segment's gradient makes of the weights, piece by piece, and what is kept for the next; here, nothing is."""
+
+    def begin(self) -> None:
+        """Begin the step of a segment, of which the pieces follow."""
+
+    def __call__(self, piece: Piece) -> None:
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget the segments before."""
+
+    def snapshot(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+
+
+class RootMeanSquare(Rule):
     """delta <- (1 - min(1, lambda D)) delta - eta g / (RMS + eps), with D = RMS / mean(RMS)."""
 
     def __init__(self, settings: DynamicSettings, rms: Tensor) -> None:
@@ -46,7 +65,7 @@ def displace(delta: Tensor, grad: Tensor, decay: Tensor, rate: Tensor) -> None:
     delta.addcmul_(delta, decay, value=-1).addcmul_(grad, rate, value=-1)
 
 
-class Descent:
+class Descent(Rule):
     """delta <- (1 - lambda) delta - eta g."""
 
     def __init__(self, settings: DynamicSettings) -> None:
@@ -56,7 +75,7 @@ class Descent:
         piece.delta.mul_(1 - self.decay).add_(piece.grad, alpha=-self.rate)
 
 
-class Nadam:
+class Nadam(Rule):
     """A step of NAdam (Dozat 2016) on delta, after delta <- (1 - lambda) delta.
 
     m <- beta1 m + (1 - beta1) g, n <- beta2 n + (1 - beta2) g^2, and with mu_t = beta1 (1 - 0.96^(t / 250) / 2) and M_t the
@@ -74,7 +93,6 @@ class Nadam:
         self.reset()
 
     def begin(self) -> None:
-        """Begin the step of a segment, of which the pieces follow."""
         self.steps += 1
         now, then = (self.settings.beta1 * (1 - 0.5 * 0.96 ** (t / 250)) for t in (self.steps, self.steps + 1))
         self.product *= now
@@ -136,7 +154,7 @@ class DynamicEvaluation(Reader):
         """Tokens and targets observed since the last step."""
         self._block: tuple[Tensor, Prediction] | None = None
 
-    def _rule(self) -> RootMeanSquare | Descent | Nadam:
+    def _rule(self) -> Rule:
         if self.settings.rule == "sgd":
             return Descent(self.settings)
         if self.settings.rule == "nadam":
@@ -160,8 +178,7 @@ class DynamicEvaluation(Reader):
 
     def start(self, batch_size: int) -> None:
         self.weights.set()
-        if isinstance(self.rule, Nadam):
-            self.rule.reset()
+        self.rule.reset()
         self._state = self._next = self._begun = self.model.start(batch_size)
         self._waiting, self._block = [], None
 
@@ -202,8 +219,7 @@ class DynamicEvaluation(Reader):
             scale = (self.settings.clip / (norm + 1e-6)).clamp(max=1.0)
             # Not in place: two parameters that are added have the same gradient, in the same memory.
             gradients = [None if g is None else g * scale for g in gradients]
-        if isinstance(self.rule, Nadam):
-            self.rule.begin()
+        self.rule.begin()
         self.weights.update(gradients, self.rule)
 
     def snapshot(self) -> dict[str, Any]:
@@ -212,13 +228,12 @@ class DynamicEvaluation(Reader):
             "begun": clone(self._begun),
             "waiting": clone(self._waiting),
             "delta": self.weights.delta.clone(),
-            "moments": self.rule.snapshot() if isinstance(self.rule, Nadam) else {},
+            "moments": self.rule.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         self.weights.set(snapshot["delta"])
-        if isinstance(self.rule, Nadam):
-            self.rule.restore(snapshot["moments"])
+        self.rule.restore(snapshot["moments"])
         self._state = self._next = clone(snapshot["state"])
         self._begun, self._waiting, self._block = clone(snapshot["begun"]), clone(snapshot["waiting"]), None
 
