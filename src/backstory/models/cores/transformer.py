@@ -129,8 +129,8 @@ class Transformer(Core):
     def kept(self, steps: int) -> float:
         # Masks and vectors between the parts; keys and values of the window and the segment, in the state before as well.
         config, before = self.config, self.config.window - 1
-        vectors = config.hidden * (5 + 3.5 * (before + steps) / steps)
-        weights = 3.2 * config.heads * (before + steps) if config.attention_dropout else 0
+        vectors = config.hidden * (4.5 + 3.2 * (before + steps) / steps)
+        weights = 3.3 * config.heads * (before + steps) if config.attention_dropout else 0
         return config.layers * (vectors + weights)
 
 
