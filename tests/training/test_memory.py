@@ -136,7 +136,7 @@ def test_the_estimate_is_near_what_a_step_takes(
     noise, text = 0.15 if adversarial else 0.0, CHARACTERS if "char" in recipe else TEXT
     sizes = [recipe, precision.name, *map(str, (text.types, batch, segment, adversarial, noise))]
     sizes += [json.dumps(buffer), json.dumps(core)]
-    # One process may take a quarter more than another for the same step, as its heap falls out: the one in the middle counts.
+    # One process may take a third more than another for the same step, as its heap falls out: the one in the middle counts.
     measured = [
         int(subprocess.run([sys.executable, "-c", MEASURE, *sizes], capture_output=True, text=True, check=True).stdout)
         for _ in range(3)

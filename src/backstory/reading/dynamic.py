@@ -14,7 +14,7 @@ from backstory.config.readers import DynamicSettings
 from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
 from backstory.reading.reader import Reader, ReaderCapabilities
 from backstory.reading.statistics import Statistics
-from backstory.reading.weights import MovingWeights, Piece
+from backstory.reading.weights import MovingWeights, Piece, Update
 
 
 def search_factors(settings: DynamicSettings) -> dict[str, float]:
@@ -25,14 +25,11 @@ def search_factors(settings: DynamicSettings) -> dict[str, float]:
     return factors | ({"clip": 2.0} if settings.clip else {})
 
 
-class Rule:
-    """What a segment's gradient makes of the weights, piece by piece, and what is kept for the next; here, nothing is."""
+class Rule(Update):
+    """An update that a segment begins, and that may keep something for the next; here, nothing is."""
 
     def begin(self) -> None:
         """Begin the step of a segment, of which the pieces follow."""
-
-    def __call__(self, piece: Piece) -> None:
-        raise NotImplementedError
 
     def reset(self) -> None:
         """Forget the segments before."""

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -32,6 +33,7 @@ class Piece(NamedTuple):
 class Update(Protocol):
     """What a rule makes of a piece of the weights; it changes `delta` in place."""
 
+    @abstractmethod
     def __call__(self, piece: Piece) -> None: ...
 
 
