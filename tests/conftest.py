@@ -78,8 +78,10 @@ def tiny_dataset(tiny_config: RunConfig) -> Dataset:
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run of `tiny_config`."""
+def tiny_run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a finished run of `tiny_config`. All tests share it, so that they write beside it and never into it."""
     folder = tmp_path_factory.mktemp("run") / "tiny"
     train(tiny_config, folder, console=Console(file=io.StringIO()))
-    return folder
+    trained = runs.contents(folder)
+    yield folder
+    assert runs.contents(folder) == trained, "a test wrote into the run that all share"

@@ -182,7 +182,7 @@ def test_many_lengths_have_a_folder_of_a_short_name(run: Path) -> None:
 
 
 def test_only_tasks_have_answers(tiny_config: RunConfig, tiny_run: Path, tmp_path: Path) -> None:
-    assert bs.evaluate(tiny_run)["figures"]["answers"] is None
+    assert bs.evaluate(tiny_run, out=tmp_path / "out")["figures"]["answers"] is None
     with pytest.raises(UserError, match="leave --lengths out"):
         bs.evaluate(tiny_run, lengths=(5,))
     config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, asked_only=True))
