@@ -60,7 +60,7 @@ class TuneArguments(CorpusArguments):
     split: str = "valid"
     """The text to tune on; never test."""
     tokens: int | None = between(20_000, 100)
-    """Only so many tokens from its beginning; null: all."""
+    """Only so many tokens from its beginning; None: all."""
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Try all of these values: rate=1e-4,3e-4; may be given more than once. Without it the search steps up and down."""
     in_turn: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -175,7 +175,8 @@ def describe_tuned(tuned: "Tuned") -> str:
     )
     varied = [k for k in whole[0][1] if len({repr(t.settings[k]) for t in tuned.trials}) > 1]
     lines = [f"  {perplexity(n):9.2f}  " + "  ".join(f"{k} {s[k]}" for k in varied) for n, s in whole[:10]]
-    head = f"perplexity of {tuned.tokens:,} tokens, best of {len(tuned.trials)} settings ({len(whole)} read to the end)"
+    ended = tuned.tried - len(tuned.trials) + len(whole)
+    head = f"perplexity of {tuned.tokens:,} tokens, best of {tuned.tried} settings ({ended} read to the end)"
     return "\n".join([head, *lines])
 
 

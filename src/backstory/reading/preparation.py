@@ -125,7 +125,12 @@ def tune_in_turn(
 
 def _told(tuned: Tuned, split: str) -> tuple[str, dict[str, Any]]:
     """What is saved beside settings: the text that they were tuned on, and the search."""
-    search = {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "trials": [asdict(t) for t in tuned.trials]}
+    search = {
+        "nats_per_token": tuned.nats,
+        "tokens": tuned.tokens,
+        "tried": tuned.tried,
+        "trials": [asdict(t) for t in tuned.trials],
+    }
     return f"the first {tuned.tokens:,} tokens of {split}", search
 
 
@@ -138,7 +143,7 @@ def _tuned_cache(
     found = tune_cache(inner, ids, first, grid, progress)
     ranked = sorted(found.tried, key=lambda tried: tried.nats)[:100]
     trials = (Trial(to_dict(tried.settings), tried.nats, found.tokens) for tried in ranked)
-    return Tuned(found.best.settings, found.best.nats, found.tokens, tuple(trials))
+    return Tuned(found.best.settings, found.best.nats, found.tokens, tuple(trials), len(found.tried))
 
 
 def _tuned_temperature(
@@ -149,7 +154,7 @@ def _tuned_temperature(
     found = nats_by_temperature(inner, ids, first, [point.temperature for point in points], progress)
     nats, best = min(zip(found, points, strict=True), key=lambda pair: pair[0])
     trials = (Trial(to_dict(point), value, len(ids)) for value, point in zip(found, points, strict=True))
-    return Tuned(best, nats, len(ids), tuple(trials))
+    return Tuned(best, nats, len(ids), tuple(trials), len(points))
 
 
 _AT_ONCE = {"cache": _tuned_cache, "tempered": _tuned_temperature}

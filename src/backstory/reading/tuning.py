@@ -42,7 +42,9 @@ class Tuned:
     nats: float
     tokens: int
     trials: tuple[Trial, ...]
-    """In the order they were tried."""
+    """In the order they were tried; of a large grid that one reading scores, the best hundred."""
+    tried: int
+    """Settings, told or not."""
 
 
 class _Behind(Exception):
@@ -101,7 +103,7 @@ class Race:
         if not whole:
             raise UserError("the reading broke down with all settings that were tried; try smaller rates")
         best = min(whole, key=whole.__getitem__)
-        return Tuned(best, whole[best], len(self.ids), tuple(self.trials.values()))
+        return Tuned(best, whole[best], len(self.ids), tuple(self.trials.values()), len(self.trials))
 
 
 def search_grid(

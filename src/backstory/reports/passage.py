@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from backstory.config import UserError
 
+AGAIN = "run again the command that wrote it"
+"""What helps a result that is damaged: whatever is in its place is replaced."""
+
 MOST_WORDS = 2000
 """The most words of a passage that anybody may ask for."""
 MOST_SHOWN = 5000
@@ -160,9 +163,7 @@ def from_json(data: Mapping[str, Any], source: str) -> Passage:
         return Passage(words, layers, _text(data["title"]), _text(data.get("note", "")), chosen)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(
-            f"{source} is damaged: its passage cannot be read ({reason}); remove it and run its command again"
-        ) from None
+        raise UserError(f"{source} is damaged: its passage cannot be read ({reason}); {AGAIN}") from None
 
 
 def _entries(layer: Layer) -> tuple[Any, ...]:

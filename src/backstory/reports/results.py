@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from backstory.config import UserError
+from backstory.reports.passage import AGAIN
 from backstory.reports.shapes import SCHEMA, check
 from backstory.storage.documents import parse
 
@@ -118,9 +119,9 @@ def result_from(text: str, source: str) -> Result:
         data = parse(text.encode())
         json.dumps(data, ensure_ascii=False).encode()  # half a character, which JSON can escape, can be written nowhere
     except ValueError:
-        raise UserError(f"{source} is damaged (not valid JSON); remove it and run its command again") from None
+        raise UserError(f"{source} is damaged (not valid JSON), or no result file: give another, or {AGAIN}") from None
     if not isinstance(data, dict):
-        raise UserError(f"{source} is not a result file (it holds no JSON object); remove it")
+        raise UserError(f"{source} is not a result file (it holds no JSON object): give another, or {AGAIN}")
     if data.get("schema") != SCHEMA:
         raise UserError(
             f"{source} has schema {data.get('schema')!r} and this version reads schema {SCHEMA}; "

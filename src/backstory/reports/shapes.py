@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from backstory.config import UserError
-from backstory.reports.passage import from_json
+from backstory.reports.passage import AGAIN, from_json
 
 SCHEMA = 1
 """The schema number this version reads and writes."""
@@ -486,4 +486,4 @@ def _match(shape: Any, value: Any, path: str, source: str) -> None:
 
 
 def _wrong(path: str, expected: str, source: str) -> None:
-    raise UserError(f"{source} is damaged: {path} must be {expected}; remove it and run its command again")
+    raise UserError(f"{source} is damaged: {path} must be {expected}; {AGAIN}")
