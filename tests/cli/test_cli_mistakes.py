@@ -51,7 +51,17 @@ MISTAKES = [
     (f"{TRAIN} --epochs 1", r"no flag --epochs \(did you mean '--training.epochs'\?\); " + HELP.format("train RECIPE")),
     (f"{TRAIN} --training.batchsize 1", r"did you mean '--training.batch-size'"),
     (f"{TRAIN} --training.learning 1", r"there is no flag --training.learning"),
-    (f"{TRAIN} --model.head.experts 3", r"there is no flag --model.head.experts; " + HELP.format("train RECIPE")),
+    (
+        f"{TRAIN} --model.head.experts 3",
+        r"there is no flag --model.head.experts .*comes with --model.head.kind mixture",
+    ),
+    (f"{TRAIN} --model.buffer.size=5", r"there is no flag --model.buffer.size .*with --model.buffer.kind span-buffer"),
+    (f"{TRAIN} --model.dual.no-direct", r"there is no flag --model.dual.no-direct .*comes with --model.dual.kind dual"),
+    (
+        f"{TRAIN} --model.core.mask",
+        r"there is no flag --model.core.mask .*comes with --model.core.kind dnc or --model.core.kind mdm",
+    ),
+    (f"{TRAIN} --model.bufer.size 5", r"no flag --model.bufer.size .*; " + HELP.format("train RECIPE")),
     (f"{TRAIN} --resu", r"no flag --resu \(did you mean '--resume'\?\)"),
     (f"{TRAIN} --no-resume", r"no flag --no-resume \(did you mean '--resume'\?\)"),
     (f"{TRAIN} -x", r"there is no flag -x"),

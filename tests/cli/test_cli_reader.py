@@ -23,7 +23,9 @@ def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: P
     assert tuned.code == 0 and "perplexity of 100 tokens, best of 2 settings" in tuned.out
     assert tuned.out.splitlines()[-1] == str(run_copy / "readers" / "dynamic.json")
     tuned = command("reader", "tune", run_copy, "--reader", "cache", "--grid", "window=5,50", "--tokens", "100")
-    assert tuned.code == 0 and "best of 112 settings (112 read to the end)" in tuned.out, "2 windows, 8 thetas, 7 weights"
+    assert tuned.code == 0 and "best of 112 settings (112 read to the end)" in tuned.out, (
+        "2 windows, 8 thetas, 7 weights"
+    )
     assert command("reader", "tune", run_copy, "--reader", "dynamic", "--reader", "cache", "--tokens", "100").code == 0
     short = ["--training.steps", "4", "--training.every", "2", "--training.stream", "100", "--training.sample", "2"]
     trained = command("reader", "train", run_copy, "--skip", "20", *short)

@@ -67,19 +67,26 @@ class Setting:
 
 def settings(kind: type, default: Any = None, prefix: str = "") -> Iterator[Setting]:
     """The settings of a verb's dataclass and of the dataclasses in it; `default` decides between kinds of a part."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for f in dataclasses.fields(kind):
-        hint = hints[f.name]
-        marks = getattr(hint, "__metadata__", ())
-        inner = typing.get_args(hint)[0] if marks else hint
-        value = getattr(default, f.name, None)
+    for name, inner, marks in _fields(kind):
+        value = getattr(default, name, None)
         part = type(value) if dataclasses.is_dataclass(value) else inner
         if dataclasses.is_dataclass(part):
-            flat = any(getattr(mark, "name", None) == "" for mark in marks)
-            yield from settings(typing.cast(type, part), value, prefix if flat else f"{prefix}{f.name}.")
+            yield from settings(typing.cast(type, part), value, _inside(prefix, name, marks))
         else:
             metavar = next((m.metavar for m in marks if getattr(m, "metavar", None)), None)
-            yield Setting(metavar or f"--{prefix}{f.name}".replace("_", "-"), inner, marks)
+            yield Setting(metavar or f"--{prefix}{name}".replace("_", "-"), inner, marks)
+
+
+def _fields(kind: type) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """The name, type and marks of each field."""
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        marks = getattr(hint, "__metadata__", ())
+        yield name, typing.get_args(hint)[0] if marks else hint, marks
+
+
+def _inside(prefix: str, name: str, marks: tuple[Any, ...]) -> str:
+    """What comes before the flags of a part."""
+    return prefix if any(getattr(mark, "name", None) == "" for mark in marks) else f"{prefix}{name}."
 
 
 def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None) -> str:
@@ -96,10 +103,24 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
         name, attached, value = token.partition("=")
         name = name.replace("_", "-")
         if name not in flags:
+            if others := list(other_kinds(kind, name, default)):
+                return f"there is no flag {name} for these parts; it comes with {' or '.join(others)}"
             return f"there is no flag {name}{nearest_flag(name, flags)}; `backstory {verb} --help` lists them"
         if problem := _mistake(name, flags[name], [value] if attached else _values(flags[name], rest)):
             return problem
     return _misplaced([s for s in known if s.positional], given, verb)
+
+
+def other_kinds(kind: type, flag: str, default: Any, prefix: str = "") -> Iterator[str]:
+    """`--model.core.kind mogrifier` for each kind that a part of `default` could have and has not, and that has this flag."""
+    for name, inner, marks in _fields(kind):
+        inside, value = _inside(prefix, name, marks), getattr(default, name, None)
+        options = [o for o in typing.get_args(inner) if dataclasses.is_dataclass(o)]
+        for option in typing.cast(list[Any], options):
+            if any(flag in s.flags() for s in settings(option, None, inside)):
+                yield f"--{inside}kind {option.kind}"
+        if dataclasses.is_dataclass(value):
+            yield from other_kinds(type(value), flag, value, inside)
 
 
 def nearest_flag(name: str, known: Iterable[str]) -> str:
