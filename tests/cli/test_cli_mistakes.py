@@ -327,8 +327,8 @@ MISTAKES = [
     (f"{EVALUATE} --per-token there.tsv", r"there.tsv exists; choose another file or --overwrite"),
     # Recipes of one's own.
     ("train missing.yaml", r"cannot read missing.yaml: No such file"),
-    ("train unknown.yaml", r"unknown.yaml: unknown key 'training.epoch' \(did you mean 'epochs'\?\)"),
-    ("recipe check unknown.yaml", r"unknown.yaml: unknown key 'training.epoch' \(did you mean 'epochs'\?\)"),
+    ("train unknown.yaml", r"unknown.yaml: unknown key 'training.epoch' \(did you mean 'training.epochs'\?\)"),
+    ("recipe check unknown.yaml", r"unknown.yaml: unknown key 'training.epoch' \(did you mean 'training.epochs'\?\)"),
     ("recipe check broken.yaml", r"broken.yaml is not valid YAML at line \d; correct it"),
     ("recipe check float.yaml", r"training.epochs must be a whole number, not 1.5"),
     ("recipe check text.yaml", r"training.partial_shuffle must be true or false, not 'yes'"),

@@ -50,8 +50,8 @@ def refusal(text: str) -> str:
     ("text", "message"),
     [
         ("trainig: {}", "unknown key 'trainig' (did you mean 'training'?)"),
-        ("training: {epoch: 3}", "unknown key 'training.epoch' (did you mean 'epochs'?)"),
-        ("model: {core: {hiden: 3}}", "unknown key 'model.core.hiden' (did you mean 'hidden'?)"),
+        ("training: {epoch: 3}", "unknown key 'training.epoch' (did you mean 'training.epochs'?)"),
+        ("model: {core: {hiden: 3}}", "unknown key 'model.core.hiden' (did you mean 'model.core.hidden'?)"),
         ("model: {head: {kind: softmax, experts: 3}}", "unknown key 'model.head.experts'"),
         ("1: 2", "unknown key '1'"),
         ("null: 2", "unknown key 'None'"),
@@ -368,7 +368,10 @@ def test_lists_of_dataclasses_come_back_as_they_were() -> None:
         ("{}", "stops is missing; it must be given"),
         ("stops: [{minutes: 2}]", r"stops\[0\].place is missing; it must be given"),
         ("stops: [{place: Ely}, {place: York, minutes: -1}]", r"stops\[1\].minutes must be at least 0, not -1"),
-        ("stops: [{place: Ely, minute: 1}]", r"unknown key 'stops\[0\].minute' \(did you mean 'minutes'\?\)"),
+        (
+            "stops: [{place: Ely, minute: 1}]",
+            r"unknown key 'stops\[0\].minute' \(did you mean 'stops\[0\].minutes'\?\)",
+        ),
         ("stops: []\nluggage: 3", "luggage must be a mapping, not 3"),
     ],
 )

@@ -13,10 +13,10 @@ class NonFiniteError(Exception):
     """A loss or a gradient stopped being a finite number; training ends before the optimizer step (exit code 3)."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for the known name closest to `name`, or an empty string."""
+def nearest(name: str, known: Iterable[str], before: str = "") -> str:
+    """` (did you mean 'x'?)` for the known name closest to `name`, with what stands before both, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    return f" (did you mean '{before}{close[0]}'?)" if close else ""
 
 
 def check_name(name: str, known: Iterable[str], what: str, listing: str = "") -> None:

@@ -165,8 +165,8 @@ def _convert_dataclass(kind: type, value: Any, path: str, source: str) -> Any:
     for key in value:
         if key not in hints:
             name = key if isinstance(key, str) else shown(key)
-            dotted = f"{path}.{name}" if path else name
-            raise UserError(f"{source}: unknown key '{dotted}'{nearest(name, hints)}")
+            before = f"{path}." if path else ""
+            raise UserError(f"{source}: unknown key '{before}{name}'{nearest(name, hints, before)}")
     for f in dataclasses.fields(kind):
         if f.default is f.default_factory is dataclasses.MISSING and f.name not in value:
             raise UserError(f"{source}: {f'{path}.{f.name}' if path else f.name} is missing; it must be given")

@@ -264,7 +264,7 @@ def examine_model(
     check_experiment(experiment)
     check_splits(options.get("by") or ())
     for option in options:
-        check_name(option, [f.name for f in fields(Options)], "option", "docs/context.md")
+        check_name(option, [f.name for f in fields(Options)], "option")
     chosen = Options(**{**options, "by": None if options.get("by") is None else tuple(options["by"])})
     if not isinstance(model, LanguageModel | Reader) and not hasattr(model, "score"):
         raise UserError(

@@ -40,7 +40,7 @@ class Split:
 def check_splits(names: Sequence[str]) -> None:
     """Raise UserError unless there are splits of these names."""
     for name in names:
-        check_name(name, SPLITS, "split of the targets", "docs/context.md")
+        check_name(name, SPLITS, "split of the targets")
 
 
 def split_targets(on: Examination, positions: np.ndarray, reach: int | None, by: Sequence[str]) -> dict[str, Groups]:
