@@ -1,7 +1,9 @@
 """A run's folder: begun once, and only overwritten or resumed when asked; nothing is written before a refusal."""
 
+import dataclasses
 import io
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -272,3 +274,12 @@ def test_a_first_line_of_the_log_that_was_torn_is_begun_again(
     (finished / "metrics.jsonl").write_text('{"event": "steps", "step": 2')
     quietly(tiny_config, finished, mode="resume")
     assert [e["epoch"] for e in read_events(finished / "metrics.jsonl", "epoch")] == [1]
+
+
+def test_a_vocabulary_that_knows_hardly_a_word_is_told(tiny_config: RunConfig, tmp_path: Path) -> None:
+    said = {1: io.StringIO(), 500: io.StringIO()}
+    for least, file in said.items():
+        text = dataclasses.replace(tiny_config.text, minimum_count=least)
+        train(dataclasses.replace(tiny_config, text=text), tmp_path / str(least), console=Console(file=file))
+    warning = r"(?m)^\d\d% of the validation tokens are <unk>, .*; lower text\.minimum_count, .*tokenizer$"
+    assert re.search(warning, said[500].getvalue()) and "<unk>" not in said[1].getvalue()

@@ -21,7 +21,7 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, provenance, write_result
-from backstory.text import check_drawn, prepare
+from backstory.text import Dataset, check_drawn, prepare, unknown_tokens
 from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
 from backstory.training.distributed import Ranks, check_batch, joined
@@ -35,6 +35,8 @@ from backstory.training.stopping import Stopped, StopRequest
 
 BEGUN = "begun_with"
 """Of a run's provenance: the run whose weights it began with."""
+MANY_UNKNOWN = 0.2
+"""The share of unknown words above which a perplexity is mostly theirs, which is said; Penn Treebank has a twentieth."""
 
 
 def train(
@@ -292,6 +294,8 @@ def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
         f"{len(trainer.dataset.vocabulary):,} types; {device_name(trainer.device)}; "
         f"{trainer.precision.name}: {trainer.precision.reason}",
     )
+    if warning := _mostly_unknown(trainer.dataset):
+        say(console, warning)
     if trainer.device.type == "cpu" and torch.get_num_threads() > 1 and _busy():
         say(
             console,
@@ -304,6 +308,18 @@ def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
         say(console, f"resuming {path} {where}")
     elif mode == "resume":
         say(console, f"resuming {path} at its beginning, as it holds no whole checkpoint")
+
+
+def _mostly_unknown(dataset: Dataset) -> str | None:
+    """What is said where perplexity would be that of guessing which words are unknown."""
+    vocabulary, valid = dataset.vocabulary, dataset.splits["valid"]
+    share = (unknown_tokens(vocabulary, valid) or 0) / len(valid.ids)
+    if vocabulary.unknown is None or share <= MANY_UNKNOWN:
+        return None
+    return (
+        f"{share:.0%} of the validation tokens are {vocabulary.words[vocabulary.unknown]}, so that its perplexity says little; "
+        "lower text.minimum_count, raise text.maximum_size, or take another tokenizer"
+    )
 
 
 def _busy() -> bool:
