@@ -1,5 +1,7 @@
 """`backstory export`: a folder that transformers loads, which reads and writes as the run does."""
 
+import dataclasses
+import io
 import json
 import math
 import os
@@ -14,15 +16,17 @@ from pathlib import Path
 import pytest
 import torch
 from outward import buffer, trained
+from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import backstory as bs
 from backstory.cli.main import main
-from backstory.config import RunConfig
+from backstory.config import NTMConfig, RunConfig
 from backstory.interop.export import causal_lm, export
 from backstory.models.loading import load_run, weights
 from backstory.reading.generation import encode_prompt
 from backstory.text import encode_split
+from backstory.training import train
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "export.md"
@@ -168,6 +172,30 @@ def test_the_page_of_the_docs_does_what_it_says(
     capsys.readouterr()
     exec(compile(code, "export.md", "exec"), {})
     assert capsys.readouterr().out.count("the") >= 2
+
+
+def test_an_exported_memory_is_read_with_another_addressing(
+    tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = NTMConfig(layers=(9,), rows=8, width=5, heads=1)
+    head = dataclasses.replace(tiny_config.model.head, tied=False)
+    config = dataclasses.replace(tiny_config, model=dataclasses.replace(tiny_config.model, core=core, head=head))
+    train(config, tmp_path / "run", console=Console(file=io.StringIO()))
+    exported, text = export(tmp_path / "run"), tmp_path / "own.txt"
+    text.write_text(TEXT + "\n")
+    nats = {}
+    for addressing in ("dense", "localized:3"):
+        (ours, theirs) = (
+            bs.evaluate(place, text=text, addressing=addressing) for place in (tmp_path / "run", f"hf:{exported}")
+        )
+        assert theirs["provenance"]["config"]["model"]["parts"]["core"]["addressing"] == addressing
+        assert theirs["figures"]["addressing"] == addressing
+        nats[addressing] = theirs["figures"]["nats_per_token"]
+        assert nats[addressing] == pytest.approx(ours["figures"]["nats_per_token"], rel=1e-6)
+    assert nats["dense"] != nats["localized:3"]
+    capsys.readouterr()
+    assert main(["evaluate", f"hf:{exported}", str(text), "--addressing", "localized:4"]) == 2
+    assert "give an odd number of rows" in capsys.readouterr().err
 
 
 def test_a_run_without_results_has_a_card_without_figures(tiny_run: Path, tmp_path: Path) -> None:

@@ -215,4 +215,4 @@ def computer(machine: Machine, said: Tensor, state: Row) -> Row:
 def powered(weights: Tensor, rho: Tensor) -> Tensor:
     largest = max(weights.max().item(), EPSILON)
     powers = (weights / largest) ** rho
-    return powers / max(powers.sum(), torch.tensor(EPSILON, dtype=weights.dtype))
+    return powers / max(powers.sum(), torch.tensor(1.0, dtype=weights.dtype))

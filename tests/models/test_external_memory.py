@@ -398,9 +398,19 @@ def test_sharpening_has_its_gradients_where_next_to_nothing_has_weight(low: floa
     largest = weights.detach().amax(2, keepdim=True).clamp_min(EPSILON)
     shares = (weights / largest).pow(powers)
     weigh, found = drawn((2, 1, 6), 2), []
-    for sharp in (sharpened(weights, powers), shares / shares.sum(2, keepdim=True).clamp_min(EPSILON)):
+    for sharp in (sharpened(weights, powers), shares / shares.sum(2, keepdim=True).clamp_min(1)):
         found.append([sharp.detach(), *torch.autograd.grad((sharp * weigh).sum(), [weights, powers])])
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+    assert found[0][1].abs().max() <= 2 * power * weigh.abs().max() / EPSILON
+
+
+def test_sharpening_next_to_nothing_by_next_to_nothing_has_bounded_slopes() -> None:
+    """In float32 1 + softplus(-17) is 1, and an empty link has weights of zero or next to it."""
+    for low in (0.0, 1e-20):
+        weights = torch.full((1, 1, 8), low, requires_grad=True)
+        power = (1 + torch.nn.functional.softplus(torch.full((1, 1, 1), -17.0))).requires_grad_()
+        slopes = torch.autograd.grad((sharpened(weights, power) * torch.linspace(-1, 1, 8)).sum(), [weights, power])
+        assert all(slope.abs().max() <= 1 / EPSILON for slope in slopes)
 
 
 @pytest.mark.parametrize("core", ["ntm", "mdm"])

@@ -58,6 +58,12 @@ class HuggingFaceRun(LoadedRun):
         read = {"way": way, "maximum_length": model.capabilities.maximum_length}
         return {"seed": None, "huggingface": self.name, "read": read, "model": self.own_settings}
 
+    def _recorded(self, addressing: str) -> "HuggingFaceRun":
+        # Only what was exported from here has a memory.
+        parts = self.own_settings["parts"]
+        parts = {**parts, "core": {**parts["core"], "addressing": addressing}}
+        return replace(self, own_settings={**self.own_settings, "parts": parts})
+
     def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
         """A corpus by its name or path, in the model's own pieces. Raises UserError."""
         if corpus is None:

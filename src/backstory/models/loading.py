@@ -94,10 +94,13 @@ class LoadedRun:
     def readdressed(self, addressing: str) -> "LoadedRun":
         """The same weights with another addressing of the external memory; this run stays as it is. Raises UserError."""
         model = readdressed(self.model, addressing)
-        core = replace(self.config.model.core, addressing=addressing)  # type: ignore[call-arg]
-        config = replace(self.config, model=replace(self.config.model, core=core))
         as_trained = self.as_trained and addressing_of(model) == addressing_of(self.model)
-        return replace(self, model=model, config=config, as_trained=as_trained)
+        return replace(self._recorded(addressing), model=model, as_trained=as_trained)
+
+    def _recorded(self, addressing: str) -> "LoadedRun":
+        """This run with another addressing in the settings that results record."""
+        core = replace(self.config.model.core, addressing=addressing)  # type: ignore[call-arg]
+        return replace(self, config=replace(self.config, model=replace(self.config.model, core=core)))
 
     def check_as_trained(self, what: str) -> None:
         """Raise UserError where the memory is addressed otherwise; `what` is prepared for a run as it was trained."""

@@ -300,9 +300,9 @@ def _over_valid(run: RunResults) -> str:
 
 
 def otherwise(figures: Record) -> str:
-    """How an external memory was addressed, where not densely, and the lengths of a task, where they were chosen."""
+    """How an external memory was addressed, and the lengths of a task, where they were chosen."""
     addressing, lengths = figures.get("addressing"), figures.get("lengths")
-    told = "" if addressing in (None, "dense") else f", addressing {addressing}"
+    told = "" if addressing is None else f", addressing {addressing}"
     return told + ("" if not lengths else f", lengths {', '.join(map(count, lengths))}")
 
 

@@ -44,12 +44,11 @@ class Addressing:
 def parse_addressing(text: str, rows: int) -> Addressing:
     """`dense`, `localized:257`, `localized:257x3`, `window:257`, `literal` or `literal:257`, of a memory of that many rows.
 
-    Raises UserError for another, for an even number, and for more rows than there are.
+    Raises UserError for another, for an even number, and for more rows or windows than there can be.
     """
-    name, _, size = text.partition(":")
+    name, colon, size = text.partition(":")
     check_name(name, KINDS, "addressing")
-    needed = name in ("localized", "window")
-    if not size and not needed:
+    if not colon and name in ("dense", "literal"):
         return Addressing(name)
     found = re.fullmatch(r"([1-9]\d{0,8})(?:x([1-9]\d{0,2}))?", size)
     if name == "dense" or found is None:
@@ -66,6 +65,10 @@ def parse_addressing(text: str, rows: int) -> Addressing:
         raise UserError(f"addressing '{text}' selects more rows than the {rows:,} of the memory; give at most {rows:,}")
     if name != "localized" and windows > 1:
         raise UserError(f"addressing '{text}' has several windows, which `localized` alone has; give one window")
+    if windows > (most := -(-rows // (selected // 2 + 1))):  # a window's middle is in no other
+        raise UserError(
+            f"addressing '{text}' has more windows than {rows:,} rows of memory can have of that size; give at most {most:,}"
+        )
     return Addressing(name, selected, windows)
 
 

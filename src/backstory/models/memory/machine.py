@@ -126,7 +126,10 @@ def one_plus(x: Tensor) -> Tensor:
 
 
 def sharpened(weights: Tensor, power: Tensor) -> Tensor:
-    """Weights (B, H, N) to a power (B, H, 1) of at least 1, normalised again; zeros stay zeros."""
+    """Weights (B, H, N) to a power (B, H, 1) of at least 1, normalised again; zeros stay zeros.
+
+    Where the largest is below EPSILON, there is next to nothing to normalise: what comes of it fades with it.
+    """
     return _Sharpened.apply(weights, power)  # type: ignore[return-value]
 
 
@@ -137,8 +140,9 @@ class _Sharpened(torch.autograd.Function):
         largest = weights.amax(2, keepdim=True).clamp_min_(EPSILON)
         shares = (weights / largest).clamp_min_(0)
         powers = shares.pow(power)
-        total = powers.sum(2, keepdim=True).clamp_min_(EPSILON)
-        found = powers / total
+        # At least 1 unless the largest was raised. Another bound beside EPSILON would let slopes be the product of both.
+        total = powers.sum(2, keepdim=True)
+        found = powers / total.clamp_min(1)
         ctx.save_for_backward(shares, power, found, largest, total)
         return found
 
@@ -146,7 +150,7 @@ class _Sharpened(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_found):  # type: ignore[override]
         shares, power, found, largest, total = ctx.saved_tensors
-        # Where nothing has weight, the sum was EPSILON and had no gradient.
-        d_powers = d_found - (d_found * found).sum(2, keepdim=True) * (total > EPSILON)
+        # Where next to nothing has weight, it was divided by 1, which has no gradient.
+        d_powers = d_found - (d_found * found).sum(2, keepdim=True) * (total >= 1)
         d_power = (d_powers * torch.xlogy(found, shares)).sum(2, keepdim=True)
-        return d_powers.mul_(shares.pow(power - 1)).mul_(power / (largest * total)), d_power
+        return d_powers.mul_(shares.pow(power - 1)).mul_(power / (largest * total.clamp_min(1))), d_power
