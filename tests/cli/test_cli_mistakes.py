@@ -89,6 +89,16 @@ MISTAKES = [
         r"text.algorithm.longest is for the corpus copy or .*, and the corpus is good.txt; leave it out, or choose another",
     ),
     (
+        "train ntm-copy --text.algorithm.repeats 3 --out new",
+        r"text.algorithm.repeats is for the corpus repeat-copy, and the corpus is copy; leave it out",
+    ),
+    (
+        "train ntm-copy --model.core.begin 999 --out new",
+        r"begin is 999, and the ids of 259 types end at 258; .*or None",
+    ),
+    ("train ntm-copy --model.core.layers 20000000 --out new", r"lower model.core.layers \(20000000\)"),
+    ("train ntm-copy --model.core.layers 10 9999999 --out new", r"lower model.core.layers \(10 9999999\)"),
+    (
         f"{RECALL} --text.algorithm.bits 5",
         r"text.algorithm.bits is for the corpus copy or .*, and the corpus is recall",
     ),

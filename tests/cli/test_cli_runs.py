@@ -1,5 +1,6 @@
 """From a text to a report: every verb on a tiny model, what it prints and what it writes."""
 
+import dataclasses
 import json
 import math
 import re
@@ -49,6 +50,11 @@ def test_what_a_recipe_draws_is_for_its_own_corpus_alone(command: Command) -> No
     assert with_corpus(copying, "repeat-copy", copying).text.algorithm == copying.text.algorithm != AlgorithmConfig()
     assert with_corpus(copying, "good.txt", copying).text.algorithm == AlgorithmConfig()
     assert with_corpus(drawn, "copy", drawn).text.recall == RecallConfig() != drawn.text.recall
+    sorting = with_corpus(copying, "priority-sort", copying)
+    sorting = dataclasses.replace(
+        sorting, text=dataclasses.replace(sorting.text, algorithm=AlgorithmConfig(levels=8, documents=20))
+    )
+    assert with_corpus(sorting, "copy", sorting).text.algorithm == AlgorithmConfig(documents=20)
     sizes = (
         "--model.embedding.size=9 --model.core.layers=9 --model.core.rows=5 --model.core.width=4 --training.epochs=1"
     )

@@ -20,7 +20,7 @@ from backstory.explanations.memory import READS, Attribution, measured, window_o
 from backstory.models import ComposedModel
 from backstory.models.cores import ExternalMemory
 from backstory.models.loading import load_run
-from backstory.models.memory import Addressing, Looked, TuringMachine
+from backstory.models.memory import Addressing, Looked, TuringMachine, parse_addressing
 from backstory.reports import Passage, Weights, render_passage, result_from
 from backstory.reports.passage import from_json
 from backstory.text import prepare
@@ -229,6 +229,23 @@ def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
     passage = from_json(result.figures["passage"], "x")
     assert passage.chosen == passage.lead and isinstance(passage.shades[0], Weights)
     assert math.isfinite(result.figures["perplexity"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "addressing", "told"),
+    [
+        ("ntm", "localized:3x2", "2 windows of 3 rows around the largest cosines; the rest is where locations lead"),
+        ("mdm", "localized:3", "within 3 rows around the largest cosine; the rest is where links and allocation lead."),
+    ],
+)
+def test_windows_are_told_with_what_leads_out_of_them(
+    kind: str, addressing: str, told: str, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    core = dataclasses.replace(CORES[kind], addressing=addressing)
+    result = explain_run(trained(with_model(tiny_config, core=core), tmp_path / "run"), "memory", Place("valid", 20, 9))
+    how = parse_addressing(addressing, core.rows)
+    assert (result["figures"]["window"], result["figures"]["windows"]) == (how.selected, how.windows)
+    assert told in layers(result)["window, read"].note
 
 
 def test_what_it_cannot_explain_is_one_line_and_nothing_is_written(runs_of: dict[str, Path], tiny_run: Path) -> None:

@@ -198,6 +198,9 @@ def test_interfaces_have_their_published_sizes() -> None:
         ("sparse", "there is no addressing 'sparse'"),
         ("localized:3x0", "not understood"),
         ("localized:-3", "not understood"),
+        ("localized:3x9", "more windows than 16 rows of memory can have of that size; give at most 8"),
+        ("dense:", "`dense` alone"),
+        ("literal:", "give `literal:257`$"),
     ],
 )
 def test_addressing_that_cannot_be_is_refused(text: str, message: str) -> None:

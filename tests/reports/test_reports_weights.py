@@ -79,6 +79,8 @@ def test_the_means_of_the_heads_are_a_table(made: Any) -> None:
     assert [c.heading for c in table.columns] == [
         "Head", "Entropy, of 6 bits", "Largest weight", "In a window of 63 rows", "Fall-back"]  # fmt: skip
     assert table.rows == (("write", "3.25", "40.5%", "–", "12.3%"), ("read", "3.35", "40.6%", "–", "12.4%"))
+    windows = heads(result(made, **means(), windows=3))
+    assert windows is not None and windows.columns[3].heading == "In 3 windows of 63 rows"
     several = heads(result(made, **means(2)))
     assert several is not None and [row[:2] for row in several.rows[1:]] == [("read 1", "3.35"), ("read 2", "3.45")]
     assert older(result(made, **means())) == "Of what is read, 7.2% is of older words."
@@ -96,6 +98,7 @@ def test_the_means_stand_on_the_page(made: Any) -> None:
     [
         ({"settings": {"rows": 0}}, "settings.rows"),
         ({"window": None}, "window"),
+        ({"windows": "3"}, "windows"),
         ({"largest_percent": {"write": 1, "read": [1, 2]}}, "largest_percent.read"),
         ({"entropy_bits": 3}, "entropy_bits"),
     ],

@@ -191,7 +191,7 @@ def test_a_run_that_cannot_fit_is_refused_by_the_setting_to_lower(
 def test_a_segment_as_long_as_the_text_counts_as_long_as_its_rows() -> None:
     long = with_training(recipes.load("ptb-awd-lstm"), segment=100_000_000)
     assert estimate(long, TEXT, FLOAT32) == estimate(with_training(long, segment=929_589), TEXT, FLOAT32)
-    assert memory._to_lower(long, TEXT, FLOAT32) == ("training.segment", 100_000_000)
+    assert memory._to_lower(long, TEXT, FLOAT32) == ("training.segment", "100000000")
     needed = estimate(long, TEXT, FLOAT32)
     assert max(needed, key=lambda k: needed[k]) == "activations" and needed["activations"] > 50 << 30
 

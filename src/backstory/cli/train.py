@@ -12,7 +12,7 @@ import tyro
 
 from backstory.cli.parse import parse
 from backstory.cli.ranks import first_here
-from backstory.config import RunConfig, TextConfig, UserError, from_dict, recipes, to_dict
+from backstory.config import RunConfig, TextConfig, UserError, changes, from_dict, recipes, to_dict
 from backstory.config.measures import told
 
 
@@ -69,11 +69,14 @@ def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> Run
     """The settings with another corpus, if one is given; what the recipe says of drawing its own documents is not for that."""
     text = dataclasses.replace(config.text, corpus=corpus or config.text.corpus)
     if text.corpus != recipe.text.corpus:
-        from backstory.text.dataset import DRAWN
+        from backstory.text.dataset import DRAWN, drawn_by
 
-        for part, corpora in DRAWN.items():
-            if text.corpus not in corpora and getattr(text, part) == getattr(recipe.text, part):
-                text = dataclasses.replace(text, **{part: getattr(TextConfig(), part)})
+        for part in DRAWN:
+            given, own, usual = (getattr(of, part) for of in (text, recipe.text, TextConfig()))
+            for name, value in changes(given).items():
+                if text.corpus not in drawn_by(part, name) and value == getattr(own, name):
+                    given = dataclasses.replace(given, **{name: getattr(usual, name)})
+            text = dataclasses.replace(text, **{part: given})
     return dataclasses.replace(config, text=text)
 
 

@@ -27,7 +27,7 @@ from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.words import Span, led_by, shown
 from backstory.models import Prediction
 from backstory.models.cores.external_memory import ExternalMemory, memory_of
-from backstory.models.memory import Addressing, Looked
+from backstory.models.memory import Addressing, Looked, TuringMachine
 from backstory.models.memory.addressing import chosen
 from backstory.reading import Block
 from backstory.reading.opening import Opened
@@ -205,6 +205,7 @@ def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequ
         "largest_percent": _by_head(100 * trace.measure("largest")),
         "fall_back_percent": _by_head(100 * trace.measure("negative")),
         "window": window_of(machine.addressing, machine.rows),
+        "windows": machine.addressing.windows,
         "window_percent": _by_head(100 * trace.measure("window")),
         "older_percent": 100 * float(np.mean(trace.older)),
         "weights": _picture(subject, torch.cat(trace.weights)),
@@ -234,10 +235,15 @@ def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]
         return tuple(None if value is None else scale * value for value in found)
 
     rows = f"{window_of(how, machine.rows):,} rows around the largest cosine"
+    if how.windows > 1:
+        rows = f"{how.windows} windows of {window_of(how, machine.rows):,} rows around the largest cosines"
     if how.selected is None:
         window = f"What content alone has within {rows}: what localized addressing would leave of it."
+    elif how.kind == "window":
+        window = f"What the weights have within {rows}: all of them."
     else:
-        window = f"What the weights have within {rows}; the rest is location’s."
+        elsewhere = "locations" if isinstance(machine, TuringMachine) else "links and allocation"
+        window = f"What the weights have within {rows}; the rest is where {elsewhere} lead."
     negative = "Heads whose cosines are all negative: no window, all rows have a weight."
     layers: list[Numbers] = []
     for head, heads in (("read", slice(1, None)), ("write", slice(0, 1))):

@@ -99,6 +99,12 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
 
     Raises UserError when the parts do not fit together.
     """
+    begin = getattr(config.core, "begin", None)
+    if begin is not None and begin >= vocabulary_size:
+        raise UserError(
+            f"model.core.begin is {begin}, and the ids of {vocabulary_size:,} types end at {vocabulary_size - 1}; "
+            "give the id of the token that begins a document, or None"
+        )
     words = config.embedding
     embedding = WordEmbedding(vocabulary_size, words.size, words.dropout, words.initial)
     core = _build_core(config)

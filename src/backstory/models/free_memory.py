@@ -11,7 +11,9 @@ import torch
 def available(device: torch.device, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Bytes that can still be allocated on the device; None where the system does not say (on the CPU, only Linux does)."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        # What PyTorch holds and does not use counts as taken by the system.
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
     if not sys.platform.startswith("linux"):
         return None
     left = [1024 * kibibytes for kibibytes in _fields(proc / "meminfo", "MemAvailable:")]

@@ -202,6 +202,7 @@ _BY_HEAD = {"write": _NUMBER_OR_NULL, "read": [_NUMBER_OR_NULL]}
 HEADS = {
     "settings": {"rows": _NUMBER},
     "window": _NUMBER,
+    "windows": _NUMBER_OR_NULL,
     "older_percent": _NUMBER,
     **dict.fromkeys(BY_HEAD, _BY_HEAD),
 }

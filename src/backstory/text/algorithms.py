@@ -53,6 +53,8 @@ TASKS: dict[str, Task] = {
     ),
 }
 """The tasks by name."""
+OWN = {"repeats": "repeat-copy", "levels": "priority-sort", "sorted_share": "priority-sort"}
+"""The settings that are for one task alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +169,11 @@ class Algorithm:
 
     def epoch(self, number: int, tokens: int) -> np.ndarray:
         """The ids (tokens,) of an epoch of its own; the last document is cut off where they end."""
-        drawn, rng = [np.empty(0, np.int32)], self._random("train", number)
-        while (missing := tokens - sum(map(len, drawn))) > 0:
-            drawn.append(np.concatenate([self._document(i, rng) for i in range(AT_ONCE)])[:missing])
+        drawn: list[np.ndarray] = []
+        rng, left = self._random("train", number), tokens
+        while left > 0:
+            drawn.append(self._document(len(drawn), rng)[:left])
+            left -= len(drawn[-1])
         return np.concatenate(drawn)
 
     def _random(self, split: str, epoch: int) -> np.random.Generator:

@@ -17,7 +17,7 @@ from backstory.config.schema import TextConfig
 from backstory.config.strict import changes, to_dict
 from backstory.storage.atomic import write_atomically
 from backstory.text import algorithms, cache, corpora, files, recall, vocabulary
-from backstory.text.algorithms import TASKS, Algorithm, Answers
+from backstory.text.algorithms import OWN, TASKS, Algorithm, Answers
 from backstory.text.corpora import SPLITS, Corpus, Document
 from backstory.text.pieces import Pieces
 from backstory.text.recall import Recall, Truth
@@ -168,15 +168,20 @@ DRAWN = {"recall": ("recall",), "algorithm": tuple(TASKS)}
 """Parts of the settings of a text that are for some drawn corpora alone, with the names of those."""
 
 
+def drawn_by(part: str, setting: str) -> tuple[str, ...]:
+    """The names of the corpora that a setting of such a part is for."""
+    return (OWN[setting],) if setting in OWN else DRAWN[part]
+
+
 def check_drawn(config: TextConfig) -> None:
     """Raise UserError for settings of documents that are drawn where the corpus is none of those that they are for."""
-    for part, names in DRAWN.items():
-        setting = next(iter(changes(getattr(config, part))), None)
-        if setting is not None and config.corpus not in names:
-            raise UserError(
-                f"text.{part}.{setting} is for the corpus {' or '.join(names)}, and the corpus is {config.corpus}; "
-                "leave it out, or choose another corpus"
-            )
+    for part in DRAWN:
+        for setting in changes(getattr(config, part)):
+            if config.corpus not in (names := drawn_by(part, setting)):
+                raise UserError(
+                    f"text.{part}.{setting} is for the corpus {' or '.join(names)}, and the corpus is {config.corpus}; "
+                    "leave it out, or choose another corpus"
+                )
 
 
 def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Dataset:

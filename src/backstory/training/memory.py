@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError, to_dict
+from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError
 from backstory.config.errors import off
 from backstory.models import Precision, count_parameters, outline
 from backstory.models.free_memory import available, shown_bytes
@@ -28,6 +28,9 @@ DUAL = 6
 """How many times a training step holds what the layer of a dual connection reads of the core, or what is made of it."""
 USUAL_TYPES = 50_000
 """A vocabulary larger than this is one to cut before other settings."""
+
+Sizes = tuple[int, ...]
+"""One of a setting, or one of each layer."""
 
 
 @dataclass(frozen=True)
@@ -122,33 +125,42 @@ def _unlinked(config: RunConfig, text: Text, precision: Precision) -> float:
     return sum(estimate(dataclasses.replace(config, model=model), text, precision).values())
 
 
-def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str, int]:
+def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str, str]:
     """Of the settings that save a fifth or more when they are halved, the one furthest above its default."""
     total, found = sum(estimate(config, text, precision).values()), []
-    for name, value, usual, halved in _halved(config, text):
+    for name, values, usual, (halved, of) in _halved(config, text):
         try:
-            needed = sum(estimate(halved, text, precision).values())
+            needed = sum(estimate(halved, of, precision).values())
         except UserError:  # parts that would not fit together
             continue
-        found.append((needed <= 0.8 * total, value / usual, name, value))
-    small = dataclasses.replace(text, types=max(1, text.types // 2))
-    saves = sum(estimate(config, small, precision).values()) <= 0.8 * total
-    _, _, name, value = max([*found, (saves, text.types / USUAL_TYPES, "text.maximum_size", text.types)])
-    return name, value
+        found.append((needed <= 0.8 * total, sum(values) / sum(usual), name, values))
+    _, _, name, values = max(found)
+    return name, " ".join(map(str, values))
 
 
-def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, int, int, RunConfig]]:
-    """Every size of the model and of a step, its default, and the settings in which it is half as large."""
+def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, Sizes, Sizes, tuple[RunConfig, Text]]]:
+    """Every size of the model and of a step, its default, and the settings, or text, in which it is half as large."""
     for part in ("embedding", "core", "dual", "head", "buffer"):
         settings = getattr(config.model, part)
-        for name, value in to_dict(settings).items():
-            if type(value) is int and value > 1:
-                changed: dict[str, Any] = {part: dataclasses.replace(settings, **{name: value // 2})}
+        for name, value in vars(settings).items():
+            if max(sizes := _sizes(value), default=0) > 1:
+                half = tuple(max(1, size // 2) for size in sizes)
+                changed: dict[str, Any] = {
+                    part: dataclasses.replace(settings, **{name: half if isinstance(value, tuple) else half[0]})
+                }
                 model: ModelConfig = dataclasses.replace(config.model, **changed)
-                usual = getattr(type(settings)(), name) or value
-                yield f"model.{part}.{name}", value, usual, dataclasses.replace(config, model=model)
+                usual = _sizes(getattr(type(settings)(), name)) or sizes
+                yield f"model.{part}.{name}", sizes, usual, (dataclasses.replace(config, model=model), text)
     for name, most in (("batch_size", text.tokens), ("segment", text.tokens // config.training.batch_size)):
         value, usual = getattr(config.training, name), getattr(TrainingConfig(), name)
         # A segment longer than a row of the text takes what the row takes.
         training = dataclasses.replace(config.training, **{name: max(1, min(value, most) // 2)})
-        yield f"training.{name}", value, usual, dataclasses.replace(config, training=training)
+        yield f"training.{name}", (value,), (usual,), (dataclasses.replace(config, training=training), text)
+    small = dataclasses.replace(text, types=max(1, text.types // 2))
+    yield "text.maximum_size", (text.types,), (USUAL_TYPES,), (config, small)
+
+
+def _sizes(value: Any) -> Sizes:
+    """A size, or those of the layers; none where a setting is another thing."""
+    values = value if isinstance(value, tuple) else (value,)
+    return values if all(type(size) is int for size in values) else ()

@@ -103,9 +103,11 @@ class ExternalMemory(Core):
     def _needed(self, batch_size: int) -> int:
         """Bytes of the memories, and links, that reading a segment has at a time: those before it and its own.
 
-        Where texts begin within, those that take their place as well, and one as at the start.
+        Where texts begin within, those that take their place as well, and one as at the start; and where they are not
+        overwritten in place, as on a GPU, those after a step beside those before it.
         """
-        memories = 2 * batch_size if self.begin is None else 3 * batch_size + 1
+        in_place = self.interface.weight.device.type == "cpu" and self.begin is None
+        memories = (2 if in_place else 3) * batch_size + (self.begin is not None)
         of_row = self.machine.width + (self.machine.rows if self._links else 0)
         return memories * self.machine.rows * of_row * self.interface.weight.element_size()
 
