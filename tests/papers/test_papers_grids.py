@@ -225,8 +225,11 @@ def claim(**changes: Any) -> dict[str, Any]:
 
 BAD = {
     "a key": (grid(rowss=[]), r"unknown key 'rowss' \(did you mean 'rows'\?\)"),
-    "a key of a row": (row(redings=[]), r"unknown key 'rows\[0\].redings' \(did you mean 'readings'\?\)"),
-    "a key of a setup": (small(seed=[1]), r"unknown key 'rows\[0\].small.seed' \(did you mean 'seeds'\?\)"),
+    "a key of a row": (row(redings=[]), r"unknown key 'rows\[0\].redings' \(did you mean 'rows\[0\].readings'\?\)"),
+    "a key of a setup": (
+        small(seed=[1]),
+        r"unknown key 'rows\[0\].small.seed' \(did you mean 'rows\[0\].small.seeds'\?\)",
+    ),
     "no title": ({k: v for k, v in grid().items() if k != "title"}, r"title is missing; it must be given"),
     "no recipe": (without("recipe"), r"rows\[0\].small.recipe is missing"),
     "no minutes": (without("minutes"), r"rows\[0\].small.minutes is missing"),
@@ -237,7 +240,7 @@ BAD = {
     "a recipe's file": (small(recipe="none.yaml"), r"row plain, small: cannot read none.yaml"),
     "an override's path": (
         small(overrides={"model": {"cor": {}}}),
-        r"row plain, small, overrides: unknown key 'model.cor' \(did you mean 'core'\?\)",
+        r"row plain, small, overrides: unknown key 'model.cor' \(did you mean 'model.core'\?\)",
     ),
     "an override's value": (
         small(overrides={"training": {"epochs": 0}}),
