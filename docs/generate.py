@@ -10,6 +10,7 @@ from typing import Any
 from backstory.reports import Column, Result, Table, fill, reproductions, result_from
 from backstory.reports.formats import MISSING, duration
 from backstory.reports.words import effective_context, verdict
+from backstory.text.algorithms import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -196,20 +197,18 @@ def memory_training() -> Table:
     return headed(heads, rows)
 
 
-def copied() -> Table:
-    """Bits that trained memories copy right, at the lengths of training and beyond."""
-    rows, heads = [], ("core", "trained lengths, bits right", "documents right")
-    for path in sorted(RESULTS.glob("copy-*-test.json")):
-        own, longer = (
-            json.loads(p.read_text(encoding="utf-8"))["figures"]["answers"]
-            for p in (path, path.with_name(path.name.replace("-test", "-lengths")))
-        )
-        beyond = {f"{one['length']} symbols": f"{one['bit_accuracy']:.2%}" for one in longer["lengths"]}
-        heads = (*heads[:3], *beyond)
-        rows.append(
-            (path.name.split("-")[1], f"{own['bit_accuracy']:.2%}", f"{own['document_accuracy']:.1%}", *beyond.values())
-        )
-    return headed(heads, rows)
+def solved() -> Table:
+    """What trained memories get right of each task, at the lengths of training and beyond."""
+    rows = []
+    for task in TASKS:
+        for path in sorted(RESULTS.glob(f"{task}-*-test.json")):
+            name = path.stem.removesuffix("-test")
+            own, longer = (result(f"{name}-{kind}").figures["answers"] for kind in ("test", "lengths"))
+            beyond = ", ".join(f"{of['length']}: {of['bit_accuracy']:.2%}" for of in longer["lengths"])
+            core = name.removeprefix(f"{task}-")
+            rows.append((task, core, f"{own['bit_accuracy']:.2%}", f"{own['document_accuracy']:.1%}", beyond))
+    heads = ("task", "core", "bits right", "documents right", "bits right by length")
+    return Table(tuple(Column(head, numeric=i in (2, 3)) for i, head in enumerate(heads)), tuple(rows))
 
 
 def scoring_speed() -> Table:
@@ -419,7 +418,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "dual-claims": partial(claims, "dual"),
     },
     "docs/external-memory.md": {
-        "copy": copied,
+        "tasks": solved,
         "memory-speed": memory_speed,
         "memory-training": memory_training,
         "localized-ntm": partial(reproduction, "localized-ntm"),

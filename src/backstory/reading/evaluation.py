@@ -94,7 +94,8 @@ def evaluate(
         precision = opened.reader.precision.name
         usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
         usual[of_lengths(lengths)] = "lengths"
-        usual[(not opened.run.as_trained and addressing_of(opened.run.model)) or ""] = ""
+        if not opened.run.as_trained:
+            usual[str(addressing_of(opened.run.model))] = ""
         out = out or Path(opened.run.results, file_name("evaluate", split, *(k for k, v in usual.items() if k != v)))
     if rows > len(opened.split.ids):
         raise UserError(f"the text has {len(opened.split.ids):,} tokens, fewer than {rows:,} rows; use fewer --rows")
