@@ -235,7 +235,7 @@ def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
     ("kind", "addressing", "told"),
     [
         ("ntm", "localized:3x2", "2 windows of 3 rows around the largest cosines; the rest is where locations lead"),
-        ("mdm", "localized:3", "within 3 rows around the largest cosine; the rest is where links and allocation lead."),
+        ("mdm", "localized:3", "within 3 rows around the largest cosine; the rest is where links lead."),
     ],
 )
 def test_windows_are_told_with_what_leads_out_of_them(

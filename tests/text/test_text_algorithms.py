@@ -152,6 +152,9 @@ def test_every_epoch_has_documents_of_its_own_and_as_many_tokens(task: str) -> N
     second, third = data.epoch(2), data.epoch(3)
     assert len(second) == len(third) == len(first) and np.array_equal(second, data.epoch(2))
     assert not np.array_equal(second, third) and not np.array_equal(first, second)
+    drawn = np.concatenate([*data.source.draw("train", 2)])
+    both = min(len(drawn), len(second))
+    assert np.array_equal(second[:both], drawn[:both])
     assert data.asked(second).mean() == pytest.approx(data.asked(first).mean(), abs=0.15)
 
 

@@ -281,5 +281,17 @@ def test_a_vocabulary_that_knows_hardly_a_word_is_told(tiny_config: RunConfig, t
     for least, file in said.items():
         text = dataclasses.replace(tiny_config.text, minimum_count=least)
         train(dataclasses.replace(tiny_config, text=text), tmp_path / str(least), console=Console(file=file))
-    warning = r"(?m)^\d\d% of the validation tokens are <unk>, .*; lower text\.minimum_count, .*tokenizer$"
+    warning = r"(?m)^\d\d% of the validation tokens are <unk>, .*; lower text\.minimum_count \(500\)$"
     assert re.search(warning, said[500].getvalue()) and "<unk>" not in said[1].getvalue()
+
+
+def test_a_validation_text_of_other_words_is_told(tiny_config: RunConfig, tmp_path: Path) -> None:
+    corpus, file = tmp_path / "corpus", io.StringIO()
+    corpus.mkdir()
+    for split, words in (("train", "ann saw tea "), ("valid", "der Hut ist "), ("test", "ann saw tea ")):
+        (corpus / f"{split}.txt").write_text(words * 60)
+    text = dataclasses.replace(tiny_config.text, corpus=str(corpus))
+    train(dataclasses.replace(tiny_config, text=text), tmp_path / "run", console=Console(file=file))
+    assert re.search(
+        r"% of the validation tokens are <unk>, .*; the training text has not these; give more", file.getvalue()
+    )

@@ -242,16 +242,19 @@ def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]
     elif how.kind == "window":
         window = f"What the weights have within {rows}: all of them."
     else:
-        elsewhere = "locations" if isinstance(machine, TuringMachine) else "links and allocation"
-        window = f"What the weights have within {rows}; the rest is where {elsewhere} lead."
+        window = f"What the weights have within {rows}; the rest is where {{}}."
     negative = "Heads whose cosines are all negative: no window, all rows have a weight."
     layers: list[Numbers] = []
+    turing = isinstance(machine, TuringMachine)
     for head, heads in (("read", slice(1, None)), ("write", slice(0, 1))):
+        elsewhere = (
+            "locations lead" if turing else "links lead" if head == "read" else "the memory is free, or is not written"
+        )
         layers += [
             Numbers("sequential", f"entropy, {head}", of("entropy", heads), "bits", 0.0, bits, note="Of the weights."),
             Numbers("sequential", f"largest, {head}", of("largest", heads, 100), "%", 0.0, 100.0,
                     note="The weight of the row that has most."),
-            Numbers("sequential", f"window, {head}", of("window", heads, 100), "%", 0.0, 100.0, note=window),
+            Numbers("sequential", f"window, {head}", of("window", heads, 100), "%", 0.0, 100.0, note=window.format(elsewhere)),
             Numbers("plain", f"fall-back, {head}", of("negative", heads, 100), "%", 0.0, 100.0, 0, negative),
         ]  # fmt: skip
     older = tuple(100 * mass for mass in trace.older)

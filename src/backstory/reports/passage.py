@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from backstory.config import UserError
 
-AGAIN = "run again the command that wrote it"
-"""What helps a result that is damaged: whatever is in its place is replaced."""
+AGAIN = "run again the command that wrote it (a training with --resume)"
+"""What helps a result that is damaged."""
 
 MOST_WORDS = 2000
 """The most words of a passage that anybody may ask for."""

@@ -174,7 +174,7 @@ class Algorithm:
         while left > 0:
             drawn.append(self._document(len(drawn), rng)[:left])
             left -= len(drawn[-1])
-        return np.concatenate(drawn)
+        return np.concatenate([np.empty(0, np.int32), *drawn])
 
     def _random(self, split: str, epoch: int) -> np.random.Generator:
         place = ("train", "valid", "test").index(split) + 1

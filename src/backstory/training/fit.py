@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from backstory.config import RunConfig, UserError, plural, to_dict, validate
+from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict, validate
 from backstory.config.measures import perplexity
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.allocator import keep_freed_memory
@@ -294,7 +294,7 @@ def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
         f"{len(trainer.dataset.vocabulary):,} types; {device_name(trainer.device)}; "
         f"{trainer.precision.name}: {trainer.precision.reason}",
     )
-    if warning := _mostly_unknown(trainer.dataset):
+    if warning := _mostly_unknown(trainer.dataset, trainer.config.text):
         say(console, warning)
     if trainer.device.type == "cpu" and torch.get_num_threads() > 1 and _busy():
         say(
@@ -310,16 +310,20 @@ def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
         say(console, f"resuming {path} at its beginning, as it holds no whole checkpoint")
 
 
-def _mostly_unknown(dataset: Dataset) -> str | None:
+def _mostly_unknown(dataset: Dataset, text: TextConfig) -> str | None:
     """What is said where perplexity would be that of guessing which words are unknown."""
     vocabulary, valid = dataset.vocabulary, dataset.splits["valid"]
     share = (unknown_tokens(vocabulary, valid) or 0) / len(valid.ids)
     if vocabulary.unknown is None or share <= MANY_UNKNOWN:
         return None
-    return (
-        f"{share:.0%} of the validation tokens are {vocabulary.words[vocabulary.unknown]}, so that its perplexity says little; "
-        "lower text.minimum_count, raise text.maximum_size, or take another tokenizer"
-    )
+    cut = []
+    if text.minimum_count > 1:
+        cut.append(f"lower text.minimum_count ({text.minimum_count})")
+    if text.maximum_size is not None:
+        cut.append(f"raise text.maximum_size ({text.maximum_size})")
+    instead = ", or ".join(cut) if cut else "the training text has not these; give more of it, or another tokenizer"
+    unknown = vocabulary.words[vocabulary.unknown]
+    return f"{share:.0%} of the validation tokens are {unknown}, so that its perplexity says little; {instead}"
 
 
 def _busy() -> bool:

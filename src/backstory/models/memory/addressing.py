@@ -17,7 +17,7 @@ from backstory.config import UserError, check_name
 from backstory.models.memory.functions import matches, outer, squared_lengths
 
 EPSILON = 1e-6
-"""Inside every root and under every sum that is divided by: no value and no gradient is ever not a number."""
+"""Inside every root and, or another bound, under every sum that is divided by: no step makes NaN of finite numbers."""
 
 TIE = 1e-5
 """Cosines so close are equal: rows that are written alike differ by rounding, which is another for every order of the sums."""

@@ -128,7 +128,7 @@ def one_plus(x: Tensor) -> Tensor:
 def sharpened(weights: Tensor, power: Tensor) -> Tensor:
     """Weights (B, H, N) to a power (B, H, 1) of at least 1, normalised again; zeros stay zeros.
 
-    Where the largest is below EPSILON, there is next to nothing to normalise: what comes of it fades with it.
+    Where even the sum of the powers of weight / EPSILON is below 1, it is next to nothing and not normalised: it fades.
     """
     return _Sharpened.apply(weights, power)  # type: ignore[return-value]
 
