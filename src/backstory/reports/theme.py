@@ -48,7 +48,7 @@ td { white-space: nowrap; }
 table.plain td { white-space: normal; overflow-wrap: anywhere; }
 thead th { color: var(--soft); font-weight: 500; font-size: 0.8125rem; vertical-align: bottom; }
 tbody th { font-weight: 600; min-width: 4.5rem; }
-tbody th span { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 3; overflow: hidden;
+tbody th span { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 6; overflow: hidden;
   width: max-content; max-width: 12rem; overflow-wrap: anywhere; }
 table.plain th span { -webkit-line-clamp: none; max-width: 20rem; }
 tr > :first-child { position: sticky; left: 0; background: var(--paper); }
