@@ -15,6 +15,7 @@ from threading import Event, Thread
 import pytest
 from localhost import GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
+from backstory.text.download import Patience
 from backstory.text.published import Download, File, Published
 
 PROCESS = """
