@@ -149,7 +149,8 @@ def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, Sizes, Sizes, 
                     part: dataclasses.replace(settings, **{name: half if isinstance(value, tuple) else half[0]})
                 }
                 model: ModelConfig = dataclasses.replace(config.model, **changed)
-                usual = _sizes(getattr(type(settings)(), name)) or sizes
+                usual = _sizes(getattr(type(settings)(), name))
+                usual = usual if any(usual) else sizes  # 0 or none by default: as large as need be
                 yield f"model.{part}.{name}", sizes, usual, (dataclasses.replace(config, model=model), text)
     for name, most in (("batch_size", text.tokens), ("segment", text.tokens // config.training.batch_size)):
         value, usual = getattr(config.training, name), getattr(TrainingConfig(), name)
