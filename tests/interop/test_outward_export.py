@@ -1,7 +1,5 @@
 """`backstory export`: a folder that transformers loads, which reads and writes as the run does."""
 
-import dataclasses
-import io
 import json
 import math
 import os
@@ -16,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from outward import buffer, trained
-from rich.console import Console
+from runs import with_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import backstory as bs
@@ -26,7 +24,6 @@ from backstory.interop.export import causal_lm, export
 from backstory.models.loading import load_run, weights
 from backstory.reading.generation import encode_prompt
 from backstory.text import encode_split
-from backstory.training import train
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "export.md"
@@ -178,16 +175,12 @@ def test_an_exported_memory_is_read_with_another_addressing(
     tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     core = NTMConfig(layers=(9,), rows=8, width=5, heads=1)
-    head = dataclasses.replace(tiny_config.model.head, tied=False)
-    config = dataclasses.replace(tiny_config, model=dataclasses.replace(tiny_config.model, core=core, head=head))
-    train(config, tmp_path / "run", console=Console(file=io.StringIO()))
-    exported, text = export(tmp_path / "run"), tmp_path / "own.txt"
+    run = trained(with_model(tiny_config, core=core), tmp_path, "words")
+    exported, text = export(run), tmp_path / "own.txt"
     text.write_text(TEXT + "\n")
     nats = {}
     for addressing in ("dense", "localized:3"):
-        (ours, theirs) = (
-            bs.evaluate(place, text=text, addressing=addressing) for place in (tmp_path / "run", f"hf:{exported}")
-        )
+        (ours, theirs) = (bs.evaluate(place, text=text, addressing=addressing) for place in (run, f"hf:{exported}"))
         assert theirs["provenance"]["config"]["model"]["parts"]["core"]["addressing"] == addressing
         assert theirs["figures"]["addressing"] == addressing
         nats[addressing] = theirs["figures"]["nats_per_token"]

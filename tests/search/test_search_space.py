@@ -23,7 +23,10 @@ KIND = {"model.head.kind": {"choice": ["softmax", "mixture"]}}
 # A space, and what the line must say.
 MISTAKES: list[tuple[Any, str]] = [
     ({}, r"mine: settings is empty"),
-    ({"training.learning_rat": {"range": [1, 2]}}, r"learning_rat' \(did you mean 'training.learning_rate'\?\)"),
+    (
+        {"training.learning_rat": {"range": [1, 2]}},
+        r"unknown key 'training.learning_rat' \(did you mean 'training.learning_rate'\?\)",
+    ),
     ({"trainin.epochs": {"range": [1, 2]}}, r"unknown key 'trainin' \(did you mean 'training'\?\)"),
     ({"training": {"choice": [1]}}, r"mine: training must be a mapping"),
     ({"training.epochs.more": {"range": [1, 2]}}, r"training.epochs must be a whole number, not"),

@@ -27,7 +27,7 @@ from backstory.explanations.subject import Explained, Progress, Subject
 from backstory.explanations.words import Span, led_by, shown
 from backstory.models import Prediction
 from backstory.models.cores.external_memory import ExternalMemory, memory_of
-from backstory.models.memory import Addressing, Looked, TuringMachine
+from backstory.models.memory import Addressing, Looked, Machine, TuringMachine
 from backstory.models.memory.addressing import chosen
 from backstory.reading import Block
 from backstory.reading.opening import Opened
@@ -228,33 +228,21 @@ def _mean(values: np.ndarray) -> float | None:
 
 def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]:
     first, machine = [span.start for span in subject.spans], trace.machine
-    how, bits = machine.addressing, max(1.0, math.log2(machine.rows))
+    bits = max(1.0, math.log2(machine.rows))
 
     def of(measure: str, heads: slice, scale: float = 1.0) -> tuple[float | None, ...]:
         found = (_mean(at[heads]) for at in trace.measure(measure)[first])
         return tuple(None if value is None else scale * value for value in found)
 
-    rows = f"{window_of(how, machine.rows):,} rows around the largest cosine"
-    if how.windows > 1:
-        rows = f"{how.windows} windows of {window_of(how, machine.rows):,} rows around the largest cosines"
-    if how.selected is None:
-        window = f"What content alone has within {rows}: what localized addressing would leave of it."
-    elif how.kind == "window":
-        window = f"What the weights have within {rows}: all of them."
-    else:
-        window = f"What the weights have within {rows}; the rest is where {{}}."
     negative = "Heads whose cosines are all negative: no window, all rows have a weight."
     layers: list[Numbers] = []
-    turing = isinstance(machine, TuringMachine)
     for head, heads in (("read", slice(1, None)), ("write", slice(0, 1))):
-        elsewhere = (
-            "locations lead" if turing else "links lead" if head == "read" else "the memory is free, or is not written"
-        )
         layers += [
             Numbers("sequential", f"entropy, {head}", of("entropy", heads), "bits", 0.0, bits, note="Of the weights."),
             Numbers("sequential", f"largest, {head}", of("largest", heads, 100), "%", 0.0, 100.0,
                     note="The weight of the row that has most."),
-            Numbers("sequential", f"window, {head}", of("window", heads, 100), "%", 0.0, 100.0, note=window.format(elsewhere)),
+            Numbers("sequential", f"window, {head}", of("window", heads, 100), "%", 0.0, 100.0,
+                    note=_window_note(machine, head)),
             Numbers("plain", f"fall-back, {head}", of("negative", heads, 100), "%", 0.0, 100.0, 0, negative),
         ]  # fmt: skip
     older = tuple(100 * mass for mass in trace.older)
@@ -263,6 +251,22 @@ def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]
         Numbers("plain", "read of older words", older, "%", 0.0, 100.0),
         surprisal_layer("surprisal", nats, subject.vocabulary),
     ]
+
+
+def _window_note(machine: Machine, head: str) -> str:
+    """What the mass in the window is of, and where the rest of it is."""
+    how = machine.addressing
+    rows = f"{window_of(how, machine.rows):,} rows around the largest cosine"
+    if how.windows > 1:
+        rows = f"{how.windows} windows of {rows}s"
+    if how.selected is None:
+        return f"What content alone has within {rows}: what localized addressing would leave of it."
+    if how.kind == "window":
+        return f"What the weights have within {rows}: all of them."
+    elsewhere = "links lead" if head == "read" else "the memory is free, or is not written"
+    if isinstance(machine, TuringMachine):
+        elsewhere = "locations lead"
+    return f"What the weights have within {rows}; the rest is where {elsewhere}."
 
 
 def _picture(subject: Subject, weights: Tensor) -> dict[str, Any]:
