@@ -4,10 +4,11 @@
     python benchmarks/cores.py --device cuda
 
 Two layers of 850 units, four rounds of rank 100, batch 32, segments of 25, and a tied softmax over 10,000 words; forward and
-backward pass. The plain loop is the equations with autograd, in float32. Each is a process of its own (the allocator's settings
-belong to a process, and the plain loop's leaves memory to the system); they take turns step by step. The table gives medians;
-the ratio to the plain loop as the median of the ratios of each turn, with its quartiles, which say how noisy the machine was;
-and the ratio of the fastest steps. With --out it is also written as JSON.
+backward pass. The plain loop is the equations with autograd, in float32 and in the precision of the others. Each is a process
+of its own (the allocator's settings belong to a process, and the plain loop's leaves memory to the system); they take turns
+step by step. The table gives medians; the ratio to the plain loop in float32 as the median of the ratios of each turn, with
+its quartiles, which say how noisy the machine was; the same to the plain loop in the row's own precision; and the ratio of
+the fastest steps. With --out it is also written as JSON.
 """
 
 import argparse
@@ -72,11 +73,11 @@ def ours(core: LSTMConfig | MogrifierConfig, dual: bool, on: str, precision: str
     return step(model(core, dual, device), choose_precision(precision, device), device)
 
 
-def plain(on: str) -> Callable[[], None]:
+def plain(on: str, precision: str) -> Callable[[], None]:
     """The same of a Mogrifier whose layers are plain loops."""
     mogrifier.mogrifier_segment = plain_segment
     device = choose_device(on)
-    return step(model(MOGRIFIER, False, device), choose_precision("float32", device), device)
+    return step(model(MOGRIFIER, False, device), choose_precision(precision, device), device)
 
 
 def step(of: ComposedModel, precision: Precision, device: torch.device) -> Callable[[], None]:
@@ -109,12 +110,21 @@ def main() -> None:
     made: Contenders = {
         name: (ours, (core, dual, given.device, precision)) for name, (core, dual, precision) in asked.items()
     }
-    found = timed(made | {PLAIN: (plain, (given.device,))}, given.turns, given.device, WARM_UP)
+    loops = {
+        precision: PLAIN if precision == "float32" else f"{PLAIN}, {precision}" for precision in ("float32", chosen)
+    }
+    made |= {name: (plain, (given.device, precision)) for precision, name in loops.items()}
+    found = timed(made, given.turns, given.device, WARM_UP)
+    precisions = {name: precision for name, (_, _, precision) in asked.items()}
+    precisions |= {name: precision for precision, name in loops.items()}
     against, _ = found[PLAIN]
     rows = {}
-    print(f"{'model':<20} {'precision':<9} {'tokens/s':>9} {'to plain':>9} {'quartiles':>13} {'of bests':>9}")
+    print(
+        f"{'model':<20} {'precision':<9} {'tokens/s':>9} {'to float32':>10} {'quartiles':>13} {'alike':>6} {'of bests':>9}"
+    )
     for name, (times, _) in found.items():
-        precision = "float32" if name == PLAIN else asked[name][2]
+        precision = precisions[name]
+        alike, _ = found[loops[precision]]
         ratios = [other / mine for other, mine in zip(against, times, strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
         rows[name] = {
@@ -123,13 +133,14 @@ def main() -> None:
             "best_tokens_per_second": ROWS * STEPS / min(times),
             "to_plain": statistics.median(ratios),
             "to_plain_quartiles": [low, high],
+            "to_plain_alike": statistics.median(other / mine for other, mine in zip(alike, times, strict=True)),
             "to_plain_of_bests": min(against) / min(times),
             "turns": given.turns,
         }
         row = rows[name]
         print(
-            f"{name:<20} {precision:<9} {row['tokens_per_second']:>9,.0f} {row['to_plain']:>9.2f} "
-            f"{low:>6.2f} {high:>6.2f} {row['to_plain_of_bests']:>9.2f}"
+            f"{name:<20} {precision:<9} {row['tokens_per_second']:>9,.0f} {row['to_plain']:>10.2f} "
+            f"{low:>6.2f} {high:>6.2f} {row['to_plain_alike']:>6.2f} {row['to_plain_of_bests']:>9.2f}"
         )
     if given.out:
         write(given.out, "cores", given.device, rows=rows)

@@ -26,7 +26,7 @@ def coverage(folder: Path, targets: int, draws: int) -> list[dict[str, Any]]:
     whole, count = differences.mean(0), len(differences)
     truncated = all(condition["method"] == "truncate" for condition in losses.conditions)
     contexts = [condition["context"] for condition in losses.conditions]
-    use = effective_context(contexts, losses.baseline, losses.nats.T)[0] if truncated else None
+    use = effective_context(contexts, losses.baseline, losses.nats.T).context if truncated else None
     held, widths, found = np.zeros(len(whole)), [], 0
     for draw in range(draws):
         chosen = np.random.default_rng(draw).choice(count, targets, replace=False)
@@ -35,7 +35,8 @@ def coverage(folder: Path, targets: int, draws: int) -> list[dict[str, Any]]:
         widths.append([i.high - i.low for i in intervals])
         if truncated:
             # None, more than the longest that was tried, is beyond every context.
-            ends = effective_context(contexts, losses.baseline[chosen], losses.nats[:, chosen].T, seed=draw)[1:]
+            drawn = effective_context(contexts, losses.baseline[chosen], losses.nats[:, chosen].T, seed=draw)
+            ends = drawn.low, drawn.high
             low, high = (np.inf if end is None else end for end in ends)
             found += low <= (np.inf if use is None else use) <= high
     rows = [

@@ -1,11 +1,12 @@
 """Tokens per second and peak memory of a training step, against a plain reference step in the same run.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/training.py [--steps 10] [--sizes S P MoS]
-    python benchmarks/training.py --device cuda [--precision float32]
+    python benchmarks/training.py --device cuda [--precisions float32]
 
-Each contender is a process of its own (the allocator's settings belong to a process); they take turns step by step, so
-that whatever else the machine does meets both alike. The table gives medians and their ratio; with --out it is also
-written as JSON.
+Both steps are taken in float32 and in bfloat16 (the plain one under autocast). Each is a process of its own (the allocator's
+settings belong to a process); they take turns step by step, so that whatever else the machine does meets all alike. The table
+gives medians and the ratios of ours to the plain step: float32 to float32, bfloat16 to bfloat16, and bfloat16 to float32,
+which is what `backstory train` gains on a plain step as it is usually taken. With --out it is also written as JSON.
 """
 
 import argparse
@@ -34,6 +35,8 @@ class Size:
     batch: int
     segment: int
 
+
+PRECISIONS = ("float32", "bfloat16")
 
 SIZES = {
     "S": Size("ptb-small", 10_000, 20, 35),
@@ -81,7 +84,7 @@ def ours(
 
 
 def reference(size: Size, on: str, precision: str) -> Callable[[], None]:
-    """The plain step; float32 whatever `precision`."""
+    """The plain step; in bfloat16 under autocast."""
     import torch
     from reference import PlainModel, unfused_sgd
     from torch import nn
@@ -109,13 +112,24 @@ def reference(size: Size, on: str, precision: str) -> Callable[[], None]:
     def step() -> None:
         nonlocal state
         model.zero_grad(set_to_none=True)
-        loss, state = model(text[:-1], text[1:], state)
+        with torch.autocast(on, torch.bfloat16, enabled=precision == "bfloat16"):
+            loss, state = model(text[:-1], text[1:], state)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 0.25, foreach=False)
         unfused_sgd(parameters, 1e-3, 1.2e-6)
         loss.item()
 
     return step
+
+
+def ratios(found: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Ours to the plain step by the precisions of both, as `float32 : float32`, of those that were measured."""
+    speeds = {name: figures["tokens_per_second"] for name, figures in found.items()}
+    return {
+        f"{mine} : {other}": speeds[f"backstory, {mine}"] / speeds[f"plain, {other}"]
+        for mine, other in (("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"))
+        if {f"backstory, {mine}", f"plain, {other}"} <= speeds.keys()
+    }
 
 
 def worker(make: Callable[..., Callable[[], None]], on: str, arguments: tuple, pipe: Connection) -> None:
@@ -173,22 +187,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    print(f"{'step':<5} {'reference':>12} {'backstory':>12} {'ratio':>7}   peak memory, GiB", flush=True)
     rows = {}
     for name in given.sizes:
-        size, how = SIZES[name], (SIZES[name], given.device, given.precision)
-        both: Contenders = {"reference": (reference, how), "backstory": (ours, how)}
-        rows[name] = found = compare(both, size.batch * size.segment, given.steps, given.device)
-        plain, fast = found["reference"], found["backstory"]
-        found["ratio"] = ratio = fast["tokens_per_second"] / plain["tokens_per_second"]  # type: ignore[assignment]
-        print(
-            f"{name:<5} {plain['tokens_per_second']:>10,.0f}/s {fast['tokens_per_second']:>10,.0f}/s {ratio:>7.2f}"
-            f"   {plain['peak_gib']:.2f} -> {fast['peak_gib']:.2f}",
-            flush=True,
-        )
+        size = SIZES[name]
+        steps: Contenders = {
+            f"{kind}, {precision}": (make, (size, given.device, precision))
+            for kind, make in (("plain", reference), ("backstory", ours))
+            for precision in given.precisions
+        }
+        found = compare(steps, size.batch * size.segment, given.steps, given.device)
+        rows[name] = {"steps": found, "ratios": ratios(found)}
+        for step, figures in found.items():
+            print(f"{name:<4} {step:<20} {figures['tokens_per_second']:>10,.0f}/s {figures['peak_gib']:>7.2f} GiB")
+        print(*(f"{name:<4} {pair}: {ratio:.2f}" for pair, ratio in rows[name]["ratios"].items()), sep="\n", flush=True)
     if given.out:
         write(given.out, "training", given.device, rows=rows)
 

@@ -1,12 +1,16 @@
 """Fill the tables of README and docs from the files in results/, which the program wrote: `python docs/generate.py`."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from backstory.config.unknown_share import UnknownShare
+from backstory.papers.findings import NOT_MEASURED
+from backstory.papers.published import paper
 from backstory.reports import Column, Result, Table, fill, reproductions, result_from
 from backstory.reports.formats import MISSING, duration
 from backstory.reports.words import effective_context, verdict
@@ -52,13 +56,14 @@ def reading() -> Table:
                 f"{trained.figures['valid_perplexity']:.2f}",
                 f"{read['perplexity']:.2f}",
                 f"{read['tokens']:,}",
+                UnknownShare.of(read).cell() or MISSING,
                 verdict(read["audit"]),
                 effective_context(context),
                 duration(trained.provenance["seconds"]),
             )
         )
-    heads = ("recipe", "corpus", "validation", "test", "words", "audit", "effective context", "training took")
-    return Table(tuple(Column(head, numeric=i in (2, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
+    heads = ("recipe", "corpus", "validation", "test", "words", "<unk>", "audit", "effective context", "training took")
+    return Table(tuple(Column(head, numeric=i in (2, 3, 4, 5)) for i, head in enumerate(heads)), tuple(rows))
 
 
 def full_size() -> Table:
@@ -83,21 +88,44 @@ def full_size() -> Table:
 
 
 def speed(name: str) -> Table:
-    """Tokens per second and peak memory of a training step against the plain one."""
+    """Tokens per second and peak memory of a training step against the plain one; a row for each precision of a size."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    if any("reference" in row for row in found.values()):
+        return _speed_across(found)
+    rows = tuple(
+        (size, precision, *_speed_in(precision, row["steps"], row["ratios"]))
+        for size, row in found.items()
+        for precision in ("float32", "bfloat16")
+        if f"backstory, {precision}" in row["steps"]
+    )
+    heads = ("plain, tokens/s", "Backstory, tokens/s", "ratio in the same precision", "ratio to plain float32")
+    return headed(("step", "products", *heads, "plain, GiB", "Backstory, GiB"), rows, texts=2)
+
+
+def _speed_in(precision: str, steps: dict[str, dict[str, float]], ratios: dict[str, float]) -> Iterable[str]:
+    pair = [steps.get(f"{kind}, {precision}", {}) for kind in ("plain", "backstory")]
+    yield from (_number(step, "tokens_per_second", ",.0f") for step in pair)
+    yield from (_number(ratios, f"{precision} : {other}", ".2f") for other in (precision, "float32"))
+    yield from (_number(step, "peak_gib", ".2f") for step in pair)
+
+
+def _speed_across(found: dict[str, dict[str, Any]]) -> Table:
+    """The same of older files, which have ours in bfloat16 and the plain step in float32 alone."""
     rows = tuple(
         (
             size,
-            f"{row['reference']['tokens_per_second']:,.0f}",
-            f"{row['backstory']['tokens_per_second']:,.0f}",
+            *(f"{row[step]['tokens_per_second']:,.0f}" for step in ("reference", "backstory")),
             f"{row['ratio']:.2f}",
-            f"{row['reference']['peak_gib']:.2f}",
-            f"{row['backstory']['peak_gib']:.2f}",
+            *(f"{row[step]['peak_gib']:.2f}" for step in ("reference", "backstory")),
         )
         for size, row in found.items()
     )
-    heads = ("step", "plain, tokens/s", "Backstory, tokens/s", "ratio", "plain, GiB", "Backstory, GiB")
-    return headed(heads, rows)
+    heads = ("plain float32, tokens/s", "Backstory bfloat16, tokens/s", "bfloat16 : float32")
+    return headed(("step", *heads, "plain float32, GiB", "Backstory bfloat16, GiB"), rows)
+
+
+def _number(figures: dict[str, float], key: str, form: str) -> str:
+    return format(figures[key], form) if key in figures else MISSING
 
 
 def continued() -> Table:
@@ -105,7 +133,7 @@ def continued() -> Table:
     names = {
         "longer": "no second prediction",
         "second-softmax": "second softmax (the control)",
-        "printed": "spans, as printed: T 100 and 0.1, reward 0.01",
+        "printed": "spans, the printed settings: T 100 and 0.1, reward 0.01",
         "spans": "spans, T 1, bilinear, no reward",
         "end-residual": "the same; states at span ends, added to the present one",
         "words": "the same; every word a span, up to the present one",
@@ -146,6 +174,7 @@ def buffer_cost() -> Table:
 def core_speed() -> Table:
     """Training steps of LSTM and Mogrifier, with and without the dual connection, against a plain loop over Mogrifier cells."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-cores.json").read_text())["rows"]
+    alike = all("to_plain_alike" in row for row in found.values())  # which older files have not
     rows = tuple(
         (
             name,
@@ -153,10 +182,12 @@ def core_speed() -> Table:
             f"{row['tokens_per_second']:,.0f}",
             f"{row['to_plain']:.2f}",
             "{:.2f} to {:.2f}".format(*row["to_plain_quartiles"]),
+            *((f"{row['to_plain_alike']:.2f}",) if alike else ()),
         )
         for name, row in found.items()
     )
-    heads = ("model", "products", "tokens/s", "times the plain loop", "quartiles")
+    heads = ("model", "products", "tokens/s", "times the plain loop in float32", "quartiles")
+    heads += ("times it in the same precision",) if alike else ()
     return headed(heads, rows, texts=2)
 
 
@@ -174,7 +205,7 @@ def memory_speed() -> Table:
             )
             times = f"{row['ms_per_step']:.1f}", plain, f"{row['to_dense']:.2f}", f"{row['passes']:.1f}"
             rows.append((f"{int(size):,}", name, *times))
-    heads = ("rows", "memory", "ms per step", "times as fast as plain", "as dense NTM", "passes")
+    heads = ("rows", "memory", "ms per step, float32", "times as fast as plain in float32", "as dense NTM", "passes")
     return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), tuple(rows))
 
 
@@ -193,7 +224,7 @@ def memory_training() -> Table:
         for name, row in found.items()
         if "bytes_per_step" in row
     )
-    heads = ("memory", "MiB per step", "plain", "share", "ms per step", "times as fast as plain")
+    heads = ("memory", "MiB per step", "plain", "share", "ms per step, float32", "times as fast as plain in float32")
     return headed(heads, rows)
 
 
@@ -219,7 +250,7 @@ def scoring_speed() -> Table:
         for size, forms in found.items()
         for form, row in forms.items()
     )
-    heads = ("model", "form", "targets/s", "times the naive form", "peak, GiB")
+    heads = ("model", "form", "targets/s", "times the naive form in float32", "peak, GiB")
     return headed(heads, rows, texts=2)
 
 
@@ -237,6 +268,68 @@ def remembering() -> Table:
     rows.append(("all", *(f"{figures['baseline']['perplexity']:.2f}" for figures in found)))
     rows.append(("effective context", *(effective_context(figures) for figures in found)))
     return headed(("words of context", *MEMORIES.values()), rows, texts=0)
+
+
+REMEMBERED = (
+    ("lstm", "static"),
+    ("lstm", "cache"),
+    ("second-softmax", "static"),
+    ("snb-t1", "static"),
+    ("following", "static"),
+)
+"""Rows of the grid `recall` and their readers whose memory docs/memory.png shows."""
+
+
+def remembered_curves() -> list[tuple[str, Result]]:
+    """What the first seed of these rows remembers, each by its name, from results/reproduce-recall.json."""
+    suite = result("reproduce-recall")
+    runs = {run["run"]: run["readings"] for run in suite.figures["runs"]}
+    curves = []
+    for row, reader in REMEMBERED:
+        (reading,) = (one for one in runs[f"{row}-seed1"] if one["reader"] == reader)
+        curves.append((f"{row}, {reader}", replace(suite, figures={"memory": reading["memory"]})))
+    return curves
+
+
+WITH_CACHE = "examine-cache-ptb-small"
+"""Figure 7 on one seed of ptb-small."""
+PLACES = {"near": "among the last 50 words", "far": "farther back, in the window", "none": "not in the window"}
+
+
+def with_cache() -> Table:
+    """What a neural cache is worth by where a word came before, beside what was printed; absent until it is measured."""
+    heads = ("words", "share", "perplexity with the cache", "without it", "95% interval", "published")
+    if not (RESULTS / f"{WITH_CACHE}.json").exists():
+        return headed(heads, [("all", *[NOT_MEASURED] * (len(heads) - 1))])
+    figures = result(WITH_CACHE).figures
+    groups = {g["group"]: g for g in figures["groups"] if g["by"] == "cache"}
+    rows = []
+    for name, group in {**groups, "all": {**figures, "share": 1.0}}.items():
+        [condition] = group["conditions"]
+        printed = paper("context").figures.get(f"ptb-without-cache-{name}")
+        low, high = (f"{100 * math.expm1(condition[end]):+.1f}%" for end in ("low", "high"))
+        rows.append(
+            (
+                PLACES.get(name, name),
+                f"{group['share']:.1%}",
+                f"{group['baseline']['perplexity']:.2f}",
+                f"{condition['effect_percent']:+.1f}%",
+                f"{low} to {high}",
+                MISSING if printed is None else f"+{printed.value:g}%",
+            )
+        )
+    return headed(heads, rows)
+
+
+def harmed() -> Table:
+    """How many words are not in the cache's window, and how many it harms."""
+    heads = ("of all words", "ours", "published")
+    printed = paper("context").figures["ptb-outside-window"].value
+    found = [NOT_MEASURED] * 2
+    if (RESULTS / f"{WITH_CACHE}.json").exists():
+        [condition] = result(WITH_CACHE).figures["conditions"]
+        found = [f"{condition[key]:.2%}" for key in ("outside_window", "hurt")]
+    return headed(heads, [("not in the window", found[0], f"{printed:g}%"), ("harmed", found[1], MISSING)])
 
 
 def sampled() -> Table:
@@ -277,12 +370,14 @@ def reproduction(name: str) -> Table:
 
 def claims(name: str) -> Table:
     """Whether the claims of the same file hold; those on systems not run yet are left out."""
-    return _having(reproductions.claims(result(f"reproduce-{name}")), "Does it hold?", "runs are missing: no claim")
+    return _having(
+        reproductions.claims(result(f"reproduce-{name}")), "Does it hold here?", "runs are missing: no claim"
+    )
 
 
 def findings(name: str) -> Table:
     """Published findings beside ours, of the same file; those that nothing was run for are left out."""
-    return _having(reproductions.findings(result(f"reproduce-{name}")), "Does it hold?", "not run")
+    return _having(reproductions.findings(result(f"reproduce-{name}")), "Does it hold here?", "not run")
 
 
 def _having(table: Table, heading: str, lacking: str) -> Table:
@@ -324,7 +419,9 @@ def adaptive() -> Table:
         static = figures["gains"][0]["perplexity"]
         settings = "; ".join(
             ", ".join(
-                f"{key} {value}" for key, value in reader["settings"].items() if value and value not in ("rms", "all")
+                f"{key} {value}"
+                for key, value in reader["settings"].items()
+                if value and value not in ("rms", "all", "weights")
             )
             for reader in figures["readers"]
         )
@@ -334,11 +431,19 @@ def adaptive() -> Table:
             settings.strip("; ") or "–",
             f"{figures['perplexity']:.2f}",
             share,
+            UnknownShare.of(figures).cell(),
             verdict(figures["audit"]),
         )
         rows.append(row)
-    heads = ("reader", "settings, tuned on validation", "test", "against static", "audit")
-    return Table(tuple(Column(head, numeric=i in (2, 3)) for i, head in enumerate(heads)), tuple(rows))
+    heads = ("reader", "settings, tuned on validation", "test", "against static", "<unk>", "audit")
+    return Table(tuple(Column(head, numeric=i in (2, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def normalization() -> Table:
+    """Validation perplexity of dynamic evaluation over lambda, with either mean of the RMS."""
+    found: list[dict[str, float]] = json.loads((RESULTS / "benchmark-normalization.json").read_text())["rows"]
+    rows = tuple((f"{row['decay']:g}", f"{row['weights']:.2f}", f"{row['tensors']:.2f}") for row in found)
+    return headed(("lambda", "weights", "tensors"), rows)
 
 
 def reading_speed() -> Table:
@@ -377,8 +482,106 @@ def reliability() -> Table:
     return headed(heads, rows, texts=3)
 
 
+def split_overlaps() -> Table:
+    """How much of the held-out splits of each corpus stands in those before them."""
+    found: dict[str, Any] = json.loads((RESULTS / "benchmark-corpora.json").read_text(encoding="utf-8"))
+    python = ".".join(found["provenance"]["versions"]["python"].split(".")[:2])
+    corpora: dict[str, dict[str, Any]] = found["rows"]
+    names = {"stdlib": f"stdlib, Python {python}"}
+    rows = tuple(
+        (names.get(name, name), *(f"{one['share']:.2%}" for one in row["overlap"]))
+        for name, row in corpora.items()
+        if "overlap" in row
+    )
+    return headed(("corpus", "validation in training", "test in training", "test in validation"), rows)
+
+
+def zoo(part: str) -> dict[str, dict[str, Any]]:
+    """A part of what the audit was measured on."""
+    return json.loads((RESULTS / "audit-zoo.json").read_text(encoding="utf-8"))[part]
+
+
+def caught_cheats() -> Table:
+    """How often the audit caught each planted cheat, over seeds."""
+    rows = tuple(
+        (name, f"{row['rows']}", f"{row['caught']} of {row['seeds']}", (row["check"] or MISSING).replace("_", " "))
+        for name, row in zoo("cheats").items()
+    )
+    return Table(
+        tuple(Column(head, numeric=i in (1, 2)) for i, head in enumerate(("cheat", "rows", "caught", "by"))), rows
+    )
+
+
+def refused_readers() -> Table:
+    """How often the audit refused each honest reader, over seeds."""
+    rows = tuple((name, f"{row['refused']} of {row['seeds']}") for name, row in zoo("honest").items())
+    return headed(("honest reader", "refused"), rows)
+
+
+def audit_cost() -> Table:
+    """The share that the audit adds to a reading, by its length."""
+    rows = tuple(
+        (
+            name,
+            f"{row['20000']['block_ms']:.1f}",
+            f"{row['82430']['places']}",
+            *(
+                f"{row[t]['cuts']}, {row[t]['place_ms']:.0f} ms, {100 * row[t]['share']:.0f}%"
+                for t in ("20000", "82430")
+            ),
+        )
+        for name, row in zoo("cost").items()
+    )
+    heads = (
+        "reader",
+        "ms per block",
+        "places",
+        "20,000 tokens: cuts, place, added",
+        "82,430 tokens: cuts, place, added",
+    )
+    return headed(heads, rows)
+
+
+GAINS: tuple[tuple[str, str, str, str], ...] = (
+    ("neural cache", "the model alone", "dynamical", "A neural cache helps"),
+    ("dynamic evaluation", "the model alone", "dynamical", "Dynamic evaluation helps"),
+    ("dynamic evaluation and a cache", "dynamic evaluation", "dynamical", "A cache adds to dynamic evaluation"),
+    (
+        "meta-learner with three levels of memory",
+        "the model alone",
+        "dynamical",
+        "The meta-learner with long-term memory (three levels) helps",
+    ),
+    ("meta-learner and a cache", "meta-learner", "dynamical", "A cache adds to the meta-learner"),
+    (
+        "pointer buffer, trained for one epoch more",
+        "an epoch more without a buffer",
+        "span-buffer",
+        "A pointer to the words that followed beats the equally long baseline",
+    ),
+)
+"""A memory, the control that it has to beat, and the suite and the claim that compare them."""
+
+
+def gains() -> Table:
+    """What each memory gains over its control: mean test perplexity over seeds, and the interval of the gain."""
+    rows = []
+    for memory, control, suite, sentence in GAINS:
+        found = result(f"reproduce-{suite}").figures
+        (one,) = (claim for claim in found["claims"] if claim["sentence"] == sentence)
+        with_it, without = (
+            next(row["mean"] for row in found["rows"] if side.items() <= row.items())
+            for side in (one["better"], one["than"])
+        )
+        gain = f"{one['gain']:.1f} ({one['low']:.1f} to {one['high']:.1f})"
+        rows.append((memory, f"{with_it:.1f}", control, f"{without:.1f}", gain))
+    heads = ("memory", "perplexity", "control", "its perplexity", "gain (95% interval)")
+    return Table(tuple(Column(head, numeric=i in (1, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
+
+
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {
-    "README.md": {
+    "README.md": {"memories-gain": gains},
+    "docs/results/README.md": {
         "ptb-small": learning,
         "recipes": reading,
         "full-size": full_size,
@@ -386,7 +589,8 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "base-claims": partial(claims, "base"),
         "dynamical": partial(reproduction, "dynamical"),
         "dynamical-claims": partial(claims, "dynamical"),
-        "reliability": reliability,
+    },
+    "docs/results/speed.md": {
         "speed": partial(speed, "benchmark-training"),
         "speed-gpu": partial(speed, "benchmark-training-cuda"),
     },
@@ -396,8 +600,12 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "memories": remembering,
         "sampled": sampled,
         "precisions": precisions,
+        "with-cache": with_cache,
+        "harmed": harmed,
     },
+    "docs/corpora.md": {"overlaps": split_overlaps},
     "docs/reliability.md": {"reliability": reliability},
+    "docs/honest-figures.md": {"cheats": caught_cheats, "honest": refused_readers, "audit-cost": audit_cost},
     "docs/reproduce.md": reproduced(),
     "docs/span-buffer.md": {
         "span-buffer-cost": buffer_cost,
@@ -427,6 +635,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "dynamical": partial(reproduction, "dynamical"),
         "dynamical-claims": partial(claims, "dynamical"),
         "adaptive": adaptive,
+        "normalization": normalization,
         "reading-speed": reading_speed,
     },
 }

@@ -1,6 +1,6 @@
 """Make the pictures of the docs that need no hand: `python docs/picture.py` makes docs/reward.png, the reward of a gate, and
-docs/memories.png, what memories make of a long context; `python docs/picture.py RUN...` also docs/report.png, two stretches of
-the report on some runs side by side.
+docs/memories.png, what memories make of a long context, and docs/memory.png, what is remembered of drawn documents;
+`python docs/picture.py RUN...` also docs/report.png, two stretches of the report on some runs side by side.
 
 Needs Chromium on the path, and what `pip install 'backstory[dev]'` brings. The runs should have been evaluated, examined and
 explained; the second stretch is the first text view of the page, with a word chosen.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from generate import MEMORIES, result
+from generate import MEMORIES, remembered_curves, result
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
@@ -22,13 +22,16 @@ from backstory.config import RewardConfig
 from backstory.reading.policy import reward
 from backstory.reports import svg, write
 from backstory.reports.examination_plots import levels
+from backstory.reports.memory import memory_curves
 from backstory.reports.plots import label
 from backstory.reports.theme import CSS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-REPORT, REWARD, MEMORY = (Path(__file__).with_name(f"{name}.png") for name in ("report", "reward", "memories"))
+REPORT, REWARD, MEMORIES_PNG, MEMORY = (
+    Path(__file__).with_name(f"{name}.png") for name in ("report", "reward", "memories", "memory")
+)
 WIDTH, TALL = 880, 6000
 """Pixels of the window: so tall that nothing of the page is out of it."""
 WORD = 69
@@ -61,6 +64,13 @@ def reward_picture() -> Image.Image:
 def memories_picture() -> Image.Image:
     """Perplexity against the context that is left, without a memory and with two kinds of one."""
     drawn = levels([(called, result(f"examine-memory-{name}")) for name, called in MEMORIES.items()], None, "memories")
+    assert drawn is not None
+    return shot(drawn.svg)
+
+
+def memory_picture() -> Image.Image:
+    """Nats above the exact cost of a value that is asked for, by how long ago it was told."""
+    drawn = memory_curves(remembered_curves(), "asked value", "memory")
     assert drawn is not None
     return shot(drawn.svg)
 
@@ -131,6 +141,7 @@ def save(made: Image.Image, out: Path) -> None:
 
 if __name__ == "__main__":
     save(reward_picture(), REWARD)
-    save(memories_picture(), MEMORY)
+    save(memories_picture(), MEMORIES_PNG)
+    save(memory_picture(), MEMORY)
     if sys.argv[1:]:
         save(picture([Path(run) for run in sys.argv[1:]]), REPORT)

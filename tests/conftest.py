@@ -51,6 +51,14 @@ def isolated_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_audit_seed() -> Iterator[None]:
+    """Audits draw the same seed each time, so that the figures of two evaluations can be compared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("backstory.reading.audit.system_seed", lambda: 7)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder with the real corpora, or the test is skipped."""

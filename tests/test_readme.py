@@ -1,4 +1,4 @@
-"""The README does what it says: its commands and its Python run, on small models, and its tables are those of results/."""
+"""README and guide do what they say: their commands and Python run, on small models; tables are those of results/."""
 
 import dataclasses
 import importlib.util
@@ -18,16 +18,16 @@ from backstory.config import RunConfig, recipes
 from backstory.training.run_folder import Mode
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, GUIDE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/guide.md"))
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
-def commands() -> list[list[str]]:
-    """Every `backstory` command line of the README, in order."""
-    lines = [part.strip() for block in blocks("bash") for line in block.splitlines() for part in line.split("&&")]
+def commands(page: str) -> list[list[str]]:
+    """Every `backstory` command line of a page, in order."""
+    lines = [part.strip() for block in blocks("bash", page) for line in block.splitlines() for part in line.split("&&")]
     return [shlex.split(line, comments=True) for line in lines if line.startswith("backstory ")]
 
 
@@ -38,8 +38,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = "\n".join(" ".join(line) for line in words.reshape(-1, 20))
     (tmp_path / "my.txt").write_text(text)
     (tmp_path / "data" / "ptb").mkdir(parents=True)
-    for split, share in (("train", 1.0), ("valid", 0.05), ("test", 0.05)):
-        (tmp_path / "data" / "ptb" / f"ptb.{split}.txt").write_text(text[: int(share * len(text))])
+    for split, part in (("train", text), ("valid", text[: len(text) // 20]), ("test", text[-len(text) // 20 :])):
+        (tmp_path / "data" / "ptb" / f"ptb.{split}.txt").write_text(part)
     whole = recipes.load
 
     def small(name: str) -> RunConfig:
@@ -60,23 +60,36 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_commands_and_the_python_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [c[1] for c in commands()][:5] == ["demo", "ls", "train", "evaluate", "examine"]
-    for command in commands():
+def follow(page: str, home: Path) -> None:
+    """Run the commands of a page, in the order in which it has them."""
+    for command in commands(page):
         if command[1] == "recipe" and command[2] == "check":
             (home / command[3]).write_text(recipes.text("demo"))
         fewer = ["--targets", "20"] if command[1] == "examine" else []
         assert main.main([*command[1:], *fewer]) == 0, command
         if command[1:3] == ["recipe", "copy"]:
             (home / command[4]).unlink()
+
+
+def test_the_commands_and_the_python_of_the_readme_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [c[1] for c in commands(README)][:5] == ["demo", "ls", "train", "evaluate", "evaluate"]
+    follow(README, home)
     capsys.readouterr()
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "True" in printed and "word" in printed
-    assert {"demo", "demo-buffer", "demo-longer", "ptb-small", "ptb-small-pointer", "mine"} == {
-        p.name for p in (home / "runs").iterdir()
-    }
+    assert {"demo", "demo-buffer", "demo-longer", "mine"} == {p.name for p in (home / "runs").iterdir()}
+
+
+def test_the_commands_of_the_guide_run(home: Path) -> None:
+    assert len(commands(GUIDE)) > 15
+    follow(GUIDE, home)
+    assert {"ptb-small", "ptb-small-pointer", "mine", "demo"} >= {p.name for p in (home / "runs").iterdir()}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 130
 
 
 def test_a_demo_goes_on_from_any_training(
@@ -138,7 +151,7 @@ def test_the_install_commands_name_what_is_there() -> None:
 
 
 def test_links_point_to_files() -> None:
-    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
@@ -155,6 +168,44 @@ def test_tables_are_made_from_results() -> None:
     generate = generator()
     for document in generate.TABLES:
         assert generate.filled(document) == (ROOT / document).read_text(encoding="utf-8"), "run python docs/generate.py"
+
+
+def test_speed_is_told_of_both_precisions_and_of_the_one_that_older_files_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("plain, float32", "plain, bfloat16", "backstory, float32", "backstory, bfloat16")
+    steps = {name: {"tokens_per_second": 1000.0 * i, "peak_gib": 0.5 * i} for i, name in enumerate(names, 1)}
+    ratios = {"float32 : float32": 3.0, "bfloat16 : bfloat16": 2.0, "bfloat16 : float32": 4.0}
+    old = {"reference": steps[names[0]], "backstory": steps[names[3]], "ratio": 4.0}
+    files = {
+        "new": {"steps": steps, "ratios": ratios},
+        "single": {"steps": {name: steps[name] for name in names[::2]}, "ratios": {"float32 : float32": 3.0}},
+        "old": old,
+    }
+    for name, row in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"rows": {"S": row}}), encoding="utf-8")
+    generate = generator()
+    monkeypatch.setattr(generate, "RESULTS", tmp_path)
+    tables = {name: generate.speed(name) for name in files}
+    in_float32 = ("S", "float32", "1,000", "3,000", "3.00", "3.00", "0.50", "1.50")
+    assert tables["new"].rows == (in_float32, ("S", "bfloat16", "2,000", "4,000", "2.00", "4.00", "1.00", "2.00"))
+    assert tables["single"].rows == (in_float32,)
+    heads = [column.heading for column in tables["new"].columns]
+    assert heads[4:6] == ["ratio in the same precision", "ratio to plain float32"]
+    assert tables["old"].rows == (("S", "1,000", "4,000", "4.00", "0.50", "2.00"),)
+    assert [column.heading for column in tables["old"].columns][3] == "bfloat16 : float32"
+
+
+def test_cores_are_compared_in_their_own_precision_where_the_file_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"precision": "bfloat16", "tokens_per_second": 9.0, "to_plain": 3.0, "to_plain_quartiles": [2.0, 4.0]}
+    generate = generator()
+    monkeypatch.setattr(generate, "RESULTS", tmp_path)
+    for more, last in (({}, "2.00 to 4.00"), ({"to_plain_alike": 1.5}, "1.50")):
+        (tmp_path / "benchmark-cores.json").write_text(json.dumps({"rows": {"LSTM": row | more}}), encoding="utf-8")
+        table = generate.core_speed()
+        assert len(table.columns) == len(table.rows[0]) and table.rows[0][-1] == last
 
 
 def test_any_document_may_have_the_recency_of_a_grid_that_holds_it(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from backstory.config import TextConfig, UserError
+from backstory.config.arguments import checked
 from backstory.context import Examined, Scorer, examine_model, examine_run, examine_runs
 from backstory.explanations import explain_run as explain
 from backstory.models import LanguageModel, choose_device
@@ -20,6 +21,7 @@ from backstory.training import train
 __all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "train"]
 
 
+@checked()
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
     """The model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary.
 
@@ -29,6 +31,7 @@ def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
     return loaded.model, loaded.vocabulary
 
 
+@checked()
 def examine(
     model: Path | str | list[Path | str] | tuple[Path | str, ...] | LanguageModel | Reader | Scorer,
     corpus: Path | str | Dataset | np.ndarray | None = None,
@@ -59,6 +62,7 @@ def examine(
     return examine_model(model, found, experiment, **options)
 
 
+@checked()
 def report(runs: Sequence[Path | str], out: Path | str, overwrite: bool = False) -> None:
     """Write one self-contained page of the results in run folders.
 

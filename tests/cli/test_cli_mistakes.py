@@ -1,11 +1,13 @@
 """Every mistake is one line that says what is wrong and what to do, exit code 2, and nothing written."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 from commands import SMALL, Command, tree
 
+from backstory.cli.main import main
 from backstory.cli.mistakes import nearest_flag
 
 HELP = r"`backstory {} --help`"
@@ -140,7 +142,7 @@ MISTAKES = [
     (f"{TRAIN} --training.partial-shuffle yes", r"takes no value.*give .*--training.no-partial-shuffle"),
     (f"{TRAIN} --training.partial-shuffle=true", r"takes no value.*give .*--training.no-partial-shuffle"),
     (f"{TRAIN} --training.decay-epochs 3 x", r"--training.decay-epochs must be a whole number, not 'x'"),
-    (f"{TRAIN} --accept everything", r"--accept takes config or corpus, not everything"),
+    (f"{TRAIN} --accept everything", r"--accept takes config, corpus or metrics, not everything"),
     (f"{TRAIN} --resume --overwrite", r"--resume and --overwrite exclude each other; give one"),
     ("demo --resume --overwrite", r"--resume and --overwrite exclude each other; give one"),
     (f"{TRAIN} --text.tokenizer wrods", r"unknown tokenizer 'wrods'.*use words"),
@@ -207,7 +209,10 @@ MISTAKES = [
         f"{EXAMINE} --experiment drop --maximum-context 30 --context 20 --tagger gold",
         r"there is no file of tags for the valid text of .*; use the tagger pattern",
     ),
+    (f"{TRAIN} --model.embedding.initial 1e300", r"initial must be above 0 and at most 1e\+30, not 1e\+300"),
     (f"{EXAMINE} --by tag --maximum-context 30 --tagger golden", r"unknown tagger 'golden'.*use auto, gold, pattern"),
+    (f"{EXAMINE} --maximum-context 30 --tagger golden", r"unknown tagger 'golden'.*use auto, gold, pattern"),
+    (f"{EXAMINE} --maximum-context 99999 --memory 1e300", r"too few for contexts of 99,999;"),
     (
         f"{EXAMINE} --experiment drop-distant --maximum-context 30 --context 20",
         r"a context of 20 has nothing distant beyond 50; raise --context or lower --near",
@@ -355,10 +360,10 @@ MISTAKES = [
     (f"{TRAIN} --out file/below", r"cannot write to file; choose another folder with --out"),
     (
         f"{TRAIN} --out other",
-        r"other is not empty; use --resume to go on, --overwrite to start again, or another --out",
+        r"other is not empty, and holds no run; empty it, or choose another folder with --out",
     ),
     (f"{TRAIN} --out other --overwrite", r"other holds something other than a run; .*choose another folder with --out"),
-    (f"{TRAIN} --out other --resume", r"other holds no run to resume; leave --resume out"),
+    (f"{TRAIN} --out other --resume", r"other holds no run to resume; choose another folder with --out"),
     (f"{TRAIN} --out nowhere --resume", r"nowhere holds no run to resume; leave --resume out"),
     (f"{TRAIN} --out run", r"run is not empty; use --resume to go on, --overwrite to start again, or another --out"),
     (f"{TRAIN} --out run --resume", r"run was trained with other settings \(.*text.corpus.*--accept config"),
@@ -403,6 +408,17 @@ def test_a_disk_that_fails_is_one_line(command: Command, run_copy: Path) -> None
     assert "run/evaluate-test" in command("evaluate", "run").mistake()
 
 
+@pytest.mark.parametrize("typed", ["ls models", "evaluate run", "export run --out e", "demo"])
+def test_a_folder_that_is_gone_is_one_line(typed: str, command: Command, desk: Path) -> None:
+    (desk / "gone").mkdir()
+    try:
+        os.chdir(desk / "gone")
+        (desk / "gone").rmdir()
+        assert command(*typed.split()).mistake().startswith("the folder that this was started in is gone; go to one")
+    finally:
+        os.chdir(desk)
+
+
 @pytest.mark.parametrize("flag", ["--lr", "--model.head.experts", "--completely-else", "-"])
 def test_no_flag_is_suggested_where_none_is_near(flag: str) -> None:
     assert nearest_flag(flag, ["--training.epochs", "--model.head.tied", "--model.head.bias", "--out"]) == ""
@@ -411,3 +427,17 @@ def test_no_flag_is_suggested_where_none_is_near(flag: str) -> None:
 def test_a_settings_value_is_not_taken_for_a_flag(command: Command, desk: Path) -> None:
     """`-5` and `-inf` are numbers, so that the range is what is wrong with them."""
     assert "must be at least 0" in command("examine", "run", "--seed", "-5").mistake()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 5 bytes.")]
+)
+def test_memory_that_runs_out_is_told_in_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr("backstory.cli.main._run", run)
+    assert main(["read"]) == 2
+    assert capsys.readouterr().err.startswith("backstory: there is not enough memory")

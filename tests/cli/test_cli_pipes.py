@@ -26,8 +26,9 @@ def test_a_real_process_prints_plain_lines(desk: Path) -> None:
     out, err = trained.communicate(timeout=120)
     assert trained.returncode == 0, err
     assert out.splitlines()[0].startswith(f"{LONG}: validation perplexity ")
-    # Two lines, whatever their length: what the model is, and the epoch. No bar, no colour.
-    assert re.fullmatch(r"[\d,]+ parameters, .*\nepoch +1 .* best\n", err)
+    # Lines, whatever their length: what the model is, what to know of the text, and the epoch. No bar, no colour.
+    about = r"([\d.]+% of .* outside the vocabulary .*\n)([\d.]+% of .* stand in train too\n)*"
+    assert re.fullmatch(rf"[\d,]+ parameters, .*\n{about}epoch +1 .* best\n", err), err
     assert max(map(len, err.splitlines())) > 80
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", out + err)
 
@@ -72,7 +73,7 @@ def test_an_interrupt_is_one_line(command: Command, monkeypatch: pytest.MonkeyPa
     assert command("ls") == Outcome(130, "", "backstory: interrupted\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_of_a_real_process(desk: Path, number: signal.Signals) -> None:
     code = (
         "import os, signal; from backstory.cli import ls, main; "

@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 from commands import Command, tree
 
+from backstory.cli import progress
 from backstory.models.loading import load_run, weights_hash
 
 STEPS = "segment=5,rate=0.01,decay=0.01,epsilon=0.01"
+
+
+def test_the_progress_of_statistics_is_counted_in_minibatches(
+    command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    made = command("reader", "statistics", run_copy, "--batch-size", "4")
+    assert made.code == 0
+    count = re.search(r"([\d,]+) minibatches of 4 x 5 tokens", made.out)
+    assert count is not None and f"collecting statistics: 1 of {count[1]} minibatches, " in made.err
 
 
 def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: Path) -> None:
@@ -79,6 +90,21 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
         ),
         ("reader tune run --reader dynamic:rule=sgd --grid rate", r"must be written setting=value,value"),
         ("reader tune run --reader dynamic:rule=sgd --grid decay=0.1,2", r"decay must be at least 0 and at most"),
+        (
+            "reader tune run --reader cache --grid theta=1,1.0",
+            r"--grid theta: the value 1.0 stands twice; leave one out",
+        ),
+        (
+            "reader tune run --reader cache --grid weight=0,0",
+            r"--grid weight: the value 0.0 stands twice; leave one out",
+        ),
+        ("reader tune run --reader cache --grid theta=1 --grid theta=2", r"--grid gives theta twice; give all of its"),
+        (
+            "reader tune run --reader dynamic:rule=sgd --in-turn --grid clip=1 --grid clip=2",
+            r"--grid gives clip twice; give all of its values at once: clip=VALUE,VALUE",
+        ),
+        ("reader audit run --rows 9999", r"the text has [\d,]+ tokens, fewer than 9,999 rows; use fewer --rows"),
+        ("evaluate run --reader dynamic:rule=sgd,rate=1e300", r"rate must be above 0 and at most 1e\+30, not 1e\+300"),
         ("reader train run --reader cache", r"goes around the reader dynamic alone, not cache"),
         ("reader train run --reader dynamic:rule=sgd --skip 0", r"(with the rule rms|has no statistics)"),
         ("reader train run --name a/b", r"a meta-learner's name is made of letters, digits and hyphens"),

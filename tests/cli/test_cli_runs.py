@@ -71,7 +71,11 @@ def test_training_writes_a_run_and_says_what_to_do_next(command: Command) -> Non
     first, second = done.out.splitlines()
     result = written(Path("new"))
     perplexity = result["figures"]["valid_perplexity"]
-    assert first == f"new: validation perplexity {perplexity:.2f} per word after epoch 1 of 1"
+    share = result["figures"]["unknown"]["valid"]["out_of_vocabulary_share"]
+    assert first == (
+        f"new: validation perplexity {perplexity:.2f} per word ({share:.1%} of the words outside the vocabulary) "
+        "after epoch 1 of 1"
+    )
     assert "`backstory evaluate new`" in second and "`backstory report new`" in second
     assert result["provenance"]["seed"] == from_file(RunConfig, Path("new/config.yaml")).seed == 7
     assert result["provenance"]["corpus"]["name"] == "good.txt"
@@ -143,7 +147,9 @@ def test_units_of_a_score_agree(command: Command, run_copy: Path) -> None:
     assert (figures["split"], figures["rows"]) == ("valid", 4)
     assert figures["perplexity"] == pytest.approx(math.exp(figures["nats_per_token"]))
     assert figures["bits_per_token"] == pytest.approx(figures["nats_per_token"] / math.log(2))
-    assert figures["audit"]["checks"].keys() == {"causal", "distribution", "scored_before_update", "one_pass"}
+    assert figures["audit"]["checks"].keys() == {
+        *("causal", "distribution", "scored_before_update", "one_pass", "as_reported")
+    }
 
 
 def test_no_result_takes_the_place_of_another(command: Command, run_copy: Path) -> None:
@@ -168,7 +174,7 @@ def test_a_run_is_read_from_another_folder_than_it_was_trained_in(
 
 @pytest.mark.parametrize("tokenizer, unit", [("characters", "character"), ("bytes", "byte")])
 def test_bits_per_character_and_byte(tokenizer: str, unit: str, command: Command) -> None:
-    text = "Ännchen trinkt drei Täßchen Tee für größere Öfen.\n" * 60
+    text = "".join(f"Ännchen trinkt {cups} Täßchen Tee für größere Öfen.\n" for cups in range(60))
     Path("umlauts.txt").write_text(text, encoding="utf-8")
     train(command, "--text.tokenizer", tokenizer, "--text.minimum-count", "1", corpus="umlauts.txt")
     printed = command("evaluate", "new", "--json")
@@ -214,7 +220,9 @@ def test_an_audit_is_told_check_by_check(command: Command, run_copy: Path) -> No
     before = tree(run_copy)
     done = command("reader", "audit", "run")
     assert (done.code, done.err) == (0, "")
-    assert [line.split()[-1] for line in done.out.splitlines()[1:]] == ["passed"] * 4
+    assert [line.split()[-1] for line in done.out.splitlines()[1:]] == ["passed"] * 5
+    seed = done.out.splitlines()[0].rpartition(" seed ")[2]
+    assert command("reader", "audit", "run", "--seed", seed).out == done.out
     assert tree(run_copy) == before
 
 

@@ -28,8 +28,10 @@ def test_a_text_is_scored_in_a_line(command: Command, run_copy: Path, monkeypatc
     before = tree(Path())
     result = bs.evaluate("run", text=Path("text.txt"))
     line = (
-        f"run, {{}}: perplexity {result['figures']['perplexity']:.2f} per word over 11 words, 1 of them <unk>, "
-        "audit passed\n"
+        f"run, {{}}: perplexity {result['figures']['perplexity']:.2f} per word over 11 words, "
+        "9.1% of them outside the vocabulary, audit passed\n"
+        "  unknown     9.1% of the words are outside the vocabulary (read as <unk>), so the perplexity does not compare with "
+        "models of another vocabulary; the training text has not these; give more of it, or another tokenizer\n"
     )
     of_file = command("evaluate", "run", "text.txt")
     assert (of_file.code, of_file.out, of_file.err) == (0, line.format("text.txt"), "")

@@ -68,7 +68,13 @@ class Noting:
 @pytest.mark.parametrize("distance, answer", [(5, 5), (17, 20), (20, 20), (25, 30), (90, 100)])
 def test_the_effective_context_of_a_known_memory(distance: int, answer: int) -> None:
     figures = examine("truncate", examination(distance))
-    assert figures["effective_context"] == {"context": answer, "low": answer, "high": answer, "threshold_percent": 1.0}
+    assert figures["effective_context"] == {
+        "context": answer,
+        "low": answer,
+        "high": answer,
+        "threshold_percent": 1.0,
+        "more_context_hurts": False,
+    }
     for condition in figures["conditions"]:
         reaches = condition["context"] >= distance
         # Without the token it would repeat the model is at a loss: ln 17 nats against next to none.
@@ -179,13 +185,15 @@ def test_a_result_has_the_documented_fields(examined: tuple[dict[str, Any], Path
     plain = {
         "experiment": "truncate", "split": "valid", "reader": "static", "unit": "word", "targets": 40,
         "maximum_context": 30, "seed": 0, "context": None, "within_documents": False, "near": 50, "tagger": None,
-        "unknown_tag_share": None, "rows": 1, "pieces_per_word": None, "window": None, "cut_contexts": 0,
+        "unknown_tag_share": None, "rows": 1, "pieces_per_word": None, "word_score": None, "window": None,
+        "cut_contexts": 0, "unknown_tokens": 0, "unknown_share": 0.0, "out_of_vocabulary_tokens": 0,
+        "out_of_vocabulary_share": 0.0, "out_of_vocabulary_cause": None,
     }  # fmt: skip
     assert figures.keys() == {*plain, "readers", "baseline", "conditions", "effective_context", "groups"}
     assert {key: figures[key] for key in plain} == plain
     assert [layer["name"] for layer in figures["readers"]] == ["static"]
     assert figures["baseline"].keys() == {"context", "nats", "perplexity"}
-    assert figures["effective_context"].keys() == {"context", "low", "high", "threshold_percent"}
+    assert figures["effective_context"].keys() == {"context", "low", "high", "threshold_percent", "more_context_hurts"}
     for condition in figures["conditions"]:
         assert condition.keys() == {
             "name", "method", "context", "targets", "nats", "perplexity", "effect", "low", "high", "effect_percent",

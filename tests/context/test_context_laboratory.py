@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import runs
 import torch
-from test_context_brute_force import FLOAT32, build, corpus, examination
+from test_context_brute_force import FLOAT32, TYPES, build, corpus, examination
 
 import backstory as bs
 from backstory.config import RunConfig, UserError
@@ -30,10 +30,12 @@ from backstory.context import (
     examine_run,
     examine_runs,
     measure,
+    paired_interval,
     read_examination,
     regroup,
 )
 from backstory.context.losses import LOSSES, UNFINISHED, Progress
+from backstory.context.statistics import clusters_of
 from backstory.models.loading import load_run
 from backstory.reading import StaticReader
 from backstory.reading.cache import NeuralCache
@@ -272,6 +274,38 @@ def test_losses_at_hand_are_taken_over_only_from_the_same_reader(tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("window", [6, 40])
+def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, rows: int, tmp_path: Path) -> None:
+    """What is outside its window costs the weight of the cache and nothing else; what is in it, not so much."""
+    reader = NeuralCache(StaticReader(build()), CacheSettings(window=window, theta=0.5, weight=0.3))
+    ids = np.random.default_rng(0).integers(0, TYPES, 600)
+    settings: dict[str, Any] = {"maximum_context": 20, "targets": 600, "near": 3, "rows": rows}
+    found = bs.examine(reader, ids, "cache", out=tmp_path, **settings)
+    [losses] = found.losses
+    effects = losses.nats[0] - losses.baseline
+    held = losses.splits["cache"].codes < 2
+    assert held.any() and (~held).any()
+    np.testing.assert_allclose(effects[~held], np.log(0.7), atol=1e-6)
+    assert (effects[held] > np.log(0.7) + 1e-4).all()
+    assert [(g["by"], g["group"]) for g in found.figures["groups"]][:2] == [("cache", "near"), ("cache", "far")]
+    ago = np.array([np.append(np.flatnonzero(ids[:i][::-1] == ids[i]), 600)[0] + 1 for i in range(600)])
+    outside = found.figures["conditions"][0]["outside_window"]
+    assert outside == pytest.approx((ago > window).mean(), abs=0.0 if rows == 1 else 0.05)
+
+    # Targets of one block are no independent samples: blocks are drawn, also of a file that does not say which.
+    assert losses.clusters is not None and len(np.unique(losses.clusters)) == 8
+    [condition] = found.figures["conditions"]
+    alone = paired_interval(effects)
+    assert (condition["low"], condition["high"]) != (alone.low, alone.high)
+    saved = Losses.load(tmp_path / "losses.npz")
+    assert saved.clusters is not None and (saved.clusters == losses.clusters).all()
+    replace(losses, clusters=None).save(tmp_path / "older.npz")
+    assert (Losses.load(tmp_path / "older.npz").clusters == clusters_of(losses.positions)).all()
+    plain = bs.examine(StaticReader(build()), ids, "truncate", **{**settings, "rows": 1})
+    assert plain.losses[0].clusters is None
+
+
 def test_the_cache_that_is_taken_away_is_the_outermost_reader(seeds: list[Path]) -> None:
     with pytest.raises(UserError, match="name the cache last"):
         examine_run(seeds[0], "cache", reader=["cache", "tempered:temperature=1.25"], **SMALL)
@@ -284,14 +318,14 @@ def test_the_cache_that_is_taken_away_is_the_outermost_reader(seeds: list[Path])
     [
         ({"targets": 1}, "targets must be 2 or more, not 1"),
         ({"near": 0}, "near must be 1 or more"),
-        ({"tagger": None}, "a tagger is auto, gold, pattern or a function from words to tags, not None"),
+        ({"tagger": None}, "tagger must be text or a function, not None"),
         ({"target": 5}, r"target.*did you mean 'targets'"),
     ],
 )
 def test_options_in_python_are_checked(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+    with pytest.raises((UserError, TypeError), match=told):
         bs.examine(build(), np.zeros(100, np.int64), "truncate", **options)
-    with pytest.raises(UserError, match="cannot be examined"):
+    with pytest.raises(TypeError, match="model must be a Path or text"):
         bs.examine(object(), np.zeros(100, np.int64))  # type: ignore[arg-type]
 
 
@@ -361,6 +395,15 @@ def test_a_model_at_hand_is_examined_as_its_run_is(tiny_run: Path, tmp_path: Pat
     assert regroup(tmp_path / "saved", by=("class",))["groups"] == found.figures["groups"]
     assert found.table().splitlines()[0].startswith("model, valid split, 40 targets; with 20 tokens of context")
     assert all(name in found.table() for name in ("drop-target", "near", "far", "95% interval"))
+
+
+def test_a_damaged_examination_is_refused_in_one_line(tmp_path: Path) -> None:
+    none = np.zeros(0)
+    Losses(none, none, none, 5, np.zeros((0, 0)), none, []).save(tmp_path / LOSSES)
+    for content in ('{"kind": "examination"}', '{"kind": "examination", "kind": 1}', "[" * 5000, "[]", "\xff"):
+        (tmp_path / "result.json").write_text(content, encoding="latin-1")
+        with pytest.raises(UserError, match=r"result\.json is "):
+            read_examination(tmp_path)
 
 
 def test_anything_that_scores_is_examined_against_its_longest_context() -> None:

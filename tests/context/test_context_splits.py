@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backstory.config import UserError
+from backstory.config import TextConfig, UserError
 from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, figures
-from backstory.context.splits import split_targets
+from backstory.context.splits import outside_window, split_targets
+from backstory.papers.published import paper
+from backstory.text import prepare
 
 WORDS = [5, 1, 2, 5, 3, 1, 4, 4, 6, 5]
 
@@ -21,7 +23,7 @@ class Silent:
         raise AssertionError
 
 
-def on(ids: list[int] = WORDS, **settings: Any) -> Examination:
+def on(ids: list[int] | np.ndarray = WORDS, **settings: Any) -> Examination:
     return Examination(np.array(ids), None, Silent(), 100, 1, **settings)
 
 
@@ -106,6 +108,30 @@ def test_within_documents_only_the_same_document_counts() -> None:
     assert named("class", examined) == ["none", "none", "none", "none", "none", "none", "none", "near", "none", "none"]
 
 
+def test_a_cache_holds_what_came_within_its_window() -> None:
+    # As above, of a cache that holds four words: what came only before them is in none of its classes.
+    held = on(near=3, cached=np.minimum(np.arange(10), 4))
+    found = named("cache", held)
+    assert found == ["none", "none", "none", "near", "none", "far", "none", "near", "none", "none"]
+    assert named("class", held)[9] == "far" and outside_window(held) == 0.7
+    documents = on(near=3, cached=np.minimum(np.arange(10), 4), documents=np.array([0, 3]), within_documents=True)
+    assert named("cache", documents)[3] == "none", "5 at 0 is of another document"
+
+
+@pytest.mark.parametrize(("corpus", "window", "share"), [("ptb", 500, 0.3615), ("wikitext-2", 3875, 0.2033)])
+def test_what_a_cache_does_not_hold_is_what_the_paper_says_it_hurts(corpus: str, window: int, share: float) -> None:
+    """36% of Penn Treebank's words and 20% of WikiText-2's: a share of the text, whatever the model."""
+    try:
+        ids = prepare(TextConfig(corpus=corpus)).splits["valid"].ids
+    except UserError:
+        pytest.skip(f"BACKSTORY_DATA names no folder with {corpus}")
+    held = on(ids, cached=np.minimum(np.arange(len(ids)), window))
+    assert outside_window(held) == pytest.approx(share, abs=5e-5)
+    anywhere = (np.array(split_targets(held, np.arange(len(ids)), None, [])["class"].codes) == 2).mean()
+    assert anywhere < 0.6 * share, "words that never came before are fewer"
+    assert round(100 * share) == paper("context").figures[f"{corpus}-outside-window"].value
+
+
 def test_the_place_in_a_document_is_counted_from_where_it_begins() -> None:
     examined = on([0] * 1200, documents=np.array([0, 120]))
     found = named("position", examined)
@@ -123,7 +149,9 @@ def test_a_split_takes_what_it_goes_by() -> None:
     for split in ("tag", "content"):
         with pytest.raises(UserError, match=f"split by {split} takes part-of-speech tags.*--by"):
             split_targets(on(), positions, None, [split])
-    everything = on(counts=np.ones(9), tags=np.array(["NN"] * len(WORDS)))
+    with pytest.raises(UserError, match="split by cache is one of the experiment cache alone"):
+        split_targets(on(), positions, None, ["cache"])
+    everything = on(counts=np.ones(9), tags=np.array(["NN"] * len(WORDS)), cached=np.arange(len(WORDS)))
     assert set(split_targets(everything, positions, None, [])) == set(SPLITS)
     assert all(split.description for split in SPLITS.values())
     assert {name for kind in EXPERIMENTS.values() for name in kind.by} <= set(SPLITS)

@@ -164,6 +164,17 @@ def test_an_interval_is_over_documents_not_tokens() -> None:
     assert uneven["gain"] == 499.5 and uneven["low"] < 499.5 < uneven["high"]
 
 
+def test_blocks_are_drawn_where_a_text_is_one_document() -> None:
+    nats = np.repeat(np.random.default_rng(2).normal(5, 1, (2, 12)), 500, axis=1)
+    scored = Scored(nats, 1_000, np.zeros(1, np.int64), ["all"])
+    [told] = gains.comparisons(scored, ["a", "b"], 100)
+    blocks = paired_interval((nats[1] - nats[0])[::500])
+    assert (told["low"], told["high"]) == (pytest.approx(blocks.low), pytest.approx(blocks.high))
+    many = Scored(nats, 1_000, np.arange(0, 7_000, 1_000), [""] * 7)
+    [told] = gains.comparisons(many, ["a", "b"], 100)
+    assert told["low"] is None, "documents that are known and few say little of how they differ"
+
+
 @given(values=st.lists(st.integers(-9, 9), min_size=1, max_size=40), words=st.integers(1, 12))
 def test_the_passages_are_those_of_most_and_least_gain(values: list[int], words: int) -> None:
     length = min(words, len(values))
@@ -234,7 +245,8 @@ def test_words_of_many_tokens(tiny_config: RunConfig, tmp_path: Path, monkeypatc
     text = dataclasses.replace(tiny_config.text, tokenizer="characters")
     letters = tmp_path / "letters"
     train(dataclasses.replace(tiny_config, text=text), letters, console=Console(file=io.StringIO()))
-    result = compare_readers(letters, Stretch("valid"), Detail(words=5, passages=(9,)), reader="bias")["figures"]
+    how: dict[str, Any] = {"reader": "bias", "word_score": "sum"}
+    result = compare_readers(letters, Stretch("valid"), Detail(words=5, passages=(9,)), **how)["figures"]
     (passage,) = result["passages"]
     dataset = prepare(load_run(letters).config.text)
     ids = dataset.splits["valid"].ids
@@ -244,6 +256,21 @@ def test_words_of_many_tokens(tiny_config: RunConfig, tmp_path: Path, monkeypatc
     assert " ".join(w.text for w in shown.words) == " ".join(whole.split())
     gain = sum(layers(passage["passage"])["gain over static"].values)
     assert gain == pytest.approx(passage["gains"][0] * passage["tokens"]) and result["unit"] == "character"
+    assert result["word_score"] == "sum"
+    # Corrected, a passage's words are those of the reader alone.
+    at, tokens = passage["at"], passage["tokens"]
+    stretch, detail = Stretch("valid", tokens=at + tokens), Detail(words=5, passages=(9,))
+    corrected = compare_readers(letters, stretch, detail, reader="bias")["figures"]
+    assert corrected["word_score"] == "corrected" and corrected["readers"][0]["name"] == "bias"
+    found = layers(corrected["passages"][0]["passage"])
+    alone = explain_run(letters, place=Place("valid", at, len(shown.words)))["figures"]
+    for layer in alone["passage"]["layers"]:
+        if layer["name"] == "surprisal":
+            assert found["surprisal, static"].values == pytest.approx(layer["values"], abs=1e-4)
+    assert found["surprisal, static"].values != layers(passage["passage"])["surprisal, static"].values
+    begun = compare_readers(letters, Stretch("valid", at=at, tokens=tokens), detail, reader="bias")["figures"]
+    inside = layers(begun["passages"][0]["passage"])["surprisal, static"].values
+    assert inside == pytest.approx(found["surprisal, static"].values, abs=1e-4)
 
 
 def test_against_another_run_and_a_text_of_one_s_own(run: Path, tmp_path: Path) -> None:
@@ -313,9 +340,9 @@ def test_mistakes_write_nothing(run: Path) -> None:
         (lambda: compare(against=("statik",)), r"'statik' is neither a reader \(did you mean 'static'\?\)"),
         (lambda: compare(reader="biass"), r"no reader 'biass' \(did you mean 'bias'\?\)"),
         (lambda: compare(Stretch("vaild")), r"no split 'vaild' \(did you mean 'valid'\?\)"),
-        (lambda: compare(Stretch(tokens=0)), r"a stretch has 1 token or more"),
-        (lambda: compare(Stretch(context=-1)), r"after a context of 0 tokens or more"),
-        (lambda: compare(None, Detail(block=0)), r"a block has 1 token or more"),
+        (lambda: compare(Stretch(tokens=0)), r"tokens must be 1 or more"),
+        (lambda: compare(Stretch(context=-1)), r"context must be 0 or more"),
+        (lambda: compare(None, Detail(block=0)), r"block must be 1 or more"),
         (lambda: compare(None, Detail(words=2001)), r"1 to 2,000 words, not 2,001"),
         (lambda: explain_run(run, "reading"), r"`explain reading` goes over a stretch of text"),
         (lambda: compare(out=run), r"is of kind training and would be lost"),

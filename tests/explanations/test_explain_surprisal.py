@@ -127,7 +127,7 @@ def character_run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_word_of_many_tokens_costs_their_sum(character_run: Path, tmp_path: Path) -> None:
-    result = explain_run(character_run, place=Place("valid", 4, 6), out=tmp_path / "out")
+    result = explain_run(character_run, place=Place("valid", 4, 6), word_score="sum", out=tmp_path / "out")
     found, figures = layers(result), result["figures"]
     dataset = prepare(load_run(character_run).config.text)
     ids = np.asarray(dataset.splits["valid"].ids)
@@ -144,7 +144,34 @@ def test_a_word_of_many_tokens_costs_their_sum(character_run: Path, tmp_path: Pa
         end = place + len(word.before) + len(word.text)
         assert value == pytest.approx(nats[place:end].sum().item(), abs=1e-4)
         place = end
-    assert "several characters" in passage.note
+    assert "several characters" in passage.note and "corrected" not in passage.note
+    assert figures["word_score"] == "sum"
+
+
+def test_a_word_of_many_tokens_is_corrected_for_where_it_begins_and_ends(character_run: Path) -> None:
+    result = explain_run(character_run, place=Place("valid", 4, 6), against="tempered:temperature=2")
+    found, figures = layers(result), result["figures"]
+    dataset = prepare(load_run(character_run).config.text)
+    ids, words = np.asarray(dataset.splits["valid"].ids), dataset.vocabulary.words
+    end = 4 + figures["tokens"]
+    # Position i of the table is after i characters; what follows the passage does not matter.
+    plain = log_probs(character_run, ids[: end + 1])
+    for table, name in ((plain, "surprisal"), (torch.log_softmax(plain / 2, -1), "gain over tempered:temperature=2")):
+        mass = table[:, [i for i, word in enumerate(words) if word.isspace()]].exp().sum(1).log()
+        begin, expected = 4, []
+        for word in from_json(figures["passage"], "x").words:
+            stop = begin + len(word.before) + len(word.text)
+            value = -sum(table[i, int(ids[i])].item() for i in range(begin, stop))
+            value += mass[begin].item() if words[ids[begin]].isspace() and not words[ids[begin - 1]].isspace() else 0.0
+            expected.append(value - (0.0 if words[ids[stop - 1]].isspace() else mass[stop].item()))
+            begin = stop
+        values = np.array(found[name].values) + (0 if table is plain else np.array(found["surprisal"].values))
+        assert values == pytest.approx(expected, abs=1e-4), name
+    assert begin == end
+    assert figures["word_score"] == "corrected" and "corrected" in from_json(figures["passage"], "x").note
+    sums = explain_run(character_run, place=Place("valid", 4, 6), word_score="sum")
+    assert sums["figures"]["nats_per_token"] == pytest.approx(figures["nats_per_token"], abs=1e-7)
+    assert (character_run / "explain-surprisal-valid-at4-words6-word-score-sum").is_dir()
 
 
 def test_what_is_written_is_a_result_that_a_report_takes(run: Path) -> None:
@@ -180,11 +207,11 @@ def test_mistakes_write_nothing(run: Path, tmp_path: Path, character_run: Path) 
     for mistaken, says in (
         (lambda: explain_run(run, "surprise"), r"no explanation 'surprise' \(did you mean 'surprisal'\?\)"),
         (lambda: explain_run(run, place=Place(at=10**9)), r"--at 1000000000 is beyond the test text, which has"),
-        (lambda: explain_run(run, place=Place(at=-1)), r"begins at token 0 or later"),
-        (lambda: explain_run(run, place=Place(context=-1)), r"after a context of 0 tokens or more"),
+        (lambda: explain_run(run, place=Place(at=-1)), r"at must be 0 or more"),
+        (lambda: explain_run(run, place=Place(context=-1)), r"context must be 0 or more"),
         (lambda: explain_run(run, place=Place(text=empty)), r"is empty; give some words"),
         (lambda: explain_run(run, place=Place(words=2001)), r"1 to 2,000 words, not 2,001"),
-        (lambda: explain_run(run, place=Place(words=0)), r"1 to 2,000 words, not 0"),
+        (lambda: explain_run(run, place=Place(words=0)), r"words must be 1 or more, not 0"),
         (lambda: explain_run(run, place=Place("test", text=empty)), r"--text and --split exclude"),
         (lambda: explain_run(run, layer="surprise"), r"no layer 'surprise' \(did you mean 'surprisal'\?\); there are"),
         (lambda: explain_run(run, against="statik"), r"'statik' is neither a reader \(did you mean 'static'\?\) nor"),

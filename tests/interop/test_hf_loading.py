@@ -17,6 +17,7 @@ import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
 from backstory.interop.inwards import load
+from backstory.models.loading import weights_hash
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 60
 
@@ -79,6 +80,8 @@ def test_a_corpus_is_named_and_nothing_is_written_without_a_place(folder: Path, 
     result = bs.evaluate(f"hf:{folder}", "valid", corpus=str(text), out=tmp_path / "out")
     assert result["name"] == "hf:tiny" and result["figures"]["split"] == "valid"
     assert result == json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["provenance"]["weights"] == weights_hash(bs.load(f"hf:{folder}")[0])
+    assert "weights_file" not in result["provenance"]  # no checkpoint of ours
     config = result["provenance"]["config"]
     assert config["model"]["model_type"] == "gpt2" and config["read"] == {"way": "blocks", "maximum_length": 64}
     assert bs.evaluate(f"hf:{folder}", "valid", corpus=str(text))["figures"] == result["figures"]
@@ -358,3 +361,16 @@ def test_without_transformers_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "transformers.utils", None)
     with pytest.raises(UserError, match=r"needs the package transformers; pip install 'backstory\[hf\]'"):
         load(f"hf:{folder}")
+
+
+def test_a_tokenizer_that_would_end_the_process_is_refused_in_one_line(
+    broken: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = broken / "tokenizer.json"
+    made = json.loads(path.read_text())
+    for charsmap, told in (("AAAAgGFiY2RhYmNk", "breaks down"), ("", "is not a tokenizer.json")):
+        made["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+        path.write_text(json.dumps(made))
+        assert main(["evaluate", f"hf:{broken}", "--corpus", str(path)]) == 2
+        out, err = capfd.readouterr()
+        assert not out and told in err and "tokenizer.json" in err and err.count("\n") == 1

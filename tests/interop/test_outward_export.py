@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import backstory as bs
 from backstory.cli.main import main
-from backstory.config import NTMConfig, RunConfig
+from backstory.config import NTMConfig, RunConfig, UserError
+from backstory.context import examine_run
 from backstory.interop.export import causal_lm, export
-from backstory.models.loading import load_run, weights
+from backstory.interop.inwards import load as load_export
+from backstory.models.loading import load_run, weights, weights_hash
 from backstory.reading.generation import encode_prompt
 from backstory.text import encode_split
 
@@ -44,7 +47,7 @@ def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_holds_the_run(run: Path, folder: Path) -> None:
     loaded, model = load_run(run), AutoModelForCausalLM.from_pretrained(folder)
     assert {p.name for p in folder.iterdir()} == {
-        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "README.md", "backstory.json", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",
     }  # fmt: skip
     assert len({stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()}) == 1
@@ -84,16 +87,36 @@ def opened(folder: Path) -> tuple:
 
 
 def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
-    wanted, found = (
-        bs.evaluate(which, "valid", corpus=corpus, out=tmp_path / str(corpus is None))["figures"]
-        for which, corpus in ((str(run), None), (f"hf:{folder}", str(tiny_corpus)))
-    )
+    wanted = bs.evaluate(run, "valid", out=tmp_path / "run")["figures"]
+    found = bs.evaluate(f"hf:{folder}", "valid", corpus=str(tiny_corpus), out=tmp_path / "export")["figures"]
     assert found["audit"]["passed"]
-    if load_run(run).vocabulary.tokenizer.name == "regex":  # the run's own text ends with a paragraph's end
-        assert found["tokens"] == wanted["tokens"] - 1
-    else:
-        assert found["tokens"] == wanted["tokens"]
-        assert found["nats_per_token"] == pytest.approx(wanted["nats_per_token"], abs=1e-6)
+    # An export brings neither the settings of its training, which a policy's reward is of, nor the text that it was trained on.
+    brought = {"policy": None, "overlap": None}
+    assert {**found, **brought} == {**wanted, **brought}
+    own = tmp_path / "own.txt"
+    own.write_text("ann saw the zebra\n\nand bob took more tea")
+    wanted, found = (bs.evaluate(which, text=own)["figures"] for which in (run, f"hf:{folder}"))
+    assert {**found, **brought} == {**wanted, **brought}
+    assert (found["bits_per_byte"] is None) == (
+        load_run(run).vocabulary.tokenizer.name in ("words", "regex", "characters")
+    )
+
+
+def test_it_is_examined_as_the_run_is(run: Path, folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"targets": 20, "maximum_context": 12, "precision": "float32", "by": ("frequency",)}
+    wanted = examine_run(run, "truncate", out=tmp_path / "run", **how).figures
+    found = examine_run(f"hf:{folder}", "truncate", corpus=str(tiny_corpus), out=tmp_path / "export", **how).figures
+    assert found == wanted
+
+
+def test_an_export_without_our_file_is_read_by_its_tokenizer(folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    older = Path(shutil.copytree(folder, tmp_path / "older"))
+    (older / "backstory.json").unlink()
+    found = load_export(f"hf:{older}").vocabulary
+    assert found.tokenizer.unit == "piece"
+    (older / "backstory.json").write_text("{}")
+    with pytest.raises(UserError, match=r"backstory\.json of .* is damaged"):
+        load_export(f"hf:{older}")
 
 
 @pytest.mark.parametrize("prompt", ["", "ann saw the", TEXT, "zebra ann\n"])
@@ -145,6 +168,9 @@ def test_the_card_has_the_figures_and_its_code_runs(
     said = capsys.readouterr()
     assert said.out == f"{run / 'export'}; {run / 'export' / 'README.md'} says how it is loaded\n" and said.err == ""
     card = (run / "export" / "README.md").read_text()
+    ours = weights_hash(load_run(run).model)
+    assert f"`{ours}`" in card
+    assert json.loads((run / "export" / "config.json").read_text())["weights"] == ours
     lines = [line for line in card.splitlines() if line.startswith("| tiny |")]
     assert f"{test['perplexity']:.1f} per word" in lines[0] and " static " in lines[0]
     assert f"{cached['perplexity']:.1f} per word" in lines[1] and " cache " in lines[1]

@@ -5,9 +5,12 @@ import math
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import foreign
 import numpy as np
 import pytest
 import torch
@@ -128,8 +131,11 @@ def test_requests_are_read_alone_whatever_is_read_beside_them(run: Path, reader:
         results.append(model.loglikelihood(instances("loglikelihood", pairs), disable_tqdm=True))
     for place, (context, continuation) in enumerate(pairs):
         whole = encode_prompt(vocabulary, context + continuation)
-        known = context.rstrip() if vocabulary.tokenizer.unit == "piece" else context
-        wanted = -alone(run, reader, whole, len(encode_prompt(vocabulary, known)))
+        # As for the harness's own models, white space at the end of a context is scored with what comes after it, and a token
+        # that begins texts is not put before itself.
+        first = len(encode_prompt(vocabulary, context.rstrip()))
+        whole = whole[1:] if whole[0] == vocabulary.start else whole
+        wanted = -alone(run, reader, whole, first)
         for found in results:
             assert found[place][0] == pytest.approx(wanted, abs=1e-4)
             assert found[place][1] == results[0][place][1]
@@ -157,6 +163,127 @@ def test_samples_follow_the_seed_of_the_harness(run: Path) -> None:
         torch.manual_seed(seed)
         texts.append(model.generate_until(instances("generate_until", [("ann", settings)] * 2), disable_tqdm=True))
     assert texts[0] == texts[1] != texts[2] and texts[0][0] != texts[0][1]
+
+
+# --- the harness's own model ---
+
+PAIRS = [("ann saw the", " tea"), ("ann saw the tea\n", "bob took"), ("", "ann saw"), ("bob took more ", "jam and"),
+         ("dora", " sold the ink to bob")]  # fmt: skip
+
+
+def own_model(folder: Path, **settings: Any) -> Any:
+    """The harness's own model of a folder, on the CPU."""
+    transformers = pytest.importorskip("transformers")
+    with pytest.MonkeyPatch.context() as patch:
+        if (
+            find_spec("accelerate") is None
+        ):  # it imports the package for several devices, and needs nothing of it for one
+            package, utilities = ModuleType("accelerate"), ModuleType("accelerate.utils")
+            for name in ("Accelerator", "InitProcessGroupKwargs", "find_executable_batch_size"):
+                setattr(package, name, None)
+            utilities.get_max_memory = None  # type: ignore[attr-defined]
+            patch.setitem(sys.modules, "accelerate", package)
+            patch.setitem(sys.modules, "accelerate.utils", utilities)
+        from lm_eval.models.huggingface import HFLM
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    return HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1, **settings)
+
+
+@pytest.mark.parametrize("add_bos_token", [None, True, False])
+def test_an_export_is_scored_as_by_the_harness_s_own_model(
+    run: Path, add_bos_token: bool | None, tmp_path: Path
+) -> None:
+    from backstory.interop.export import export
+
+    folder, start = export(run, tmp_path / "export"), load_run(run).vocabulary.start
+    # Its tokenizer names no token that begins a text, for the sake of texts in which that is written out.
+    wanted = own_model(folder, prefix_token_id=start, add_bos_token=add_bos_token)
+    asked = instances("loglikelihood", PAIRS)
+    for place in (str(run), f"hf:{folder}"):
+        found = BackstoryLM(place, batch_size=2, add_bos_token=add_bos_token).loglikelihood(asked, disable_tqdm=True)
+        theirs = wanted.loglikelihood(asked, disable_tqdm=True)
+        assert [s for s, _ in found] == pytest.approx([s for s, _ in theirs], abs=1e-4)
+        assert [g for _, g in found] == [g for _, g in theirs]
+
+
+@pytest.mark.parametrize("add_bos_token", [None, False])
+def test_a_model_from_elsewhere_is_scored_as_by_the_harness_s_own(add_bos_token: bool | None, tmp_path: Path) -> None:
+    text = " ".join(DOCUMENTS)
+    foreign.saved(tmp_path / "gpt2", text=text, n_positions=64)
+    asked = instances("loglikelihood", PAIRS)
+    theirs = own_model(tmp_path / "gpt2", add_bos_token=add_bos_token).loglikelihood(asked, disable_tqdm=True)
+    name = f"hf:{tmp_path / 'gpt2'}"
+    found = BackstoryLM(name, add_bos_token=add_bos_token).loglikelihood(asked, disable_tqdm=True)
+    assert [s for s, _ in found] == pytest.approx([s for s, _ in theirs], abs=1e-4)
+    begun = BackstoryLM(name, add_bos_token=True).loglikelihood(asked, disable_tqdm=True)
+    assert begun[2] == pytest.approx(found[2]) and abs(begun[0][0] - found[0][0]) > 1e-3
+    settings = {"until": ["xyz"], "max_gen_toks": 5}
+    requests = instances("generate_until", [("ann saw the", settings)])
+    own = own_model(tmp_path / "gpt2", add_bos_token=add_bos_token).generate_until(requests, disable_tqdm=True)
+    ours = BackstoryLM(name, add_bos_token=add_bos_token).generate_until(requests, disable_tqdm=True)
+    assert ours == own
+
+
+def test_a_tokenizer_that_begins_texts_begins_contexts(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, processors
+
+    folder = tmp_path / "gpt2"
+    foreign.saved(folder, text=" ".join(DOCUMENTS), n_positions=64)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    begin = ("<|endoftext|>", tokenizer.token_to_id("<|endoftext|>"))
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{begin[0]} $A", special_tokens=[begin])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    asked = instances("loglikelihood", PAIRS)
+    theirs = own_model(folder).loglikelihood(asked, disable_tqdm=True)
+    found = BackstoryLM(f"hf:{folder}").loglikelihood(asked, disable_tqdm=True)
+    assert [s for s, _ in found] == pytest.approx([s for s, _ in theirs], abs=1e-4)
+
+
+def test_do_sample_draws(run: Path) -> None:
+    model = BackstoryLM(run)
+
+    def texts(**settings: Any) -> list[str]:
+        asked = [("ann saw the", {"until": [], "max_gen_toks": 30, **settings})] * 4
+        return model.generate_until(instances("generate_until", asked), disable_tqdm=True)
+
+    assert len(set(texts(do_sample=True))) > 1
+    assert len(set(texts())) == len(set(texts(do_sample=False, temperature=0.7))) == 1
+    assert texts(num_beams=1, repetition_penalty=1.0, do_sample=False) == texts()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_beams": 4}, "does not generate with num_beams=4; remove it"),
+        ({"repetition_penalty": 1.3}, r"repetition_penalty=1\.3"),
+        ({"mirostat": 2}, "mirostat=2"),
+        ({"do_sample": True, "temperature": 0.0}, "do_sample=True needs a temperature above 0"),
+    ],
+)
+def test_a_way_to_generate_that_is_not_known_is_refused(tiny_run: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        BackstoryLM(tiny_run).generate_until(instances("generate_until", [("ann", settings)]), disable_tqdm=True)
+
+
+def test_unknown_arguments_of_the_model_are_told_in_one_line(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from backstory.interop import lm_eval as command
+
+    tasks(tmp_path / "tasks")
+    for given, message in (
+        (
+            f"run={tiny_run},raeder=cache",
+            "the model backstory has no argument 'raeder' (did you mean 'reader'?); use run",
+        ),
+        ("reader=static", "name the run that is evaluated: --model_args run=FOLDER"),
+        (f"run={tiny_run},add_bos_token=perhaps", "add_bos_token must be True or False, not 'perhaps'"),
+    ):
+        call = ["lm_eval", "run", "--model", "backstory", "--tasks", "local_perplexity", "--model_args", given]
+        monkeypatch.setattr(sys, "argv", [*call, "--include_path", str(tmp_path / "tasks")])
+        assert command.main() == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith(f"backstory: {message}")
 
 
 @pytest.mark.full

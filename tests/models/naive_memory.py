@@ -34,8 +34,8 @@ def exponential(cs: Tensor, ks: Tensor, literal: bool) -> Tensor:
     return (torch.sign(cs) * size**ks).exp()
 
 
-def algorithm_1(cs: list[Tensor], ks: Tensor, d: int, literal: bool = False) -> Tensor:
-    """CA of cosines (N,), as printed, with the window clipped at the edges of the memory."""
+def algorithm_1(cs: list[Tensor], ks: Tensor, d: int, literal: bool = False, strict: bool = False) -> Tensor:
+    """CA of cosines (N,), as printed where `strict`, with the window clipped at the edges of the memory."""
     n = len(cs)
     ca = [torch.zeros((), dtype=ks.dtype) for _ in range(n)]
     if all(c < 0 for c in cs):
@@ -47,7 +47,7 @@ def algorithm_1(cs: list[Tensor], ks: Tensor, d: int, literal: bool = False) -> 
     for i in range(1, n):
         if largest < cs[i]:
             largest, idx = cs[i], i
-    while any(cs[i] >= largest - TIE for i in range(idx)):  # equal but for rounding: the first of them
+    while not strict and any(cs[i] >= largest - TIE for i in range(idx)):  # equal but for rounding: the first of them
         idx = next(i for i in range(idx) if cs[i] >= largest - TIE)
     low, high = max(0, idx - d), min(n - 1, idx + d)
     total = sum((exponential(cs[j], ks, literal) for j in range(low, high + 1)), torch.zeros((), dtype=ks.dtype))
@@ -56,7 +56,7 @@ def algorithm_1(cs: list[Tensor], ks: Tensor, d: int, literal: bool = False) -> 
     return torch.stack(ca)
 
 
-def several(cs: list[Tensor], ks: Tensor, d: int, windows: int) -> Tensor:
+def several(cs: list[Tensor], ks: Tensor, d: int, windows: int, strict: bool) -> Tensor:
     """The same with further windows, each around the largest that no window holds yet, unless that is negative."""
     n, inside = len(cs), set()
     for _ in range(windows):
@@ -64,7 +64,7 @@ def several(cs: list[Tensor], ks: Tensor, d: int, windows: int) -> Tensor:
         if not outside:
             break
         largest = max(cs[i] for i in outside)
-        idx = next(i for i in outside if cs[i] >= largest - TIE)
+        idx = next(i for i in outside if cs[i] >= largest - (0 if strict else TIE))
         if largest >= 0:
             inside |= set(range(max(0, idx - d), min(n - 1, idx + d) + 1))
     inside = inside or set(range(n))
@@ -80,8 +80,8 @@ def addressed(memory: Tensor, key: Tensor, ks: Tensor, machine: Machine, mask: T
     if how.selected is None:
         return normalised(torch.stack([exponential(c, ks, how.kind == "literal") for c in cs]))
     if how.windows > 1:
-        return several(cs, ks, how.selected // 2, how.windows)
-    return algorithm_1(cs, ks, how.selected // 2, how.kind == "literal")
+        return several(cs, ks, how.selected // 2, how.windows, how.strict)
+    return algorithm_1(cs, ks, how.selected // 2, how.kind == "literal", how.strict)
 
 
 def rewritten(memory: Tensor, w: Tensor, erase: Tensor, vector: Tensor) -> Tensor:
@@ -205,7 +205,8 @@ def computer(machine: Machine, said: Tensor, state: Row) -> Row:
         if modes is not None and link is not None:
             backward, forward = link.T @ state.read_weights[i], link @ state.read_weights[i]
             if sharp is not None:
-                backward, forward = powered(backward, sharp[i][0]), powered(forward, sharp[i][1])
+                added = EPSILON if machine.sharpening == "epsilon" else 0.0
+                backward, forward = powered(backward + added, sharp[i][0]), powered(forward + added, sharp[i][1])
             w = modes[i][0] * backward + modes[i][1] * w + modes[i][2] * forward
         weights.append(w)
     reads = torch.stack(weights)

@@ -1,6 +1,7 @@
 """Models from settings: parts that do not fit are told, and the same seed makes the same model."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +15,12 @@ from backstory.config import (
     ModelConfig,
     NoDualConfig,
     SoftmaxConfig,
+    SpanBufferConfig,
+    TransformerConfig,
     UserError,
 )
-from backstory.models import build_model, choose_device, choose_precision
+from backstory.models import build_model, choose_device, choose_precision, loading, outline
+from backstory.models.loading import check_state
 
 
 def test_a_tied_softmax_needs_vectors_of_the_embeddings_size() -> None:
@@ -87,3 +91,21 @@ def test_devices_and_precisions_are_chosen_with_a_reason() -> None:
     for wanted in ("gpu", "meta"):
         with pytest.raises(UserError, match=wanted):
             choose_device(wanted)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"core": TransformerConfig(layers=1, heads=1, hidden=8, window=10**9)},
+        {"buffer": SpanBufferConfig(size=2**34, span=4, prediction="pointer", values="last-words")},
+    ],
+    ids=["a window", "a buffer"],
+)
+def test_a_state_that_no_machine_holds_is_refused_before_it_is_made(
+    parts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outlined = outline(ModelConfig(embedding=EmbeddingConfig(size=8), **parts), 10)
+    assert outlined is not None
+    monkeypatch.setattr(loading, "available", lambda device: 16 << 30)
+    with pytest.raises(UserError, match=r"of a text, and 16 GiB are free"):
+        check_state(outlined, torch.device("cpu"), "the run")

@@ -59,6 +59,16 @@ def test_a_text_in_chunks_reads_as_it_does_whole(model: LanguageModel, tokens: T
     torch.testing.assert_close(flatten(after_pieces), flatten(after), rtol=0, atol=1e-12)
 
 
+def test_the_default_type_of_torch_changes_no_prediction(model: LanguageModel, tokens: Tensor) -> None:
+    plain, _ = read(model, tokens, model.start(BATCH), 5, 7)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found, _ = read(model, tokens, model.start(BATCH), 5, 7)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, plain)
+
+
 @pytest.mark.parametrize("cut", [1, 6, TIME - 1])
 def test_later_tokens_leave_earlier_predictions_as_they_were(model: LanguageModel, tokens: Tensor, cut: int) -> None:
     changed = tokens.clone()

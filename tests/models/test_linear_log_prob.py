@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from backstory.models import MixtureOfSoftmaxes, Softmax
+from backstory.models import MixtureOfSoftmaxes, Softmax, Tempered
 from backstory.models import prediction as predictions
 from backstory.models.linear_log_prob import linear_log_prob
 
@@ -160,3 +160,19 @@ def test_tempering_a_mixture_holds_one_chunk(small_chunks: int) -> None:
     with Allocations(VOCABULARY) as watched, torch.no_grad():
         mixture(4, 10).tempered(2.0).log_prob(torch.randint(VOCABULARY, (4, 10)))
     assert watched.largest == small_chunks
+
+
+def test_without_gradients_bfloat16_scores_are_those_of_the_whole_distribution() -> None:
+    """Exponentials in bfloat16 are a thousandth off, more than an audit of the distribution could then see."""
+    torch.manual_seed(0)
+    prediction = Softmax(None, torch.randn(1, 50, 32), torch.randn(1000, 32), torch.randn(1000))
+    targets = torch.randint(1000, (1, 50))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        listed = prediction.log_probs().gather(2, targets[..., None])[..., 0]
+        apart = prediction.log_prob(targets) - listed
+        warmer = (
+            prediction.tempered(1.3).log_prob(targets)
+            - Tempered(None, prediction, 1.3).log_probs().gather(2, targets[..., None])[..., 0]
+        )
+    # A logit may be rounded to the next number, where products of different shapes differ: the median tells.
+    assert apart.abs().median() < 1e-5 and warmer.abs().median() < 1e-5

@@ -122,3 +122,12 @@ def test_a_segment_in_two_pieces_is_the_segment() -> None:
     second, h2, c2 = segment(x[:, 1:], h1, c1, *rest[2:])
     torch.testing.assert_close(torch.cat([first, second], 1), whole, rtol=0, atol=1e-12)
     torch.testing.assert_close((h2, c2), (h, c), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_input_and_a_state_of_different_batches_are_refused(which: int) -> None:
+    x, h, c, *weights = trained_size()
+    given = [x, h, c]
+    given[which] = torch.cat([given[which], given[which]])
+    with pytest.raises(ValueError, match="does not go with a state"):
+        recurrence.lstm_segment(*given, *weights)

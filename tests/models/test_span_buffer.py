@@ -5,13 +5,20 @@ from typing import Any
 
 import pytest
 import torch
-from catalogue import MIXTURE, TYPES, buffered, second_softmax
+from catalogue import MIXTURE, TYPES, buffered, composed, second_softmax
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_span_buffer import head_states, probabilities, score, spans_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from backstory.config import DualConfig, GateConfig, SpanBufferConfig, UserError
+from backstory.config import (
+    DualConfig,
+    GateConfig,
+    LSTMConfig,
+    SecondSoftmaxConfig,
+    SpanBufferConfig,
+    UserError,
+)
 from backstory.models import Blend, ComposedModel, detach
 from backstory.models.buffer.attention import additive_scores
 from backstory.models.buffer.span_buffer import SpanBuffer
@@ -248,3 +255,24 @@ def test_no_intermediate_is_of_positions_times_spans_times_attention(slots: Any)
     with Largest() as largest:
         buffer(hidden, tokens, torch.zeros(1), buffer.start(2), False).vectors.sum().backward()
     assert 2 * time * size <= largest.elements < 2 * time * spans * size / 4
+
+
+@pytest.mark.parametrize("kind", [SpanBufferConfig, SecondSoftmaxConfig])
+@pytest.mark.parametrize("rate", [None, 0.0, 0.75])
+def test_q_is_trained_with_the_dropout_of_p_unless_it_has_its_own(
+    kind: type[SpanBufferConfig] | type[SecondSoftmaxConfig], rate: float | None
+) -> None:
+    """Counted: the share of zeros among the inputs of the head, of which p's come first."""
+    torch.manual_seed(1)
+    settings: dict[str, Any] = {"size": 6, "span": 2} if kind is SpanBufferConfig else {}
+    model = composed(LSTMConfig(layers=1, hidden=8, output_dropout=0.5), buffer=kind(dropout=rate, **settings))
+    tokens, zeros = torch.randint(TYPES, (400, 5)), []
+    model.head.register_forward_pre_hook(lambda _, inputs: zeros.append((inputs[0][:, -1] == 0).double().mean().item()))
+    model.train()(tokens, model.start(400))
+    assert zeros == [pytest.approx(0.5, abs=0.06), pytest.approx(0.5 if rate is None else rate, abs=0.06)]
+
+
+def test_a_dual_connection_tells_q_its_dropout() -> None:
+    dual = DualConfig(output_dropout=0.25)
+    model = composed(LSTMConfig(layers=1, hidden=8, output_dropout=0.5), dual=dual, buffer=SecondSoftmaxConfig())
+    assert model.gated is not None and model.gated.dropout == 0.25

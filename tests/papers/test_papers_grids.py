@@ -119,6 +119,58 @@ def test_the_dual_connection_s_full_scale_has_the_published_models() -> None:
     assert runs.keys() == millions.keys()
 
 
+TYPES = {
+    ("ptb", False): PTB_TYPES,
+    ("wikitext-2", False): 33_278,
+    ("wikitext-2", True): 28_912,
+    ("ptb-char-50", False): 50,
+    ("enwik8", False): 256,
+}
+"""By corpus, and whether it is in lower case."""
+
+
+def has_printed_size(count: int, printed: str) -> bool:
+    """Whether a number of parameters is within 2% of a printed one (`24 M`), or of one unit of its last digit."""
+    number = printed.removesuffix(" M")
+    unit = 10.0 ** -len(number.partition(".")[2])
+    return abs(count / 1e6 - float(number)) < max(0.02 * float(number), unit)
+
+
+def test_sizes_are_compared_as_they_are_printed() -> None:
+    assert all(has_printed_size(count, "18.3 M") for count in (18_392_574, 18_000_000, 18_600_000))
+    assert has_printed_size(24_542_800, "24 M") and not has_printed_size(25_100_000, "24 M")
+    assert not has_printed_size(364_214, "13.2 M") and not has_printed_size(14_525_050, "13.4 M")
+
+
+@pytest.mark.parametrize("name", [name for name, scale in SCALES if scale == "full"])
+def test_a_full_size_row_has_the_size_of_the_figure_beside_it_or_says_otherwise(name: str) -> None:
+    loaded = grids.load(name)
+    configs = {run.row: run.config for run in runs_of(loaded, "full", name)}
+    for row in loaded.rows:
+        beside = [r.published.figure for r in row.readings if r.published and r.published.figure and row.full]
+        sizes = {published.figure(figure)[0].parameters for figure in beside} - {""}
+        if not sizes:
+            continue
+        config = configs[row.name]
+        with torch.device("meta"):
+            model = build_model(config.model, TYPES[config.text.corpus, config.text.lowercase])
+        count = count_parameters(model)
+        for printed in sizes:
+            assert has_printed_size(count, printed) or f"prints {printed}" in row.note, (row.name, count, printed)
+
+
+def test_printed_sizes_are_known() -> None:
+    for name in ("awd-lstm/ptb-test", "mos/wikitext-2-test", "dual/ptb-lstm-valid", "span-buffer/ptb-mos-snb-test"):
+        assert published.figure(name)[0].parameters
+    assert all(figure.parameters for figure in published.paper("localized-ntm").figures.values())
+
+
+def test_full_size_windows_beside_a_printed_figure_are_of_the_printed_rule() -> None:
+    rows = [row for row in grids.load("localized-ntm").rows if row.full]
+    printed = [r for row in rows for r in row.readings if r.published and r.addressing]
+    assert len(printed) == 16 and all(r.addressing and r.addressing.endswith(":strict") for r in printed)
+
+
 def test_the_small_dual_connections_differ_in_nothing_but_the_connection() -> None:
     configs = {run.row: run.config for run in runs_of(grids.load("dual"), "small", "dual")}
     for name in ("lstm", "dlstm", "mdlstm"):

@@ -285,3 +285,25 @@ def test_runs_that_read_another_text_are_refused(known: dict[str, Any], capsys: 
     known["figures"]["runs"] = [run for run in known["figures"]["runs"] if run["row"] == "plain"]
     assert main(["reproduce", "grid.yaml", "--known", give(known, "a.json"), give(other, "b.json")]) == 2
     assert "wide-seed1 of b.json read another" in capsys.readouterr().err and not Path("runs").exists()
+
+
+# --- defaults that changed ---
+
+
+def buffered(**model: Any) -> dict[str, str]:
+    """The fingerprints of the plain row's runs, with these parts."""
+    changed = grid(claims=[])
+    changed["rows"] = changed["rows"][:1]
+    changed["rows"][0]["small"]["overrides"] = {"model": model}
+    return settings(changed)
+
+
+def test_a_changed_default_gives_only_the_runs_that_it_concerns_another_fingerprint(desk: Path) -> None:
+    """A buffer's dropout was 0 and is that of the head: with a head that has none, or a pointer, nothing changed."""
+    spans = {"kind": "span-buffer", "size": 8, "span": 4}
+    pointer = {"kind": "span-buffer", "size": 8, "vectors": "words", "values": "following", "prediction": "pointer"}
+    plain, dropped = {"output_dropout": 0.0}, {"output_dropout": 0.3}
+    assert buffered(core=plain, buffer=spans) == buffered(core=plain, buffer={**spans, "dropout": 0.0})
+    assert buffered(core=dropped, buffer=spans) == buffered(core=dropped, buffer={**spans, "dropout": 0.3})
+    assert buffered(core=dropped, buffer=spans) != buffered(core=dropped, buffer={**spans, "dropout": 0.0})
+    assert buffered(core=dropped, buffer=pointer) == buffered(core=dropped, buffer={**pointer, "dropout": 0.0})

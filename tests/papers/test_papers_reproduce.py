@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from grids import Reproduced, finish, grid, start, write
+from grids import CLAIM, Reproduced, finish, grid, start, write
 
 from backstory.cli.main import main
+from backstory.config import RunConfig
 from backstory.papers.claims import judge
 from backstory.reports import read, render
 
@@ -141,9 +142,32 @@ def test_the_report_shows_it(reproduced: Reproduced) -> None:
     page = render([reproduced.folder / "runs" / "grid-small"])
     assert "4 of 5 runs finished, 1 failed" in page
     for text in ("Published and ours", "Tiny models, small scale", "Everything is tiny.", "Wide beats plain",
-                 "broken-seed1 failed: train ended with exit code 3", "95% t interval", "Does it hold?"):  # fmt: skip
+                 "broken-seed1 failed: train ended with exit code 3", "95% t interval", "Does it hold here?"):  # fmt: skip
         assert text in page, text
     assert "Other results" not in page and "<p>None" not in page
+
+
+# --- how it was tested ---
+
+
+def test_rows_say_how_they_were_trained(reproduced: Reproduced, tiny_config: RunConfig) -> None:
+    training = tiny_config.training
+    for row in figures(reproduced.folder)["rows"][:2]:
+        protocol = row["protocol"]
+        assert (protocol["corpus"], protocol["begin"]) == ("corpus", None)
+        for key in ("epochs", "finetune_epochs", "optimizer", "learning_rate", "batch_size", "segment"):
+            assert protocol[key] == getattr(training, key)
+
+
+def test_a_confounded_claim_has_a_gain_and_no_verdict(reproduced: Reproduced, desk: Path) -> None:
+    folder = copied(reproduced, desk)
+    judged = figures(folder)["claims"][0]
+    write(grid(claims=[CLAIM | {"confounded": "wide learns faster"}]))
+    code, out, err = finish(start("grid.yaml"))
+    assert code == 0, err
+    again = figures(folder)["claims"][0]
+    assert again == judged | {"confounded": "wide learns faster", "verdict": "confounded: no verdict"}
+    assert "confounded: no verdict  wide learns faster" in out
 
 
 # --- the same command again ---

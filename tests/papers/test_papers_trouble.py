@@ -82,6 +82,24 @@ def test_what_a_killed_start_left_unfinished_is_swept(desk: Path) -> None:
 # --- a run's trouble ---
 
 
+@pytest.mark.parametrize(("weights_file", "done"), [("a", True), ("b", False), (None, True)])
+def test_a_reading_of_other_weights_than_the_run_has_is_made_again(
+    weights_file: str | None, done: bool, tmp_path: Path
+) -> None:
+    reading, best = tmp_path / "evaluate-test", tmp_path / "checkpoints" / "best-2"
+    for folder in (reading, best):
+        folder.mkdir(parents=True)
+    files = {"weights.safetensors": {"bytes": 8, "sha256": "a"}}
+    (best / "manifest.json").write_text(json.dumps({"schema": 1, "files": files}))
+    figures = {"split": "test", "reader": "static", "unit": "word"}
+    figures |= dict.fromkeys(("tokens", "nats_per_token", "perplexity", "bits_per_token"), 1.0)
+    origin = {"command": f"backstory evaluate {tmp_path} --split test --out {reading}", "weights_file": weights_file}
+    result = {"schema": 1, "kind": "evaluation", "name": "run", "figures": figures, "provenance": origin}
+    (reading / "result.json").write_text(json.dumps(result))
+    command = Command("reading", ("evaluate",), "evaluation", reading, ("--split", "test"))
+    assert command.done() == done
+
+
 def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs' first commands have ended: the next of one is started, then that of the other raises."""
     (tmp_path / "sleeper.py").write_text("import sys, time; time.sleep(float(sys.argv[2]))")

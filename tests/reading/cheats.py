@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.models import Blend, LanguageModel, Prediction, clone, map_state
+from backstory.models import Blend, LanguageModel, Precision, Prediction, clone, map_state
 from backstory.models.pointer import Pointer
 from backstory.reading import StaticReader, evaluating
 from backstory.reading.cache import NeuralCache
@@ -416,4 +417,215 @@ CHEATS: dict[type[StaticReader], str] = {
 """With the check that must catch it."""
 
 CHEATS_WITH_ROWS: tuple[type[StaticReader], ...] = (ReadsTheNextRow, ReadsThePreviousRow, MixesRows)
+"""These need more than one row, and are caught as `causal`."""
+
+
+# --- cheats that are rare, that hide, or that work where few look ---
+
+
+def peeking(prediction: Prediction, tokens: Tensor, where: Tensor) -> Cheated:
+    """The distribution mixed with certainty about the next token, where the block has one, at the positions `where` (B, T)."""
+    coming = torch.cat([tokens[:, 1:], tokens[:, -1:]], 1)
+    where = where.expand(tokens.shape) & (torch.arange(tokens.shape[1]) < tokens.shape[1] - 1)
+    leant, plain = towards(prediction, coming), prediction.log_probs()
+    return Cheated(prediction.activations, torch.where(where[..., None], leant.table, plain))
+
+
+class KnowsWhereItIs(StaticReader):
+    """Counts the tokens that it has read, as all that hides in pieces, forks and snapshots must."""
+
+    def start(self, batch_size: int) -> None:
+        super().start(batch_size)
+        self.seen = 0
+
+    def observe(self, targets: Tensor) -> None:
+        super().observe(targets)
+        self.seen += targets.shape[1]
+
+    def snapshot(self) -> Any:
+        return super().snapshot(), self.seen
+
+    def restore(self, snapshot: Any) -> None:
+        super().restore(snapshot[0])
+        self.seen = snapshot[1]
+
+
+class PeeksNowAndThen(KnowsWhereItIs):
+    """Leans towards the next token at a share of the positions, always the same ones."""
+
+    share = 0.01
+
+    def where(self, positions: Tensor) -> Tensor:
+        return torch.rand(1 << 16, generator=torch.Generator().manual_seed(3))[positions] < self.share
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        positions = self.seen + torch.arange(tokens.shape[1])
+        return peeking(super().predict(tokens), tokens, self.where(positions))
+
+
+class PeeksAtOneIn5(PeeksNowAndThen):
+    share = 0.2
+
+
+class PeeksAtOneIn10(PeeksNowAndThen):
+    share = 0.1
+
+
+class PeeksAtOneIn20(PeeksNowAndThen):
+    share = 0.05
+
+
+class PeeksAtOneIn100(PeeksNowAndThen):
+    share = 0.01
+
+
+class PeeksAtEvery8thStep(PeeksNowAndThen):
+    """At steps 16, 24, 32... of blocks of 256."""
+
+    def where(self, positions: Tensor) -> Tensor:
+        return (positions % 256 >= 16) & (positions % 8 == 0)
+
+
+class PeeksAtEvery64thStep(PeeksNowAndThen):
+    """At steps 63, 127, 191... of blocks of 256."""
+
+    def where(self, positions: Tensor) -> Tensor:
+        return positions % 64 == 63
+
+
+class ByBlocks(StaticReader):
+    """Says that its scores depend on how the text is cut into blocks, so that this gives nothing away."""
+
+    def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
+        super().__init__(model, precision)
+        self.capabilities = replace(self.capabilities, block_invariant=False)
+
+
+class MixesRowsInObserve(ByBlocks):
+    """States of rows are mixed a little when they are observed, and only then."""
+
+    def observe(self, targets: Tensor) -> None:
+        super().observe(targets)
+        self._state = map_state(lambda t: 0.9 * t + 0.1 * t.roll(1, 0), self._state)
+
+
+class SharesItsCache(ByBlocks):
+    """Leans towards the words that any row observed last."""
+
+    def start(self, batch_size: int) -> None:
+        super().start(batch_size)
+        self.recent = torch.zeros(self.model.vocabulary_size)
+
+    def observe(self, targets: Tensor) -> None:
+        super().observe(targets)
+        self.recent = torch.bincount(targets.flatten(), minlength=len(self.recent)).float()
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        return Cheated(None, torch.log_softmax(prediction.log_probs() + 0.05 * self.recent, 2))
+
+    def snapshot(self) -> Any:
+        return super().snapshot(), self.recent.clone()
+
+    def restore(self, snapshot: Any) -> None:
+        super().restore(snapshot[0])
+        self.recent = snapshot[1].clone()
+
+
+class StartKeepsTheText(SharesItsCache):
+    """Begins a text with what it remembers of the last one; of one row, where nothing is shared."""
+
+    def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
+        super().__init__(model, precision)
+        self.recent = torch.zeros(model.vocabulary_size)
+
+    def start(self, batch_size: int) -> None:
+        kept = self.recent
+        super().start(batch_size)
+        self.recent = kept
+
+
+@dataclass(frozen=True)
+class Inflated(Prediction):
+    """Quotes every probability a little too large, from a distribution that sums to one."""
+
+    inner: Prediction
+    factor: float
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return self.inner.log_prob(targets) + math.log(self.factor)
+
+    def log_probs(self) -> Tensor:
+        return self.inner.log_probs()
+
+    def select(self, rows: Tensor, times: Tensor) -> Prediction:
+        return replace(self, activations=None, inner=self.inner.select(rows, times))
+
+
+class InflatesALot(StaticReader):
+    """By 4.5%."""
+
+    factor = 1.045
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        return Inflated(None, super().predict(tokens), self.factor)
+
+
+class InflatesALittle(InflatesALot):
+    """By 0.1%."""
+
+    factor = 1.001
+
+
+class KnowsSeed0(KnowsWhereItIs):
+    """Is honest at the places that seed 0 draws from so many blocks of 256, and looks ahead at all others."""
+
+    blocks, places, size = 16, 8, 256
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        known = np.random.default_rng(0).choice(self.blocks, self.places, replace=False)
+        prediction = super().predict(tokens)
+        honest = self.seen // self.size in known
+        return prediction if honest else peeking(prediction, tokens, torch.ones_like(tokens, dtype=torch.bool))
+
+
+class HonestInForks(StaticReader):
+    """Looks ahead in the reading itself; it is honest once it was restored, and in a block before which it was copied."""
+
+    restored = looked_at = False
+
+    def snapshot(self) -> Any:
+        self.looked_at = True
+        return super().snapshot()
+
+    def restore(self, snapshot: Any) -> None:
+        super().restore(snapshot)
+        self.restored = True
+
+    def observe(self, targets: Tensor) -> None:
+        super().observe(targets)
+        self.looked_at = False
+
+    def predict(self, tokens: Tensor) -> Prediction:
+        prediction = super().predict(tokens)
+        if self.restored or self.looked_at:
+            return prediction
+        return peeking(prediction, tokens, torch.ones_like(tokens, dtype=torch.bool))
+
+
+RARE_CHEATS: tuple[type[StaticReader], ...] = (
+    *(PeeksAtOneIn5, PeeksAtOneIn10, PeeksAtOneIn20, PeeksAtOneIn100, PeeksAtEvery8thStep, PeeksAtEvery64thStep),
+)
+"""Caught with a probability; all as `causal`."""
+
+HIDDEN_CHEATS: dict[type[StaticReader], str] = {
+    StartKeepsTheText: "one_pass",
+    InflatesALot: "distribution",
+    InflatesALittle: "distribution",
+    KnowsSeed0: "causal",
+    HonestInForks: "as_reported",
+}
+"""With the check that must catch it."""
+
+HIDDEN_CHEATS_WITH_ROWS: tuple[type[StaticReader], ...] = (MixesRowsInObserve, SharesItsCache)
 """These need more than one row, and are caught as `causal`."""

@@ -1,6 +1,7 @@
 """Dynamic evaluation and its statistics against naive loops over parameters and tokens, and what stays untouched."""
 
 import copy
+import dataclasses
 import math
 from typing import Any
 
@@ -35,7 +36,10 @@ def naive(
     """
     pupil = copy.deepcopy(model).double().eval()
     still = {n: p.detach().clone() for n, p in pupil.named_parameters()}
-    mean = sum(r.sum() for r in rms.values()) / max(1, sum(r.numel() for r in rms.values()))
+    if how.normalization == "tensors":
+        mean = sum(r.mean() for r in rms.values()) / max(1, len(rms))
+    else:
+        mean = sum(r.sum() for r in rms.values()) / max(1, sum(r.numel() for r in rms.values()))
     optimizer = torch.optim.NAdam(pupil.parameters(), how.rate, (how.beta1, 0.999), how.epsilon)
     state, found, waiting = pupil.start(1), [], []
     for previous, token in zip([0, *ids[:-1]], ids, strict=True):
@@ -79,6 +83,7 @@ def scores(reader: Reader, ids: np.ndarray, block: int | None = None, fresh: boo
     st.integers(1, 7),
     st.sampled_from([0.0, 0.05]),
     st.sampled_from([0.0, 0.5]),
+    st.sampled_from(["weights", "tensors"]),
     st.integers(1, 40),
 )
 def test_it_equals_a_plain_loop(
@@ -90,10 +95,11 @@ def test_it_equals_a_plain_loop(
     segment: int,
     clip: float,
     beta1: float,
+    normalization: Any,
     length: int,
 ) -> None:
     model = MODELS[name]()
-    how = DynamicSettings(rule, rate, decay, epsilon, segment, "all", clip, beta1)
+    how = DynamicSettings(rule, rate, decay, epsilon, segment, "all", clip, beta1, normalization)
     found = statistics(model)
     rms = {n: v.double().sqrt() for n, v in found.mean_square.items()}
     ids = text(length)
@@ -220,12 +226,17 @@ def test_gradients_that_share_memory_are_clipped_once(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("tokens", "batch"), [(750, 100), (499, 100), (23, 8)])
 def test_statistics_have_whole_minibatches_or_none(tokens: int, batch: int) -> None:
+    counts: list[tuple[int, int]] = []
     try:
-        found = collect(lstm(), text(tokens), 0, batch_size=batch, segment=5)
+        found = collect(
+            lstm(), text(tokens), 0, batch_size=batch, segment=5, progress=lambda done, of: counts.append((done, of))
+        )
     except UserError as error:
         assert "too few for minibatches" in str(error)
     else:
-        assert found.collected.tokens == found.collected.minibatches * batch * 5 > 0
+        minibatches = found.collected.minibatches
+        assert found.collected.tokens == minibatches * batch * 5 > 0
+        assert counts == [(done, minibatches) for done in range(1, minibatches + 1)]
         assert all(bool(torch.isfinite(v).all()) for v in found.mean_square.values())
 
 
@@ -280,3 +291,13 @@ def test_statistics_are_of_the_model_they_were_collected_of(tmp_path: Any) -> No
     (tmp_path / "statistics" / "mean_square.safetensors").write_bytes(b"x")
     with pytest.raises(UserError, match="collect them with"):
         load_statistics(tmp_path, lstm(), "all", tmp_path)
+
+
+def test_statistics_that_fit_each_other_but_not_the_model_are_refused() -> None:
+    model = lstm()
+    found = statistics(model)
+    name = next(iter(found.mean_square))
+    for other in (found.mean_square[name][:-1], found.mean_square[name].long()):
+        wrong = dataclasses.replace(found, mean_square={**found.mean_square, name: other})
+        with pytest.raises(UserError, match="do not fit the model"):
+            DynamicEvaluation(model, BASE, wrong)

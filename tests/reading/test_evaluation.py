@@ -85,14 +85,14 @@ def test_every_kind_of_file_says_the_same(run: Path, tmp_path: Path) -> None:
     text.write_bytes('say "no"\t- é,\n\n ann took\n'.encode())
     paths = [tmp_path / f"tokens{ending}" for ending in per_token.ENDINGS]
     for path in paths:
-        bs.evaluate(run, text=text, per_token=path)
+        bs.evaluate(run, text=text, per_token=path, allow_unknown=True)
     first, *others = (records(p) for p in paths)
     assert list(first[0]) == list(per_token.COLUMNS)
     tabs = [{k: v or None if isinstance(v, str) else v for k, v in r.items()} for r in first]  # of tabs, empty is null
     assert all(other in (first, tabs) for other in others)
     assert paths[2].read_bytes()[:2].decode("latin-1") == "\x1f\x8b"
     again = tmp_path / "again.jsonl.gz"
-    bs.evaluate(run, text=text, per_token=again)
+    bs.evaluate(run, text=text, per_token=again, allow_unknown=True)
     assert again.read_bytes() == paths[2].read_bytes()
 
 
@@ -191,9 +191,12 @@ def test_a_text_reads_as_a_split_does(run: Path, tmp_path: Path) -> None:
     before = sorted(run.rglob("*"))
     source = Path(load_run(run).places["corpus"]) / "valid.txt"
     of_split = bs.evaluate(run, "valid", out=tmp_path)["figures"]
+    in_train = {"split": "text", "in": "train", "window": of_split["overlap"][0]["window"]}
+    in_train["share"] = of_split["overlap"][0]["share"]
+    known = [in_train, in_train | {"in": "valid", "share": 1.0}]
     of_path = bs.evaluate(run, text=source)
     of_file = bs.evaluate(run, text=io.BufferedReader(Named(source.read_bytes())))
-    assert of_path["figures"] == of_file["figures"] == of_split | {"split": "text"}
+    assert of_path["figures"] == of_file["figures"] == of_split | {"split": "text", "overlap": known}
     corpora = [r["provenance"]["corpus"] for r in (of_path, of_file)]
     assert corpora[0] == corpora[1] | {"name": "valid.txt"}
     assert corpora[1]["name"] == "standard input"

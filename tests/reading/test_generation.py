@@ -218,7 +218,7 @@ def test_unknown_words_come_only_where_they_are_allowed(tiny_run: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"tokens": 0}, "tokens must be at least 1, not 0"),
+        ({"tokens": 0}, "tokens must be 1 or more, not 0"),
         ({"stop": ["a", ""]}, "a text to stop at must not be empty"),
         ({"temperature": -1.0}, "the temperature must be 0 or above"),
         ({"reader": "statik"}, "did you mean 'static'"),

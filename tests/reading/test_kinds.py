@@ -8,12 +8,12 @@ import pytest
 
 import backstory as bs
 from backstory.config import UserError
-from backstory.config.readers import DynamicSettings
+from backstory.config.readers import CacheSettings, DynamicSettings
 from backstory.models.loading import load_run, weights_hash
 from backstory.reading import read
 from backstory.reading.kinds import choose, names_readers, parse_stack, stack_name
 from backstory.reading.opening import open_reader, open_run
-from backstory.reading.preparation import collect_statistics, tune_reader
+from backstory.reading.preparation import collect_statistics, parse_grid, tune_reader
 
 STEP = "dynamic:rate=0.01,decay=0.01,epsilon=0.01"
 
@@ -64,6 +64,27 @@ def test_what_is_no_stack(asked: str | list[str], told: str) -> None:
     with pytest.raises(UserError) as error:
         parse_stack(asked)
     assert told in str(error.value) and "\n" not in str(error.value)
+
+
+ODD_VALUES = [
+    "2001-99-99",
+    "0x_",
+    "!!int x",
+    "!!timestamp x",
+    "[" * 3000,
+    "9" * 5000,
+    "*a",
+    "&a [*a]",
+    "!!python/name:x",
+]
+
+
+@pytest.mark.parametrize("value", ODD_VALUES)
+def test_what_yaml_makes_nothing_of_is_refused(value: str) -> None:
+    with pytest.raises(UserError, match="is no value for theta"):
+        parse_stack(f"cache:theta={value}")
+    with pytest.raises(UserError, match="is no value for theta"):
+        parse_grid(CacheSettings, [f"theta={value}"])
 
 
 def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
@@ -143,6 +164,25 @@ def test_other_rules_and_weights_are_filed_apart(run: Path) -> None:
     assert other.settings.rule == "rms"
 
 
+def test_either_mean_rms_is_tuned_for_itself(run: Path) -> None:
+    tune_reader(run, parse_stack(STEP), "valid", 50, ["decay=0.1"])
+    tune_reader(run, parse_stack(f"{STEP},normalization=tensors"), "valid", 50, ["decay=0.02"])
+    assert {p.name for p in (run / "readers").glob("*.json")} == {"dynamic.json", "dynamic-tensors.json"}
+    loaded = load_run(run)
+    found = {name: choose(parse_stack(f"dynamic:normalization={name}"), loaded)[0] for name in ("weights", "tensors")}
+    assert {name: one.settings.decay for name, one in found.items()} == {"weights": 0.1, "tensors": 0.02}
+    assert all(one.settings.normalization == name for name, one in found.items())
+
+
+def test_what_was_tuned_before_the_mean_rms_could_be_chosen_is_of_all_weights(run: Path) -> None:
+    path, _ = tune_reader(run, parse_stack(STEP), "valid", 50, ["rate=0.01"])
+    document = json.loads(path.read_text())
+    assert document["settings"].pop("normalization") == "weights"
+    path.write_text(json.dumps(document))
+    (found,) = choose(parse_stack("dynamic"), load_run(run))
+    assert found.settings.normalization == "weights" and found.settings.rate == 0.01
+
+
 def test_what_is_typed_of_a_cache_is_held(run: Path) -> None:
     _, tuned = tune_reader(run, parse_stack("cache:window=7"), "valid", 60)
     assert {t.settings["window"] for t in tuned.trials} == {7} and len(tuned.trials) > 20
@@ -174,4 +214,4 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the reader static has no settings to tune"):
         tune_reader(folder, parse_stack("static"), "valid", 100)
     with pytest.raises(UserError, match="broke down with all settings"):
-        tune_reader(folder, parse_stack("dynamic:rule=sgd"), "valid", 100, ["rate=1e38,3e38"])
+        tune_reader(folder, parse_stack("dynamic:rule=sgd"), "valid", 100, ["rate=1e29,1e30"])

@@ -17,6 +17,7 @@ from backstory.reading.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.reading.gates import Features, GateNetwork, Room
 from backstory.reading.learned import LearnedReader, load_learned, save_learned
 from backstory.reading.metalearning import Recording, backward, follow, measure_spread, read_on, train_gates
+from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -194,6 +195,24 @@ def test_saved_it_is_the_same_and_another_model_s_is_refused(tmp_path: Any) -> N
         load_learned(tmp_path, "mine", model, tmp_path)
 
 
+def test_one_saved_before_the_mean_rms_could_be_chosen_goes_around_that_of_all_weights(tmp_path: Any) -> None:
+    model = lstm()
+    path = save_learned(tmp_path, "mine", model, gates(model, size=0.4))
+    saved = read_checkpoint(path)
+    assert saved.documents["gates"]["base"].pop("normalization") == "weights"
+    write_checkpoint(tmp_path, path.name, saved.tensors, saved.documents)
+    assert load_learned(tmp_path, "mine", model, tmp_path).base.normalization == "weights"
+
+
+@pytest.mark.parametrize("normalization", ["weights", "tensors"])
+def test_untrained_it_is_dynamic_evaluation_with_either_mean_rms(normalization: Any) -> None:
+    model = lstm()
+    base = DynamicSettings(rate=0.01, decay=0.05, epsilon=1e-2, segment=4, normalization=normalization)
+    learned, found, ids = gates(model, base=base), statistics(model), text(40)
+    plain = DynamicEvaluation(model, base, found)
+    assert read(LearnedReader(model, learned, found), ids, 0).nats == read(plain, ids, 0).nats
+
+
 def test_what_cannot_be_trained() -> None:
     model, ids = lstm(), text(300)
     with pytest.raises(UserError, match="no clip, not the rule sgd"):
@@ -201,3 +220,28 @@ def test_what_cannot_be_trained() -> None:
     with pytest.raises(UserError, match="shorter than 20 segments of 20"):
         train_gates(model, statistics(model), ids, 0, DynamicSettings(segment=20), GateSettings(), MetaTraining())
     assert BASE.rule == "rms"
+
+
+@pytest.mark.parametrize("what", ["another rule", "no deviation", "a bias without rows"])
+def test_a_file_that_no_training_wrote_is_refused(what: str, tmp_path: Any) -> None:
+    model = lstm()
+    path = save_learned(tmp_path, "mine", model, gates(model, size=0.4))
+    found = read_checkpoint(path)
+    document: Any = found.documents["gates"]
+    if what == "another rule":
+        document["base"]["rule"] = "sgd"
+    elif what == "no deviation":
+        document["spread"][1] = 0.0
+    else:
+        found.tensors["gates"]["bias"] = torch.tensor(1.0)
+    write_checkpoint(tmp_path, path.name, found.tensors, found.documents)
+    with pytest.raises(UserError, match="is damaged"):
+        load_learned(tmp_path, "mine", model, tmp_path)
+
+
+def test_a_mean_that_is_not_one_number_is_not_gone_on_with() -> None:
+    model = lstm()
+    reader = LearnedReader(model, gates(model, size=0.4), statistics(model))
+    reader.start(1)
+    with pytest.raises(ValueError, match="not one number"):
+        reader.restore(reader.snapshot() | {"mean": torch.zeros(0)})

@@ -15,7 +15,9 @@ from backstory.models import Blend, Precision
 from backstory.reading import Audit, StaticReader, block_count, read
 from backstory.reading.cache import NeuralCache
 from backstory.reading.foreign import ForeignBuffer
+from backstory.reading.generation import generate_ids
 from backstory.reading.policy import CONSTANTS, TEMPERATURES, PolicyWatch, own_blend
+from backstory.reading.sampling import Sampling
 
 Stream = Callable[[int], np.ndarray]
 EXACT = Precision(torch.float32, "")
@@ -131,6 +133,8 @@ def test_rows_alike_have_nothing_foreign(stream: Stream) -> None:
 def test_what_a_foreign_buffer_must_refuse(stream: Stream) -> None:
     with pytest.raises(UserError, match="it needs several; use --rows 10"):
         read(ForeignBuffer(buffered()), stream(40), 0)
+    with pytest.raises(UserError, match="use --rows 10 of `backstory evaluate`"):
+        generate_ids(ForeignBuffer(buffered()), [0], Sampling())  # at once, before a prompt is printed
     with pytest.raises(UserError, match="the model has none; train one with"):
         ForeignBuffer(lstm())
 

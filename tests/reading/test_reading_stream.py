@@ -114,7 +114,9 @@ def test_a_reading_begins_afresh(model: ComposedModel, stream: Stream) -> None:
     assert read(reader, stream(40), FIRST, rows=2).nats == first.nats
 
 
-def test_the_observer_sees_each_block_before_it_is_read(model: ComposedModel, stream: Stream) -> None:
+def test_the_observer_sees_each_block_before_it_is_read_and_once_it_is_scored(
+    model: ComposedModel, stream: Stream
+) -> None:
     events: list[str] = []
 
     class Noted(StaticReader):
@@ -130,8 +132,14 @@ def test_the_observer_sees_each_block_before_it_is_read(model: ComposedModel, st
         def before(self, reader: object, block: Block) -> None:
             events.append(f"before {block.index}")
 
+        def after(self, block: Block, log_prob: Tensor) -> None:
+            events.append(f"after {block.index}")
+
     read(Noted(model), stream(20), FIRST, block=10, observer=Observer())
-    assert events == ["before 0", "predict", "observe", "before 1", "predict", "observe"]
+    assert events == [
+        *("before 0", "predict", "after 0", "observe"),
+        *("before 1", "predict", "after 1", "observe"),
+    ]
 
 
 def test_a_uniform_model_scores_the_size_of_its_vocabulary(small_lstm: ComposedModel, stream: Stream) -> None:

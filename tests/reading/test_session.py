@@ -22,8 +22,8 @@ from backstory.cli.main import main
 from backstory.config import UserError
 from backstory.models.loading import load_run
 from backstory.reading import Sampling, generate_ids
-from backstory.reading.saved import load
-from backstory.reading.session import Line, Session, session
+from backstory.reading.saved import Saved, _layers, load, save
+from backstory.reading.session import Line, Session, session, standing
 from backstory.storage.lock import LOCK
 from backstory.text import arriving, tokenizer
 
@@ -228,7 +228,9 @@ def test_an_endless_text_is_read_until_it_is_stopped(number: signal.Signals, tin
         check=True,
     )
     line = json.loads(more.stdout)
-    assert (line["line"], line["all_tokens"]) == (saved.at["lines"] + 1, saved.at["tokens"] + 5)
+    # The line that was read in part is not read in part twice.
+    unread = 5 - len(saved.at["begun_ids"])
+    assert (line["line"], line["all_tokens"]) == (saved.at["lines"] + 1, saved.at["tokens"] + unread)
     assert [p.name for p in folder.iterdir()] == [f"reading-{line['all_tokens']}"]
 
 
@@ -241,6 +243,68 @@ def test_two_processes_do_not_share_a_session(tiny_run: Path, tmp_path: Path) ->
     ):
         pass
     assert talk.end()[0] == 0
+
+
+# --- killed at any time ---
+
+
+class Killed(BaseException):
+    """The process is gone: nothing is cleared away."""
+
+
+def killed_after(saves: int, patch: pytest.MonkeyPatch) -> None:
+    """Let a session end right after so many savings."""
+    left = [saves]
+
+    def save_and_die(*arguments: Any) -> Path:
+        path = save(*arguments)
+        left[0] -= 1
+        if not left[0]:
+            raise Killed
+        return path
+
+    patch.setattr("backstory.reading.session.save", save_and_die)
+
+
+@pytest.mark.parametrize("saves", [1, 2, 3])
+@pytest.mark.parametrize("name", ["words", "regex", "characters", "pieces"])
+def test_a_killed_session_goes_on_after_the_line_that_it_says(
+    name: str, saves: int, tokenized_run: Runs, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a block ended in the middle of a line or not: the same figures, of the line too."""
+    if name == "pieces":  # which may stretch over several line ends
+        text.write_text(text.read_text().replace("\n\n", "\n").replace("\n  ", "\n"))
+    run, folder, lines = tokenized_run(name), tmp_path / "session", text.read_text().splitlines(keepends=True)[-60:]
+    text.write_text("".join(lines))
+    expected, end = read_file(run, text, reader="learning")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_after(saves, patch)
+        read_file(run, text, reader="learning", folder=folder, save_every=1e-9)
+    saved = load(folder)
+    assert saved is not None
+    at = standing(saved, load_run(run).vocabulary)
+    assert bool(at.begun_ids) == (at.nats != next((e.all_nats for e in expected if e.number == at.lines), 0.0))
+    text.write_text("".join(lines[at.lines :]))
+    rest, end_of_both = read_file(run, text, folder=folder, resume=True)
+    told = {line.number: line for line in rest}
+    assert told and {n: line for n, line in ((e.number, e) for e in expected) if n in told} == told
+    assert end_of_both == end
+
+
+def test_other_text_after_a_line_that_was_read_in_part(
+    tiny_run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of it stays read, and that is said."""
+    folder = tmp_path / "session"
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_after(1, patch)
+        read_file(tiny_run, text, folder=folder, save_every=1e-9)
+    saved = load(folder)
+    assert saved is not None and saved.at["begun_ids"]
+    text.write_text("jam jam\n")
+    with pytest.warns(UserWarning, match=f"line {saved.at['lines'] + 1} was read in part"):
+        (line,), at = read_file(tiny_run, text, folder=folder, resume=True)
+    assert (line.number, at.tokens) == (saved.at["lines"] + 1, saved.at["tokens"] + 3)
 
 
 # --- the command line ---
@@ -266,17 +330,31 @@ def read(
 
 def test_what_a_person_sees(read: Callable, tmp_path: Path) -> None:
     code, out, err = read("ann saw the zebra\nand the lion\n", "--session", str(tmp_path / "s"))
-    first, second, total = out.splitlines()
+    first, second, total, warning = out.splitlines()
     assert code == 0
-    assert first.startswith("line 1: 5 words, perplexity ") and first.endswith(" so far")
+    assert first.startswith("line 1: 5 words, perplexity ") and first.endswith(" so far, 20.0% of them <unk>")
     assert second.startswith("line 2: 4 words, perplexity ")
-    assert total.startswith("2 lines, 9 words, 2 of them <unk>, static reader: perplexity ") and total.endswith(
-        " per word"
+    assert total.startswith("2 lines, 9 words, 22.2% of them outside the vocabulary, static reader: perplexity ")
+    assert total.endswith(" per word")
+    assert warning.startswith(
+        "  unknown     22.2% of the words are outside the vocabulary (read as <unk>), so the perplexity "
     )
     assert err.splitlines() == [
         "backstory: what the vocabulary lacks is read as <unk>",
         f"backstory: read and saved in {tmp_path / 's'}; --resume goes on with it",
     ]
+
+
+def test_what_is_lost_is_counted_over_a_session(read: Callable, tmp_path: Path, tiny_run: Path) -> None:
+    """An `<unk>` that the text writes is not lost; a session of before there was a count does not guess."""
+    folder = tmp_path / "s"
+    read("ann saw the <unk>\n", "--session", str(folder))
+    out = read("and the lion\n", "--session", str(folder), "--resume")[1]
+    assert "9 words, 11.1% of them written as <unk>, 11.1% of them outside the vocabulary" in out.splitlines()[-2]
+    saved = load(folder)
+    assert saved is not None and saved.at.pop("lost") == 1
+    vocabulary = load_run(tiny_run).vocabulary
+    assert standing(saved, vocabulary).lost is None and standing(saved, vocabulary).unknown == 2
 
 
 def test_tokens_are_shown_with_their_surprisal(read: Callable, tokenized_run: Runs) -> None:
@@ -385,3 +463,20 @@ def test_generate_goes_on_from_a_session(prompt: str, read: Callable, tiny_run: 
 def test_generate_needs_a_session_that_is_there(read: Callable, tmp_path: Path) -> None:
     code, _, err = read("", "--session", str(tmp_path / "nowhere"), verb="generate")
     assert code == 2 and "holds no session; begin one with `backstory read" in err
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [
+        [{"name": ["static"], "settings": {}}],
+        [{"name": {}, "settings": {}}],
+        [{"name": "cache", "settings": {}}],
+        [{"name": "static", "settings": {}}, {"name": "static", "settings": {}}],
+        [],
+        "static",
+    ],
+)
+def test_a_session_whose_readers_are_none_is_refused(readers: Any, tmp_path: Path) -> None:
+    saved = Saved(tmp_path, {"readers": readers}, {}, None, {})
+    with pytest.raises(UserError, match="is damaged: "):
+        _layers(saved)

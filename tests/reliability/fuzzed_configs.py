@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import yaml
-from calling import call, listing
+from calling import Hung, call, listing, within
 
 from backstory.cli import (
     data,
@@ -28,7 +28,12 @@ from backstory.cli import (
 )
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import settings
-from backstory.config import RunConfig, from_yaml, recipes, to_yaml
+from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_yaml
+from backstory.config.readers import CacheSettings, DynamicSettings
+from backstory.models.memory import parse_addressing
+from backstory.reading.kinds import parse_stack, stack_name
+from backstory.reading.preparation import parse_grid, parse_turns
+from backstory.search.space import Space, parameters
 
 DATACLASSES = [
     (demo.Arguments, None),
@@ -131,6 +136,8 @@ def run(trials: range, folder: Path) -> Iterator[str]:
                 if problem := _trial(line, desk, taken):
                     yield f"configs {number}: {problem}; {' '.join(line)[:200]!r}"
                     break
+            if problem := _specified(chosen):
+                yield f"configs {number}: {problem}"
 
 
 def _trial(line: list[str], folder: Path, taken: list[RunConfig]) -> str:
@@ -152,6 +159,88 @@ def _trial(line: list[str], folder: Path, taken: list[RunConfig]) -> str:
             return f"not the same from its YAML: {config}"
     taken.clear()
     return ""
+
+
+# --- what is parsed from a flag's text ---
+
+
+def _specified(chosen: random.Random) -> str:
+    """What is wrong with how a reader, a grid, an addressing and a space are taken from a text."""
+    text = _specification(chosen)
+    entry = {chosen.choice(NAMED): {chosen.choice(["range", "choice", "same", "log", "when"]): chosen.choice(ENTRIES)}}
+    parsers: dict[str, Callable[[], object]] = {
+        "stack": lambda: parse_stack(stack_name(parse_stack(text))),
+        "grid": lambda: parse_grid(chosen.choice([CacheSettings, DynamicSettings]), [text.partition(":")[2] or text]),
+        "turns": lambda: parse_turns(parse_stack("dynamic+cache"), [text.partition(":")[2] or text]),
+        "addressing": lambda: parse_addressing(text, 64),
+        "space": lambda: parameters(from_dict(Space, {"settings": entry}, "space"), RunConfig(), "space", draws=3),
+    }
+    for name, parse in parsers.items():
+        try:
+            with within(20):
+                parse()
+        except UserError as error:
+            if " " not in str(error):
+                return f"{name}: no sentence for {text[:100]!r}"
+        except (Exception, Hung) as error:
+            return f"{name} of {text[:100]!r} or {entry!r:.100}: {type(error).__name__} {str(error)[:100]!r}"
+    return ""
+
+
+def _specification(chosen: random.Random) -> str:
+    """`name:key=value,key=value+name`, each part of it now and then something else."""
+    parts = []
+    for _ in range(chosen.choice([1, 1, 1, 2, 3])):
+        name = chosen.choice(
+            ["cache", "dynamic", "tempered", "static", "learned", "foreign", "localized", "window", "x", ""]
+        )
+        pairs = [
+            f"{chosen.choice(KEYS)}{chosen.choice(['=', '=', '=', '', '=='])}{chosen.choice(SCALARS + NUMBERS)}"
+            for _ in range(chosen.randrange(4))
+        ]
+        parts.append(f"{name}{chosen.choice([':', ':', '', '::'])}{','.join(pairs)}")
+    text = chosen.choice(["+", "+", "++", ","]).join(parts)
+    return _characters(chosen, text) if chosen.random() < 0.3 else text
+
+
+KEYS = [
+    "rate",
+    "decay",
+    "rule",
+    "moving",
+    "segment",
+    "theta",
+    "window",
+    "weight",
+    "temperature",
+    "network",
+    "257",
+    "x",
+    "",
+]
+NAMED = [
+    "training.learning_rate",
+    "model.core.hidden",
+    "model.head.kind",
+    "seed",
+    "training",
+    "model.core",
+    "x",
+    "",
+    "a.b",
+    3,
+]
+ENTRIES: list[Any] = [
+    *([0, 1], [1e-9, 1e300], [1, 0], [float("nan"), 1], [1], [], "x", None, True, 3, {}, [[1]], {"x": [1]}),
+    *(
+        ["softmax", "mixture"],
+        {"model.head.kind": "mixture"},
+        {"x.y": 1},
+        [10**30, 1],
+        "training.learning_rate",
+        "2001-99-99",
+    ),
+]
 
 
 # --- settings files ---

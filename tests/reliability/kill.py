@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,11 @@ def kill(trials: range, folder: Path) -> Iterator[str]:
 class Chain:
     """Runs of one recipe, each killed and resumed until it is finished."""
 
-    def __init__(self, started: Zygote, config: RunConfig, folder: Path, landed: Counter[str]) -> None:
+    def __init__(
+        self, started: Zygote, config: RunConfig, folder: Path, landed: Counter[str], begin: Sequence[object] = ()
+    ) -> None:
         folder.mkdir()
+        self.begin = begin
         self.zygote, self.folder, self.landed, self.phase = started, folder, landed, Phase(folder / "phase")
         self.recipe, self.out = write_recipe(config, folder / "recipe.yaml"), folder / "run"
         began, running = time.monotonic(), self.start()
@@ -50,11 +53,14 @@ class Chain:
 
     def start(self) -> Running:
         """Begin the run, or go on with it, as a person would."""
-        self.resumed = (self.out / "config.yaml").exists()
-        resume = ["--resume"] if self.resumed else []
+        stands = (self.out / "config.yaml").exists()
+        # One that was killed before its first save has nothing of the run that it begins with.
+        again = stands and bool(self.begin) and not any((self.out / "checkpoints").glob("last-*"))
+        self.resumed = stands and not again
+        how = ["--resume"] if self.resumed else ["--overwrite", *self.begin] if again else self.begin
         # A cache of its own, so that the corpus is prepared by processes that may be killed over it.
         cache = {"BACKSTORY_CACHE": str(self.folder / "cache")}
-        return self.zygote.start("train", self.recipe, "--out", self.out, *resume, before=[self.phase.call()], **cache)
+        return self.zygote.start("train", self.recipe, "--out", self.out, *how, before=[self.phase.call()], **cache)
 
     def begin_again(self) -> None:
         for place in (self.out, self.folder / "cache"):

@@ -4,17 +4,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import foreign_folders
+import full_disks
 import fuzzed_checkpoints
 import fuzzed_configs
 import fuzzed_corpora
+import fuzzed_readings
+import fuzzed_results
 import hostile_checkpoints
 import hostile_downloads
+import hostile_tokenizers
+import killed_cores
+import misuses
+import odd_uses
 import refused_resumes
+import two_ways
+from broken_output import BROKEN, broken_output
 from corruption import corruption
 from filesystem import filesystem, size_limit
 from hostile_checkpoints import HOSTILE
 from kill import kill
 from killed_readings import killed_readings
+from killed_sessions import killed_sessions
 from nonfinite import nonfinite
 from refused_resumes import REFUSALS
 from signals import signals
@@ -49,6 +60,13 @@ MATRIX: dict[str, Case] = {
         12,
         kill,
     ),
+    "killed-cores": Case(
+        "SIGKILL in the very first save, and at random times, over every kind of core and optimizer, with and without --begin",
+        "as for kill",
+        killed_cores.COUNT,
+        4,
+        killed_cores.killed_cores,
+    ),
     "killed-readings": Case(
         "SIGKILL of an evaluation at random times, static and adaptive, then --resume or once more",
         "all figures as of an undisturbed one, the audit's too; nothing left behind, the run as it was",
@@ -56,10 +74,24 @@ MATRIX: dict[str, Case] = {
         4,
         killed_readings,
     ),
+    "killed-sessions": Case(
+        "SIGKILL of a session at random times, static and adaptive, then --resume with the lines after those it had read",
+        "tokens, lines and score of the session bit for bit as of an undisturbed one",
+        30,
+        4,
+        killed_sessions,
+    ),
+    "output": Case(
+        "standard output and standard error that are full, closed or without a reader, while work goes on",
+        "the result of an undisturbed run; exit code 2 for a full standard output, else 0; no traceback",
+        len(BROKEN),
+        9,
+        broken_output,
+    ),
     "filesystem": Case(
         "every call to the file system while a run begins, saves, rotates and ends x {kill, ENOSPC, EIO, short write}",
         "the old checkpoint or the new one stands, one line and exit code 2, resumed bit for bit, nothing left behind",
-        1100,
+        1150,
         25,
         filesystem,
     ),
@@ -69,6 +101,13 @@ MATRIX: dict[str, Case] = {
         40,
         4,
         size_limit,
+    ),
+    "full-disks": Case(
+        "every verb that writes a file or a result, with writes that the system itself cuts off at a random size",
+        "one line that says where and what to do, exit code 2, nothing half written; it goes well once there is room",
+        full_disks.COUNT,
+        9,
+        full_disks.full_disks,
     ),
     "torture": Case(
         "SIGKILL of a loop of saving and rotating, TMPDIR on the same and on another file system",
@@ -85,7 +124,7 @@ MATRIX: dict[str, Case] = {
         corruption,
     ),
     "signals": Case(
-        "SIGTERM and SIGINT at random points, start-up included, a second one while saving",
+        "SIGTERM, SIGINT and SIGHUP at random points, start-up included, a second one while saving",
         "exit code 128 + n and one line, a whole checkpoint, resumed bit for bit",
         60,
         6,
@@ -119,12 +158,33 @@ MATRIX: dict[str, Case] = {
         100,
         fuzzed_checkpoints.run,
     ),
+    "results": Case(
+        "fuzzed result files, settings and logs, then `report` and what shows a result in the terminal",
+        "shown, or named with the reason on the page and in the terminal, the rest shown; no traceback, hang or injection",
+        3000,
+        150,
+        fuzzed_results.run,
+    ),
+    "readings": Case(
+        "fuzzed sessions, statistics, learned networks and tuned settings under right hashes",
+        "read by, or one line; no traceback, no hang",
+        1000,
+        60,
+        fuzzed_readings.run,
+    ),
     "hostile": Case(
         "hostile checkpoints",
         "one line and exit code 2; nothing run, waited for, unfolded in memory or written through",
         len(HOSTILE),
         8,
         hostile_checkpoints.run,
+    ),
+    "foreign-folders": Case(
+        "pipes, devices, sockets, huge files and links in the place of all that a run holds",
+        "one line and exit code 2, or done without it; nothing waited for, read or written outside of the run",
+        len(foreign_folders.TRIALS),
+        12,
+        foreign_folders.run,
     ),
     "refusals": Case(
         "resumes of what has changed",
@@ -133,12 +193,40 @@ MATRIX: dict[str, Case] = {
         len(REFUSALS),
         refused_resumes.run,
     ),
+    "hostile-tokenizers": Case(
+        "hostile tokenizers, as a file and in a run's vocabulary",
+        "one line and exit code 2; nothing crashed, waited for or unfolded in memory",
+        len(hostile_tokenizers.HOSTILE),
+        8,
+        hostile_tokenizers.run,
+    ),
     "hostile-downloads": Case(
         "downloads from a hostile server on localhost",
         "refused in one line, nothing kept, nothing outside touched; an honest download works afterwards",
         hostile_downloads.COUNT,
         hostile_downloads.COUNT,
         hostile_downloads.run,
+    ),
+    "odd-uses": Case(
+        "command lines at the edges of what their flags say, over ten small runs",
+        "they work, or one line that names what is wrong, exit code 2 and nothing written",
+        len(odd_uses.USES),
+        40,
+        odd_uses.run,
+    ),
+    "two-ways": Case(
+        "the same asked for in two ways: by flag, text, pipe, Python, seed, copy, and export, over every kind of model",
+        "the same figures, bit for bit where the sums are the same",
+        len(two_ways.TRIALS),
+        len(two_ways.WAYS),
+        two_ways.run,
+    ),
+    "misuses": Case(
+        "misuses of the Python API: every argument of every public function, given what it is not for",
+        "a result without NaN, or UserError, TypeError or ValueError with a sentence that names the argument",
+        3000,
+        400,
+        misuses.run,
     ),
 }
 """Every case by its name."""

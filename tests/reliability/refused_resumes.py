@@ -31,7 +31,7 @@ class Refusal:
     flags: tuple[str, ...] = ()
     accept: tuple[str, ...] = ()
     """What goes on when it is accepted by these names; nothing does where there are none."""
-    vain: tuple[str, ...] = ("config", "corpus")
+    vain: tuple[str, ...] = ("config", "corpus", "metrics")
     """What does not go on, whichever of these is accepted alone."""
     held: bool = False
     """Whether another process trains in the folder."""
@@ -152,7 +152,7 @@ def _no_run(run: Path, corpus: Path) -> None:
 
 
 REFUSALS = {
-    "another corpus": Refusal("text.corpus", flags=("--corpus", "stdlib"), vain=("corpus",)),
+    "another corpus": Refusal("text.corpus", flags=("--corpus", "stdlib"), vain=("corpus", "metrics")),
     "other text in the same place": Refusal("trained on other text", _other_text, accept=("corpus",)),
     "other words in the same place": Refusal("trained on other text", _other_words, vain=("config",)),
     "other words, accepted": Refusal("does not fit", _other_words, flags=("--accept", "corpus"), vain=()),
@@ -172,9 +172,11 @@ REFUSALS = {
     ),
     "another schema": Refusal("schema this version does not read", _other_schema),
     "progress of another version": Refusal("saved by another version", _other_version),
-    "a missing log": Refusal("metrics.jsonl is missing", lambda run, corpus: (run / "metrics.jsonl").unlink()),
-    "a shorter log": Refusal("metrics.jsonl is shorter", _shorter),
-    "another log": Refusal("metrics.jsonl does not tell of the 1 epochs", _another_log),
+    "a missing log": Refusal(
+        "metrics.jsonl is missing", lambda run, corpus: (run / "metrics.jsonl").unlink(), accept=("metrics",)
+    ),
+    "a shorter log": Refusal("metrics.jsonl is shorter", _shorter, accept=("metrics",)),
+    "another log": Refusal("metrics.jsonl does not tell of the 1 epochs", _another_log, accept=("metrics",)),
     "a log that is a link": Refusal("metrics.jsonl is a link", _linked_log),
     "no checkpoint that verifies": Refusal("weights.safetensors has not the SHA-256", _damaged),
     "no run": Refusal("holds no run to resume", _no_run),

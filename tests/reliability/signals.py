@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT at random points of a training, a second one while it saves: a whole checkpoint, the right exit code."""
+"""SIGTERM, SIGINT and SIGHUP at random points of a training, a second one while it saves: whole checkpoints, right codes."""
 
 import os
 import random
@@ -21,7 +21,7 @@ from small_runs import recipes, write_recipe
 
 from backstory.storage.checkpoint import newest_checkpoint
 
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KINDS = ("training", "again while saving", "start-up", "training", "again while saving", "interpreter")
 """Where the signals of a trial go; `interpreter` is a process that is not forked, from its first line on."""
 

@@ -197,7 +197,10 @@ def test_a_repair_that_fails_keeps_what_is_sound(
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", fails)
         code, _, errors = prepare(server.corpus("good"), tmp_path)
-    assert (code, errors) == (2, "backstory: Input/output error\n")
+    assert (code, errors) == (
+        2,
+        "backstory: Input/output error; see to the disk, and give the same command again\n",
+    )
     assert files(folder) == {second: b"damaged\n", sound: TEXTS[sound]}
     assert (folder / "download.json").exists()
     assert prepare(server.corpus("good"), tmp_path)[0] == 0
@@ -210,7 +213,10 @@ def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("backstory.text.data_folder.write_atomically", full)
     code, _, errors = prepare(server.corpus("good"), tmp_path)
-    assert (code, errors) == (2, "backstory: No space left on device\n")
+    assert (code, errors) == (
+        2,
+        "backstory: No space left on device; make room on that disk, and give the same command again\n",
+    )
     assert list(tmp_path.iterdir()) == []
 
 

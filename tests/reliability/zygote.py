@@ -45,7 +45,8 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             code = run(json.loads(line))
-            sys.stdout.flush()
+            if sys.stdout is not None:  # a command was given it closed
+                sys.stdout.flush()
             os._exit(code)  # tearing the interpreter down takes longer than many a command
         print(child, flush=True)
         ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)

@@ -91,7 +91,7 @@ def truncation(**changes: Any) -> dict[str, Any]:
          "low": effect - 0.02, "high": effect + 0.02, "effect_percent": 100 * math.expm1(effect)}
         for context, effect in effects.items()
     ]  # fmt: skip
-    found = {"context": 150, "low": 100, "high": 200, "threshold_percent": 1.0}
+    found = {"context": 150, "low": 100, "high": 200, "threshold_percent": 1.0, "more_context_hurts": False}
     return {"experiment": "truncate", "split": "valid", "unit": "word", "targets": 2000, "maximum_context": 1000,
             "baseline": {"context": None, "nats": 4.7, "perplexity": math.exp(4.7)}, "conditions": conditions,
             "effective_context": found} | changes  # fmt: skip

@@ -12,10 +12,13 @@ import pytest
 from drawings import marks_of, texts
 
 from backstory.config import UserError
+from backstory.context.result import table
 from backstory.papers import published as papers
 from backstory.papers.published.context import BESIDE
-from backstory.reports import examination_words, examinations, examined, read, render, result_from
+from backstory.reports import examination_words, examinations, examined, read, render, result_from, tables
+from backstory.reports.plots import context_curves
 from backstory.reports.published import Published
+from backstory.reports.words import effective_context
 
 CORPUS = {"name": "ptb", "fingerprint": "f00d", "types": 10_000}
 
@@ -60,12 +63,13 @@ def dropped() -> dict[str, Any]:
 def by_class(experiment: str, effects: dict[str, float], **more: Any) -> dict[str, Any]:
     """One condition, and its effect in each class."""
     name = more.pop("name", experiment)
-    made = [group("class", g, [condition(name, e, 100, method=name, **more)]) for g, e in effects.items()]
+    by = "cache" if experiment == "cache" else "class"
+    made = [group(by, g, [condition(name, e, 100, method=name, **more)]) for g, e in effects.items()]
     return examination(experiment, [condition(name, 0.1, method=name, **more)], groups=made)
 
 
 def truncated() -> dict[str, Any]:
-    found = {"context": 100, "low": 75, "high": 150}
+    found = {"context": 100, "low": 75, "high": 150, "more_context_hurts": False}
 
     def curve(scale: float) -> list[dict[str, Any]]:
         return [condition(f"truncate-{n}", scale * e, method="truncate", context=n)
@@ -82,7 +86,9 @@ def all_of_them() -> dict[str, dict[str, Any]]:
     similar = by_class("replace-target", {"near": 0.2, "far": 0.02, "none": 0.0}, replacement="similar")
     for mine, theirs in zip([replaced, *replaced["groups"]], [similar, *similar["groups"]], strict=True):
         mine["conditions"] += theirs["conditions"]
-    cached = by_class("cache", {"near": 0.2, "far": 0.3, "none": -0.1}, name="without-cache", hurt=0.4)
+    cached = by_class(
+        "cache", {"near": 0.2, "far": 0.3, "none": -0.1}, name="without-cache", hurt=0.4, outside_window=0.33
+    )
     return {
         "truncate": truncated(),
         "shuffle": permuted("shuffle"),
@@ -157,13 +163,81 @@ def test_sentences_hold_both_numbers(folder: Any) -> None:
         found, BESIDE
     )
     assert examination_words.cached(found, BESIDE) == (
-        "Perplexity without the cache +10.5%, by where a word came before: near +22.1%, far +35.0%, not before -9.5%; it "
-        "harms 40.0% of the words, 33.3% of the targets came never before; Khandelwal et al. 2018, figure 7 (ptb): near "
-        "+22%, far +28%; 36% of the words harmed, those that came never before."
+        "Perplexity without the cache +10.5%, by where a word came before: near +22.1%, far +35.0%, not in its window "
+        "-9.5%; 33.0% of the text is not in its window; it harms 40.0% of the words; Khandelwal et al. 2018, figure 7 (ptb): "
+        "near +22%, far +28%; 36% of the text not in its window."
     )
     assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in examination_words.speech(
         found, BESIDE
     )
+
+
+HURTS = {"context": None, "low": None, "high": None, "threshold_percent": 1.0, "more_context_hurts": True, "best_length": 5,
+         "best_effect": math.log(0.775), "best_low": -0.52, "best_high": -0.04, "best_effect_percent": -22.5}  # fmt: skip
+SAID = "more context hurts: best at 5 tokens (22.5% better than with 100)"
+
+
+def harmed(**found: Any) -> dict[str, Any]:
+    """A model that is better with 5 tokens than with 100."""
+    made = [condition("truncate-5", math.log(0.775), 300, method="truncate", context=5) | {"low": -0.52, "high": -0.04},
+            condition("truncate-100", 0.0, 300, method="truncate", context=100)]  # fmt: skip
+    groups = [group("frequency", "frequent", made, effective_context=found), group("frequency", "infrequent", made,
+              effective_context={"context": 5, "low": 5, "high": 5, "more_context_hurts": False})]  # fmt: skip
+    figures = examination("truncate", made, groups=groups, effective_context={**found, "threshold_percent": 1.0})
+    figures["baseline"]["context"] = 100
+    for one in groups:
+        one["baseline"]["context"] = 100
+    return figures | {"maximum_context": 100}
+
+
+@pytest.mark.parametrize("found", [HURTS, {"context": 5, "low": 5, "high": 5}], ids=["now", "older"])
+def test_more_context_that_hurts_is_said_and_is_no_effective_context(folder: Any, found: dict[str, Any]) -> None:
+    """Of results of before there was such a thing, too: they said that it uses about 5 tokens."""
+    runs = read(folder({"truncate": harmed(**found)}))
+    page = re.sub(r"\s+", " ", render([folder({"truncate": harmed(**found)}, place="page")], BESIDE))
+    assert f"demo: {SAID}" in page and "uses about" not in page and "gains less than 1% from context beyond" not in page
+    [examination_] = examined.grouped([runs])
+    [curve, frequent] = examinations.plots_of(examination_.first)
+    assert f"demo: {SAID}" in curve.caption
+    both = context_curves([("a", examination_.first), ("b", examination_.first)])
+    assert both and "a best at 5" in texts(both.svg)
+    needs = (
+        "Less than 1% is gained beyond: infrequent words (33.3% of the targets) 5 tokens (95%: 5 to 5); frequent words"
+    )
+    assert f"{needs} (33.3% of the targets) {SAID}" in frequent.caption
+    lines = table({"name": "demo", "figures": examination_.first.figures})
+    assert f"  effective context: none; {SAID}" in lines
+    rows = tables.contexts([("demo", examination_.first)]).rows
+    assert rows[0][1] == SAID
+
+
+def test_an_older_effective_context_that_is_another_now_has_no_interval(folder: Any) -> None:
+    """100 tokens were within a percent, 150 were not, and from 200 on all are."""
+    effects = {50: 0.1, 100: 0.005, 150: 0.02, 200: 0.0}
+    made = [condition(f"truncate-{n}", e, 300, method="truncate", context=n) for n, e in effects.items()]
+    for stored, said in ((100, "200 tokens"), (200, "200 tokens (95%: 50 to 200)")):
+        older = {"context": stored, "low": 50, "high": 200, "threshold_percent": 1.0}
+        found = read(folder({"truncate": examination("truncate", made, effective_context=older)}, place=f"of{stored}"))
+        figures = found.results[0].figures
+        assert effective_context(figures) == said
+        assert examinations.plots_of(found.results[0])
+
+
+def test_a_cache_that_was_examined_by_other_classes_is_examined_again(folder: Any) -> None:
+    older = by_class("cache", {"near": 0.2, "far": 0.3, "none": -0.1}, name="without-cache", hurt=0.4)
+    for one in older["groups"]:
+        one["by"] = "class"
+    (found,) = examined.grouped([read(folder({"cache": older}))])
+    assert examinations.plots_of(found.first) == []
+    assert examination_words.cached(found, None) == (
+        "Perplexity without the cache +10.5%; by where a word came before: examine again; it harms 40.0% of the words."
+    )
+    assert [row[1] for row in examinations.conditions(found.first).rows] == [
+        "all",
+        "class: near",
+        "class: far",
+        "class: none",
+    ]
 
 
 def test_what_does_not_compare_is_said(folder: Any) -> None:
@@ -211,8 +285,8 @@ def test_classes_stand_in_their_order_with_their_sizes(folder: Any) -> None:
     found = by_class("cache", {"near": 0.2, "none": -0.1}, name="without-cache", hurt=0.4)
     (alone,) = examined.grouped([read(folder({"cache": found}))])
     (plot,) = examinations.plots_of(alone.first)
-    assert [t for t in texts(plot.svg) if t in ("near", "far", "not before", "100", "0")] == [
-        *("near", "100", "far", "0", "not before", "100")
+    assert [t for t in texts(plot.svg) if t in ("near", "far", "not in its window", "100", "0")] == [
+        *("near", "100", "far", "0", "not in its window", "100")
     ]
     near, none = heights(plot.svg)
     assert none / near == pytest.approx(-0.5, abs=0.02)
@@ -336,12 +410,15 @@ def test_hostile_names_are_text(folder: Any) -> None:
 
 def test_the_printed_figures_are_those_of_the_paper() -> None:
     paper = papers.paper("context")
-    assert paper.figures["ptb-drop-content-5"].value == 65 and paper.figures["ptb-hurt"].metric == "share_percent"
+    assert (
+        paper.figures["ptb-drop-content-5"].value == 65
+        and paper.figures["ptb-outside-window"].metric == "share_percent"
+    )
     assert papers.figure("context/wikitext-2-without-cache-far")[1] == "Khandelwal et al. 2018, section 6.2"
     assert isinstance(BESIDE, Published)
     for corpus, values in BESIDE.figures.items():
         for name, value in values.items():
             assert paper.figures[f"{corpus}-{name}"].value == value
-    same, other = BESIDE.beside("wikitext-2", "hurt"), BESIDE.beside("wikitext-2", "drop-content-5")
+    same, other = BESIDE.beside("wikitext-2", "outside-window"), BESIDE.beside("wikitext-2", "drop-content-5")
     assert same and other and (same.values, same.where) == ((20.0,), "wikitext-2")
     assert other.where == "ptb, another text" and BESIDE.beside("ptb", "no such figure") is None

@@ -181,7 +181,7 @@ def test_summaries_without_an_evaluation(run: Any, made: Any, kept: str, sentenc
 
 
 def test_a_model_is_examined_beside_what_it_remembers_with_a_reader(run: Any, made: Any) -> None:
-    longer = {"context": 300, "low": 200, "high": 500, "threshold_percent": 1.0}
+    longer = {"context": 300, "low": 200, "high": 500, "threshold_percent": 1.0, "more_context_hurts": False}
     results = made.everything() | {
         "evaluate-test-cache": made.result("evaluation", made.evaluation(60.0, reader="cache")),
         "examine-truncate-valid-cache": made.result(
@@ -213,7 +213,7 @@ def test_a_model_is_examined_beside_what_it_remembers_with_a_reader(run: Any, ma
     ],
 )
 def test_contexts_beyond_the_longest(run: Any, made: Any, found: dict[str, Any], sentence: str) -> None:
-    figures = made.truncation(effective_context=found | {"threshold_percent": 1.0})
+    figures = made.truncation(effective_context=found | {"threshold_percent": 1.0, "more_context_hurts": False})
     page = Page(render([run(results={"x": made.result("examination", figures)}, metrics="")]))
     assert f"demo uses {sentence}" in flat(page)
 
@@ -296,8 +296,9 @@ def test_settings_that_differ_are_set_side_by_side(run: Any) -> None:
 
 
 @pytest.mark.parametrize("config", ["a: [1", "- 1\n", "", "a: 1\na: 2\n: :"])
-def test_settings_that_cannot_be_read_are_not_compared(config: str, run: Any) -> None:
-    assert "settings" not in [a.get("class") for _, a in Page(render([run(), run("b", config=config)])).tags]
+def test_settings_that_cannot_be_read_are_named_and_those_of_a_result_are_compared(config: str, run: Any) -> None:
+    page = Page(render([run(), run("b", config=config)]))
+    assert "b/config.yaml" in page.text and ["text.corpus", "stdlib", "stdlib"] not in page.rows
 
 
 HOSTILE = "\"><script>alert('x')</script><img src=http://evil.example/x onerror=alert(1)>"

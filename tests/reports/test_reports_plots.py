@@ -98,7 +98,7 @@ def test_a_short_context_that_costs_less_is_told_as_lower(run: Any, made: Any) -
 
 
 def test_a_context_beyond_the_longest_has_no_mark(run: Any, made: Any) -> None:
-    none = {"context": None, "low": None, "high": None, "threshold_percent": 1.0}
+    none = {"context": None, "low": None, "high": None, "threshold_percent": 1.0, "more_context_hurts": False}
     plot = context_curves([("demo", examination(run, made, effective_context=none))])
     assert plot and "150" not in texts(plot.svg)
     assert "demo still gains 1% or more beyond 1,000 tokens" in plot.caption

@@ -95,6 +95,30 @@ def test_claims_have_gains_intervals_and_a_verdict() -> None:
     assert table.rows[1][3:] == ("–", "3 and 3", "one seed: no claim")
 
 
+PROTOCOL = {"corpus": "ptb", "epochs": 12, "finetune_epochs": 6, "optimizer": "sgd", "learning_rate": 30.0,
+            "batch_size": 20, "segment": 35, "begin": None}  # fmt: skip
+
+
+def test_claims_say_what_they_were_tested_on_and_what_confounds_them() -> None:
+    result = made_result()
+    for row in result.figures["rows"]:
+        begun = {"epochs": 1, "finetune_epochs": 0, "optimizer": "adam", "begin": "awd-lstm"}
+        row |= {"parameters": 2_653_200, "protocol": PROTOCOL | (begun if row["row"] == "mos" else {})}
+    claim, other = result.figures["claims"]
+    claim |= {"confounded": "other learning rates", "verdict": "confounded: no verdict"}
+    sides = {"better": {"row": "mos"}, "than": {"row": "awd-lstm"}}
+    claim |= sides
+    other |= {side: {"row": "awd-lstm"} for side in sides}
+    table = claims(result)
+    assert cells(table, "Confounded by") == ["other learning rates", "–"]
+    alone = "2.7 M parameters, ptb, 12 epochs of SGD + 6 averaged, from nothing"
+    begun = "2.7 M parameters, ptb, 1 epoch of Adam, from the trained awd-lstm"
+    assert cells(table, "Tested on") == [f"{begun}; against {alone}", alone]
+    assert cells(systems(result), "Trained")[0] == alone.split(", ", 1)[1]
+    result.figures["rows"][1] |= {"parameters": 2_400_000, "protocol": PROTOCOL}
+    assert cells(claims(result), "Tested on")[0] == alone.replace("2.7", "2.4 and 2.7")
+
+
 def policy(**changes: Any) -> dict[str, Any]:
     return {"utilization": 0.125, "mean_lambda": 0.25, "p_perplexity": 90.0, "q_perplexity": 120.0, "oracle_perplexity": 80.0,
             "best_constant_perplexity": 88.0, "temperatures": {"0.1": 89.5, "1": 88.5}} | changes  # fmt: skip
@@ -271,7 +295,7 @@ def test_findings_stand_beside_what_was_published() -> None:
     assert cells(table, "Published") == ["content +65% (A 2018, section 5, figure 3)"] * 5
     assert cells(table, "System")[:2] == ["lstm", "lstm beside plain"]
     assert cells(table, "Seeds") == ["3", "3", "1 of 3", "3", "0 of 3"]
-    assert cells(table, "Does it hold?") == ["yes", "no", "runs are missing: no claim", "not measured", "not run"]
+    assert cells(table, "Does it hold here?") == ["yes", "no", "runs are missing: no claim", "not measured", "not run"]
     assert findings(made_result()).rows == (), "results of before there were findings can be read"
 
 
@@ -311,16 +335,22 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
         ({"claims": [claim(verdict=1)]}, r"figures.claims\[0\].verdict must be text"),
         ({"findings": {}}, "figures.findings must be a list"),
         ({"findings": [finding(verdict=None)]}, r"figures.findings\[0\].verdict must be text"),
-        ({"findings": [finding(measure("a", 0.1, low="b"))]}, r"findings\[0\].measures.low must be a number or null"),
+        (
+            {"findings": [finding(measure("a", 0.1, low="b"))]},
+            r"findings\[0\].measures\[0\].low must be a number or null",
+        ),
         ({"runs": [{"run": "a"}]}, r"figures.runs\[0\].row must be text"),
-        ({"rows": [row("a", after=1)]}, "figures.rows: after must be text or null"),
-        ({"rows": [row("a", rows="ten")]}, "figures.rows: rows must be a number"),
-        (gated(policy(mean_lambda=None)), "figures.runs: reading.policy.mean_lambda must be a number"),
-        (gated(policy(temperatures={"1": 2.0})), r"reading.policy.temperatures.0.1 must be a number"),
-        (gated(policy(temperatures=[])), r"reading.policy.temperatures must be an object"),
-        (recent({"new": {"tokens": 1}, "bins": 3}), "figures.runs: reading.recency.bins must be a list"),
-        (learned([[1, 2.0], [2]], []), r"runs\[0\].curve must be pairs of an epoch and a perplexity"),
-        (learned([[1, 2.0], [2, None]], []), r"runs\[0\].curve must be a number"),
+        ({"rows": [row("a", after=1)]}, r"figures.rows\[0\].after must be text or null"),
+        ({"rows": [row("a", rows="ten")]}, r"figures.rows\[0\].rows must be a number"),
+        (gated(policy(mean_lambda=None)), r"figures.runs\[0\].readings\[0\].policy.mean_lambda must be a number"),
+        (gated(policy(temperatures={"1": 2.0})), r"readings\[0\].policy.temperatures.0.1 must be a number"),
+        (gated(policy(temperatures=[])), r"readings\[0\].policy.temperatures must be an object"),
+        (
+            recent({"new": {"tokens": 1, "nats": 2.0}, "bins": 3}),
+            r"figures.runs\[0\].readings\[1\].recency.bins must be a list",
+        ),
+        (learned([[1, 2.0], [2]], []), r"runs\[0\].curve\[1\] must be pairs of an epoch and a perplexity"),
+        (learned([[1, 2.0], [2, None]], []), r"runs\[0\].curve\[1\] must be pairs"),
         ({"core_hours": True}, "figures.core_hours must be a number"),
     ],
 )

@@ -177,6 +177,7 @@ def test_numbers_read_well(said: str, expected: str) -> None:
     [
         ({"passed": True, "places": 8, "failures": []}, "passed at 8 places"),
         ({"passed": True, "places": 1, "failures": []}, "passed at 1 place"),
+        ({"passed": True, "places": 8, "cuts": 272, "failures": []}, "passed at 8 places, 272 cuts"),
         ({"passed": False, "places": 8, "failures": ["it looks ahead", "so"]}, "FAILED: it looks ahead; so"),
     ],
 )

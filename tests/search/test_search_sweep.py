@@ -112,6 +112,9 @@ def test_show_tells_the_same_as_the_result(
     assert shown["figures"] == saved["figures"]
     apart = {"started": None, "commit": None}
     assert shown["provenance"] | apart == saved["provenance"] | apart
+    best = next(t for t in saved["figures"]["trials"] if t["trial"] == saved["figures"]["best"])
+    trained = json.loads(Path("sweep", best["run"], "result.json").read_text())
+    assert saved["provenance"]["weights"] == trained["provenance"]["weights"]
     assert saved["provenance"]["command"].startswith("backstory sweep run tiny.yaml --space space.yaml --trials 4")
     assert main(["sweep", "show", "sweep"]) == 0
     told = capsys.readouterr().out

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from backstory.storage import checkpoint as module
+from backstory.storage import manifest
 from backstory.storage.checkpoint import (
     DamagedCheckpoint,
     drop_checkpoint,
@@ -321,7 +322,7 @@ def test_json_that_is_too_large_is_refused(saved: Path, monkeypatch: pytest.Monk
     rewrite_manifest(saved, lambda m: m["files"].update({"progress.json": listed(saved / "progress.json")}))
     read_checkpoint(saved)
     limit = {"manifest.json": "LARGEST_MANIFEST", "progress.json": "LARGEST_JSON"}[name]
-    monkeypatch.setattr(module, limit, 100)
+    monkeypatch.setattr(manifest, limit, 100)
     with pytest.raises(DamagedCheckpoint, match=f"{name} is too large"):
         read_checkpoint(saved)
 

@@ -109,3 +109,15 @@ def test_a_tree_of_something_else_is_refused(tree: Any, like: Any, says: str) ->
 def test_a_document_that_is_wrong_is_refused(document: Any) -> None:
     with pytest.raises(ValueError):
         unpack(document, {"0": torch.zeros(1)}, Pair(1, 2), CPU)
+
+
+@pytest.mark.parametrize("value", ["3", [3], None, 10**20, True, 0.5, {"tensor": "0", "home": True}])
+def test_a_plain_value_of_another_type_or_out_of_range_is_refused(value: Any) -> None:
+    document = {"dict": [["steps", value]]}
+    if value is None:
+        assert unpack(document, {}, {"steps": 3}, CPU) == {"steps": None}
+        return
+    if isinstance(value, list):
+        document = {"dict": [["steps", {"list": value}]]}
+    with pytest.raises(ValueError, match=r"there is|out of range"):
+        unpack(document, {"0": torch.zeros(1)}, {"steps": 3}, CPU)

@@ -122,11 +122,15 @@ def test_too_short_texts_are_refused(corpus: Make) -> None:
 
 
 def test_an_unreadable_file_is_refused(corpus: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deny(self: Path, *_: object) -> None:
-        raise PermissionError(13, "Permission denied")
+    usual = os.open
+
+    def deny(path: Path, *how: int) -> int:
+        if str(path).endswith("a.txt"):
+            raise PermissionError(13, "Permission denied")
+        return usual(path, *how)
 
     (tmp_path / "a.txt").write_bytes(TEXT * 9)
-    monkeypatch.setattr(Path, "open", deny)
+    monkeypatch.setattr(os, "open", deny)
     with pytest.raises(UserError, match=r"cannot read .*a\.txt: Permission denied"):
         prepare(TextConfig(corpus=str(tmp_path / "a.txt")))
 

@@ -114,3 +114,31 @@ def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match=r"pip install 'backstory\[hf\]'"):
         tokenizer(str(path))
+
+
+def without_unknown(kind: str) -> pieces.Pieces:
+    """A tokenizer that has no unknown token, but a piece `None`."""
+    letters = ["N", "o", "n", "e", "No", "ne", "None"]
+    if kind == "BPE":
+        model = hf.models.BPE({c: i for i, c in enumerate(letters)}, [("N", "o"), ("n", "e"), ("No", "ne")])
+    else:
+        model = hf.models.Unigram([(c, -float(i + 1)) for i, c in enumerate(letters)])
+    made = hf.Tokenizer(model)
+    made.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return pieces.Pieces("tokenizer.json", made.to_str())
+
+
+@pytest.mark.parametrize("kind", ["BPE", "Unigram"])
+def test_a_piece_called_none_is_no_unknown_token(kind: str) -> None:
+    vocabulary = build({}, without_unknown(kind))
+    assert vocabulary.words[6] == "None"
+    assert vocabulary.unknown is None and vocabulary.lossless
+
+
+def test_a_vocabulary_that_was_stored_with_none_as_unknown_is_read_without() -> None:
+    vocabulary = build({"None": 3}, without_unknown("BPE"))
+    older = {**vocabulary.to_json(), "unknown": 6}
+    again = Vocabulary.from_json(older)
+    assert again.unknown is None and again.counts.tolist() == [0, 0, 0, 0, 0, 0, 3]
+    with pytest.raises(UserError, match="damaged"):
+        Vocabulary.from_json({**older, "unknown": 1})

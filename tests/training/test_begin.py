@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from runs import outcome, tiny_corpus, with_model, with_training
+from runs import contents, outcome, tiny_corpus, with_model, with_training
 
-from backstory.config import LSTMConfig, RunConfig, SpanBufferConfig, UserError
+from backstory.config import LSTMConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig, UserError
 from backstory.models.loading import load_run, weights_hash
 from backstory.reading import evaluate
 from backstory.training import Stopped, loop
@@ -55,6 +56,37 @@ def test_it_resumes_to_what_it_would_have_been(
     assert resumed["provenance"]["begun_with"]["run"] == "base"
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "nadam", "sgd"])
+@pytest.mark.parametrize("kind", [SpanBufferConfig, SecondSoftmaxConfig])
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_it_resumes_from_its_first_steps_whatever_the_optimizer_has_made_by_then(
+    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], base: Path, tmp_path: Path,
+    optimizer: str, kind: type[SpanBufferConfig] | type[SecondSoftmaxConfig], steps: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Adam makes its state of a parameter with its first gradient; the save of a run's beginning comes before any."""
+    rate = 1.0 if optimizer == "sgd" else 0.001
+    options = {"epochs": 1, "finetune_epochs": 0, "averaging": "none", "optimizer": optimizer, "learning_rate": rate}
+    config = with_model(with_training(tiny_config, **options), buffer=BUFFER if kind is SpanBufferConfig else kind())
+    quietly(config, tmp_path / "straight", begin=base)
+    if steps:
+        stop_after(steps)
+    else:
+        save = loop.Trainer.save
+
+        def save_and_be_killed(trainer: loop.Trainer, log: Any) -> None:
+            save(trainer, log)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(loop.Trainer, "save", save_and_be_killed)
+    with pytest.raises(Stopped if steps else KeyboardInterrupt):
+        quietly(config, tmp_path / "stopped", begin=base)
+    saved = (tmp_path / "stopped" / "checkpoints").glob("last-*")
+    assert max(int(path.name.removeprefix("last-")) for path in saved) == steps
+    monkeypatch.undo()
+    quietly(config, tmp_path / "stopped", mode="resume")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
+
+
 def test_one_that_was_killed_before_it_had_begun_does_not_go_on_without(
     tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +126,12 @@ def test_what_it_refuses(tiny_config: RunConfig, quietly: Train, base: Path, tmp
         quietly(tiny_config, tmp_path / "run", begin=tmp_path / "buffered")
     with pytest.raises(UserError, match="leave --begin out"):
         quietly(tiny_config, base, mode="resume", begin=base)
+    kept = contents(base)
+    (tmp_path / "link").symlink_to(base)
+    for name in (base, tmp_path / "link", base / ".." / "base"):
+        with pytest.raises(UserError, match="would be removed before anything that begins with it is saved"):
+            quietly(tiny_config, base, mode="overwrite", begin=name)
+    assert contents(base) == kept
     with pytest.raises(UserError, match="there is no run folder"):
         quietly(tiny_config, tmp_path / "run", begin=tmp_path / "none")
     assert not (tmp_path / "run").exists()

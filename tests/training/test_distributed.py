@@ -12,8 +12,9 @@ import pytest
 import torch
 from runs import checkpoints, events, outcome, with_model, with_training
 
-from backstory.config import EmbeddingConfig, LSTMConfig, RecallConfig, RunConfig, TextConfig, to_yaml
+from backstory.config import EmbeddingConfig, LSTMConfig, RecallConfig, RunConfig, TextConfig, UserError, to_yaml
 from backstory.storage.checkpoint import read_checkpoint
+from backstory.training.distributed import joined
 
 pytestmark = pytest.mark.full
 DROPOUTS = ("input_dropout", "layer_dropout", "output_dropout", "weight_drop")
@@ -122,3 +123,11 @@ def test_rows_that_ranks_cannot_share_are_refused(tiny_config: RunConfig, tmp_pa
         "backstory: 2 ranks cannot share 3 rows equally; make training.batch_size a multiple of 2"
     ]
     assert not (tmp_path / "run").exists()
+
+
+def test_ranks_that_cannot_be_met_are_told_of_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "nowhere.invalid", "MASTER_PORT": "29500"}
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"cannot meet the other ranks at nowhere\.invalid:29500"), joined():
+        pass

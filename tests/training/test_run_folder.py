@@ -14,6 +14,7 @@ from rich.console import Console
 from runs import checkpoints, contents, events, with_training
 
 from backstory.config import RunConfig, UserError, from_yaml
+from backstory.models.loading import load_run, weights_hash
 from backstory.storage.lock import LOCK
 from backstory.training import run_folder, train
 from backstory.training.metrics import MetricsLog, read_events
@@ -42,7 +43,10 @@ def test_a_run_leaves_its_settings_log_checkpoints_and_result(tiny_config: RunCo
     result = json.loads((tiny_run / "result.json").read_text())
     assert (result["kind"], result["name"]) == ("training", "tiny")
     begun = json.loads((tiny_run / "run.json").read_text())
-    assert {k: v for k, v in result["provenance"].items() if k != "seconds"} == begun
+    at_the_end = {"seconds", "ended", "weights", "weights_file"}
+    assert {k: v for k, v in result["provenance"].items() if k not in at_the_end} == begun
+    assert at_the_end <= result["provenance"].keys()
+    assert result["provenance"]["weights"] == weights_hash(load_run(tiny_run).model)
     assert begun["precision"] == "float32" and begun["precision_reason"]
     assert result["figures"]["curve"][0]["valid_nats"] == events(tiny_run, "epoch")[0]["valid_nats"]
 
@@ -281,7 +285,10 @@ def test_a_vocabulary_that_knows_hardly_a_word_is_told(tiny_config: RunConfig, t
     for least, file in said.items():
         text = dataclasses.replace(tiny_config.text, minimum_count=least)
         train(dataclasses.replace(tiny_config, text=text), tmp_path / str(least), console=Console(file=file))
-    warning = r"(?m)^\d\d% of the validation tokens are <unk>, .*; lower text\.minimum_count \(500\)$"
+    warning = (
+        r"(?m)^100\.0% of the validation words are outside the vocabulary \(read as <unk>\), so the perplexity says nothing "
+        r"about the text; lower text\.minimum_count \(500\)$"
+    )
     assert re.search(warning, said[500].getvalue()) and "<unk>" not in said[1].getvalue()
 
 
@@ -292,6 +299,5 @@ def test_a_validation_text_of_other_words_is_told(tiny_config: RunConfig, tmp_pa
         (corpus / f"{split}.txt").write_text(words * 60)
     text = dataclasses.replace(tiny_config.text, corpus=str(corpus))
     train(dataclasses.replace(tiny_config, text=text), tmp_path / "run", console=Console(file=file))
-    assert re.search(
-        r"% of the validation tokens are <unk>, .*; the training text has not these; give more", file.getvalue()
-    )
+    warning = r"% of the validation words are outside the vocabulary .* nothing about the text; the training text has not these"
+    assert re.search(warning, file.getvalue())

@@ -26,7 +26,7 @@ def recipe(tiny_config: RunConfig, tmp_path: Path) -> Path:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_a_run_that_then_resumes(recipe: Path, number: signal.Signals) -> None:
     out = recipe / "broken"
     running = backstory(recipe, "--out", str(out))

@@ -8,7 +8,8 @@ from typing import Any
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.config import NoBufferConfig, RunConfig, UserError, recipes
+from backstory.config import NoBufferConfig, RunConfig, UserError, pasted, recipes
+from backstory.config.unknown_share import UnknownShare
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     if given.resume and given.overwrite:
         raise UserError("--resume and --overwrite exclude each other; give one of them")
 
-    from rich.console import Console
-
     from backstory.cli.progress import progress_bar
+    from backstory.config.console import make_console
     from backstory.context import examine_run
     from backstory.explanations import Place, explain_run
     from backstory.papers.published.context import BESIDE
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.reading.preparation import tune_reader
     from backstory.reports import write
 
-    console, out = Console(), given.out
+    console, out = make_console(), given.out
     buffered, longer = (out.with_name(f"{out.resolve().name}-{name}") for name in ("buffer", "longer"))
     systems = (
         ("LSTM", out, "static"),
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     write([out, longer, buffered], page, published=BESIDE)
     print(
         f"{page} shows it all; open it in a browser.\n\n"
-        "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=out)
+        "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=pasted(out))
     )
     return 0
 
@@ -113,8 +113,10 @@ def _perplexity(name: str, result: dict[str, Any]) -> str:
     from backstory.reports.words import verdict
 
     figures = result["figures"]
+    unknown = UnknownShare.of(figures).phrase()
     return (
-        f"  {name:<18}  perplexity {figures['perplexity']:.2f} per {figures['unit']} over {figures['tokens']:,}, "
+        f"  {name:<18}  perplexity {figures['perplexity']:.2f} per {figures['unit']} over {figures['tokens']:,}"
+        f"{unknown and f' ({unknown})'}, "
         f"audit {verdict(figures['audit'])}"
     )
 

@@ -9,10 +9,14 @@ from typing import Annotated, Any, BinaryIO, Literal
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import CorpusArguments
+from backstory.cli.run_arguments import CorpusArguments, typed_text
 from backstory.config import UserError, plural
 from backstory.config.fields import between
 from backstory.config.measures import IN_BITS, told
+from backstory.config.printable import one_line
+from backstory.config.split_overlap import overlap_warnings
+from backstory.config.unknown_share import UnknownShare, unknown_warning
+from backstory.text.files import is_pipe
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Arguments(CorpusArguments):
     literal, window:257."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
+    audit_seed: int | None = between(None, 0)
+    """Draw the audited places by this number, to repeat an audit; else by one from the operating system, which results tell."""
     out: Path | None = None
     """Where result.json goes (else RUN/evaluate-SPLIT; of a text it is not written)."""
     per_token: Path | None = None
@@ -48,6 +54,10 @@ class Arguments(CorpusArguments):
     """Go on with the same evaluation where it was stopped or killed, from what it saved last."""
     save_every: float = between(60.0, 0.0)
     """Seconds after which a long reading is saved beside its result, for --resume; 0: never."""
+    allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Score a text even where most of it is outside the vocabulary."""
+    allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Score a test split that is the same text as validation."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
@@ -60,11 +70,12 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.reading.evaluation import as_json, evaluate
 
+    text = None if given.text is None else source(given.text)
     with progress_bar(f"reading {given.text or given.split or 'test'}") as progress:
         result = evaluate(
             given.run,
             given.split or "test",
-            text=None if given.text is None else source(given.text),
+            text=text,
             reader=given.reader,
             rows=given.rows,
             precision=given.precision,
@@ -74,9 +85,12 @@ def main(arguments: Sequence[str]) -> int:
             after=given.after,
             lengths=given.lengths,
             addressing=given.addressing,
+            audit_seed=given.audit_seed,
             out=given.out,
             per_token=given.per_token,
             overwrite=given.overwrite,
+            allow_unknown=given.allow_unknown,
+            allow_equal_splits=given.allow_equal_splits,
             resume=given.resume,
             save_every=given.save_every,
             progress=progress,
@@ -86,10 +100,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def source(text: str) -> Path | BinaryIO:
-    """What TEXT means. Raises UserError for a split, which has a flag."""
+    """What TEXT means, and word of what is waited for. Raises UserError for a split, which has a flag."""
     if text in ("train", "valid", "test") and not Path(text).exists():
         raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
-    return sys.stdin.buffer if text == "-" else Path(text)
+    if text == "-":
+        return typed_text()
+    if is_pipe(Path(text)):
+        print(f"backstory: {one_line(text)} is a pipe; waiting until something is written into it", file=sys.stderr)
+    return Path(text)
 
 
 def summary(result: dict[str, Any]) -> str:
@@ -102,6 +120,7 @@ def summary(result: dict[str, Any]) -> str:
     return (
         f"{result['name']}, {result['provenance']['corpus']['name']}: "
         f"{told(figures['nats_per_token'], figures['unit'])}{per_word} over {_tokens(figures)}{slid}, {verdict}"
+        + "".join(f"\n{line}" for line in _warnings(result))
     )
 
 
@@ -121,10 +140,16 @@ def _per_word(figures: dict[str, Any]) -> list[str]:
 
 
 def _tokens(figures: dict[str, Any]) -> str:
-    """`82,430 words, 4,794 of them <unk>`."""
-    unknown = figures["unknown_tokens"]
-    known = f", {unknown:,} of them <unk>" if unknown else ""
-    return f"{figures['tokens']:,} {plural(figures['unit'], figures['tokens'])}{known}"
+    """`82,430 words, 5.8% of them written as <unk>`."""
+    unknown = UnknownShare.of(figures).phrase()
+    return f"{figures['tokens']:,} {plural(figures['unit'], figures['tokens'])}{unknown and f', {unknown}'}"
+
+
+def _warnings(result: dict[str, Any]) -> list[str]:
+    """What a reader of the figures has to know before comparing them."""
+    warning = unknown_warning(result["figures"], result["provenance"]["config"])
+    unknown = [] if warning is None else [f"  unknown     {warning}"]
+    return [*unknown, *(f"  overlap     {overlap}" for overlap in overlap_warnings(result["figures"]))]
 
 
 def describe(result: dict[str, Any]) -> str:
@@ -157,6 +182,7 @@ def describe(result: dict[str, Any]) -> str:
             f"  {head}  ({', '.join(more)})",
             f"  tokens      {_tokens(figures)}, all scored, in {rows}",
             f"  audit       {verdict(figures['audit'])}",
+            *_warnings(result),
             *([] if figures.get("window") is None else [f"  window      {slides(figures['window'])}"]),
             *gains(figures),
             *policy(figures),

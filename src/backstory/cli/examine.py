@@ -1,6 +1,7 @@
 """`backstory examine RUN [RUN ...] --experiment NAME`: measure how a model uses its context."""
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ class Arguments:
     """Seed of the draw of targets, of what is random in a change, and of the bootstrap."""
     rows: int = between(1, 1)
     """Rows in which the text is read for the infinite context: faster, and at least the longest context before each token."""
+    word_score: Literal["corrected", "sum"] = "corrected"
+    """How the pieces of a word become its score: corrected for where it begins and ends, or their plain sum."""
     memory: float = between(1.0, 0.0, above=True)
     """GiB that a batch of contexts may take."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -60,6 +63,8 @@ class Arguments:
     """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static); of several: of the set."""
     again: tyro.conf.FlagCreatePairsOff[bool] = False
     """Take nothing over from an examination that was made or stopped there."""
+    allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Examine a text even where most of it is outside the vocabulary."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
@@ -70,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("name the run's folder: `backstory examine RUN`")
 
     from backstory.cli.progress import progress_bar
-    from backstory.cli.ranks import first_here
+    from backstory.config.launched import first_here
     from backstory.context import examine_run, examine_runs
     from backstory.reading.evaluation import as_json
     from backstory.training.distributed import joined
@@ -88,13 +93,15 @@ def main(arguments: Sequence[str]) -> int:
             "tagger": given.tagger,
             "seed": given.seed,
             "rows": given.rows,
+            "word_score": given.word_score,
             "precision": given.precision,
             "device": given.device,
             "data_dir": given.data_dir,
             "corpus": given.corpus,
-            "memory": int(given.memory * 2**30),
+            "memory": int(min(given.memory * 2.0**30, sys.maxsize)),
             "out": given.out,
             "again": given.again,
+            "allow_unknown": given.allow_unknown,
             "ranks": ranks,
             "progress": progress if ranks.first else None,
         }

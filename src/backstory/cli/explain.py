@@ -52,6 +52,8 @@ class Arguments(CorpusArguments, Named):
     """The most candidates of a word."""
     layer: str | None = None
     """What colours the words at first: surprisal, entropy, ..."""
+    word_score: Literal["corrected", "sum"] = "corrected"
+    """How smaller tokens become a word's score: corrected for where it begins and ends, or their plain sum."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
     html: Path | None = None
@@ -60,6 +62,8 @@ class Arguments(CorpusArguments, Named):
     """Let --html take the place of any file."""
     out: Path | None = None
     """Where result.json goes (else RUN/explain-NAME)."""
+    allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Read a text even where most of it is outside the vocabulary."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
@@ -99,7 +103,9 @@ def main(arguments: Sequence[str]) -> int:
                 device=given.device,
                 data_dir=given.data_dir,
                 corpus=given.corpus,
+                word_score=given.word_score,
                 out=given.out,
+                allow_unknown=given.allow_unknown,
                 progress=progress,
             )
         tell(result, given.html, given.json, write_view, show)
@@ -115,14 +121,13 @@ def write_view(result: dict[str, Any], page: Path) -> None:
 
 def show(result: dict[str, Any]) -> None:
     """Print a result of `explain_run` for a person."""
-    from rich.console import Console
-
+    from backstory.config.console import make_console
     from backstory.reports import passage_terminal, result_from, to_text
     from backstory.reports.passage import from_json
     from backstory.reports.weights import heads, older
     from backstory.reports.words import passage_summary
 
-    console, read = Console(), result_from(json.dumps(result), "the result")
+    console, read = make_console(), result_from(json.dumps(result), "the result")
     passage_terminal.show(from_json(read.figures["passage"], read.source), console)
     if (means := heads(read)) is not None:
         print(f"\n{to_text(means)}\n{older(read)}")

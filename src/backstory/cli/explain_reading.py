@@ -40,6 +40,8 @@ class Arguments(CorpusArguments):
     """A token at which a passage to show begins; may be given more than once (else passages are chosen)."""
     words: int = between(100, 1)
     """Words of a passage, 2000 at most."""
+    word_score: Literal["corrected", "sum"] = "corrected"
+    """How smaller tokens become a word's score: corrected for where it begins and ends, or their plain sum."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
     html: Path | None = None
@@ -48,6 +50,8 @@ class Arguments(CorpusArguments):
     """Let --html take the place of any file."""
     out: Path | None = None
     """Where result.json goes (else RUN/explain-reading)."""
+    allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Read a text even where most of it is outside the vocabulary."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
@@ -74,7 +78,9 @@ def main(arguments: Sequence[str]) -> int:
             device=given.device,
             data_dir=given.data_dir,
             corpus=given.corpus,
+            word_score=given.word_score,
             out=given.out,
+            allow_unknown=given.allow_unknown,
             progress=progress,
         )
     tell(result, given.html, given.json, write_view, show)
@@ -90,8 +96,7 @@ def write_view(result: dict[str, Any], page: Path) -> None:
 
 def show(result: dict[str, Any]) -> None:
     """Print a result of `compare_readers` for a person."""
-    from rich.console import Console
-
+    from backstory.config.console import make_console
     from backstory.reports import comparison_terminal, result_from
 
-    comparison_terminal.show(result_from(json.dumps(result), "the result"), Console())
+    comparison_terminal.show(result_from(json.dumps(result), "the result"), make_console())

@@ -1,6 +1,5 @@
 """`backstory generate RUN --prompt TEXT`: go on with a text as a trained model would, as fast as it comes."""
 
-import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,13 @@ from typing import Literal
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import ModelArguments
+from backstory.cli.run_arguments import ModelArguments, typed_text
+from backstory.config import UserError
 from backstory.config.fields import between
+from backstory.config.output import failure
+
+LARGEST = 1 << 24
+"""Bytes of a prompt from standard input."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,10 @@ def main(arguments: Sequence[str]) -> int:
 
     prompt = given.prompt
     if prompt == "-":
-        prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+        typed = typed_text().read(LARGEST + 1)
+        if len(typed) > LARGEST:
+            raise UserError(f"the prompt is longer than {LARGEST:,} bytes; give a shorter one")
+        prompt = typed.decode("utf-8", "surrogateescape")
     texts = generate(
         given.run,
         prompt,
@@ -70,12 +77,12 @@ def main(arguments: Sequence[str]) -> int:
         precision=given.precision,
         device=given.device,
     )
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a character that the terminal does not have is no reason to stop
     last = ""
     for text in texts:
         print(text, end="", flush=True)
         last = text or last
+        if failure() and not given.save:  # nobody hears the rest
+            break
     if not last.endswith("\n"):
         print()
     if given.save:

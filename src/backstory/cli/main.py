@@ -4,13 +4,14 @@ import importlib
 import os
 import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
-from backstory.cli.ranks import first_here
 from backstory.config.errors import NonFiniteError, UserError, check_name
+from backstory.config.interrupts import Interrupted, interruptible
+from backstory.config.launched import first_here
+from backstory.config.machine import out_of_memory, refused
+from backstory.config.output import failure, printing
 
 VERBS = {
     "demo": "train, read, examine and report a small model on your own Python's documentation (5 minutes)",
@@ -31,51 +32,45 @@ VERBS = {
 }
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came: what holds for Ctrl-C holds for it, but the exit code."""
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated in the block, so that what is unfinished is cleared away (only in the main thread)."""
-
-    def terminate(*_: object) -> None:
-        raise Terminated
-
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code: 0, 2 for what the user can put right, 3 for a loss that broke down."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Run a command line; returns the exit code: 0, 2 for what the user can put right, 3 for a loss that broke down.
+
+    128 + its number after a signal. Without `arguments` it is a whole program: those of the process, which ends afterwards.
+    """
+    with printing(), interruptible(last=arguments is None) as interrupts:
+        try:
+            code, said = _ended(list(sys.argv[1:] if arguments is None else arguments))
+            interrupts.ends = True
+        except KeyboardInterrupt as stop:
+            interrupts.ends = True
+            code, said = 128 + (stop.signal if isinstance(stop, Interrupted) else signal.SIGINT), "interrupted"
+        if said is not None:
+            _say(said)
+        if (error := failure()) is not None and not isinstance(error, BrokenPipeError):
+            _say(f"cannot write to standard output: {error.strerror}; make room, or send it elsewhere")
+            code = code or 2
+        return code
+
+
+def _ended(arguments: list[str]) -> tuple[int, str | None]:
+    """How a command line ends: the exit code, and what is said of an error."""
     try:
         try:
-            with terminable():
-                code = _run(arguments)
+            code = _run(arguments)
         except SystemExit as stop:  # after --help
             code = int(stop.code or 0)
-        sys.stdout.flush()  # what is still buffered must not fail later, out of reach of the handlers below
-        return code
-    except UserError as error:
-        return _fail(str(error), 2)
-    except NonFiniteError as error:
-        return _fail(str(error), 3)
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`); the interpreter would complain once more while it closes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        sys.stdout.flush()
+        return code, None
+    except (UserError, NonFiniteError) as error:
+        return error.exit_code, str(error)
     except OSError as error:
         # A full disk, a folder without permission: nothing that a traceback would explain.
-        return _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), 2)
-    except KeyboardInterrupt as stop:
-        return _fail("interrupted", 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT))
+        told = refused(error)
+        return told.exit_code, str(told)
+    except (MemoryError, RuntimeError, ImportError) as error:  # the last: a library that cannot be loaded
+        if (told := out_of_memory(error)) is None:
+            raise
+        return told.exit_code, str(told)
 
 
 def _run(arguments: list[str]) -> int:
@@ -89,6 +84,10 @@ def _run(arguments: list[str]) -> int:
         print(f"backstory {version('backstory')}")
         return 0
     check_name(verb, VERBS, "command", "backstory --help")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the folder that this was started in is gone; go to one that is there (`cd FOLDER`)") from None
     warnings.showwarning = _show_warning
     # Threads that wait for each other by spinning bring training to a crawl where something else runs on the same cores.
     # Read by OpenMP when torch is loaded; a short spin costs nothing on idle cores.
@@ -113,15 +112,13 @@ def overview() -> str:
     )
 
 
-def _fail(message: str, code: int) -> int:
+def _say(message: str) -> None:
     if first_here():
         print(f"backstory: {_line(message)}", file=sys.stderr)
-    return code
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    if first_here():
-        print(f"backstory: warning: {_line(str(message))}", file=sys.stderr)
+    _say(f"warning: {message}")
 
 
 def _line(message: str) -> str:

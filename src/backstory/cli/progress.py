@@ -8,6 +8,8 @@ from datetime import timedelta
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from backstory.config.console import make_console
+
 EVERY = 60.0
 """Seconds between two lines."""
 
@@ -18,7 +20,7 @@ def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Itera
 
     Where there is no terminal it is a line every minute: nothing of what is over before.
     """
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if not console.is_terminal:
         yield _lines(console, description, unit, size)
         return

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import ModelArguments
-from backstory.config import UserError, plural
+from backstory.cli.run_arguments import ModelArguments, standard_input
+from backstory.config import plural
 from backstory.config.fields import between
+from backstory.config.output import failure
+from backstory.config.printable import cell, printable_json
+from backstory.config.unknown_share import UnknownShare, advice
 
 if TYPE_CHECKING:
     from backstory.reading.session import Line, Session
-    from backstory.text import Vocabulary
+
+ENOUGH = 20
+"""Tokens after which it is said that most are outside the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,12 @@ def main(arguments: Sequence[str]) -> int:
     """Read; on a signal, save and exit with 128 + its number."""
     given = parse(Arguments, arguments, "read")
 
-    from rich.console import Console
-
+    from backstory.config.console import make_console
     from backstory.reading.session import session
     from backstory.training.stopping import StopRequest
 
-    if sys.stdin is None:
-        raise UserError("there is no standard input to read; give some: `backstory read RUN < TEXT`")
-    console, listening = Console(highlight=False, soft_wrap=True), StopRequest()
+    typed = standard_input()
+    console, listening = make_console(highlight=False, soft_wrap=True), StopRequest()
     told: list[Callable[[Line], None]] = []
     options: dict[str, Any] = {"resume": given.resume, "precision": given.precision, "device": given.device}
     options |= {"reader": given.reader or None, "save_every": given.save_every}
@@ -61,11 +64,14 @@ def main(arguments: Sequence[str]) -> int:
         listening.listening(),
         session(given.run, given.session, told=lambda line: told[0](line), **options) as opened,
     ):
-        told.append(_printer(given, opened.vocabulary, console))
-        if sys.stdin.isatty():
+        told.append(_printer(given, opened, console))
+        if typed.isatty():
             note = f"from line {opened.at.lines + 1} on; " if given.resume else ""
             print(f"backstory: {note}type a line, and Ctrl-D to end", file=sys.stderr)
-        opened.read(sys.stdin.fileno(), stopped=lambda: listening.requested)
+        elif given.resume:
+            print(f"backstory: going on after line {opened.at.lines}", file=sys.stderr)
+        # What nobody hears need not be read, and a session goes on from what was.
+        opened.read(typed.fileno(), stopped=lambda: listening.requested or failure() is not None)
     if not given.json:
         print(_summary(opened))
     where = "" if given.session is None else f" and saved in {given.session}; --resume goes on with it"
@@ -77,23 +83,29 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _printer(given: Arguments, vocabulary: "Vocabulary", console: Any) -> "Callable[[Line], None]":
+def _printer(given: Arguments, opened: "Session", console: Any) -> "Callable[[Line], None]":
     """What prints a line that was read."""
     from rich.text import Text
 
-    unit, unknown, said = vocabulary.tokenizer.unit, vocabulary.unknown, False
+    vocabulary = opened.vocabulary
+    unit, unknown, said, warned = vocabulary.tokenizer.unit, vocabulary.unknown, False, False
 
     def told(line: "Line") -> None:
-        nonlocal said
+        nonlocal said, warned
         if unknown in line.ids and not said:
             print(f"backstory: what the vocabulary lacks is read as {vocabulary.words[unknown]}", file=sys.stderr)
             said = True
+        if not warned and line.all_tokens >= ENOUGH and opened.unknown_share().meaningless:
+            print(f"backstory: {_warning(opened)}", file=sys.stderr)
+            warned = True
         tokens = [[vocabulary.words[i], round(nats, 4)] for i, nats in zip(line.ids, line.nats, strict=True)]
         if given.json:
-            print(json.dumps(_record(line) | ({"each": tokens} if given.per_token else {})), flush=True)
+            said = json.dumps(_record(line) | ({"each": tokens} if given.per_token else {}))
+            print(printable_json(said), flush=True)
             return
         shown = f"line {line.number}: {len(tokens):,} {plural(unit, len(tokens))}, perplexity {line.perplexity:.2f}"
-        text = Text(f"{shown}, {line.running_perplexity:.2f} so far", style="dim")
+        known = UnknownShare(len(tokens), line.unknown).phrase()
+        text = Text(f"{shown}, {line.running_perplexity:.2f} so far{known and f', {known}'}", style="dim")
         if given.per_token:
             text = Text.assemble(*((f"{_seen(word)} {nats:.2f}  ", _style(nats)) for word, nats in tokens), "\n", text)
         console.print(text)
@@ -106,17 +118,21 @@ def _record(line: "Line") -> dict[str, Any]:
     return {
         "line": line.number,
         "tokens": len(line.nats),
+        "unknown_tokens": line.unknown,
+        "unknown_share": UnknownShare(len(line.nats), line.unknown).share,
         "nats": sum(line.nats),
         "perplexity": line.perplexity,
         "all_tokens": line.all_tokens,
         "all_nats": line.all_nats,
+        "all_unknown_tokens": line.all_unknown,
+        "all_unknown_share": UnknownShare(line.all_tokens, line.all_unknown).share,
         "running_perplexity": line.running_perplexity,
     }
 
 
 def _seen(word: str) -> str:
     """A token that would not be seen, such as a space, as Python writes it."""
-    return word if word.isprintable() and word.strip() else repr(word)
+    return cell(word) if word.strip() else repr(word)
 
 
 def _style(nats: float) -> str:
@@ -128,10 +144,15 @@ def _summary(opened: "Session") -> str:
     from backstory.reading.session import perplexity
 
     at, unit = opened.at, opened.vocabulary.tokenizer.unit
-    unknown = (
-        f", {at.unknown:,} of them {opened.vocabulary.words[opened.vocabulary.unknown or 0]}" if at.unknown else ""
-    )
+    unknown, warning = opened.unknown_share().phrase(), _warning(opened)
     return (
-        f"{at.lines:,} {plural('line', at.lines)}, {at.tokens:,} {plural(unit, at.tokens)}{unknown}, "
+        f"{at.lines:,} {plural('line', at.lines)}, {at.tokens:,} {plural(unit, at.tokens)}{unknown and f', {unknown}'}, "
         f"{opened.reader.name} reader: perplexity {perplexity(at.nats, at.tokens):.2f} per {unit}"
+        + ("" if warning is None else f"\n  unknown     {warning}")
     )
+
+
+def _warning(opened: "Session") -> str | None:
+    """What is said where much of what was read is outside the vocabulary."""
+    unit, share = opened.vocabulary.tokenizer.unit, opened.unknown_share()
+    return share.warning(f"the {plural(unit)}", advice(share.cause, unit, *opened.cuts))

@@ -9,7 +9,7 @@ import tyro
 from backstory.cli.parse import parse
 from backstory.cli.run_arguments import CorpusArguments
 from backstory.cli.verbs import dispatch
-from backstory.config import UserError, plural
+from backstory.config import UserError, pasted, plural
 from backstory.config.fields import between
 from backstory.config.readers import GateSettings, MetaTraining
 
@@ -26,8 +26,10 @@ class AuditArguments(CorpusArguments):
     """train, valid or test."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Which reader: `backstory ls readers`; may be given more than once."""
-    places: int = between(8, 1)
-    """Random places of the text that are tested."""
+    places: int | None = between(None, 1)
+    """Random places of the text that are tested; without a number 8, more of short blocks, fewer of several rows."""
+    seed: int | None = between(None, 0)
+    """Draw the places by this number, to repeat an audit; else by one from the operating system."""
     rows: int = between(1, 1)
     """Rows read side by side."""
 
@@ -107,7 +109,7 @@ def statistics(arguments: Sequence[str]) -> int:
     from backstory.reading.preparation import collect_statistics
 
     opened = _opened(given)
-    with progress_bar("collecting statistics") as progress:
+    with progress_bar("collecting statistics", unit="minibatches") as progress:
         path, found = collect_statistics(opened, given.moving, given.tokens, given.batch_size, given.segment, progress)
     how = found.collected
     print(f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {given.split}")
@@ -162,7 +164,7 @@ def train(arguments: Sequence[str]) -> int:
         path = train_learned(
             opened, base, given.gates, given.training, given.name, skip=given.skip, progress=progress, report=report
         )
-    print(f"{path}: read with it by `backstory evaluate {given.run} --reader learned:network={given.name}`")
+    print(f"{path}: read with it by `backstory evaluate {pasted(given.run)} --reader learned:network={given.name}`")
     return 0
 
 
@@ -194,9 +196,10 @@ def audit(arguments: Sequence[str]) -> int:
         given.run, given.split, reader=reader, device=given.device, data_dir=given.data_dir, corpus=given.corpus
     )
     with progress_bar(f"auditing on {given.split}") as progress:
-        _, report = read_audited(opened, given.rows, given.places, [Count(progress, len(opened.split.ids))])
-    places = f"{report.places} {plural('place', report.places)}"
-    print(f"{given.run}, {stack_name(parse_stack(reader))} reader, {given.split} split, {places}")
+        watches = [Count(progress, len(opened.split.ids))]
+        _, report = read_audited(opened, given.rows, given.places, watches, seed=given.seed)
+    where = f"{report.places} {plural('place', report.places)}, {report.cuts:,} {plural('cut', report.cuts)}"
+    print(f"{given.run}, {stack_name(parse_stack(reader))} reader, {given.split} split, {where}, seed {report.seed}")
     for check, passed in report.checks.items():
         print(f"  {check.replace('_', ' '):<22} {'passed' if passed else 'FAILED'}")
     for failure in report.failures:

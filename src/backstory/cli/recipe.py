@@ -1,5 +1,6 @@
 """`backstory recipe copy NAME FILE` and `backstory recipe check FILE`."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,9 @@ import tyro
 
 from backstory.cli.parse import parse
 from backstory.cli.verbs import dispatch
-from backstory.config import UserError, recipes
+from backstory.config import UserError, pasted, recipes
+from backstory.config.machine import refused
+from backstory.storage.atomic import write_atomically
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,13 @@ def copy(arguments: Sequence[str]) -> int:
     text = recipes.text(given.name)
     if given.file.suffix not in (".yaml", ".yml"):
         raise UserError(f"a recipe's file ends in .yaml, so that `backstory train` knows it; use {given.file}.yaml")
+    if os.path.lexists(given.file):
+        raise UserError(f"{given.file} exists; choose another file")
     try:
-        with open(given.file, "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UserError(f"{given.file} exists; choose another file") from None
+        write_atomically(given.file, text)
     except OSError as error:
-        raise UserError(f"cannot write {given.file}: {error.strerror}") from None
-    print(f"{given.file}; edit it, then `backstory train {given.file}`")
+        raise refused(error, given.file, otherwise="choose another file") from None
+    print(f"{given.file}; edit it, then `backstory train {pasted(given.file)}`")
     return 0
 
 

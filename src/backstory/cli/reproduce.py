@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from backstory.cli.parse import parse
+from backstory.config import pasted
 from backstory.config.fields import between
 
 
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     for table in (systems(read), gates(read), claims(read), findings(read)):
         if table.rows:
             print(f"\n{to_text(table)}")
-    print(f"\n{path}; `backstory report {planned.folder.path}` makes a page of it")
+    print(f"\n{path}; `backstory report {pasted(planned.folder.path)}` makes a page of it")
     failed = failures(result)
     for line in failed:
         print(f"backstory: failed: {line}", file=sys.stderr)

@@ -12,8 +12,9 @@ import tyro
 from backstory.cli.parse import parse
 from backstory.cli.train import split_recipe, with_corpus, with_kinds
 from backstory.cli.verbs import dispatch
-from backstory.config import RunConfig, UserError, recipes
+from backstory.config import RunConfig, UserError, pasted, recipes
 from backstory.config.fields import between
+from backstory.config.printable import printable_json
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("name a recipe: `backstory sweep run RECIPE --space SPACE`; `backstory ls recipes` lists them")
     if not given.space:
         raise UserError(
-            f"name a space: `backstory sweep run {recipe} --space SPACE`; `backstory ls spaces` lists them, a file is one, too"
+            f"name a space: `backstory sweep run {pasted(recipe)} --space SPACE`; "
+            "`backstory ls spaces` lists them, a file is one, too"
         )
 
     from backstory.search.sweep import Planned
@@ -102,7 +104,8 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     if folder.best.is_file():
         print(
-            f"`backstory train {folder.best}` trains the best, `backstory sweep show {folder.path}` shows what mattered"
+            f"`backstory train {pasted(folder.best)}` trains the best, "
+            f"`backstory sweep show {pasted(folder.path)}` shows what mattered"
         )
     return 0
 
@@ -121,13 +124,12 @@ def show(arguments: Sequence[str]) -> int:
     if given.html is not None:
         write_page(given.html, render_search(result))
     if given.json:
-        print(text)
+        print(printable_json(text))
     elif given.html is not None:
         print(given.html)
     else:
-        from rich.console import Console
-
+        from backstory.config.console import make_console
         from backstory.reports import search_terminal
 
-        search_terminal.show(result, Console(), given.best)
+        search_terminal.show(result, make_console(), given.best)
     return 0

@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.ranks import first_here
-from backstory.config import RunConfig, TextConfig, UserError, changes, from_dict, recipes, to_dict
+from backstory.config import RunConfig, TextConfig, UserError, changes, from_dict, pasted, plural, recipes, to_dict
+from backstory.config.errors import check_utf8
+from backstory.config.launched import first_here
 from backstory.config.measures import told
+from backstory.config.unknown_share import UnknownShare
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,11 @@ class Arguments:
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Start again in a folder that holds a run."""
     accept: tuple[str, ...] = ()
-    """What may differ from the resumed run: config, corpus."""
+    """What may differ from the resumed run: config, corpus, metrics (its log was lost)."""
     begin: Path | None = None
     """A run whose best weights this one begins with; parts it has not, such as a buffer, begin anew."""
+    allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Train on a corpus whose validation and test are the same text."""
     track: tuple[str, ...] = ()
     """Show the curves elsewhere too: tensorboard, trackio (pip install 'backstory[track]')."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
@@ -54,14 +58,16 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("name a recipe: `backstory train RECIPE`; `backstory ls recipes` lists them")
     if given.resume and given.overwrite:
         raise UserError("--resume and --overwrite exclude each other; give one of them")
-    if unknown := set(given.accept) - {"config", "corpus"}:
-        raise UserError(f"--accept takes config or corpus, not {', '.join(sorted(unknown))}")
+    if unknown := set(given.accept) - {"config", "corpus", "metrics"}:
+        raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
     config = with_corpus(given.config, given.corpus, recipes.load(recipe))
     out = given.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
     mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
-    code = run_training(config, out, mode, given.data_dir, frozenset(given.accept), given.track, given.begin)
+    accept = frozenset(given.accept)
+    code = run_training(config, out, mode, given.data_dir, accept, given.track, given.begin, given.allow_equal_splits)
     if code == 0 and first_here():
-        print(f"`backstory evaluate {out}` reads the test split, `backstory report {out}` makes a page of it")
+        run = pasted(out)
+        print(f"`backstory evaluate {run}` reads the test split, `backstory report {run}` makes a page of it")
     return code
 
 
@@ -88,12 +94,19 @@ def run_training(
     accept: frozenset[str] = frozenset(),
     track: tuple[str, ...] = (),
     begin: Path | None = None,
+    allow_equal_splits: bool = False,
 ) -> int:
     """Train and say how it ended; the exit code is 128 + the signal's number after a stop."""
     from backstory.training import Stopped, train
 
     try:
-        result = train(config, out, mode=mode, data_dir=data_dir, accept=accept, track=track, begin=begin)
+        how: dict[str, Any] = {
+            "accept": accept,
+            "track": track,
+            "begin": begin,
+            "allow_equal_splits": allow_equal_splits,
+        }
+        result = train(config, out, mode=mode, data_dir=data_dir, **how)
     except Stopped as stopped:
         if first_here():
             print(f"backstory: {stopped}", file=sys.stderr)
@@ -102,7 +115,10 @@ def run_training(
         return 0
     figures = result["figures"]
     at = told(figures["valid_nats"], figures["unit"])
-    print(f"{out}: validation {at} after epoch {figures['best_epoch']} of {figures['epochs']}")
+    known = UnknownShare.of(figures.get("unknown", {}).get("valid", {}), figures["tokens"]["valid"])
+    unknown = known.phrase(f"the {plural(figures['unit'])}")
+    score = f"{at} ({unknown})" if unknown else at
+    print(f"{out}: validation {score} after epoch {figures['best_epoch']} of {figures['epochs']}")
     return 0
 
 
@@ -112,6 +128,7 @@ def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[
         return None, list(arguments)
     if arguments[0].startswith("-"):
         raise UserError(f"the recipe comes first: `backstory {verb} RECIPE {arguments[0]} ...`")
+    check_utf8(arguments[0])
     return arguments[0], list(arguments[1:])
 
 

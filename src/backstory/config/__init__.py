@@ -10,7 +10,7 @@ from backstory.config.cores import (
     TransformerConfig,
     TrellisConfig,
 )
-from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, plural
+from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, pasted, plural
 from backstory.config.schema import (
     AlgorithmConfig,
     DualConfig,
@@ -63,6 +63,7 @@ __all__ = [
     "from_dict",
     "from_yaml",
     "nearest",
+    "pasted",
     "plural",
     "to_dict",
     "to_yaml",

@@ -76,7 +76,8 @@ class ExternalMemoryConfig:
     """R, heads that read; one writes."""
     addressing: str = "dense"
     """How content says where: `dense`, `localized:257` (the rows of a window, odd), `localized:257x3` (of three windows),
-    `literal` (the printed formula), or `window:257` (the same with nothing but content to say where)."""
+    `literal` (the printed formula), or `window:257` (the same with nothing but content to say where); `:strict` behind a size
+    has the window around the strict maximum, as printed, and not around the first cosine within 0.00001 of it."""
     begin: int | None = between(None, 0)
     """Id of the token that begins a document, at which state and memory begin anew (1: `<bos>` of the drawn tasks); none: they
     never do."""
@@ -113,6 +114,9 @@ class NeuralComputerConfig(ExternalMemoryConfig):
     """Rows that are set free are emptied."""
     sharpness: bool = False
     """Heads sharpen what the link says."""
+    sharpening: Literal["plain", "epsilon"] = "plain"
+    """How: plain, a row of the link that is empty stays empty, or epsilon, 1e-6 is added first, as in the code of Csordas and
+    Schmidhuber (2019): an empty row becomes uniform."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,6 @@ def between(default: float | None, low: float, high: float = float("inf"), *, ab
     return field(default=default, metadata={"range": (low, high, above)})
 
 
-def probability(default: float) -> Any:
+def probability(default: float | None) -> Any:
     """A dropout probability, in [0, 1)."""
     return field(default=default, metadata={"range": (0.0, 0.999, False)})

@@ -1,11 +1,13 @@
 """Settings of the readers that adapt, and of what trains them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from backstory.config.fields import between
 
 Rule = Literal["rms", "sgd", "nadam"]
+Normalization = Literal["weights", "tensors"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class DynamicSettings:
 
     rule: Rule = "rms"
     """rms (steps divided by the root mean square of training gradients), sgd, or nadam."""
-    rate: float = between(1e-4, 0.0, above=True)
+    rate: float = between(1e-4, 0.0, 1e30, above=True)
     """eta, the size of a step."""
     decay: float = between(1e-3, 0.0, 0.999999)
     """lambda in [0, 1): the share of the displacement that is taken back at a step; with rms times D = RMS / mean RMS."""
@@ -50,6 +52,18 @@ class DynamicSettings:
     """The largest norm of a gradient; 0: any."""
     beta1: float = between(0.0, 0.0, 0.999)
     """Of nadam: how much of the mean gradient is kept."""
+    normalization: Normalization = "weights"
+    """Mean RMS in D, with rms: weights, over all weights (Krause et al. 2018), or tensors, the mean of each tensor's mean
+    (their code)."""
+
+
+_EARLIER: dict[type, dict[str, Any]] = {DynamicSettings: {"normalization": "weights"}}
+"""Values that were the only ones before their settings came."""
+
+
+def completed(kind: type, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reader's saved settings with those that its file is too old to have, as they were when it was written."""
+    return {**saved, **{key: value for key, value in _EARLIER.get(kind, {}).items() if key not in saved}}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Recipes: packaged YAML files, found by name, or files of one's own, found by path."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+from backstory.config.arguments import checked
 from backstory.config.packaged import Packaged
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file
@@ -27,10 +29,11 @@ def summary(name: str) -> str:
     return text(name).splitlines()[0].removeprefix("#").strip()
 
 
+@checked()
 def load(name_or_path: str) -> RunConfig:
     """The settings of a recipe by its name, of a YAML file by its path, or of a run by its folder. Raises UserError."""
-    if Path(name_or_path, CONFIG).is_file():
-        return from_file(RunConfig, Path(name_or_path, CONFIG))
+    if os.path.lexists(settings := Path(name_or_path, CONFIG)):
+        return from_file(RunConfig, settings, Path(name_or_path))
     return _PACKAGED.load(name_or_path)
 
 

@@ -90,7 +90,7 @@ class EmbeddingConfig:
     """Size of a word's vector."""
     dropout: float = probability(0.1)
     """Probability that all of a word type's vector is zero for a segment."""
-    initial: float = between(0.1, 0.0, above=True)
+    initial: float = between(0.1, 0.0, 1e30, above=True)
     """Vectors begin uniform between minus this and this; what is copied from a memory is learned sooner from larger ones."""
 
 
@@ -203,8 +203,9 @@ class SpanBufferConfig:
     sentinel: bool = False
     """The gate knows how well something was found: the logarithm of the mean of exp(scores) is added to the logit of lambda, so
     that the other logit is the score of a sentinel, which is attended to where nothing is worth it."""
-    dropout: float = probability(0.0)
-    """Locked dropout on what the second prediction is of."""
+    dropout: float | None = probability(None)
+    """Locked dropout on what the head makes q of; none: the rate with which it reads for p (`output_dropout` of the dual
+    connection or the core). With 0.0 p alone is trained with dropout, and the gate learns from a handicapped p."""
     gate: GateConfig = field(default_factory=GateConfig)
 
 
@@ -214,8 +215,9 @@ class SecondSoftmaxConfig:
 
     kind: Literal["second-softmax"] = "second-softmax"
     """The kind of second prediction."""
-    dropout: float = probability(0.0)
-    """Locked dropout on what the second prediction is of."""
+    dropout: float | None = probability(None)
+    """Locked dropout on what the head makes q of; none: the rate with which it reads for p (`output_dropout` of the dual
+    connection or the core). With 0.0 p alone is trained with dropout, and the gate learns from a handicapped p."""
     gate: GateConfig = field(default_factory=GateConfig)
 
 
@@ -228,6 +230,18 @@ class ModelConfig:
     dual: NoDualConfig | DualConfig = field(default_factory=NoDualConfig, kw_only=True)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
     buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout on the vectors from which the head makes p."""
+        return (self.dual if isinstance(self.dual, DualConfig) else self.core).output_dropout
+
+    @property
+    def second_dropout(self) -> float:
+        """Dropout on the vectors from which the head makes q; 0 where there are none."""
+        if isinstance(self.buffer, NoBufferConfig) or getattr(self.buffer, "prediction", "softmax") == "pointer":
+            return 0.0
+        return self.head_dropout if self.buffer.dropout is None else self.buffer.dropout
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,15 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
+from backstory.config.arguments import checked
 from backstory.config.errors import UserError, nearest, shown
+from backstory.config.small_file import read_small_text
 
 T = TypeVar("T")
 
@@ -70,47 +73,59 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
+@checked()
 def from_yaml(kind: type[T], text: str, source: str) -> T:
     """Read a config of the given kind; `source` names the file in error messages.
 
     Raises UserError for text that is not YAML, unknown keys, wrong types and values out of range.
     """
-    try:
-        data = yaml.load(text, _Loader)
-    except Exception as error:  # impossible dates, numbers and depths come as errors of many kinds
-        where = (
-            f" at line {error.problem_mark.line + 1}"
-            if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark
-            else ""
-        )
-        problem = getattr(error, "problem", None) or ""
-        why = f" ({problem})" if problem.endswith(("stands twice", "is a reference")) else ""
-        raise UserError(f"{source} is not valid YAML{where}{why}; correct it and run again") from None
+    data = plain_yaml(text, source)
     return from_dict(kind, {} if data is None else data, source)
 
 
-def from_file(kind: type[T], path: Path) -> T:
-    """Read a config from a YAML file. Raises UserError also when the file cannot be read, or holds nothing."""
+def plain_yaml(text: str, source: str) -> Any:
+    """What YAML holds in plain values. Raises UserError for what is none, repeats a key or refers to another value."""
+    return parsed(text, lambda where: f"{source} is not valid YAML{where}; correct it and run again")
+
+
+def parsed(text: str, wrong: Callable[[str], str]) -> Any:
+    """What YAML says. Raises UserError of what `wrong` makes of where and why it says nothing: ` at line 3 (...)`, or empty."""
     try:
-        # Asked before it is opened: a pipe would be waited for, and a device has no end.
-        if path.exists() and not path.is_dir() and not path.is_file():
-            raise UserError(f"cannot read {path}: it is no regular file")
-        if path.is_file() and path.stat().st_size > LARGEST:
-            raise UserError(f"cannot read {path}: it is larger than {LARGEST:,} bytes, so it holds no settings")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"cannot read {path}: {reason}") from None
+        return yaml.load(text, _Loader)
+    except Exception as error:  # impossible dates, numbers and depths come as errors of many kinds
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        problem = getattr(error, "problem", None) or ""
+        why = f" ({problem})" if problem.endswith(("stands twice", "is a reference")) else ""
+        raise UserError(wrong(f"{f' at line {mark.line + 1}' if mark else ''}{why}")) from None
+
+
+def from_file(kind: type[T], path: Path, inside: Path | None = None) -> T:
+    """Read a config from a YAML file; with `inside`, only if no link leads out of that folder (`read_small`).
+
+    Raises UserError also when the file cannot be read, is too large for settings, or holds nothing.
+    """
+    try:
+        text = read_small_text(path, LARGEST, inside)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
     if not any(line.split("#")[0].strip() for line in text.splitlines()):
         raise UserError(f"{path} is empty; give it some settings")
     return from_yaml(kind, text, str(path))
 
 
+@checked()
 def from_dict(kind: type[T], data: Any, source: str) -> T:
     """Build a config of the given kind from plain dictionaries, checked throughout. Raises UserError."""
+    if not dataclasses.is_dataclass(kind):
+        raise TypeError(f"kind must be a dataclass, not {shown(kind)}")
     config = _convert(kind, data, "", source)
     validate(config, source)
     return config
+
+
+def conforming(config: T, source: str) -> T:
+    """A config that may have been made with anything, checked throughout as one that is read from a file. Raises UserError."""
+    return from_dict(type(config), to_dict(config), source)
 
 
 def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
@@ -123,12 +138,10 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
     if origin in (Union, types.UnionType):
         return _convert_union(arguments, value, path, source)
     if origin is Literal:
-        if value not in arguments or isinstance(value, bool):
-            raise wrong(
-                "one of "
-                + ", ".join(map(str, arguments))
-                + (nearest(value, arguments) if isinstance(value, str) else "")
-            )
+        if not any(value == known and type(value) is type(known) for known in arguments):
+            words = [known for known in arguments if isinstance(known, str)]
+            hint = nearest(value, words) if isinstance(value, str) else ""
+            raise wrong("one of " + ", ".join(map(str, arguments)) + hint)
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):

@@ -8,7 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
 from backstory.context.scorer import Scorer
+from backstory.context.statistics import clusters_of
 
 Advance = Callable[[int], None]
 """Is told how many tokens were read since it was last told."""
@@ -40,6 +42,7 @@ class Alone:
         return list(values)
 
 
+@checked(targets=2, maximum_context=1, seed=0, context=2, near=1, start=0)
 @dataclass(frozen=True, eq=False)
 class Examination:
     """What an experiment is run on."""
@@ -72,6 +75,10 @@ class Examination:
     """(documents,) the token where each begins; None for one document."""
     within_documents: bool = False
     """Whether a context ends where the target's document begins: with `start`, then."""
+    adapts: bool = False
+    """Whether the reader learns from the text as it reads, so that targets close together are no independent samples."""
+    cached: np.ndarray | None = None
+    """(N,) how many of the tokens before each the cache holds there; None without a cache."""
 
     def positions(self) -> np.ndarray:
         """The targets, ascending: only tokens with `maximum_context` tokens before them, the same for every condition.
@@ -88,6 +95,10 @@ class Examination:
         """(N,) where the document of each token begins."""
         starts = np.zeros(1, np.int64) if self.documents is None or not len(self.documents) else self.documents
         return starts[np.searchsorted(starts, np.arange(len(self.ids)), "right") - 1]
+
+    def clusters(self, positions: np.ndarray) -> np.ndarray | None:
+        """The document or block (N,) of each target, where targets close together are no independent samples."""
+        return clusters_of(positions, self.documents, len(self.ids)) if self.adapts else None
 
     def reached(self, positions: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
         """Of targets (N,): where their contexts of `reach` tokens begin, and where they themselves stand."""

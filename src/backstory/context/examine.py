@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 
 from backstory.config import NonFiniteError, UserError
+from backstory.config.arguments import checked, diagnosed
 from backstory.context.examination import Alone, Examination, Ranks
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, check_experiment
 from backstory.context.figures import figures
 from backstory.context.losses import LOSSES, Losses, Progress
 from backstory.context.perturbations import Truncate
-from backstory.context.splits import Groups, check_splits, split_targets
+from backstory.context.splits import Groups, check_splits, outside_window, split_targets
 
 PIECE = 256
 """Targets that are scored at a time: what is read together depends neither on the number of processes nor on a stop."""
 Told = Callable[[int, int], None]
 
 
+@checked()
 def examine(
     experiment: str, on: Examination, progress: Told | None = None, by: Sequence[str] | None = None
 ) -> dict[str, Any]:
@@ -38,6 +40,21 @@ def chosen_splits(experiment: str, by: Sequence[str] | None, losses: Losses) -> 
     return [name for name in EXPERIMENTS[experiment].by if name in losses.splits] if by is None else by
 
 
+def _check_known(experiment: Any = None, on: Any = None, *_: object, **__: object) -> None:
+    """Raise ValueError where what is known of the text is not of every token, or not of every type."""
+    if isinstance(on, Examination):
+        if on.ids.ndim != 1 or on.ids.dtype.kind not in "iu":
+            raise ValueError("on.ids must be an array (N,) of whole numbers")
+        for name in ("tags", "cached"):
+            found = getattr(on, name)
+            if found is not None and found.shape != on.ids.shape:
+                raise ValueError(f"on.{name} must be of shape {on.ids.shape}, not {found.shape}")
+        if on.counts is not None and (on.counts.ndim != 1 or not 0 <= on.ids.min() <= on.ids.max() < len(on.counts)):
+            raise ValueError("on.counts must be an array (types,) with a number for every id")
+
+
+@checked()
+@diagnosed(_check_known)
 def measure(
     experiment: str,
     on: Examination,
@@ -74,6 +91,7 @@ def measure(
             [described for described, _, _ in finished],
             kept.settings,
             splits,
+            on.clusters(positions),
         )
 
     if work.first:
@@ -83,6 +101,8 @@ def measure(
         nats, length = work.condition(condition, kept)
         if condition.method == "drop":
             described["dropped"] = work.mean_length(on.context) - length
+        if condition.method == "without-cache" and on.cached is not None:
+            described["outside_window"] = outside_window(on)
         finished.append((described, nats, length))
         if work.first:
             kept.keep(losses())
@@ -239,6 +259,7 @@ class _Work:
         return rows
 
 
+@checked(seed=0)
 def regroup(
     folder: Path | str,
     by: Sequence[str] = (),

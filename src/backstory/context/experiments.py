@@ -177,6 +177,6 @@ EXPERIMENTS = {
         "with all context, what the model is worth without its cache (figure 7)",
         lambda on: [Condition("without-cache", "without-cache", None, None)],
         whole=True,
-        by=("class",),
+        by=("cache",),
     ),
 }

@@ -6,21 +6,25 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
 from backstory.config.measures import perplexity
 from backstory.context.losses import Losses
 from backstory.context.splits import Groups
-from backstory.context.statistics import effective_context, paired_intervals
+from backstory.context.statistics import EffectiveContext, Interval, effective_context, over_seeds, paired_intervals
 
 THRESHOLD = 0.01
 Figures = dict[str, Any]
 
 
+@checked(seed=0)
 def figures(models: Sequence[Losses], by: Sequence[str] = (), seed: int = 0) -> Figures:
     """The fields `targets`, `baseline`, `conditions`, `groups` and `effective_context` of a result (docs/results.md).
 
     Of several models, which had the same targets and conditions: means with the deviation over the models. `by` names splits
     that the losses hold. Raises UserError.
     """
+    if not models:
+        raise UserError("models must be the losses of one or more, not none")
     check_alike(models)
     first = models[0]
     for name in by:
@@ -69,12 +73,15 @@ def _of(models: Sequence[Losses], chosen: np.ndarray, seed: int) -> Figures:
     nats = np.stack([m.nats[:, chosen] for m in models])  # (models, C, n)
     effects = (nats - baselines[:, None]).mean(2)
     baseline, mean = baselines.mean(0), nats.mean(0)
-    intervals = paired_intervals((mean - baseline).T, seed)
+    clusters = None if models[0].clusters is None else models[0].clusters[chosen]
+    intervals = paired_intervals((mean - baseline).T, seed, clusters)
+    if len(models) > 1:
+        intervals = [over_seeds(effects[:, i].tolist(), [one]) for i, one in enumerate(intervals)]
     conditions = []
     for place, (described, interval) in enumerate(zip(models[0].conditions, intervals, strict=True)):
         record = {**described, "targets": int(chosen.sum()), **_level(mean[place]), "effect": interval.value}
         record |= {"low": interval.low, "high": interval.high}
-        record["effect_percent"] = 100 * float(np.expm1(min(interval.value, 700)))
+        record["effect_percent"] = _percent(interval)
         if described["method"] == "without-cache":
             record["hurt"] = float((nats[:, place] < baselines).mean())
         if len(models) > 1:
@@ -86,18 +93,30 @@ def _of(models: Sequence[Losses], chosen: np.ndarray, seed: int) -> Figures:
         level["deviation"] = float(baselines.mean(1).std(ddof=1))
     found: Figures = {"baseline": level, "conditions": conditions}
     if models[0].conditions[0]["method"] == "truncate":
-        found["effective_context"] = _effective(models, baselines, nats, seed)
+        contexts = [c["context"] for c in models[0].conditions]
+        same: dict[str, Any] = {"threshold": THRESHOLD, "seed": seed, "clusters": clusters}
+        found["effective_context"] = _told(effective_context(contexts, baseline, mean.T, effects=intervals, **same))
+        if len(models) > 1:
+            each = [effective_context(contexts, b, n.T, **same) for b, n in zip(baselines, nats, strict=True)]
+            found["effective_context"]["models"] = [one.context for one in each]
     return found
 
 
-def _effective(models: Sequence[Losses], baselines: np.ndarray, nats: np.ndarray, seed: int) -> Figures:
-    contexts = [c["context"] for c in models[0].conditions]
-    value, low, high = effective_context(contexts, baselines.mean(0), nats.mean(0).T, THRESHOLD, seed)
-    found: Figures = {"context": value, "low": low, "high": high, "threshold_percent": 100 * THRESHOLD}
-    if len(models) > 1:
-        pairs = zip(baselines, nats, strict=True)
-        found["models"] = [effective_context(contexts, b, n.T, THRESHOLD, seed)[0] for b, n in pairs]
-    return found
+def _told(found: EffectiveContext) -> Figures:
+    """An effective context as results record it (docs/results.md)."""
+    record: Figures = {"context": found.context, "low": found.low, "high": found.high}
+    record |= {"threshold_percent": 100 * THRESHOLD, "more_context_hurts": found.best is not None}
+    if found.best is not None:
+        effect = found.best.effect
+        record |= {"best_length": found.best.length, "best_effect": effect.value}
+        record |= {"best_low": effect.low, "best_high": effect.high}
+        record["best_effect_percent"] = _percent(effect)
+    return record
+
+
+def _percent(effect: Interval) -> float:
+    """An effect in percent of perplexity, kept from overflowing."""
+    return 100 * float(np.expm1(min(effect.value, 700)))
 
 
 def _level(nats: np.ndarray) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Sub-word pieces folded into words: a text as words of pieces, and a scorer whose targets and contexts are such words.
 
-A word's score is the sum over its pieces, each after the context and the pieces before it. Together the pieces of the words are
-the text's own, so a context that nothing was done to is read exactly as it stands.
+A word's score is the sum over its pieces, each after the context and the pieces before it, corrected for where it begins and
+ends (`backstory.text.boundaries`). Together the pieces of the words are the text's own, so a context that nothing was done to
+is read exactly as it stands.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backstory.context.scorer import Scorer
-from backstory.text import Split, Vocabulary, lossless, word_numbers
+from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.context.scorer import NOTHING, Prefixes, PrefixScorer, Scorer
+from backstory.text import Boundaries, Split, Vocabulary, WordScore, lossless, word_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,13 @@ class Folded:
     """The word that is read before the first of a text: the token that is, by itself."""
     tokens: int
     """N, of the text."""
+    boundaries: Boundaries | None = None
+    """Which pieces begin words; None for words whose score is the plain sum over their pieces."""
+
+    @property
+    def word_score(self) -> WordScore:
+        """How results call the words' score."""
+        return "sum" if self.boundaries is None else "corrected"
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """A figure of every token (..., N), summed over the pieces of every word (..., W)."""
@@ -45,7 +55,13 @@ class Folded:
         return int((ends - 1 - self.starts[first] > limit).sum())
 
 
-def fold(vocabulary: Vocabulary, split: Split, known: dict[tuple[int, ...], int] | None = None) -> Folded | None:
+@checked()
+def fold(
+    vocabulary: Vocabulary,
+    split: Split,
+    known: dict[tuple[int, ...], int] | None = None,
+    word_score: WordScore = "corrected",
+) -> Folded | None:
     """The words of a split, as `word_numbers` counts them; None where its tokens are no pieces, or do not hold all of the text.
 
     `known` holds the ids of words by their pieces from one split to the next, and is added to.
@@ -60,45 +76,83 @@ def fold(vocabulary: Vocabulary, split: Split, known: dict[tuple[int, ...], int]
     ids = np.array([known.setdefault(tuple(word.tolist()), len(known)) for word in cut], np.int64)
     start = known.setdefault((vocabulary.start,), len(known))
     documents = np.searchsorted(starts, split.documents)
-    return Folded(
-        ids, starts, numbers[starts], [np.array(word, np.int64) for word in known], documents, start, len(split.ids)
-    )
+    pieces = [np.array(word, np.int64) for word in known]
+    scored = vocabulary.boundaries if word_score == "corrected" else None
+    return Folded(ids, starts, numbers[starts], pieces, documents, start, len(split.ids), scored)
 
 
 class WordScorer:
-    """Scores words of pieces with a scorer of pieces."""
+    """Scores words of pieces with a scorer of pieces.
 
-    def __init__(self, scorer: Scorer, pieces: Sequence[np.ndarray], maximum_length: int | None = None) -> None:
-        """`pieces` of each word by its id; of contexts longer than `maximum_length` pieces the nearest are read."""
+    A word of k pieces costs one reading of its context and itself, k lines of logits and, corrected, two whole distributions:
+    before its first piece and after its last.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        pieces: Sequence[np.ndarray],
+        maximum_length: int | None = None,
+        boundaries: Boundaries | None = None,
+    ) -> None:
+        """`pieces` of each word by its id; of contexts longer than `maximum_length` pieces the nearest are read.
+
+        With `boundaries` scores are corrected, else they are plain sums. Raises UserError for a scorer that cannot do that.
+        """
+        if boundaries is not None and not isinstance(scorer, PrefixScorer):
+            raise UserError(
+                f"a {type(scorer).__name__} gives no mass of the pieces that begin a word; give it `score_prefixes`, or take "
+                "the word score sum"
+            )
         self.scorer, self.pieces, self.maximum_length = scorer, pieces, maximum_length
+        self.boundaries = boundaries
 
     def score(
         self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
-        before, wanted, owner = [], [], []
+        texts: list[np.ndarray] = []
+        rows: list[tuple[int, int, int, int, int]] = []
         for i, (context, target) in enumerate(zip(contexts, targets, strict=True)):
-            word = self.pieces[int(target)]
-            read = np.concatenate([*(self.pieces[int(w)] for w in context), word[:-1]])
-            first, limit = len(read) - len(word) + 1, self.maximum_length or len(read)
-            for place, piece in enumerate(word):
-                end = first + place
-                before.append(read[max(0, end - limit) : end])
-                wanted.append(piece)
-                owner.append(i)
-        advance = None if progress is None else self._in_words(before, contexts, progress)
-        scores = self.scorer.score(before, np.array(wanted, np.int64), advance)
-        return np.bincount(np.array(owner, np.int64), scores, len(contexts))
+            read = np.concatenate([*(self.pieces[int(w)] for w in context), self.pieces[int(target)]])
+            first, limit, last_begin = len(read) - len(self.pieces[int(target)]), self.maximum_length or len(read), -1
+            signs = self._signs(read, first)
+            for end in range(first, len(read) + (len(read) in signs)):
+                begin = max(0, end - limit)
+                if begin != last_begin:  # where the window has moved on, the text is another
+                    texts.append(read[:0])
+                    last_begin = begin
+                texts[-1] = read[begin:end]
+                piece = int(read[end]) if end < len(read) else NOTHING
+                rows.append((len(texts) - 1, end - begin, piece, i, signs.get(end, 0)))
+        of, lengths, wanted, owner, sign = np.array(rows, np.int64).reshape(-1, 5).T
+        members = np.empty(0, np.int64) if self.boundaries is None else self.boundaries.beginning
+        prefixes = Prefixes(texts, of, lengths, wanted, sign != 0, members)
+        advance = None if progress is None else self._in_words(prefixes, contexts, progress)
+        if isinstance(self.scorer, PrefixScorer):
+            scores, masses = self.scorer.score_prefixes(prefixes, advance)
+            scores = np.where(np.isinf(scores), scores, scores + sign * masses)
+        else:
+            scores = self.scorer.score([texts[t][:n] for t, n in zip(of, lengths, strict=True)], wanted, advance)
+        return np.bincount(owner, scores, len(contexts))
 
-    @staticmethod
+    def _signs(self, read: np.ndarray, first: int) -> dict[int, int]:
+        """Return where the mass of the pieces that begin a word is taken off or added: before and after the word."""
+        if self.boundaries is None:
+            return {}
+        uncertain = self.boundaries.uncertain(read, np.array([first]))
+        return {place: sign for place, sign in ((first, -1), (len(read), 1)) if uncertain[place]}
+
     def _in_words(
-        before: Sequence[np.ndarray], contexts: Sequence[np.ndarray], progress: Callable[[int], None]
+        self, prefixes: Prefixes, contexts: Sequence[np.ndarray], progress: Callable[[int], None]
     ) -> Callable[[int], None]:
-        """Takes progress in pieces and tells of it in words of the contexts, which the caller counts."""
-        total, words, done = sum(map(len, before)), sum(map(len, contexts)), 0
+        """Return what takes progress in pieces and passes it on in words of the contexts, which the caller counts."""
+        once = isinstance(self.scorer, PrefixScorer)
+        total = sum(map(len, prefixes.texts)) if once else int(prefixes.lengths.sum())
+        words, done = sum(map(len, contexts)), 0
 
         def advance(pieces: int) -> None:
             nonlocal done
-            told, done = done * words // total, done + pieces
-            progress(done * words // total - told)
+            before, done = done * words // total, done + pieces
+            progress(done * words // total - before)
 
         return advance

@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from backstory.config import UserError, check_name, to_dict
+from backstory.config.arguments import checked
 from backstory.context.examination import Alone, Ranks, check_length
 from backstory.context.examine import check_model, chosen_splits, measure
 from backstory.context.experiments import EXPERIMENTS, check_experiment
@@ -29,8 +31,9 @@ from backstory.reading.cache import NeuralCache
 from backstory.reading.evaluation import file_name
 from backstory.reading.kinds import READERS, parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers, open_run, open_text
+from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place, provenance, write_result
-from backstory.text import Dataset
+from backstory.text import Dataset, WordScore, unknown_share
 from backstory.text.tags import Tagger
 from backstory.text.tokenizers import UNKNOWN
 
@@ -38,6 +41,7 @@ FORMAT = 1
 """Raised when the rules of this room change, so that losses made by older rules are not taken over."""
 
 
+@checked()
 def run_subject(
     subject: Subject,
     experiment: str,
@@ -59,6 +63,8 @@ def run_subject(
     settings = {"format": FORMAT, "experiment": experiment, **_lasting(options, kind.whole), **subject.made_of}
     if kind.tagged and subject.on.tags is not None:
         settings["tags"] = hash_of(subject.on.tags)
+    if subject.folded is not None:
+        settings["word_score"] = subject.folded.word_score
     kept = Progress(place, settings, again)
     losses = measure(experiment, subject.on, progress, by=options.by, kept=kept, ranks=ranks)
     by = chosen_splits(experiment, options.by, losses)
@@ -75,14 +81,18 @@ def run_subject(
         "tagger": subject.tagger,
         "unknown_tag_share": None if subject.on.tags is None else float((subject.on.tags == UNKNOWN).mean()),
         "pieces_per_word": None if words is None else words.tokens / len(words.ids),
+        "word_score": None if words is None else words.word_score,
         "window": subject.window,
         "cut_contexts": 0
         if words is None
         else words.longer(*subject.on.reached(losses.positions, reach), subject.window),
+        **({} if subject.unknown_among is None else subject.unknown_among(losses.positions).figures()),
         **figures_of([losses], by, options.seed),
     }
     origin = {**subject.provenance, "weights": subject.made_of.get("weights")}
     origin |= {"seconds": round(time.perf_counter() - began, 1), "taken_over": kept.taken}
+    if ranks is None or ranks.rank == 0:
+        subject.check(place)
     kept.finish(losses)
     if place is not None and found["cut_contexts"]:
         warnings.warn(
@@ -96,12 +106,15 @@ def run_subject(
 def _lasting(options: Options, whole: bool) -> dict[str, Any]:
     """The options that losses depend on."""
     found = {
-        f.name: getattr(options, f.name) for f in fields(options) if f.name not in ("by", "tagger", "near", "rows")
+        f.name: getattr(options, f.name)
+        for f in fields(options)
+        if f.name not in ("by", "tagger", "near", "rows", "word_score")
     }
     found |= {"rows": options.rows} if whole and options.rows > 1 else {}
     return found | {"context": None if whole else options.context, "near": None if whole else options.near}
 
 
+@checked(memory=1)
 def examine_run(
     folder: Path | str,
     experiment: str,
@@ -118,6 +131,7 @@ def examine_run(
     tagger: str | Tagger = "auto",
     seed: int = 0,
     rows: int = 1,
+    word_score: WordScore = "corrected",
     precision: str = "auto",
     device: str = "auto",
     data_dir: Path | None = None,
@@ -125,6 +139,7 @@ def examine_run(
     memory: int = 1 << 30,
     out: Path | str | None = None,
     again: bool = False,
+    allow_unknown: bool = False,
     ranks: Ranks | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Examined:
@@ -134,15 +149,25 @@ def examine_run(
     context with nothing read before it. `text` is a text of one's own, instead of a split. The result is written to `out`, else
     to RUN/examine-EXPERIMENT-SPLIT, with any reader but static added to the name, and contexts within documents; of a model
     from elsewhere (`hf:...`), which reads the `corpus` of this name or path, only where there is an `out`. Targets and contexts
-    are words where the tokens are pieces of them (`fold`). Baseline and conditions run in the same precision; `memory` is the
-    budget of a batch of contexts, in bytes. Conditions that a stopped examination finished there are taken over, unless
-    `again`. Raises UserError, also for a reader whose weights move.
+    are words where the tokens are pieces of them (`fold`), scored as `word_score` says. Baseline and conditions run in the same
+    precision; `memory` is the budget of a batch of contexts, in bytes. Conditions that a stopped examination finished there are
+    taken over, unless `again`. Raises UserError, also for a reader whose weights move, and unless `allow_unknown` for a text
+    that is mostly outside the vocabulary.
     """
     check_experiment(experiment)
     check_splits(by or ())
     keep_freed_memory()
     options = Options(
-        targets, maximum_context, context, near, within_documents, None if by is None else tuple(by), tagger, seed, rows
+        targets,
+        maximum_context,
+        context,
+        near,
+        within_documents,
+        None if by is None else tuple(by),
+        tagger,
+        seed,
+        rows,
+        word_score,
     )
     if experiment == "cache":
         reader = _with_cache(reader)
@@ -151,13 +176,14 @@ def examine_run(
     if adapting := [layer.name for layer in stack if READERS[layer.name].adapts_weights]:
         refuse_adapting(adapting[0])  # before what such a reader needs is asked for
     added = [*([] if name == "static" else [name]), *(["documents"] if within_documents else [])]
-    how: dict[str, Any] = {"reader": reader, "precision": precision, "device": device}
+    added += [] if word_score == "corrected" else [f"word-score-{word_score}"]
+    how: dict[str, Any] = {"reader": reader, "precision": precision, "device": device, "allow_unknown": allow_unknown}
     if text is None:
         opened = open_run(folder, split, data_dir=data_dir, corpus=corpus, **how)
     else:
         opened = open_text(folder, text, **how)
     if out is None and opened.run.results is not None:
-        out = opened.run.results / file_name("examine", experiment, opened.split.name, *added)
+        out = within(opened.run.results, file_name("examine", experiment, opened.split.name, *added))
     destination = None if out is None else Path(out)
     if destination is not None and (ranks or Alone()).rank == 0:
         check_place(destination, "examination")
@@ -204,7 +230,9 @@ def subject_of(
         made_of["training"] = source.fingerprint
     if run.results is None:  # of a model from elsewhere its weights do not tell all
         made_of["model"] = run.settings()
-    return Subject(run.name, on, described, made_of, opened.provenance(), text.tagger, text.folded, limit)
+    among = None if text.folded else partial(unknown_share, dataset.vocabulary, split)
+    origin, check = opened.provenance(), run.check_unchanged
+    return Subject(run.name, on, described, made_of, origin, text.tagger, text.folded, limit, among, check)
 
 
 def _fitted(
@@ -215,7 +243,7 @@ def _fitted(
     if source is not None:
         text, training = text.beside(source)
     if text.folded is not None:
-        scorer = WordScorer(scorer, text.folded.pieces, limit)
+        scorer = WordScorer(scorer, text.folded.pieces, limit, text.folded.boundaries)
     return text, scorer, training
 
 
@@ -241,6 +269,7 @@ def _made_of(reader: Reader) -> dict[str, Any]:
     }
 
 
+@checked(memory=1)
 def examine_model(
     model: LanguageModel | Reader | Scorer,
     corpus: Dataset | np.ndarray,

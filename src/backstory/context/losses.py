@@ -1,5 +1,6 @@
 """Losses of every target under every condition, as one compressed file from which any split or plot can be made later."""
 
+import errno
 import io
 import json
 import zipfile
@@ -11,11 +12,17 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError
+from backstory.config.small_file import open_regular
 from backstory.context.splits import Groups
+from backstory.context.statistics import clusters_of
 from backstory.storage.atomic import write_atomically
 
 LOSSES = "losses.npz"
 UNFINISHED = "unfinished.npz"
+LARGEST = 1 << 34
+"""Bytes of all arrays in a file; one that unfolds to more is refused."""
+ADAPTING = ("cache", "dynamic", "learned")
+"""Readers that learn from the text as they read it."""
 _MEASURED = ("format", "weights", "model", "device", "torch", "training", "tags")
 """Settings that nobody asks for: where these alone differ, what was found before is out of date."""
 
@@ -41,6 +48,8 @@ class Losses:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the losses are of, as JSON values: losses of equal settings are equal."""
     splits: Mapping[str, Groups] = field(default_factory=dict)
+    clusters: np.ndarray | None = None
+    """(N,) the document or block of each target, which are drawn as wholes; None where the reader does not adapt."""
 
     def save(self, path: Path) -> None:
         """Write the file whole; the same losses give the same bytes. docs/results.md describes it."""
@@ -61,6 +70,8 @@ class Losses:
         for name, groups in self.splits.items():
             arrays[f"by_{name}"] = groups.codes
             arrays[f"by_{name}_groups"] = np.array(groups.names, np.str_)
+        if self.clusters is not None:
+            arrays["clusters"] = self.clusters.astype(np.int64)
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **arrays)  # type: ignore[arg-type]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,8 +81,12 @@ class Losses:
     def load(path: Path) -> "Losses":
         """What `save` wrote. Raises UserError for a file that is absent, damaged or something else."""
         try:
-            with np.load(path, allow_pickle=False) as found:
-                arrays = dict(found)
+            with open_regular(path, path.parent) as file:
+                if sum(part.file_size for part in zipfile.ZipFile(file).infolist()) > LARGEST:
+                    raise OSError(errno.EFBIG, "it unfolds to too much", str(path))
+                file.seek(0)
+                with np.load(file, allow_pickle=False) as found:
+                    arrays = dict(found)
             about = json.loads(str(arrays["about"]))
             splits = {
                 name.removeprefix("by_").removesuffix("_groups"): Groups(
@@ -90,15 +105,22 @@ class Losses:
                 about["conditions"],
                 about["settings"],
                 splits,
+                arrays.get("clusters", _blocks(arrays["positions"], about["settings"])),
             )
         except FileNotFoundError:
             raise UserError(f"there is no {path}; make it with `backstory examine`") from None
-        except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, KeyError, TypeError, ValueError, MemoryError, zipfile.BadZipFile) as error:
             raise UserError(f"{path} holds no losses of an examination, or is damaged; examine again") from error
         many, shape = len(losses.positions), (len(losses.conditions), len(losses.positions))
         if losses.nats.shape != shape or losses.baseline.shape != (many,) or losses.targets.shape != (many,):
             raise UserError(f"{path} is damaged: its arrays do not fit each other; examine again")
         return losses
+
+
+def _blocks(positions: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray | None:
+    """The blocks (N,) of targets in a file that is older than clusters; None where the reader does not adapt."""
+    adapts = any(layer["name"] in ADAPTING for layer in settings.get("readers", []))
+    return clusters_of(positions) if adapts else None
 
 
 class Progress:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.unknown_share import UnknownShare
 from backstory.context.losses import LOSSES, Losses
-from backstory.reports.words import effective_context, measured_in
+from backstory.reports.words import context_hurts, effective_context, measured_in
 from backstory.storage.provenance import check_place, write_result
 
 
@@ -29,6 +31,7 @@ class Examined:
         """The conditions as lines for a person, and those of every group."""
         return "\n".join(table(self.result))
 
+    @checked()
     def plot(self, path: Path | str) -> Path:
         """Draw the experiment as an SVG file, in the style of the reports; a second figure is `NAME-2.svg` beside it.
 
@@ -52,6 +55,7 @@ class Examined:
             write_atomically(first if number == 1 else first.with_stem(f"{first.stem}-{number}"), plot.svg)
         return first
 
+    @checked()
     def save(self, folder: Path | str) -> Path:
         """Write result.json into a folder, and the losses: of several models as `losses-1.npz` and so on. Raises UserError."""
         place = Path(folder)
@@ -77,6 +81,8 @@ def table(result: dict[str, Any]) -> list[str]:
         f"{result['name']}, {figures['split']} split{reader}, {figures['targets']:,} targets; "
         f"with {read} context{rows} perplexity {baseline['perplexity']:,.2f} per {figures['unit']}"
     ]
+    if (unknown := UnknownShare.of(figures, figures["targets"])).unknown:
+        lines[0] += f", {unknown.phrase('the targets')}"
     if models:
         lines.append(f"  means over {len(models)} models; +- is the standard deviation over them")
     if figures.get("unknown_tag_share") is not None:
@@ -85,7 +91,12 @@ def table(result: dict[str, Any]) -> list[str]:
     lines += _conditions(figures["conditions"], bool(models))
     if "effective_context" in figures:
         within = f"within {figures['effective_context']['threshold_percent']:g}% of perplexity"
-        lines.append(f"  effective context: {effective_context(figures)}, {within}")
+        answer = (
+            f"none; {effective_context(figures)}"
+            if context_hurts(figures)
+            else f"{effective_context(figures)}, {within}"
+        )
+        lines.append(f"  effective context: {answer}")
     if figures.get("pieces_per_word"):
         lines.append(f"  contexts are in words, of {figures['pieces_per_word']:.2f} pieces on average")
     if figures.get("window"):

@@ -1,16 +1,18 @@
 """Scorers: from (context, target) pairs to log p(target | context), whatever the model."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from backstory.config import UserError
+from backstory.config.arguments import checked, described, diagnosed
 from backstory.models import Prediction
 from backstory.reading import Reader
+from backstory.reading.tokens import log_mass
 
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""
@@ -18,6 +20,8 @@ STEP = 50
 """Lengths of contexts that are told apart when the memory of a batch is measured."""
 MOST_ROWS = 1024
 """A larger batch is no faster."""
+NOTHING = -1
+"""The target where none is scored."""
 
 
 class Scorer(Protocol):
@@ -33,12 +37,57 @@ class Scorer(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Prefixes:
+    """P prefixes of texts, and what is scored after each: texts that share their beginning are read once."""
+
+    texts: Sequence[np.ndarray]
+    of: np.ndarray
+    """(P,) the text that each is of, ascending."""
+    lengths: np.ndarray
+    """(P,) its tokens, at least one."""
+    targets: np.ndarray
+    """(P,) the token scored after it, or `NOTHING`."""
+    weighed: np.ndarray
+    """(P,) bool: whether the mass of `members` is wanted after it."""
+    members: np.ndarray
+    """(M,) tokens."""
+
+
+@runtime_checkable
+class PrefixScorer(Protocol):
+    """A scorer that scores after several prefixes of a text at once, and tells the mass of a set of tokens there."""
+
+    def score(
+        self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
+    ) -> np.ndarray: ...
+
+    def score_prefixes(
+        self, prefixes: Prefixes, progress: Callable[[int], None] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """log p of the targets and log of the members' mass, each (P,) float64 in nats; 0 where it is not wanted."""
+        ...
+
+
 def refuse_adapting(reader: str) -> NoReturn:
     """Raise UserError: what learns as it reads cannot score contexts side by side."""
     raise UserError(
         f"the reader {reader} learns as it reads, and contexts are read side by side; examine with another, such as static or "
         "cache"
     )
+
+
+def _check(scorer: "ReaderScorer", contexts: Any = None, targets: Any = None, progress: Any = None) -> None:
+    """Raise TypeError or ValueError unless these are contexts of ids and a target for each."""
+    known = isinstance(contexts, Sequence) or (isinstance(contexts, np.ndarray) and contexts.ndim == 2)
+    if not known or any(np.ndim(c) != 1 or np.asarray(c).dtype.kind not in "iu" for c in contexts):
+        raise TypeError("contexts must be a sequence of arrays of ids (n,)")
+    if not isinstance(targets, np.ndarray) or targets.shape != (len(contexts),) or targets.dtype.kind not in "iu":
+        raise TypeError(f"targets must be an array of {len(contexts)} ids, one for each context")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function, not {described(progress)}")
+    if len(targets) and targets.max() >= scorer.reader.model.vocabulary_size:
+        raise ValueError(f"targets must be ids below {scorer.reader.model.vocabulary_size}, not {targets.max()}")
 
 
 class ReaderScorer:
@@ -48,6 +97,7 @@ class ReaderScorer:
     of each alone.
     """
 
+    @checked(memory=1)
     def __init__(self, reader: Reader, memory: int = 1 << 30) -> None:
         """`memory` is the budget of a batch, in bytes. What the reader has read before is forgotten.
 
@@ -65,20 +115,32 @@ class ReaderScorer:
         self.device = next(reader.model.parameters()).device
         self._rows: dict[int, int] = {}
 
+    @diagnosed(_check)
     def score(
         self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
+        count, none = len(contexts), np.empty(0, np.int64)
         lengths = np.array([len(c) for c in contexts], np.int64)
-        if len(lengths) and not lengths.min():
+        prefixes = Prefixes(contexts, np.arange(count), lengths, targets, np.zeros(count, bool), none)
+        return self.score_prefixes(prefixes, progress)[0]
+
+    def score_prefixes(
+        self, prefixes: Prefixes, progress: Callable[[int], None] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        lengths, texts = np.array([len(text) for text in prefixes.texts], np.int64), prefixes.texts
+        if len(prefixes.lengths) and not prefixes.lengths.min():
             raise ValueError("a context must hold at least one token")
-        scores, order = np.empty(len(contexts)), np.argsort(lengths, kind="stable")
+        found, order = np.zeros((2, len(prefixes.of))), np.argsort(lengths, kind="stable")
         rows = self.rows(int(lengths.max())) if len(lengths) else 1
         for start in range(0, len(order), rows):
             chosen = order[start : start + rows]
-            scores[chosen] = self._batch([contexts[i] for i in chosen], targets[chosen])
+            row = np.full(len(texts), -1)
+            row[chosen] = np.arange(len(chosen))
+            (places,) = np.nonzero(row[prefixes.of] >= 0)
+            found[:, places] = self._batch([texts[i] for i in chosen], row[prefixes.of[places]], prefixes, places)
             if progress is not None:
                 progress(int(lengths[chosen].sum()))
-        return scores
+        return found[0], found[1]
 
     def rows(self, longest: int) -> int:
         """Contexts of at most so many tokens per batch: the budget over what one takes, measured by reading one.
@@ -102,21 +164,30 @@ class ReaderScorer:
         row = 8 * largest + 4 * _bytes(self.reader.snapshot(), weights) + 12 * model.vocabulary_size
         return int(np.clip(self.memory // row, 1, MOST_ROWS))
 
-    def _batch(self, contexts: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
-        """One batch, shorter contexts padded at their end, where a causal reader cannot see it."""
-        lengths = torch.tensor([len(c) for c in contexts], device=self.device)
-        padded = np.zeros((len(contexts), int(lengths.max())), np.int64)
-        for row, context in zip(padded, contexts, strict=True):
-            row[: len(context)] = context
-        wanted = torch.from_numpy(targets.astype(np.int64)).to(self.device)
-        scores = torch.empty(len(contexts), dtype=torch.float64, device=self.device)
+    def _batch(self, texts: list[np.ndarray], rows: np.ndarray, prefixes: Prefixes, places: np.ndarray) -> np.ndarray:
+        """Scores and masses (2, n) of prefixes at these places, whose texts are the `rows` (n,) of one batch.
+
+        Shorter texts are padded at their end, where a causal reader cannot see it.
+        """
+        padded = np.zeros((len(texts), max(map(len, texts))), np.int64)
+        for filled, text in zip(padded, texts, strict=True):
+            filled[: len(text)] = text
+        columns = (rows, prefixes.lengths[places], prefixes.targets[places].astype(np.int64), prefixes.weighed[places])
+        row, lengths, targets, weighed = (torch.from_numpy(values).to(self.device) for values in columns)
+        members = torch.from_numpy(prefixes.members).to(self.device)
+        found = torch.zeros(2, len(places), dtype=torch.float64, device=self.device)
         for start, prediction in self._read(torch.from_numpy(padded).to(self.device)):
-            (ending,) = torch.where((lengths > start) & (lengths <= start + self._step(padded.shape[1])))
+            here = (lengths > start) & (lengths <= start + self._step(padded.shape[1]))
+            (ending,) = torch.where(here & (targets >= 0))
             if len(ending):
-                last = prediction.select(ending, lengths[ending] - 1 - start)
+                last = prediction.select(row[ending], lengths[ending] - 1 - start)
                 with self.reader.precision.context(self.device):
-                    scores[ending] = last.log_prob(wanted[ending, None])[:, 0].double()
-        return scores.cpu().numpy()
+                    found[0, ending] = last.log_prob(targets[ending, None])[:, 0].double()
+            (ending,) = torch.where(here & weighed)
+            with self.reader.precision.context(self.device):
+                at = row[ending], lengths[ending] - 1 - start
+                found[1, ending] = log_mass(prediction, *at, members, self.reader.model.vocabulary_size)
+        return found.cpu().numpy()
 
     def _read(self, tokens: Tensor) -> Iterator[tuple[int, Prediction]]:
         """Read contexts (B, T) from their beginning: where each piece of them starts, and the prediction over it."""

@@ -1,13 +1,14 @@
 """Models that differ in their seed, examined as one set: means, with the deviation over the models."""
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.small_file import read_small
 from backstory.context.examination import Alone
 from backstory.context.figures import figures as figures_of
 from backstory.context.laboratory import examine_run
@@ -15,9 +16,19 @@ from backstory.context.losses import LOSSES, Losses
 from backstory.context.result import Examined
 from backstory.models import choose_device
 from backstory.reading.opening import load_model
+from backstory.reports.checks import check
+from backstory.reports.shapes import AMOUNT, COUNT, NAME, OBJECT, Some, wrong
+from backstory.storage.documents import parse
 from backstory.storage.provenance import RESULT, check_place, write_result
 
+_COMBINED = {
+    "figures": {"reader": NAME, "seed": COUNT, "groups": Some({"by": NAME})},
+    "provenance": {"corpus": OBJECT, "seed": COUNT, "seconds": AMOUNT},
+}
+"""What of an examination a set is made of, beside its losses."""
 
+
+@checked()
 def examine_runs(
     folders: Sequence[Path | str], experiment: str, *, out: Path | str | None = None, **options: Any
 ) -> Examined:
@@ -56,11 +67,17 @@ def _check_set(folders: Sequence[Path | str]) -> None:
         raise UserError(f"{other} is of another corpus or tokenizer than {folders[0]}; compare models of one")
 
 
+@checked()
 def combine(models: Sequence[Examined]) -> Examined:
     """Examinations of several models on the same targets as one: means, with the deviation over the models.
 
     Raises UserError where they do not compare.
     """
+    if not models:
+        raise UserError("models must be one examination or more, not none")
+    for model in models:
+        for field, _ in wrong(_COMBINED, model.result, ""):
+            raise UserError(f"the examination of {model.result.get('name')} does not tell its {field}; examine again")
     first = models[0]
     same = (
         "experiment",
@@ -75,9 +92,11 @@ def combine(models: Sequence[Examined]) -> Examined:
         "rows",
     )
     for other in models[1:]:
-        wrong = [key for key in same if other.figures.get(key, 1) != first.figures.get(key, 1)]
-        if wrong:
-            raise UserError(f"the examinations differ in {wrong[0]}; examine the models with the same settings")
+        differing = [key for key in same if other.figures.get(key, 1) != first.figures.get(key, 1)]
+        if _word_score(other.figures) != _word_score(first.figures):
+            differing.append("word_score")
+        if differing:
+            raise UserError(f"the examinations differ in {differing[0]}; examine the models with the same settings")
         corpora = [m.result["provenance"]["corpus"].get("fingerprint") for m in (first, other)]
         if corpora[0] != corpora[1]:
             raise UserError("the models were examined on other text; compare models of one corpus")
@@ -92,8 +111,14 @@ def combine(models: Sequence[Examined]) -> Examined:
     origin["seed"] = [m.result["provenance"]["seed"] for m in models]
     origin["seconds"] = round(sum(m.result["provenance"]["seconds"] for m in models), 1)
     origin["weights"] = [m.result["provenance"].get("weights") for m in models]
+    origin["weights_file"] = [m.result["provenance"].get("weights_file") for m in models]
     origin["taken_over"] = sum(m.result["provenance"].get("taken_over", 0) for m in models)
     return Examined(write_result(None, "examination", _together(models), figures, origin), tuple(losses))
+
+
+def _word_score(figures: Mapping[str, Any]) -> str | None:
+    """Return how words of pieces were scored: older results do not say so, as it was always the plain sum."""
+    return figures.get("word_score") or ("sum" if figures.get("pieces_per_word") else None)
 
 
 def _together(models: Sequence[Examined]) -> str:
@@ -104,14 +129,16 @@ def _together(models: Sequence[Examined]) -> str:
     return f"{shared} ({len(names)} models)" if shared else " + ".join(names)
 
 
+@checked()
 def read_examination(folder: Path | str) -> Examined:
     """An examination of one model that was written before. Raises UserError."""
     path = Path(folder)
     losses = Losses.load(path / LOSSES)
     try:
-        result = json.loads((path / RESULT).read_bytes())
+        result = parse(read_small(path / RESULT, inside=path))
     except (OSError, ValueError):
         raise UserError(f"{path / RESULT} is absent or damaged; examine again") from None
     if not isinstance(result, dict) or result.get("kind") != "examination":
         raise UserError(f"{path / RESULT} is no examination; name the folder of one")
+    check(result, str(path / RESULT))
     return Examined(result, (losses,))

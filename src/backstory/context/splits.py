@@ -48,8 +48,11 @@ def split_targets(on: Examination, positions: np.ndarray, reach: int | None, by:
     known = {"class", "position"}
     known |= {"frequency"} if on.counts is not None else set()
     known |= {"tag", "content"} if on.tags is not None else set()
+    known |= {"cache"} if on.cached is not None else set()
     missing = [name for name in by if name not in known]
     if missing:
+        if missing[0] == "cache":
+            raise UserError("a split by cache is one of the experiment cache alone; choose another with --by")
         lacking = "counts of a training text" if missing[0] == "frequency" else "part-of-speech tags"
         raise UserError(f"a split by {missing[0]} takes {lacking}, and there are none; choose another with --by")
     return {name: split.make(on, positions, reach) for name, split in SPLITS.items() if name in known}
@@ -80,9 +83,24 @@ def _content(on: Examination, positions: np.ndarray, reach: int | None) -> Group
     return Groups((found[:, None] == np.array(names)).argmax(1).astype(np.int16), names)
 
 
+def outside_window(on: Examination) -> float:
+    """The share of the text's tokens that the cache does not hold where they come: what it can only harm."""
+    groups = _cache(on, np.arange(len(on.ids)), None)
+    return float((groups.codes == groups.names.index("none")).mean())
+
+
+def _cache(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    assert on.cached is not None
+    return _recency(on, positions, on.cached[positions])
+
+
 def _class(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    return _recency(on, positions, np.full(len(positions), len(on.ids) if reach is None else reach))
+
+
+def _recency(on: Examination, positions: np.ndarray, farthest: np.ndarray) -> Groups:
+    """The targets by how long ago they came last: near, far (as many tokens ago as `farthest` at most), or none of these."""
     ago = last_seen(on.ids, len(on.ids))[positions].astype(np.int64)
-    farthest = np.full(len(positions), len(on.ids) if reach is None else reach)
     if on.within_documents:
         farthest = np.minimum(farthest, positions - on.beginnings[positions])
     codes = np.where((ago == 0) | (ago > farthest), 2, np.where(ago <= on.near, 0, 1))
@@ -100,5 +118,6 @@ SPLITS = {
     "tag": Split("part of speech", _tag, tagged=True),
     "content": Split("content words, function words", _content, tagged=True),
     "class": Split("whether the target occurs near before, only farther back, or nowhere", _class),
+    "cache": Split("whether the cache holds the target: near before, only farther back in its window, or not", _cache),
     "position": Split("place in the document", _position),
 }

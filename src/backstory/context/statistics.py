@@ -1,13 +1,40 @@
-"""Bootstrap intervals over targets, paired: every resample compares conditions on the same targets."""
+"""Bootstrap intervals over targets, paired: every resample compares conditions on the same targets.
 
+Targets that a reader adapted to together are no independent samples: whole clusters of them, documents or long blocks, are
+drawn instead. An interval over seeds holds both the seeds' chance and the targets'.
+"""
+
+import functools
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from backstory.config.arguments import checked, diagnosed
+
 RESAMPLES = 2000
 CHUNK = 1 << 24
-"""Most counts of resampled targets held at once."""
+"""Most counts of resampled clusters held at once."""
+BLOCK = 500
+"""Tokens of a block that is drawn as a whole where no documents are known: about a document of Penn Treebank."""
+FEWEST_CLUSTERS = 8
+"""Documents without which blocks are drawn instead: fewer say little of how documents differ."""
+
+
+def _check_sizes(contexts: Any = None, baseline: Any = None, conditions: Any = None, *_: object, **__: object) -> None:
+    """Raise ValueError unless every context has its nats of every target."""
+    if (
+        baseline.ndim != 1
+        or not baseline.size
+        or conditions.shape != (baseline.size, len(contexts))
+        or not len(contexts)
+    ):
+        raise ValueError(
+            "contexts (C,), baseline (N,) and conditions (N, C) must be of one number of contexts and of targets, 1 or more"
+        )
 
 
 @dataclass(frozen=True)
@@ -19,51 +46,175 @@ class Interval:
     high: float
 
 
-def resampled_means(values: np.ndarray, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
-    """Means over targets drawn with replacement: values (N, C) -> (resamples, C), the same draw for all C conditions."""
-    return np.concatenate(list(_means(values, np.random.default_rng(seed), resamples)))
+@dataclass(frozen=True)
+class Best:
+    """A context that beats the full one."""
+
+    length: int
+    effect: Interval
+    """Nats over the full context: below zero."""
 
 
-def _means(values: np.ndarray, random: np.random.Generator, resamples: int) -> Iterator[np.ndarray]:
-    count = len(values)
-    size = max(1, CHUNK // count)
+@dataclass(frozen=True)
+class EffectiveContext:
+    """The shortest context from which on every longer one is as good as the full one, with its 95% interval.
+
+    None stands for "more than the longest context". Where a shorter context is `best`, there is no effective context: more
+    context hurts.
+    """
+
+    context: int | None = None
+    low: int | None = None
+    high: int | None = None
+    best: Best | None = None
+
+
+def clusters_of(positions: np.ndarray, documents: np.ndarray | None = None, tokens: int | None = None) -> np.ndarray:
+    """The cluster (N,) of each position (N,) in a text: its document, or its block where documents are unknown or few.
+
+    `documents` (D,) holds where each begins. A block has `BLOCK` tokens, or an eighth of a text that is shorter than eight.
+    """
+    if documents is not None:
+        within = np.searchsorted(documents, positions, "right")
+        if len(np.unique(within)) >= FEWEST_CLUSTERS:
+            return within
+    longest = int(positions.max()) + 1 if tokens is None else tokens
+    return positions // max(1, min(BLOCK, longest // FEWEST_CLUSTERS))
+
+
+def resampled_means(
+    values: np.ndarray, seed: int, resamples: int = RESAMPLES, clusters: np.ndarray | None = None
+) -> np.ndarray:
+    """Means over targets drawn with replacement: values (N, C) -> (resamples, C), the same draw for all C conditions.
+
+    With `clusters` (N,) whole clusters are drawn, and a mean is over all their targets; targets are drawn where there are too
+    few clusters.
+    """
+    random, counts = np.random.default_rng(seed), None
+    if clusters is not None and len(sizes := np.unique(clusters, return_counts=True)[1]) >= FEWEST_CLUSTERS:
+        values, counts = summed(values, clusters), sizes
+    return np.concatenate(list(_means(values, counts, random, resamples)))
+
+
+def summed(values: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """The sums of values (N, C) over each cluster, (K, C), in the order of the clusters' numbers (N,)."""
+    names, member = np.unique(clusters, return_inverse=True)
+    sums = np.zeros((len(names), values.shape[1]))
+    np.add.at(sums, member, values)
+    return sums
+
+
+def means_in_clusters(values: np.ndarray, mask: np.ndarray, clusters: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Means (resamples,) of the values (N,) in a mask (N,) over clusters (N,) drawn with replacement: the same for any mask.
+
+    A draw without a value in the mask has the mean of all of them.
+    """
+    sums = summed(np.stack([values * mask, mask], 1), clusters)
+    totals = np.concatenate(list(_means(sums, None, np.random.default_rng(seed), RESAMPLES)))
+    return np.where(totals[:, 1] > 0, totals[:, 0] / np.maximum(totals[:, 1], 1e-12), values[mask].mean())
+
+
+def _means(
+    values: np.ndarray, counts: np.ndarray | None, random: np.random.Generator, resamples: int
+) -> Iterator[np.ndarray]:
+    """Means of drawn rows; with `counts` (N,) the rows are sums of so many values each."""
+    rows = len(values)
+    size = max(1, CHUNK // rows)
     for start in range(0, resamples, size):
-        # How often each target is drawn; sampling counts costs a line of memory per resample and makes the mean a product.
-        draws = random.multinomial(count, np.full(count, 1 / count), size=min(size, resamples - start))
-        yield draws @ values / count
+        # How often each row is drawn; sampling counts costs a line of memory per resample and makes the mean a product.
+        draws = random.multinomial(rows, np.full(rows, 1 / rows), size=min(size, resamples - start))
+        yield draws @ values / (rows if counts is None else (draws @ counts)[:, None])
 
 
-def paired_intervals(differences: np.ndarray, seed: int = 0) -> list[Interval]:
+@checked(seed=0)
+def paired_intervals(differences: np.ndarray, seed: int = 0, clusters: np.ndarray | None = None) -> list[Interval]:
     """The mean of paired differences (N, C) of each of C conditions and its 95% percentile bootstrap interval."""
-    limits = np.quantile(resampled_means(differences, seed), [0.025, 0.975], axis=0)
+    if differences.dtype.kind not in "fiu":
+        raise TypeError(f"differences must be numbers, not of {differences.dtype}")
+    limits = np.quantile(resampled_means(differences, seed, clusters=clusters), [0.025, 0.975], axis=0)
     return [Interval(*map(float, found)) for found in zip(differences.mean(0), *limits, strict=True)]
 
 
-def paired_interval(differences: np.ndarray, seed: int = 0) -> Interval:
+@checked(seed=0)
+def paired_interval(differences: np.ndarray, seed: int = 0, clusters: np.ndarray | None = None) -> Interval:
     """The same of one condition (N,)."""
-    return paired_intervals(differences[:, None], seed)[0]
+    return paired_intervals(differences[:, None], seed, clusters)[0]
 
 
+def over_seeds(values: Sequence[float], sampling: Sequence[Interval]) -> Interval:
+    """The mean over seeds and its 95% interval, which holds the chance of the seeds and that of the targets.
+
+    The seeds are independent: their part of the variance of the mean is S^2 / n, and of its half-width t(n - 1) S / sqrt(n).
+    The targets are the same for all seeds, so that their part does not shrink with n: it is that of `sampling`, one interval
+    over the targets of the mean of the seeds, or one for each seed, of which the root mean square counts. Half-widths are added
+    as squares, on either side of the mean by itself (MOVER). What a seed and a target have to do with each other is in both
+    parts, and t(n - 1) is that of seeds alone: the interval is rather too long than too short. Drawing three seeds with
+    replacement is no way: where they are all that differs, such intervals hold the truth in 74%. One seed has the interval of
+    its targets.
+    """
+    value, count = statistics.fmean(values), len(values)
+    margin = t_limit(count - 1) * statistics.stdev(values) / math.sqrt(count) if count > 1 else 0.0
+    below = math.sqrt(statistics.fmean((one.value - one.low) ** 2 for one in sampling))
+    above = math.sqrt(statistics.fmean((one.high - one.value) ** 2 for one in sampling))
+    return Interval(value, value - math.hypot(margin, below), value + math.hypot(margin, above))
+
+
+@functools.cache
+def t_limit(freedom: float, inside: float = 0.95) -> float:
+    """The t that holds so much of Student's distribution between -t and t.
+
+    With t = sqrt(n) tan(a), the density of the angle a is proportional to cos(a)^(n-1), which is summed here.
+    """
+    angles = np.linspace(0.0, math.pi / 2, 50_001)
+    heights = np.cos(angles) ** (freedom - 1)
+    mass = np.concatenate([[0.0], np.cumsum((heights[1:] + heights[:-1]) / 2)])
+    return math.sqrt(freedom) * math.tan(np.interp(inside * mass[-1], mass, angles))
+
+
+def last_crossing(effects: np.ndarray, threshold: float) -> np.ndarray:
+    """The index of the first context from which on all are within the threshold; effects (..., C), C where there is none.
+
+    Within is either way: neither so much worse than the full context, in perplexity, nor so much better.
+    """
+    outside = (effects > np.log1p(threshold)) | (effects < np.log1p(-threshold))
+    return np.where(outside.any(-1), outside.shape[-1] - outside[..., ::-1].argmax(-1), 0)
+
+
+@checked(threshold=(0, 0.999), seed=0)
+@diagnosed(_check_sizes)
 def effective_context(
-    contexts: Sequence[int], baseline: np.ndarray, conditions: np.ndarray, threshold: float = 0.01, seed: int = 0
-) -> tuple[int | None, int | None, int | None]:
-    """The smallest context whose perplexity is within `threshold` of the baseline's, with its 95% bootstrap interval.
+    contexts: Sequence[int],
+    baseline: np.ndarray,
+    conditions: np.ndarray,
+    threshold: float = 0.01,
+    seed: int = 0,
+    clusters: np.ndarray | None = None,
+    effects: Sequence[Interval] | None = None,
+) -> EffectiveContext:
+    """The smallest context from which on every one is within `threshold` of the baseline's perplexity, either way.
 
-    contexts (C,) ascending; nats of the same targets: baseline (N,), conditions (N, C). None stands for "more than the
-    longest context".
+    contexts (C,) ascending; nats of the same targets: baseline (N,), conditions (N, C). More context hurts where some context
+    is better than the baseline by more than the threshold and its 95% interval lies below zero; the best of these is named.
+    `effects` are the C effects with their intervals where these are known, as those of several models are.
     """
     excess = conditions - baseline[:, None]
-    within = np.log1p(threshold)
-
-    def smallest(means: np.ndarray) -> np.ndarray:
-        """Index of the first context within the threshold, C where there is none; means (..., C)."""
-        good = means <= within
-        return np.where(good.any(-1), good.argmax(-1), len(contexts))
-
-    value = smallest(excess.mean(0))
+    resamples = resampled_means(excess, seed, clusters=clusters)
+    if effects is None:
+        limits = np.quantile(resamples, [0.025, 0.975], axis=0)
+        effects = [Interval(*map(float, found)) for found in zip(excess.mean(0), *limits, strict=True)]
+    better = [
+        Best(int(n), effect)
+        for n, effect in zip(contexts, effects, strict=True)
+        if effect.high < 0 and effect.value < math.log1p(-threshold)
+    ]
+    if better:
+        return EffectiveContext(best=min(better, key=lambda one: one.effect.value))
+    value = int(last_crossing(excess.mean(0), threshold))
     # Percentiles of an ordered category: the limits are contexts that were tried, not averages of two.
-    limits = np.quantile(smallest(resampled_means(excess, seed)), [0.025, 0.975], method="inverted_cdf")
-    # A minimum over conditions that are all close to the threshold comes out lower when resampled than in the data.
-    limits = min(limits[0], value), max(limits[1], value)
-    named = [None if i == len(contexts) else int(contexts[int(i)]) for i in (value, *limits)]
-    return named[0], named[1], named[2]
+    limits = np.quantile(last_crossing(resamples, threshold), [0.025, 0.975], method="inverted_cdf")
+    # A crossing of conditions that are all close to the threshold comes out elsewhere when resampled than in the data.
+    value, low, high = (
+        None if i == len(contexts) else int(contexts[i])
+        for i in (value, min(int(limits[0]), value), max(int(limits[1]), value))
+    )
+    return EffectiveContext(value, low, high)

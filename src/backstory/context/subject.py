@@ -1,6 +1,7 @@
 """What is examined, and how: a text with what is known of its tokens, a reader that reads it whole, and the options."""
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,18 +9,22 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.unknown_share import UnknownShare
 from backstory.context.examination import Examination, check_length
 from backstory.context.examine import check_fits
 from backstory.context.experiments import EXPERIMENTS
 from backstory.context.folding import Folded, fold
 from backstory.context.scorer import Scorer
 from backstory.context.splits import SPLITS
-from backstory.context.whole_reading import WholeReading
+from backstory.context.whole_reading import WholeReading, row_length
 from backstory.reading import Reader
-from backstory.text import Dataset, in_words
-from backstory.text.tags import Tagger, tagged_by, tags_of
+from backstory.reading.cache import NeuralCache
+from backstory.text import Dataset, WordScore, check_word_score, in_words
+from backstory.text.tags import Tagger, check_tagger, tagged_by, tags_of
 
 
+@checked(targets=2, maximum_context=1, context=2, near=1, seed=0, rows=1)
 @dataclass(frozen=True)
 class Options:
     """What an examination is made with, whatever the model; all in tokens."""
@@ -43,6 +48,8 @@ class Options:
     rows: int = 1
     """Rows in which a whole text is read side by side, each from an empty state and `maximum_context` tokens before the first
     that is scored in it."""
+    word_score: WordScore = "corrected"
+    """How the pieces of a word become its score: corrected for where it begins and ends, or their plain sum."""
 
     def __post_init__(self) -> None:
         """Raises UserError for a number out of range."""
@@ -50,10 +57,10 @@ class Options:
         for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be {least} or more, not {getattr(self, name)}")
+        check_word_score(self.word_score)
         if self.rows > 1 and self.within_documents:
             raise UserError("documents are read each by itself, in one row; leave --rows out, or --within-documents")
-        if not isinstance(self.tagger, str) and not callable(self.tagger):
-            raise UserError(f"a tagger is auto, gold, pattern or a function from words to tags, not {self.tagger!r}")
+        check_tagger(self.tagger)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +92,7 @@ class Text:
         words, part = dataset.vocabulary, dataset.splits[split]
         check_length(len(part.ids), options.maximum_context)  # before anything is read
         tagged = EXPERIMENTS[experiment].tagged or any(SPLITS[by].tagged for by in options.by or ())
-        if (folded := fold(words, part)) is not None:
+        if (folded := fold(words, part, word_score=options.word_score)) is not None:
             check_length(len(folded.ids), options.maximum_context)
             return Text._folded(dataset, split, folded, tagged, options.tagger, data_dir)
         return Text(
@@ -152,6 +159,10 @@ class Subject:
     """The words of a text of pieces."""
     window: int | None = None
     """The most tokens that the model reads; None: no limit."""
+    unknown_among: Callable[[np.ndarray], UnknownShare] | None = None
+    """Tells how much of the tokens at some places (N,) is `<unk>`; None where the tokens are not those of a vocabulary."""
+    check: Callable[[Path | None], None] = lambda destination: None
+    """Raises UserError where what was measured is to be written there and the model's run has changed meanwhile."""
 
 
 def examination(
@@ -169,6 +180,7 @@ def examination(
     the longest that is tried, so that such a text is not read from end to end, but for what a cache is worth.
     """
     documents = text.documents if options.within_documents else None
+    adapts = reader is not None and any(_adapts(layer) for layer in _layers(reader))
     if limit is not None and text.tokens > limit and experiment != "cache":
         reader = None
     on = Examination(
@@ -187,9 +199,40 @@ def examination(
         text.start,
         text.documents,
         options.within_documents,
+        adapts,
+        _cached(text, reader, options) if experiment == "cache" and isinstance(reader, NeuralCache) else None,
     )
     check_fits(experiment, on)
     return on
+
+
+def _layers(reader: Reader) -> Iterator[Reader]:
+    """A reader and those inside it."""
+    layer: Reader | None = reader
+    while layer is not None:
+        yield layer
+        layer = layer.inner
+
+
+def _adapts(layer: Reader) -> bool:
+    return isinstance(layer, NeuralCache) or layer.capabilities.adapts_weights
+
+
+def _cached(text: Text, cache: NeuralCache, options: Options) -> np.ndarray:
+    """How many of the tokens, or words, before each (N,) the cache holds there."""
+    places, window = np.arange(len(text.ids)), cache.settings.window
+    if text.folded is None:
+        held = np.minimum(places, window)
+    else:  # a word is held from its first piece on
+        held = places - np.searchsorted(text.folded.starts, text.folded.starts - window)
+    return held if options.rows == 1 else np.minimum(held, _read_before(places, options))
+
+
+def _read_before(places: np.ndarray, options: Options) -> np.ndarray:
+    """How much of its row was read before each place (N,)."""
+    before = options.maximum_context
+    size = row_length(len(places), options.rows, before)
+    return places - np.maximum(places - before, 0) // size * size
 
 
 def _whole(text: Text, reader: Reader, documents: np.ndarray | None, options: Options) -> WholeReading:

@@ -10,6 +10,13 @@ from backstory.context.examination import Advance
 from backstory.context.folding import Folded
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
+from backstory.reading.tokens import log_mass
+from backstory.text import word_nats
+
+
+def row_length(tokens: int, rows: int, before: int) -> int:
+    """The tokens that are scored in a row where so many are read in rows, each after so many that it only reads."""
+    return -(-(tokens - before) // rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,62 +36,110 @@ class WholeReading:
     """Tokens, or words, that a row reads before the first that is scored in it; the first row scores them too."""
 
     def __call__(self, advance: Advance) -> np.ndarray:
-        nats = self._in_rows(advance) if self.rows > 1 else self._in_turn(advance)
-        return nats if self.folded is None else self.folded.sums(nats)
+        return self._in_rows(advance) if self.rows > 1 else self._in_turn(advance)
 
-    def _nats(self, block: Block, prediction: Prediction, log_prob: Tensor) -> Tensor:
-        """Of a block's tokens (1 or 2, rows, T)."""
-        found = [log_prob]
-        if self.reader.inner is not None:
-            with self.reader.precision.context(log_prob.device):
-                found.append(prediction.parts()["p"].log_prob(block.targets))
-        return -torch.stack(found).double().cpu()
+    def _scores(self, block: Block, prediction: Prediction, log_prob: Tensor, uncertain: np.ndarray) -> np.ndarray:
+        """Nats of a block's tokens, and log B before them where it is `uncertain` (rows, T): (2, 1 or 2, rows, T)."""
+        device, times = log_prob.device, block.targets.shape[1]
+        where = torch.from_numpy(uncertain[:, :times]).to(device).nonzero(as_tuple=True)
+        members = torch.from_numpy(self._beginning).to(device)
+        found = torch.zeros(2, 1 if self.reader.inner is None else 2, *block.targets.shape, dtype=torch.float64)
+        with self.reader.precision.context(device):
+            parts = [prediction, *([] if self.reader.inner is None else [prediction.parts()["p"]])]
+            for i, part in enumerate(parts):
+                found[0, i] = -(log_prob if i == 0 else part.log_prob(block.targets)).double()
+                if len(where[0]):
+                    mass = log_mass(part, *where, members, self.reader.model.vocabulary_size)
+                    found[1, i][tuple(index.cpu() for index in where)] = mass.cpu()
+        return found.numpy()
+
+    @property
+    def _beginning(self) -> np.ndarray:
+        """The tokens whose mass is B."""
+        boundaries = None if self.folded is None else self.folded.boundaries
+        return np.empty(0, np.int64) if boundaries is None else boundaries.beginning
+
+    def _uncertain(self, ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Where B is needed, (N + 1,) bool."""
+        if self.folded is None or self.folded.boundaries is None:
+            return np.zeros(len(ids) + 1, bool)
+        return self.folded.boundaries.uncertain(ids, starts)
+
+    def _of_words(self, scores: np.ndarray, starts: np.ndarray, tokens: int) -> np.ndarray:
+        """Nats of words (1 or 2, W), or of tokens as they are, from `_scores` (2, 1 or 2, N or more) of one text."""
+        if self.folded is None:
+            return scores[0, :, :tokens]
+        ends = np.zeros((*scores.shape[1:-1], tokens + 1))
+        known = min(tokens + 1, scores.shape[-1])
+        ends[:, :known] = scores[1, :, :known]
+        return word_nats(scores[0, :, :tokens], ends, starts)
 
     def _in_turn(self, advance: Advance) -> np.ndarray:
+        found = []
+        begins = np.zeros(1, np.int64) if self.documents is None else self.documents
+        if self.folded is not None:
+            begins = self.folded.starts[begins]
+        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(self.ids)], strict=True):
+            ids, starts = self.ids[begin:end], self._starts(begin, end)
+            uncertain = self._uncertain(ids, starts)
+            # What comes after the last word is predicted too, where its end is not certain.
+            text = np.append(ids, self.start) if uncertain[-1] else ids
+            scores = self._read_one(text, uncertain, begin, end, advance)
+            found.append(self._of_words(scores, starts, len(ids)))
+        return np.concatenate(found, 1)
+
+    def _read_one(self, text: np.ndarray, uncertain: np.ndarray, begin: int, end: int, advance: Advance) -> np.ndarray:
+        """`_scores` (2, 1 or 2, N) of a text by itself, which holds the tokens from `begin` to `end`, and maybe one more."""
         pieces: list[np.ndarray] = []
         done = 0
 
         def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
             nonlocal done
-            pieces.append(self._nats(block, prediction, log_prob)[:, block.scored.cpu()].numpy())
-            before, done = done, done + pieces[-1].shape[1]
-            advance(self._counted(before, done))
+            pieces.append(self._scores(block, prediction, log_prob, uncertain[None, done:])[:, :, 0])
+            before, done = done, done + pieces[-1].shape[-1]
+            advance(self._counted(begin + before, min(end, begin + done)))
 
-        begins = np.zeros(1, np.int64) if self.documents is None else self.documents
-        if self.folded is not None:
-            begins = self.folded.starts[begins]
-        for begin, end in zip(begins, [*begins[1:], len(self.ids)], strict=True):
-            read(self.reader, self.ids[begin:end], self.start, each=keep)
-        return np.concatenate(pieces, 1)
+        read(self.reader, text, self.start, each=keep)
+        return np.concatenate(pieces, -1)
+
+    def _starts(self, begin: int, end: int) -> np.ndarray:
+        """Where words begin between two tokens, counted from the first."""
+        if self.folded is None:
+            return np.arange(end - begin)
+        first, last = np.searchsorted(self.folded.starts, [begin, end])
+        return self.folded.starts[first:last] - begin
 
     def _in_rows(self, advance: Advance) -> np.ndarray:
         places = np.arange(len(self.ids)) if self.folded is None else self.folded.starts
         ends, many = np.append(places, len(self.ids)), len(places)
-        size = -(-(many - self.before) // self.rows)
+        size = row_length(many, self.rows, self.before)
         firsts = range(0, many - self.before, size)
-        spans = [(ends[i], ends[min(i + self.before + size, many)]) for i in firsts]
+        spans = [(int(ends[i]), int(ends[min(i + self.before + size, many)])) for i in firsts]
         # Beyond its end a row is filled up with what is read before a text, which so stands before the next row too.
         length = max(end - begin for begin, end in spans) + 1
         stream = np.full((len(spans), length), self.start, np.int64)
-        for row, (begin, end) in zip(stream, spans, strict=True):
+        uncertain = np.zeros(stream.shape, bool)
+        known = self._uncertain(np.asarray(self.ids), places)
+        for row, where, (begin, end) in zip(stream, uncertain, spans, strict=True):
             row[: end - begin] = self.ids[begin:end]
+            where[1 : end - begin + 1] = known[begin + 1 : end + 1]
         pieces: list[np.ndarray] = []
         done = told = 0
 
         def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
             nonlocal done, told
-            pieces.append(self._nats(block, prediction, log_prob).numpy())
+            pieces.append(self._scores(block, prediction, log_prob, uncertain[:, done:]))
             done += block.targets.shape[1]
             before, told = told, many * done // length
             advance(told - before)
 
         read(self.reader, stream.reshape(-1), self.start, rows=len(spans), each=keep)
-        nats = np.concatenate(pieces, 2)
-        scored = [
-            nats[:, row, (ends[i + self.before] - begin if row else 0) : end - begin]
-            for row, (i, (begin, end)) in enumerate(zip(firsts, spans, strict=True))
-        ]
-        return np.concatenate(scored, 1)
+        scores = np.concatenate(pieces, 3)
+        found = []
+        for row, (begin, end) in enumerate(spans):
+            words = self._of_words(scores[:, :, row], self._starts(begin, end), end - begin)
+            found.append(words[:, self.before if row else 0 :])
+        return np.concatenate(found, 1)
 
     def _counted(self, first: int, end: int) -> int:
         """The tokens from one place to another, or the words that begin there."""

@@ -16,7 +16,7 @@ from backstory.explanations.passage_reading import (
     figures_of,
     gain_over,
     nats_of,
-    note_on_words,
+    note_on,
     read_parts,
     strong_high,
     surprisal_layer,
@@ -92,8 +92,8 @@ def buffer(subject: Subject, progress: Progress) -> Explained:
     figures: dict[str, Any] = {
         "against": "the sequence model alone",
         "settings": to_dict(second.config),
-        **figures_of(subject, nats[MIXTURE]),
-        "against_nats_per_token": figures_of(subject, nats[MODEL])["nats_per_token"],
+        **figures_of(subject, scores[MIXTURE]),
+        "against_nats_per_token": figures_of(subject, scores[MODEL])["nats_per_token"],
         "helped_percent": 100 * float((gains > 0).mean()),
         "gate_percent": 100 * float(np.mean(gates)),
     }
@@ -180,7 +180,7 @@ def _of_values(config: SpanBufferConfig) -> str:
 
 def _about(subject: Subject, lead: int, all_of_it: bool) -> str:
     """What the words before the passage are, and where words are several tokens."""
-    told = [note_on_words(subject.vocabulary, "attention, gate and candidates")]
+    told = [note_on(subject, "attention, gate and candidates")]
     if lead:
         what = "what its first word may attend to" if all_of_it else "the last of what its first word may attend to"
         told.insert(

@@ -14,7 +14,7 @@ from backstory.explanations.passage_reading import (
     figures_of,
     gain_over,
     nats_of,
-    note_on_words,
+    note_on,
     part_name,
     read_parts,
     surprisal_layer,
@@ -65,8 +65,8 @@ def cache(subject: Subject, progress: Progress) -> Explained:
     figures: dict[str, Any] = {
         "against": reader.inner.name,
         "settings": to_dict(reader.settings),
-        **figures_of(subject, nats),
-        "against_nats_per_token": figures_of(subject, inner)["nats_per_token"],
+        **figures_of(subject, scores["mixture"]),
+        "against_nats_per_token": figures_of(subject, scores[below])["nats_per_token"],
         "helped_percent": 100 * float((inner > nats).mean()),
     }
     mass = weights_layer(MASS, links, _NOTE)
@@ -77,7 +77,7 @@ def cache(subject: Subject, progress: Progress) -> Explained:
     layers += _numbers(subject, scores, nats, confidence)
     if subject.top:
         layers.append(expected_layer(subject, scores))
-    note = note_on_words(subject.vocabulary, "links, confidence and candidates")
+    note = note_on(subject, "links, confidence and candidates")
     return Explained(figures, tuple(layers), note, chosen=subject.chosen)
 
 

@@ -71,7 +71,7 @@ def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
     if unit == "word":
         special = [vocabulary.unknown, vocabulary.index.get(END)]
         return ~np.isin(ids, [i for i in special if i is not None])
-    folded = fold(vocabulary, split)
+    folded = fold(vocabulary, split, word_score="sum")
     if folded is None:
         raise UserError(f"cases of the cache are words, and the tokens here are {unit}s; choose --at")
     named = [len(word) == 1 and vocabulary.decode(word).strip() not in ("", UNKNOWN) for word in folded.pieces]

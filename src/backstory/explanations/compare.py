@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
 from backstory.explanations import gains
 from backstory.explanations.excerpts import excerpts
 from backstory.explanations.gains import Scored
@@ -27,13 +29,17 @@ from backstory.explanations.opening import (
     text_part,
     title,
 )
+from backstory.explanations.passage_reading import word_score_of
 from backstory.models import Prediction
+from backstory.models.loading import LoadedRun
 from backstory.reading import Block, Reader, read
 from backstory.reading.evaluation import file_name
 from backstory.reading.kinds import Chosen, names_readers, parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers
+from backstory.reading.tokens import log_mass
 from backstory.reports.passage import MOST_WORDS
 from backstory.storage.provenance import write_result
+from backstory.text import Boundaries, WordScore, check_word_score, unknown_share
 
 TOKENS = 20_000
 """Tokens of a stretch, unless told otherwise."""
@@ -41,6 +47,7 @@ LONGEST_NAME = 180
 """Characters of a result's folder; a longer name ends in digits that tell it from others."""
 
 
+@checked(at=0, tokens=1, context=0)
 @dataclass(frozen=True)
 class Stretch:
     """Which tokens are compared, and how much before them is read."""
@@ -57,6 +64,7 @@ class Stretch:
     """A text of one's own in place of a split: a file by its path, or one open for bytes, which is read to its end."""
 
 
+@checked(block=1, smooth=0, words=1)
 @dataclass(frozen=True)
 class Detail:
     """How finely a comparison is told."""
@@ -76,10 +84,12 @@ class Contender:
     """One of the readers that are compared."""
 
     name: str
+    run: LoadedRun
     reader: Reader
     layers: tuple[Chosen, ...]
 
 
+@checked()
 def compare_readers(
     folder: Path | str,
     stretch: Stretch | None = None,
@@ -91,15 +101,19 @@ def compare_readers(
     device: str = "auto",
     data_dir: Path | None = None,
     corpus: str | None = None,
+    word_score: WordScore = "corrected",
     out: Path | str | None = None,
+    allow_unknown: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Compare readers on a stretch of text and return the content of the result.json (docs/reports.md describes it).
 
     `against` are names of readers, or folders of runs over the same vocabulary; see `gains.pairs` for which is compared
-    with which. Each reads the text once, scored before it learns; its scores are those of `evaluate --per-token`. The
-    result is written to `out`, else to RUN/explain-reading with whatever is not usual added to the name. Raises UserError.
+    with which. Each reads the text once, scored before it learns; its scores are those of `evaluate --per-token`.
+    `word_score` says how they become those of the words of a passage. The result is written to `out`, else to
+    RUN/explain-reading with whatever is not usual added to the name. Raises UserError.
     """
+    check_word_score(word_score)
     path, stretch, detail = Path(folder), stretch or Stretch(), detail or Detail()
     _check(stretch, detail)
     stacked, own_text = stack_name(parse_stack(reader)), stretch.text is not None
@@ -108,17 +122,21 @@ def compare_readers(
     names = _names(called, against)
     how = {"reader": reader, "precision": precision, "device": device}
     where = {"data_dir": data_dir, "corpus": corpus}
-    opened = open_at(path, stretch.split, stretch.text, stretch.at, where, how)
+    opened = open_at(path, stretch.split, stretch.text, stretch.at, where, how, allow_unknown)
     end = min(stretch.at + stretch.tokens, len(opened.split.ids))
     _check_passages(detail.passages, stretch.at, end)
     others = (open_other(other, path, opened, own_text, where, how) for other in against)
-    made = [(opened.reader, opened.layers), *others]
-    contenders = [Contender(name, r, layers) for name, (r, layers) in zip(names, made, strict=True)]
-    destination = place_of(out, opened, _folder(opened, stretch, detail, stacked, against), "comparison")
+    made = [(opened.run, opened.reader, opened.layers), *others]
+    contenders = [Contender(name, *parts) for name, parts in zip(names, made, strict=True)]
+    called = _folder(opened, stretch, detail, stacked, against, word_score)
+    destination = place_of(out, opened, called, "comparison")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
     start = 0 if stretch.context is None else max(0, stretch.at - stretch.context)
-    nats = _read_all(contenders, opened, start, end, progress)[:, stretch.at - start :]
-    scored = Scored(nats, stretch.at, opened.split.documents, opened.split.titles)
+    vocabulary = opened.dataset.vocabulary
+    boundaries = vocabulary.boundaries if word_score == "corrected" else None
+    scores = _read_all(contenders, opened, start, end, boundaries, progress)
+    nats, log_begins = scores[0, :, stretch.at - start : -1], scores[1, :, stretch.at - start :]
+    scored = Scored(nats, stretch.at, opened.split.documents, opened.split.titles, log_begins if boundaries else None)
     figures = {
         "comparison": "reading",
         "title": title(opened, own_text, stretch.at),
@@ -126,7 +144,9 @@ def compare_readers(
         "at": stretch.at,
         "context": stretch.at - start,
         "tokens": nats.shape[1],
-        "unit": opened.dataset.vocabulary.tokenizer.unit,
+        **unknown_share(vocabulary, opened.split, slice(stretch.at, end)).figures(),
+        "unit": vocabulary.tokenizer.unit,
+        "word_score": word_score_of(boundaries, vocabulary),
         "block": detail.block,
         "smooth": detail.smooth,
         "readers": [_told(c, mean) for c, mean in zip(contenders, nats.mean(1).tolist(), strict=True)],
@@ -136,26 +156,50 @@ def compare_readers(
         "passages": excerpts(scored, opened, names, detail.passages, detail.words),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
+    for contender in contenders:
+        contender.run.check_unchanged(destination)
     return write_result(destination, "comparison", opened.run.name, figures, origin)
 
 
 def token_nats(
-    reader: Reader, ids: np.ndarray, first: int, tokens: int, progress: Callable[[int], None] | None = None
+    reader: Reader,
+    ids: np.ndarray,
+    first: int,
+    tokens: int,
+    progress: Callable[[int], None] | None = None,
+    boundaries: Boundaries | None = None,
 ) -> np.ndarray:
-    """Minus the log-probability of each of the first `tokens` ids, read once in one row: float64 of what was scored.
+    """Read ids once in one row: (2, tokens + 1), float64 of what was scored.
 
-    The reader's last block is read whole where the ids go on, as rounding may depend on its length.
+    Row 0: minus the log-probability of each of the first `tokens`. Row 1, with `boundaries`: log of the mass of the tokens that
+    begin a word, before each of them and after the last, 0 where every token does or the ids end. The reader's last block is
+    read whole where the ids go on, as rounding may depend on its length.
     """
-    end = min(len(ids), -(-tokens // reader.block) * reader.block)
-    found: list[np.ndarray] = []
+    more = boundaries is not None
+    end = min(len(ids), -(-(tokens + more) // reader.block) * reader.block)
+    found, device = np.zeros((2, max(end, tokens + 1))), next(reader.model.parameters()).device
+    closed = np.ones(end, bool)
+    if boundaries is not None:
+        closed[1:] = boundaries.closed[ids[: end - 1]]
+    members = torch.from_numpy(np.empty(0, np.int64) if boundaries is None else boundaries.beginning).to(device)
+    done = 0
 
     def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        found.append(-log_prob[0].double().cpu().numpy())
+        nonlocal done
+        steps = log_prob.shape[1]
+        found[0, done : done + steps] = -log_prob[0].double().cpu().numpy()
+        (times,) = np.nonzero(~closed[done : done + steps])
+        if len(times):
+            at = torch.from_numpy(times).to(device)
+            with reader.precision.context(device):
+                mass = log_mass(prediction, torch.zeros_like(at), at, members, reader.model.vocabulary_size)
+            found[1, done + times] = mass.cpu().numpy()
+        done += steps
         if progress is not None:
-            progress(len(found[-1]))
+            progress(steps)
 
     read(reader, ids[:end], first, each=each)
-    return np.concatenate(found)[:tokens]
+    return found[:, : tokens + 1]
 
 
 def _read_all(
@@ -163,9 +207,10 @@ def _read_all(
     opened: Opened,
     start: int,
     end: int,
+    boundaries: Boundaries | None,
     progress: Callable[[int, int], None] | None,
 ) -> np.ndarray:
-    """(R, tokens): the readers one after the other, each on its own."""
+    """(2, R, tokens + 1): the readers one after the other, each on its own, as `token_nats` reads."""
     total, done = len(contenders) * (end - start), 0
 
     def advance(tokens: int) -> None:
@@ -175,7 +220,7 @@ def _read_all(
             progress(done, total)
 
     ids, first = opened.split.ids[start:], opened.dataset.vocabulary.start
-    return np.stack([token_nats(c.reader, ids, first, end - start, advance) for c in contenders])
+    return np.stack([token_nats(c.reader, ids, first, end - start, advance, boundaries) for c in contenders], 1)
 
 
 def _told(contender: Contender, nats: float) -> dict[str, Any]:
@@ -183,6 +228,7 @@ def _told(contender: Contender, nats: float) -> dict[str, Any]:
     return {
         "name": contender.name,
         "layers": [layer.as_dict() for layer in contender.layers],
+        **contender.run.identity(),
         "nats_per_token": nats,
         "perplexity": float(gains.perplexities(np.array(nats))),
     }
@@ -218,7 +264,9 @@ def _check_passages(passages: Sequence[int], at: int, end: int) -> None:
             raise UserError(f"--passage {place} is outside the stretch, which has tokens {at} to {end - 1}")
 
 
-def _folder(opened: Opened, stretch: Stretch, detail: Detail, reader: str, against: Sequence[str]) -> str:
+def _folder(
+    opened: Opened, stretch: Stretch, detail: Detail, reader: str, against: Sequence[str], word_score: WordScore
+) -> str:
     """The result's folder in the run: whatever is not usual is in its name, so that no result takes another's place."""
     parts = (
         (text_part(opened, stretch.text is not None), "test"),
@@ -230,6 +278,7 @@ def _folder(opened: Opened, stretch: Stretch, detail: Detail, reader: str, again
         (f"words{detail.words}", "words100"),
         (f"passage{'-'.join(map(str, detail.passages))}", "passage"),
         (opened.reader.precision.name, "float32"),
+        (f"word-score-{word_score}", "word-score-corrected"),
         (reader, ""),
         (f"against-{'-'.join(map(other_part, against))}", "against-static"),
     )

@@ -1,16 +1,22 @@
 """Passages of a stretch that several readers read: what each gains on the others, word by word."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from backstory.explanations.gains import Scored, chosen, pairs
-from backstory.explanations.passage_reading import gain_layer, gain_scale, note_on_words, summed, surprisal_layer
+from backstory.explanations.passage_reading import (
+    gain_layer,
+    gain_scale,
+    note_on_words,
+    surprisal_layer,
+    word_score_of,
+)
 from backstory.explanations.words import Span, spans
 from backstory.reading.opening import Opened
 from backstory.reports.passage import Layer, Passage, to_json
-from backstory.text import Vocabulary
 
 
 def excerpts(
@@ -26,22 +32,29 @@ def excerpts(
         """The word that a token of the text is in."""
         return int(np.searchsorted(starts, token - scored.at, "right")) - 1
 
+    boundaries = None if scored.log_begins is None else vocabulary.boundaries
+    if boundaries is not None and scored.log_begins is not None:
+        uncertain = boundaries.uncertain(ids, starts)
+        uncertain[0] = boundaries.begins[ids[0]]  # the stretch may begin inside a text
+        scored = replace(scored, log_begins=np.where(uncertain, scored.log_begins, 0.0))
+    nats = scored.by_word(starts)
+    gains = np.stack([nats[there] - nats[here] for here, there in pairs(len(nats))])
     if asked:
         places = [("asked for", word(token)) for token in asked]
     else:
-        places = chosen(summed(found, scored.gains[-1]), [word(token) for token in _begins(scored)], words)
-    shown = [(why, found[first : first + words]) for why, first in places]
+        places = chosen(gains[-1], [word(token) for token in _begins(scored)], words)
+    shown = [(why, found[first : first + words], slice(first, first + words)) for why, first in places]
     # One scale for all of them, so that a colour means the same everywhere.
-    high = gain_scale(np.concatenate([summed(found, gain) for gain in scored.gains]))
+    high = gain_scale(gains.ravel())
     return [
         {
             "why": why,
             "at": scored.at + part[0].start,
             "tokens": part[-1].end - part[0].start,
             "gains": scored.gains[:, part[0].start : part[-1].end].mean(1).tolist(),
-            "passage": to_json(_passage(scored, opened, names, part, high, vocabulary)),
+            "passage": to_json(_passage(scored, opened, names, part, (nats[:, words], gains[:, words]), high)),
         }
-        for why, part in shown
+        for why, part, words in shown
     ]
 
 
@@ -53,20 +66,29 @@ def _begins(scored: Scored) -> list[int]:
 
 
 def _passage(
-    scored: Scored, opened: Opened, names: Sequence[str], part: Sequence[Span], high: float, vocabulary: Vocabulary
+    scored: Scored,
+    opened: Opened,
+    names: Sequence[str],
+    part: Sequence[Span],
+    of_words: tuple[np.ndarray, np.ndarray],
+    high: float,
 ) -> Passage:
-    """The words with a layer for each comparison, the last and widest first, and one for each reader's surprisal."""
-    start, end = part[0].start, part[-1].end
-    local = [Span(span.word, span.start - start, span.end - start) for span in part]
+    """The words with a layer for each comparison, the last and widest first, and one for each reader's surprisal.
+
+    `of_words` are their nats (R, W) and gains (C, W).
+    """
+    start, end, vocabulary = part[0].start, part[-1].end, opened.dataset.vocabulary
     layers: list[Layer] = []
-    for (here, there), gain in zip(reversed(pairs(len(names))), scored.gains[::-1], strict=True):
+    for (here, there), gain in zip(reversed(pairs(len(names))), of_words[1][::-1], strict=True):
         name = f"gain over {names[there]}" if here == 0 else f"gain of {names[here]} over {names[there]}"
         note = f"Blue: likelier with {names[here]} than with {names[there]}; orange and underlined: less likely."
-        layers.append(gain_layer(name, summed(local, gain[start:end]), high, note))
-    for name, nats in zip(names, scored.nats, strict=True):
-        layers.append(surprisal_layer(f"surprisal, {name}", summed(local, nats[start:end]), vocabulary))
+        layers.append(gain_layer(name, gain, high, note))
+    for name, nats in zip(names, of_words[0], strict=True):
+        layers.append(surprisal_layer(f"surprisal, {name}", nats, vocabulary))
     title = _title(scored, opened, start, end)
-    return Passage(tuple(span.word for span in part), tuple(layers), title, note_on_words(vocabulary))
+    boundaries = None if scored.log_begins is None else vocabulary.boundaries
+    about = note_on_words(vocabulary, word_score=word_score_of(boundaries, vocabulary))
+    return Passage(tuple(span.word for span in part), tuple(layers), title, about)
 
 
 def _title(scored: Scored, opened: Opened, start: int, end: int) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from backstory.context.statistics import resampled_means
+from backstory.context.statistics import BLOCK, resampled_means
+from backstory.text import word_nats
 
 ENOUGH = 8
-"""Documents from which on a gain has an interval: fewer say little of how documents differ."""
+"""Documents, or blocks, from which on a gain has an interval: fewer say little of how they differ."""
 FIRST = 100
 """Tokens of the first stretch of a document; the second is as long, and every further one twice as long."""
 
@@ -27,12 +28,21 @@ class Scored:
     documents: np.ndarray
     """(D,): where each document of the text begins, in tokens; the first at 0."""
     titles: Sequence[str]
+    log_begins: np.ndarray | None = None
+    """(R, N + 1): log of the mass of the tokens that begin a word, before every token and after the last; None: left out."""
 
     @cached_property
     def within(self) -> np.ndarray:
         """(N,): the number of the document that each token is in."""
         places = np.arange(self.at, self.at + self.nats.shape[1])
         return np.searchsorted(self.documents, places, "right") - 1
+
+    @cached_property
+    def clusters(self) -> np.ndarray:
+        """(N,): what is drawn as a whole for an interval: documents, and long blocks of a text whose documents are unknown."""
+        if len(self.documents) > 1:
+            return self.within
+        return np.arange(self.at, self.at + self.nats.shape[1]) // BLOCK
 
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -43,6 +53,11 @@ class Scored:
     def gains(self) -> np.ndarray:
         """(C, N): what the first reader of each pair saves over the second at every token."""
         return np.stack([self.nats[there] - self.nats[here] for here, there in pairs(len(self.nats))])
+
+    def by_word(self, starts: np.ndarray) -> np.ndarray:
+        """(R, W): the nats of words that begin at these tokens, and together are the stretch."""
+        known = np.zeros((len(self.nats), self.nats.shape[1] + 1)) if self.log_begins is None else self.log_begins
+        return word_nats(self.nats, known, starts)
 
 
 def pairs(readers: int) -> list[tuple[int, int]]:
@@ -64,7 +79,7 @@ def comparisons(scored: Scored, names: Sequence[str], block: int) -> list[dict[s
         {
             "reader": names[here],
             "over": names[there],
-            **interval(gain, scored.within),
+            **interval(gain, scored.clusters),
             "perplexity_gain": float(whole[there] - whole[here]),
             "blocks": (nats[there] - nats[here]).tolist(),
             "perplexity_blocks": (perplexities(nats[there]) - perplexities(nats[here])).tolist(),
@@ -100,7 +115,7 @@ def positions(scored: Scored) -> list[dict[str, Any]]:
     while low <= longest:
         inside = (scored.offsets >= low) & (scored.offsets < high)
         if inside.any():
-            within = scored.within[inside]
+            within, clusters = scored.within[inside], scored.clusters[inside]
             found.append(
                 {
                     "from": low,
@@ -108,24 +123,22 @@ def positions(scored: Scored) -> list[dict[str, Any]]:
                     "tokens": int(inside.sum()),
                     "documents": len(np.unique(within)),
                     "nats": scored.nats[:, inside].mean(1).tolist(),
-                    "gains": [interval(gain[inside], within) for gain in scored.gains],
+                    "gains": [interval(gain[inside], clusters) for gain in scored.gains],
                 }
             )
         low, high = high, 2 * high
     return found
 
 
-def interval(gains: np.ndarray, within: np.ndarray, seed: int = 0) -> dict[str, float | None]:
-    """The mean gain of tokens (N,) and its 95% interval: bootstrap over the documents (N,) that they are in.
+def interval(gains: np.ndarray, clusters: np.ndarray, seed: int = 0) -> dict[str, float | None]:
+    """The mean gain of tokens (N,) and its 95% interval: bootstrap over the documents or blocks (N,) that they are in.
 
     Tokens of a document gain or lose together, so documents are drawn, not tokens. None where there are too few of them.
     """
-    _, place = np.unique(within, return_inverse=True)
-    sums = np.stack([np.bincount(place, gains), np.bincount(place)], 1)
     low = high = None
-    if len(sums) >= ENOUGH:
-        means = resampled_means(sums, seed)
-        low, high = map(float, np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975]))
+    if len(np.unique(clusters)) >= ENOUGH:
+        means = resampled_means(gains[:, None], seed, clusters=clusters)
+        low, high = map(float, np.quantile(means, [0.025, 0.975]))
     return {"gain": float(gains.mean()), "low": low, "high": high}
 
 

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from backstory.config import UserError, check_name
+from backstory.config.arguments import checked
 from backstory.explanations.cache import MASS
 from backstory.explanations.cases import Case, Name, find_case
 from backstory.explanations.explain import EXPLANATIONS, check_explanation
@@ -23,6 +24,7 @@ from backstory.explanations.opening import (
     text_part,
     title,
 )
+from backstory.explanations.passage_reading import word_score_of
 from backstory.explanations.subject import Progress, Subject
 from backstory.explanations.words import LONGEST, spans
 from backstory.reading import Reader
@@ -32,11 +34,13 @@ from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.opening import Opened, Readers
 from backstory.reports.passage import MOST_WORDS, Layer, Passage, to_json
 from backstory.storage.provenance import write_result
+from backstory.text import WordScore, check_word_score, unknown_share
 
 WORDS = 200
 """Words of a passage unless somebody asks for more or fewer."""
 
 
+@checked(at=0, words=1, context=0)
 @dataclass(frozen=True)
 class Place:
     """Which words are explained, and how much before them is read."""
@@ -53,6 +57,7 @@ class Place:
     """A text of one's own in place of a split: a file by its path, or one open for bytes, which is read to its end."""
 
 
+@checked(top=0)
 def explain_run(
     folder: Path | str,
     name: str = "surprisal",
@@ -67,18 +72,21 @@ def explain_run(
     device: str = "auto",
     data_dir: Path | None = None,
     corpus: str | None = None,
+    word_score: WordScore = "corrected",
     out: Path | str | None = None,
+    allow_unknown: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Explain a passage and return the content of its result.json (docs/reports.md describes it).
 
     `find` (of `cache` alone) is a case that is looked for from the place on (`find_case`): the passage leads up to it.
     `against` is the name of a reader, or the folder of a run over the same vocabulary, to compare with; `layer` is the one
-    that colours the words first. The result is written to `out`, else to RUN/explain-NAME with whatever is not usual added
-    to the name; of a model from elsewhere (`hf:...`), which reads the `corpus` of this name or path, only where there is an
-    `out`. Raises UserError.
+    that colours the words first; `word_score` says how tokens become a word's score. The result is written to `out`, else to
+    RUN/explain-NAME with whatever is not usual added to the name; of a model from elsewhere (`hf:...`), which reads the
+    `corpus` of this name or path, only where there is an `out`. Raises UserError.
     """
     check_explanation(name)
+    check_word_score(word_score)
     make = EXPLANATIONS[name].run
     if make is None:
         raise UserError(f"`explain {name}` goes over a stretch of text; `backstory explain {name} --help` tells how")
@@ -90,36 +98,43 @@ def explain_run(
     _check(place)
     how = {"reader": reader, "precision": precision, "device": device}
     where = {"data_dir": data_dir, "corpus": corpus}
-    opened = open_at(path, place.split, place.text, place.at, where, how)
+    opened = open_at(path, place.split, place.text, place.at, where, how, allow_unknown)
     EXPLANATIONS[name].check(opened)
     own_text, wanted, found = place.text is not None, place, None
     told = reading = progress or (lambda done, total: None)
     if find is not None:
         found, reading = _find(opened, name, find, place.at, told)
         place = _leading_to(found, opened, place)
-    other = None if against is None else open_other(against, path, opened, own_text, where, how)[0]
+    other = None if against is None else open_other(against, path, opened, own_text, where, how)
     compared = None if against is None else other_name(against)
-    destination = place_of(out, opened, _folder(name, wanted, opened, asked, against, top, layer, find), "explanation")
+    called = _folder(name, wanted, opened, asked, against, top, layer, find, word_score)
+    destination = place_of(out, opened, called, "explanation")
     origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
-    subject = _subject(opened, place, top, other, compared or "", found is not None)
+    subject = _subject(opened, place, top, other and other[1], compared or "", found is not None, word_score)
     explained = make(subject, reading)
     words = explained.words or tuple(span.word for span in subject.spans)
     layers = _led_by(layer or (MASS if found else None), explained.layers)
+    tokens = len(subject.ids) - subject.start
     named = title(opened, own_text, place.at) if found is None else case_title(opened, own_text, found)
     figures = {
         "explanation": name,
         "text": source_name(opened, own_text),
         "at": place.at,
         "context": subject.start,
-        "tokens": len(subject.ids) - subject.start,
+        "tokens": tokens,
+        **unknown_share(subject.vocabulary, opened.split, slice(place.at, place.at + tokens)).figures(),
         "unit": subject.vocabulary.tokenizer.unit,
+        "word_score": word_score_of(subject.boundaries, subject.vocabulary),
         "reader": reader,
         "against": compared,
+        **({} if other is None else {"against_weights": other[0].identity()["weights"]}),
         **explained.figures,
         **({} if found is None else {"found": {**found.as_dict(), "word": words[-1].text}}),
         "passage": to_json(Passage(words, layers, named, explained.note, explained.chosen)),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
+    for run in (opened.run, *([other[0]] if other else [])):
+        run.check_unchanged(destination)
     return write_result(destination, "explanation", opened.run.name, figures, origin)
 
 
@@ -161,7 +176,9 @@ def _led_by(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(sorted(layers, key=lambda layer: layer.name != name))
 
 
-def _subject(opened: Opened, place: Place, top: int, against: Reader | None, name: str, last: bool) -> Subject:
+def _subject(
+    opened: Opened, place: Place, top: int, against: Reader | None, name: str, last: bool, word_score: WordScore
+) -> Subject:
     """`last`: the last word is the one that is told of first."""
     ids, vocabulary = opened.split.ids, opened.dataset.vocabulary
     longest = _words(place) * (1 if vocabulary.tokenizer.unit == "word" else 4 * LONGEST)
@@ -169,7 +186,8 @@ def _subject(opened: Opened, place: Place, top: int, against: Reader | None, nam
     start = 0 if place.context is None else max(0, place.at - place.context)
     whole = ids[start : place.at + found[-1].end]
     return Subject(opened.reader, vocabulary, whole, place.at - start, found, top, against, name,
-                   len(found) - 1 if last else None)  # fmt: skip
+                   len(found) - 1 if last else None,
+                   vocabulary.boundaries if word_score == "corrected" else None)  # fmt: skip
 
 
 def _folder(
@@ -181,6 +199,7 @@ def _folder(
     top: int,
     layer: str | None,
     find: Name | None,
+    word_score: WordScore,
 ) -> str:
     """The result's folder in the run: whatever is not usual is in its name, so that no passage takes another's place."""
     parts = (
@@ -194,5 +213,6 @@ def _folder(
         (f"top{top}", "top5"),
         (f"layer-{layer}", "layer-None"),
         (f"find-{find}", "find-None"),
+        (f"word-score-{word_score}", "word-score-corrected"),
     )
     return file_name("explain", name, *(part for part, usual in parts if part != usual))

@@ -16,7 +16,7 @@ from backstory.explanations.passage_reading import (
     figures_of,
     joined,
     nats_of,
-    note_on_words,
+    note_on,
     part_name,
     read_passage,
     scores_from,
@@ -91,7 +91,7 @@ def measured(looked: Looked, how: Addressing) -> dict[str, np.ndarray]:
     negative = looked.cosines.amax(2) < 0
     # Where content alone has no window, it is what one would leave of the content that is asked.
     weights = looked.content if how.selected is None else looked.weights
-    inside = chosen(looked.cosines, window_of(how, looked.cosines.shape[2]), how.windows)
+    inside = chosen(looked.cosines, replace(how, selected=window_of(how, looked.cosines.shape[2])))
     mass = (weights * inside).sum(2).masked_fill(negative, torch.nan)
     found = {"entropy": entropy, "largest": looked.weights.amax(2), "negative": negative.double(), "window": mass}
     return {name: values.numpy() for name, values in found.items()}
@@ -118,7 +118,7 @@ def memory(subject: Subject, progress: Progress) -> Explained:
     trace, scores, done = _Trace(core, subject, words), [], 0
 
     def look(block: Block, prediction: Prediction, first: int) -> None:
-        scores.append(scores_from(prediction, block, first, subject.top))
+        scores.append(scores_from(prediction, block, first, subject))
 
     def advance(tokens: int) -> None:
         nonlocal done
@@ -136,7 +136,7 @@ class _Trace:
     """What is kept of the steps that read a context and a passage."""
 
     def __init__(self, core: ExternalMemory, subject: Subject, words: Sequence[Span]) -> None:
-        self.machine, self.start = core.machine, subject.start
+        self.machine, self.start, self.end = core.machine, subject.start, len(subject.ids)
         # What is read first is no word of the text, so a step reads the token before the one that it predicts.
         self.begins = {1 + int(place) for place in np.flatnonzero(subject.ids == core.begin)}
         self.starts = {span.start for span in subject.spans}
@@ -150,7 +150,10 @@ class _Trace:
         self.weights: list[Tensor] = []
 
     def add(self, looked: Sequence[Looked]) -> None:
-        """The steps of a block of one text."""
+        """The steps of a block of one text; what is read beyond it is none of it."""
+        looked = looked[: max(0, self.end - self.step)]
+        if not looked:
+            return
         steps = Looked(*(torch.cat(part).cpu().double() for part in zip(*looked, strict=True)))
         first = max(0, self.start - self.step)
         for time in range(len(looked)):
@@ -200,7 +203,7 @@ def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequ
             "heads": machine.heads,
             "addressing": str(machine.addressing),
         },
-        **figures_of(subject, nats),
+        **figures_of(subject, scores),
         "entropy_bits": _by_head(trace.measure("entropy")),
         "largest_percent": _by_head(100 * trace.measure("largest")),
         "fall_back_percent": _by_head(100 * trace.measure("negative")),
@@ -210,7 +213,7 @@ def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequ
         "older_percent": 100 * float(np.mean(trace.older)),
         "weights": _picture(subject, torch.cat(trace.weights)),
     }
-    told = note_on_words(subject.vocabulary, "weights and candidates")
+    told = note_on(subject, "weights and candidates")
     first = 0 if trace.links[0] else int(np.argmax(strongest))
     return Explained(figures, tuple(layers), told, tuple(span.word for span in words[cut:]), lead + first)
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from backstory.config import UserError, nearest
 from backstory.explanations.cases import CASES, Case
+from backstory.models.loading import LoadedRun
 from backstory.reading import Reader
 from backstory.reading.kinds import READERS, Chosen, names_readers
 from backstory.reading.opening import Opened, is_elsewhere, open_reader, open_run, open_text
+from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
 
 FEW = 8
@@ -27,11 +29,13 @@ def open_at(
     at: int,
     where: dict[str, Any],
     how: dict[str, Any],
+    allow_unknown: bool,
 ) -> Opened:
     """The run with a split (None: test) or a text of one's own that reaches to token `at`. Raises UserError."""
     if text is not None and split is not None:
         raise UserError("--text and --split exclude each other; give one of them")
-    opened = open_run(path, split or "test", **how, **where) if text is None else open_text(path, text, **how)
+    known: dict[str, Any] = {**how, "allow_unknown": allow_unknown}
+    opened = open_run(path, split or "test", **known, **where) if text is None else open_text(path, text, **known)
     if at >= len(opened.split.ids):
         source = source_name(opened, text is not None)
         raise UserError(f"--at {at} is beyond the {source} text, which has {len(opened.split.ids):,} tokens")
@@ -45,13 +49,13 @@ def open_other(
     own_text: bool,
     where: dict[str, Any],
     how: dict[str, Any],
-) -> tuple[Reader, tuple[Chosen, ...]]:
+) -> tuple[LoadedRun, Reader, tuple[Chosen, ...]]:
     """The other reader of the same run, or the same reader of another run. Raises UserError unless they can be compared.
 
     A text of one's own is not read again: it may be a pipe, and its ids are those of the vocabulary that both runs have.
     """
     if names_readers(against):
-        return open_reader(path, **{**how, "reader": against})[1:]
+        return open_reader(path, **{**how, "reader": against})
     folder = Path(against)
     if not folder.is_dir() and not is_elsewhere(against):
         raise UserError(
@@ -64,7 +68,7 @@ def open_other(
         raise UserError(f"{folder} has another vocabulary than {path}, so their surprisals do not compare")
     if theirs and not np.array_equal(theirs.split.ids, opened.split.ids):
         raise UserError(f"{folder} reads another text as its {opened.split.name} split than {path}; give --text")
-    return other, layers
+    return run, other, layers
 
 
 def place_of(out: Path | str | None, opened: Opened, folder: str, kind: str) -> Path | None:
@@ -73,7 +77,7 @@ def place_of(out: Path | str | None, opened: Opened, folder: str, kind: str) -> 
     Raises UserError where it cannot be written.
     """
     results = opened.run.results
-    place = Path(out) if out else None if results is None else results / folder
+    place = Path(out) if out else None if results is None else within(results, folder)
     if place is not None:
         check_place(place, kind)
     return place

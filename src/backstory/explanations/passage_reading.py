@@ -10,13 +10,13 @@ from torch import Tensor
 
 from backstory.config.measures import perplexity
 from backstory.explanations.subject import Progress, Subject
-from backstory.explanations.words import Span, shown
+from backstory.explanations.words import shown
 from backstory.models import Prediction
 from backstory.reading import Block, Reader, read
 from backstory.reading.tokens import TokenScores, token_scores
 from backstory.reports import shades
 from backstory.reports.passage import Candidates, Layer, Numbers, Weights
-from backstory.text import Vocabulary
+from backstory.text import Boundaries, Vocabulary, WordScore, word_nats
 
 FOLDED_HIGH = 15.0
 """Nats at which a word made of several tokens has the full colour."""
@@ -33,7 +33,7 @@ Parts = Mapping[str, Prediction]
 def read_passage(
     reader: Reader, subject: Subject, advance: Callable[[int], None], look: Callable[[Block, Prediction, int], None]
 ) -> None:
-    """Read the context and the passage in one row.
+    """Read the context and the passage in one row, and what comes after it where the end of its last word is not certain.
 
     `look` is given every block that reaches into the passage, its prediction, and the first of its positions inside;
     `advance` is told how many tokens a block had.
@@ -47,10 +47,12 @@ def read_passage(
         if first < steps:
             with reader.precision.context(block.targets.device):
                 look(block, prediction, first)
+        advance(min(steps, len(subject.ids) - position))
         position += steps
-        advance(steps)
 
-    read(reader, subject.ids, subject.vocabulary.start, each=each)
+    start = subject.vocabulary.start
+    ids = np.append(subject.ids, start) if subject.uncertain[-1] else subject.ids
+    read(reader, ids, start, each=each)
 
 
 def read_parts(
@@ -69,7 +71,7 @@ def read_parts(
     def look(block: Block, prediction: Prediction, first: int) -> None:
         nonlocal place
         named = parts(prediction)
-        found.append({name: scores_from(part, block, first, subject.top) for name, part in named.items()})
+        found.append({name: scores_from(part, block, first, subject) for name, part in named.items()})
         for time in range(first, block.targets.shape[1]):
             if place in starts:
                 at_word(named, time, place)
@@ -84,10 +86,15 @@ def read_parts(
     return {name: joined([scores[name] for scores in found]) for name in found[0]}
 
 
-def scores_from(prediction: Prediction, block: Block, first: int, top: int) -> TokenScores:
-    """The scores (1, n) of a block's targets from a position on, on the CPU."""
+def scores_from(
+    prediction: Prediction, block: Block, first: int, subject: Subject, top: int | None = None
+) -> TokenScores:
+    """The scores (1, n) of a block's targets from a position on, on the CPU; with `top` candidates, else the subject's."""
     inside = torch.arange(block.targets.shape[1], device=block.targets.device)[None] >= first
-    scores = token_scores(prediction, block.targets, inside, top)
+    members = None
+    if subject.boundaries is not None:
+        members = torch.from_numpy(subject.boundaries.beginning).to(block.targets.device)
+    scores = token_scores(prediction, block.targets, inside, subject.top if top is None else top, members)
     return TokenScores(*(value[:, first:].cpu() for value in vars(scores).values()))
 
 
@@ -97,19 +104,21 @@ def joined(found: Sequence[TokenScores]) -> TokenScores:
 
 
 def nats_of(subject: Subject, scores: TokenScores) -> np.ndarray:
-    """Surprisal (words,) of the passage's words: the sum of their tokens'."""
-    return summed(subject.spans, -scores.log_prob[0].double().numpy())
+    """Surprisal (words,) of the passage's words: the sum of their tokens', corrected for where they begin and end."""
+    known = np.zeros(subject.tokens + 1)
+    found = scores.log_mass[0].double().numpy()[: len(known)]
+    known[: len(found)][subject.uncertain[: len(found)]] = found[subject.uncertain[: len(found)]]
+    return word_nats(_token_nats(subject, scores), known, subject.starts)
 
 
-def summed(spans: Sequence[Span], values: np.ndarray) -> np.ndarray:
-    """Sums (words,) of what each token of a word has, (tokens,)."""
-    return np.add.reduceat(values, [span.start for span in spans])
-
-
-def figures_of(subject: Subject, nats: np.ndarray) -> dict[str, float]:
-    """The figures of a passage that result files name."""
-    per_token = float(nats.sum()) / subject.spans[-1].end
+def figures_of(subject: Subject, scores: TokenScores) -> dict[str, float]:
+    """The figures of a passage that result files name: those of its tokens."""
+    per_token = float(_token_nats(subject, scores).mean())
     return {"nats_per_token": per_token, "perplexity": perplexity(per_token)}
+
+
+def _token_nats(subject: Subject, scores: TokenScores) -> np.ndarray:
+    return -scores.log_prob[0].double().numpy()[: subject.tokens]
 
 
 def candidates_of(vocabulary: Vocabulary, scores: TokenScores, place: int) -> tuple[tuple[str, float], ...]:
@@ -194,9 +203,22 @@ def after(lead: int, layer: Numbers | Candidates) -> Layer:
     return replace(layer, values=(None,) * lead + layer.values)
 
 
-def note_on_words(vocabulary: Vocabulary, of_first: str = "") -> str:
+def note_on_words(vocabulary: Vocabulary, of_first: str = "", word_score: WordScore | None = "sum") -> str:
     """Where words are several tokens, a sentence on it, and on which of a word's figures are those of its first."""
     if vocabulary.tokenizer.unit == "word":
         return ""
     rest = f", its {of_first} are those of the first" if of_first else ""
-    return f"A word is several {vocabulary.tokenizer.unit}s: its surprisal is their sum{rest}."
+    corrected = ", corrected for where words begin and end" if word_score == "corrected" else ""
+    return f"A word is several {vocabulary.tokenizer.unit}s: its surprisal is their sum{corrected}{rest}."
+
+
+def note_on(subject: Subject, of_first: str) -> str:
+    """The same for a passage."""
+    return note_on_words(subject.vocabulary, of_first, word_score_of(subject.boundaries, subject.vocabulary))
+
+
+def word_score_of(boundaries: Boundaries | None, vocabulary: Vocabulary) -> WordScore | None:
+    """How results call the words' score; None where a word is a token."""
+    if vocabulary.tokenizer.unit == "word":
+        return None
+    return "sum" if boundaries is None else "corrected"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from backstory.explanations.words import Span
 from backstory.reading import Reader
 from backstory.reports.passage import Layer, Word
-from backstory.text import Vocabulary
+from backstory.text import Boundaries, Vocabulary
 
 Progress = Callable[[int, int], None]
 
@@ -33,6 +34,25 @@ class Subject:
     against_name: str = ""
     chosen: int | None = None
     """The word among them that is told of first, if it is not for the explanation to say."""
+    boundaries: Boundaries | None = None
+    """Which tokens begin words; None where a word is a token, or its score the plain sum over its tokens."""
+
+    @property
+    def starts(self) -> np.ndarray:
+        """(words,) the first token of each word of the passage."""
+        return np.array([span.start for span in self.spans])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the passage."""
+        return len(self.ids) - self.start
+
+    @cached_property
+    def uncertain(self) -> np.ndarray:
+        """(tokens + 1,) bool: where a word's score depends on how likely a word begins there."""
+        if self.boundaries is None:
+            return np.zeros(self.tokens + 1, bool)
+        return self.boundaries.uncertain(np.asarray(self.ids), self.start + self.starts)[self.start :]
 
 
 @dataclass(frozen=True)

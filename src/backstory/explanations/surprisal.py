@@ -11,7 +11,7 @@ from backstory.explanations.passage_reading import (
     gain_over,
     joined,
     nats_of,
-    note_on_words,
+    note_on,
     part_name,
     read_passage,
     scores_from,
@@ -34,19 +34,21 @@ def surprisal(subject: Subject, progress: Progress) -> Explained:
 
     scores = _scores(subject.reader, subject, subject.top, advance)
     nats = nats_of(subject, scores)
-    figures, layers = figures_of(subject, nats), []
+    figures, layers = figures_of(subject, scores), []
     if subject.against is not None:
-        other = nats_of(subject, _scores(subject.against, subject, 0, advance))
-        layers.append(gain_over(subject.against_name, other - nats))
+        other = _scores(subject.against, subject, 0, advance)
+        layers.append(gain_over(subject.against_name, nats_of(subject, other) - nats))
         figures["against_nats_per_token"] = figures_of(subject, other)["nats_per_token"]
     layers += _layers(subject, scores, nats)
-    return Explained(figures, tuple(layers), note_on_words(subject.vocabulary, "rank, entropy and candidates"))
+    return Explained(figures, tuple(layers), note_on(subject, "rank, entropy and candidates"))
 
 
 def _scores(reader: Reader, subject: Subject, top: int, advance: Callable[[int], None]) -> TokenScores:
     """The scores (1, tokens) of the passage."""
     found: list[TokenScores] = []
-    read_passage(reader, subject, advance, lambda block, p, first: found.append(scores_from(p, block, first, top)))
+    read_passage(
+        reader, subject, advance, lambda block, p, first: found.append(scores_from(p, block, first, subject, top))
+    )
     return joined(found)
 
 

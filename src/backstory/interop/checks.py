@@ -29,13 +29,20 @@ CUTS = {"blocks": (5, 1, 7, 2, 1), "steps": (5,)}
 
 @torch.no_grad()
 def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
-    """A model as one of ours, read in the way that gives what it gives itself. Raises UserError for one that cannot be read.
+    """A model as one of ours, read in the way that gives what it gives itself.
+
+    Raises UserError for one that cannot be read, also where its scores are no numbers.
 
     Warns where it is read whole.
     """
     causal.eval()
     text = _text(causal)
-    plain = _log_probs(causal(input_ids=text, use_cache=False).logits)
+    try:
+        plain = _log_probs(causal(input_ids=text, use_cache=False).logits)
+    except Exception as error:  # whatever the model's code does with settings that do not go together
+        raise UserError(f"{name} cannot be read ({type(error).__name__}); give a model that is whole") from None
+    if plain.isnan().any():
+        raise UserError(f"{name} gives scores that are no numbers: its weights are damaged; fetch it again")
     _check_causal(causal, text, plain, name)
     model = HuggingFaceModel(causal).eval()
     _settle_output(model, text, plain, name)

@@ -1,18 +1,21 @@
 """A trained run as a folder that `AutoModelForCausalLM.from_pretrained` loads, with its tokenizer and a model card."""
 
+import json
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
 from backstory.config import UserError, changes, to_dict
+from backstory.config.arguments import checked
 from backstory.interop.extras import need
 from backstory.models import count_parameters
-from backstory.models.loading import LoadedRun, load_run, load_weights, weights
+from backstory.models.loading import LoadedRun, load_run, load_weights, weights, weights_hash
 from backstory.reports import tables
-from backstory.reports.results import read
+from backstory.reports.results import current, read
 from backstory.storage.atomic import TEMPORARY, check_writable
 from backstory.storage.provenance import RESULT
 
@@ -20,10 +23,14 @@ if TYPE_CHECKING:
     from backstory.interop.modeling import BackstoryForCausalLM
 
 FOLDER, CARD = "export", "README.md"
+VOCABULARY = "backstory.json"
+"""The run's vocabulary, by which `hf:EXPORT` cuts a text as the run does, into the same units."""
 
 
+@checked()
 def export(run: Path | str, out: Path | str | None = None) -> Path:
-    """Write config.json, generation_config.json, model.safetensors, the tokenizer's files and README.md into a new folder.
+    """Write config.json, generation_config.json, model.safetensors, the tokenizer's files, the vocabulary and README.md into a
+    new folder.
 
     That is `out`, else RUN/export, and it is returned. Raises UserError where it is there already or cannot be written, for
     what is no run, and without transformers.
@@ -44,6 +51,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
         folder = Path(staging) / "model"
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        (folder / VOCABULARY).write_text(json.dumps(loaded.vocabulary.to_json()), encoding="utf-8")
         (folder / CARD).write_text(card, encoding="utf-8")
         for path in folder.iterdir():  # the weights come as a file for their owner alone
             path.chmod((folder / CARD).stat().st_mode)
@@ -62,7 +70,9 @@ def causal_lm(run: LoadedRun) -> "BackstoryForCausalLM":
 
     vocabulary = run.vocabulary
     parts, start = to_dict(run.config.model), vocabulary.start
-    model = BackstoryForCausalLM(BackstoryConfig(vocab_size=len(vocabulary), parts=parts, bos_token_id=start))
+    model = BackstoryForCausalLM(
+        BackstoryConfig(vocab_size=len(vocabulary), parts=parts, bos_token_id=start, weights=weights_hash(run.model))
+    )
     load_weights(model.model, weights(run.model))
     unknown = None if vocabulary.unknown is None else [vocabulary.unknown]
     model.generation_config = GenerationConfig(bos_token_id=start, suppress_tokens=unknown)
@@ -84,7 +94,7 @@ def model_card(run: LoadedRun, folder: Path) -> str:
             "",
             f"A language model of {count_parameters(run.model):,} parameters over {len(run.vocabulary):,} types "
             f"({unit}s), trained with Backstory on {tables.escape_markdown(str(run.corpus['name']))} "
-            f"({tables.escape_markdown(str(run.corpus['provenance']))}).",
+            f"({tables.escape_markdown(str(run.corpus['provenance']))}). SHA-256 of its weights: `{weights_hash(run.model)}`.",
             "",
             *_figures(run.folder),
             "## Use",
@@ -117,7 +127,10 @@ def _figures(folder: Path) -> list[str]:
     """The tables of a run's result files, under a heading; nothing where there are none."""
     if not [*folder.glob(RESULT), *folder.glob(f"*/{RESULT}")]:
         return []
-    results = [read(folder)]
+    run = read(folder)
+    for line in run.unread:
+        warnings.warn(f"left out of {CARD}: {line}", stacklevel=2)
+    results = [current(run)]  # what is stale is not of the weights that are exported
     found = [table for table in (tables.figures(results), tables.trainings(results)) if table.rows]
     said = (
         "A reader other than `static` adds to the model while it reads, in Backstory; what is loaded here is `static`."

@@ -19,8 +19,8 @@ class FittingPieces(Pieces):
     def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
         """The pieces of a text that comes in blocks cut anywhere. Raises UserError where they do not hold it."""
         for part in parts(blocks):
-            found = self.model.encode(part, add_special_tokens=False)
-            self._check(part, self.model.decode(found.ids, skip_special_tokens=False))
+            found = self.encode(part)
+            self._check(part, self.decode(found.ids))
             yield found.tokens
 
     def _check(self, text: str, back: str) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
+from backstory.config import UserError, nearest
 from backstory.interop.extras import need
+from backstory.interop.fitting import FittingPieces
 from backstory.models import Prediction
 from backstory.models.linear_log_prob import CHUNK
 from backstory.reading import Sampling, generate_ids
 from backstory.reading.generation import encode_prompt, until
 from backstory.reading.opening import open_reader
-from backstory.text import decode_stream, encode_split
+from backstory.text import Vocabulary, decode_stream, encode_split
 
 need("lm_eval", "eval", "the evaluation harness")
 
@@ -35,12 +36,28 @@ MOST_TOKENS = 256
 """Tokens that a task lets be generated unless it says how many."""
 
 
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "num_return_sequences": (1,),
+    "repetition_penalty": (1, 1.0),
+    "length_penalty": (1, 1.0),
+    "no_repeat_ngram_size": (0,),
+    "early_stopping": (False,),
+    "min_p": (0, 0.0, None),
+    "typical_p": (1, 1.0, None),
+    "use_cache": (True, False),
+}
+"""Settings of generation that other models know, with the values that change nothing."""
+HONOURED = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")
+
+
 @dataclass(frozen=True)
 class Asked:
-    """A text to be read from the start, and its tokens that are scored."""
+    """A text to be read from the start, and its tokens that are scored: the first is read, and never scored."""
 
     ids: list[int]
-    first: int = 0
+    first: int = 1
     """The tokens from here on."""
 
 
@@ -61,6 +78,45 @@ def _rows(batch_size: int | str) -> int:
     return int(batch_size)
 
 
+def _check_arguments(run: Path | str | None, add_bos_token: Any, unknown: dict[str, Any]) -> None:
+    """Raise UserError for arguments of the model that there are none of, or a run that is not named."""
+    known = ("run", "reader", "precision", "device", "batch_size", "add_bos_token")
+    for name in unknown:
+        raise UserError(f"the model backstory has no argument {name!r}{nearest(name, known)}; use {', '.join(known)}")
+    if run is None:
+        raise UserError("name the run that is evaluated: --model_args run=FOLDER")
+    if add_bos_token not in (None, True, False):
+        raise UserError(f"add_bos_token must be True or False, not {add_bos_token!r}")
+
+
+def _prefix(vocabulary: Vocabulary) -> list[int]:
+    """What a model's tokenizer puts before a text; before one of a run, the token that begins it."""
+    tokenizer = vocabulary.tokenizer
+    if not isinstance(tokenizer, FittingPieces):
+        return [vocabulary.start]
+    bare, whole = (tokenizer.model.encode("a", add_special_tokens=more).ids for more in (False, True))
+    return whole[: next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)]
+
+
+def _sampling(given: dict[str, Any]) -> Sampling:
+    """How tokens are drawn. Raises UserError for what is neither honoured here nor without effect."""
+    for name, value in given.items():
+        if name in HONOURED or value in NEUTRAL.get(name, ()):
+            continue
+        raise UserError(
+            f"the model backstory does not generate with {name}={value}; remove it from the task's generation_kwargs, or use "
+            f"{', '.join(HONOURED)}"
+        )
+    temperature = given.get("temperature")
+    if not given.get("do_sample"):
+        temperature = 0.0
+    elif temperature is None:
+        temperature = 1.0
+    elif not temperature:
+        raise UserError("do_sample=True needs a temperature above 0; set do_sample=False to generate greedily")
+    return Sampling(temperature, given.get("top_k") or None, 1.0 if given.get("top_p") is None else given["top_p"])
+
+
 @register_model("backstory")
 class BackstoryLM(LM):
     """A run with a reader whose weights stay as they are.
@@ -70,18 +126,26 @@ class BackstoryLM(LM):
 
     def __init__(
         self,
-        run: Path | str,
+        run: Path | str | None = None,
         reader: str = "static",
         precision: str = "float32",
         device: str = "auto",
         batch_size: int | str = ROWS,
         max_batch_size: int | None = None,
+        add_bos_token: bool | None = None,
+        **unknown: Any,
     ) -> None:
-        """`reader`, `precision` and `device` as `backstory evaluate` has them. Raises UserError."""
+        """`reader`, `precision` and `device` as `backstory evaluate` has them.
+
+        `add_bos_token`: whether the token that begins a text is read before a context. By default, as for the harness's own
+        model, it is where the model's tokenizer puts it there: so for every run, and for no GPT-2. Before an empty context it
+        always is. Raises UserError.
+        """
         super().__init__()
+        _check_arguments(run, add_bos_token, unknown)
         # The harness's own default; where it is not to be had, it takes what there is for other models too.
         device = "auto" if device.startswith("cuda") and not torch.cuda.is_available() else device
-        self.run, self.reader, _ = open_reader(Path(run), reader, precision, device)
+        self.run, self.reader, _ = open_reader(str(run), reader, precision, device)
         able = self.reader.capabilities
         if able.adapts_weights or not able.independent_rows:
             why = "learns from what it read before" if able.adapts_weights else "needs other texts beside it"
@@ -90,6 +154,7 @@ class BackstoryLM(LM):
                 "use static or cache"
             )
         self.vocabulary = self.run.vocabulary
+        self._prefix = _prefix(self.vocabulary) if add_bos_token is None else [self.vocabulary.start] * add_bos_token
         self._device = next(self.run.model.parameters()).device
         self.rows = ROWS if str(batch_size).startswith("auto") else _rows(batch_size)
 
@@ -106,20 +171,25 @@ class BackstoryLM(LM):
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """log p of every whole text, from its first token to the end of its last line, as `backstory evaluate` reads it."""
         texts = [request.args[0] for request in requests]
-        asked = [Asked(encode_split(self.vocabulary, t, "document").ids.tolist() if t else []) for t in texts]
+        start = self.vocabulary.start
+        asked = [
+            Asked([start, *(encode_split(self.vocabulary, t, "document").ids.tolist() if t else [])]) for t in texts
+        ]
         return [score.log_prob for score in self._read_all(asked, False, disable_tqdm)]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """How every context is gone on with, up to a stop of its own, greedily unless the task asks for samples."""
+        """How every context is gone on with, up to a stop of its own, greedily unless the task asks for samples.
+
+        Raises UserError for a way to generate that is not known here.
+        """
         return [
             self._go_on(*request.args) for request in tqdm(requests, disable=disable_tqdm, desc="Going on with texts")
         ]
 
     def _pair(self, context: str, continuation: str) -> Asked:
-        whole = encode_prompt(self.vocabulary, context + continuation)
-        # White space at the end of a context is part of the piece after it.
-        known = context.rstrip() if self.vocabulary.tokenizer.unit == "piece" else context
-        first = len(encode_prompt(self.vocabulary, known))
+        whole = self._begun(encode_prompt(self.vocabulary, context + continuation), context)
+        # White space at the end of a context belongs to what comes after it, as for the harness's own models.
+        first = max(1, len(self._begun(encode_prompt(self.vocabulary, context.rstrip()), context)))
         if len(whole) <= first:
             raise UserError(
                 f"{continuation!r} after {context[-30:]!r} adds no {self.vocabulary.tokenizer.unit} that could be scored; "
@@ -127,13 +197,21 @@ class BackstoryLM(LM):
             )
         return Asked(whole, first)
 
+    def _begun(self, ids: list[int], context: str) -> list[int]:
+        """The ids of a text that begins with this context, with what is read before them."""
+        start = self.vocabulary.start
+        if ids[:1] == [start]:  # it is there already
+            return ids
+        return [*(self._prefix if context.rstrip() else [start]), *ids]
+
     def _go_on(self, context: str, settings: dict[str, Any]) -> str:
         given: Any = normalize_gen_kwargs(settings, MOST_TOKENS)
-        sampling = Sampling(given.get("temperature", 0.0), given.get("top_k") or None, given.get("top_p", 1.0))
+        sampling = _sampling(given)
         before = encode_prompt(self.vocabulary, context)
+        begun = self._begun(before, context)
         banned = [] if self.vocabulary.unknown is None else [self.vocabulary.unknown]
         seed = int(torch.randint(2**31, ()))  # the harness seeds the generator that this one is drawn from
-        drawn = generate_ids(self.reader, [self.vocabulary.start, *before], sampling, seed, banned)
+        drawn = generate_ids(self.reader, begun, sampling, seed, banned)
         texts = decode_stream(self.vocabulary, chain(before, islice(drawn, given["max_gen_toks"])))
         for _ in range(len(before)):
             next(texts)
@@ -154,10 +232,10 @@ class BackstoryLM(LM):
     @torch.no_grad()
     def _read(self, asked: Sequence[Asked], greedy: bool) -> list[Score]:
         """Scores of texts that are read side by side. What fills shorter rows up comes after all that is scored in them."""
-        longest, start = max(1, *(len(a.ids) for a in asked)), self.vocabulary.start
-        targets = torch.tensor([[*a.ids, *[start] * (longest - len(a.ids))] for a in asked], device=self._device)
-        inputs = torch.cat([targets.new_full((len(asked), 1), start), targets[:, :-1]], 1)
-        places = torch.arange(longest, device=self._device)
+        longest, start = max(2, *(len(a.ids) for a in asked)), self.vocabulary.start
+        texts = torch.tensor([[*a.ids, *[start] * (longest - len(a.ids))] for a in asked], device=self._device)
+        inputs, targets = texts[:, :-1], texts[:, 1:]
+        places = torch.arange(1, longest, device=self._device)
         ends = torch.tensor([[a.first, len(a.ids)] for a in asked], device=self._device)
         scored = (places >= ends[:, :1]) & (places < ends[:, 1:])
         total, likeliest = torch.zeros(len(asked), dtype=torch.float64), torch.ones(len(asked), dtype=torch.bool)

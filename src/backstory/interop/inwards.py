@@ -4,6 +4,7 @@ The model's own code runs, as transformers has it; code that comes with the weig
 """
 
 import hashlib
+import json
 import os
 import re
 import socket
@@ -18,13 +19,18 @@ import numpy as np
 import torch
 
 from backstory.config import TextConfig, UserError
+from backstory.config.small_file import read_small
 from backstory.interop.checks import wrap
+from backstory.interop.export import VOCABULARY
 from backstory.interop.fitting import FittingPieces
+from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, Held, look, weight_files
 from backstory.interop.wrapped import HuggingFaceModel
 from backstory.models import ComposedModel, LanguageModel, choose_device
 from backstory.models.loading import LoadedRun
-from backstory.text import Dataset, Vocabulary, prepare
+from backstory.storage.documents import parse
+from backstory.text import Dataset, Vocabulary, prepare, tried
 from backstory.text.cache import folder as cache_folder
+from backstory.text.pieces import from_file
 
 PREFIX = "hf:"
 INSTALL = "pip install 'backstory[hf]'"
@@ -42,6 +48,8 @@ class HuggingFaceRun(LoadedRun):
     """`hf:` and the name of the folder, or the name on the hub."""
     own_settings: dict[str, Any]
     """The model's."""
+    exported: bool = False
+    """Whether it was exported from here with its vocabulary, which texts are then read with."""
 
     @property
     def name(self) -> str:
@@ -68,6 +76,8 @@ class HuggingFaceRun(LoadedRun):
         """A corpus by its name or path, in the model's own pieces. Raises UserError."""
         if corpus is None:
             raise UserError(f"{self.name} brings no corpus of its own; say which with --corpus NAME, or give a text")
+        if self.exported:
+            return prepare(TextConfig(corpus=corpus), data_dir, known=self.vocabulary)
         prepared = prepare(TextConfig(corpus=corpus), data_dir, chosen=self.vocabulary.tokenizer)
         vocabulary = replace(self.vocabulary, counts=prepared.vocabulary.counts)
         return replace(prepared, vocabulary=vocabulary)
@@ -90,8 +100,8 @@ def load(name: str, device: torch.device | None = None) -> HuggingFaceRun:
         causal, tokenizer = _local(place, name) if local else _named(wanted, name)
         shown = PREFIX + (place.resolve().name if local else wanted)
         model = _ours(causal.to(device or choose_device("cpu")), shown)
-        pieces = _pieces(tokenizer, shown)
-    vocabulary = _vocabulary(pieces, tokenizer, causal.config)
+        exported = _exported(causal, str(place) if local else wanted)
+        vocabulary = exported or _vocabulary(_pieces(tokenizer, shown), tokenizer, causal.config)
     if len(vocabulary) > model.vocabulary_size:
         raise UserError(
             f"the tokenizer of {shown} has {len(vocabulary):,} pieces, more than the {model.vocabulary_size:,} that the model "
@@ -100,10 +110,15 @@ def load(name: str, device: torch.device | None = None) -> HuggingFaceRun:
     key = hashlib.sha256(str(place.resolve() if local else wanted).encode()).hexdigest()[:16]
     filed = re.sub(r"[^\w.-]+", "-", shown.removeprefix(PREFIX))
     folder = cache_folder() / "huggingface" / f"{filed}-{key}"
-    fingerprint = hashlib.sha256(pieces.json.encode()).hexdigest()
+    made_of = (
+        vocabulary.tokenizer.json
+        if isinstance(vocabulary.tokenizer, FittingPieces)
+        else json.dumps(vocabulary.to_json())
+    )
+    fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
     corpus = {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
     settings = causal.config.to_diff_dict()
-    return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings)
+    return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings, exported is not None)
 
 
 def _ours(causal: Any, name: str) -> LanguageModel:
@@ -126,7 +141,7 @@ def _local(folder: Path, name: str) -> tuple[Any, Any]:
             else "no weights (*.safetensors); give a folder that save_pretrained made"
         )
         raise UserError(f"{folder} holds {why}")
-    return _loaded(str(folder), name, True)
+    return _loaded(str(folder), name, True, look(folder))
 
 
 def _named(wanted: str, name: str) -> tuple[Any, Any]:
@@ -135,28 +150,55 @@ def _named(wanted: str, name: str) -> tuple[Any, Any]:
 
     try:
         huggingface_hub.hf_hub_download(wanted, "config.json", local_files_only=True)
-        return _loaded(wanted, name, True)
+        return _loaded(wanted, name, True, look(_fetched(wanted, True)))
     except (OSError, ValueError, _Missing):
         pass
     if huggingface_hub.constants.HF_HUB_OFFLINE or not _reachable(huggingface_hub.constants.ENDPOINT):
         raise UserError(
             f"{name} is not on this machine, and the hub cannot be reached to fetch it; give a folder, {PREFIX}PATH"
         )
-    return _loaded(wanted, name, False)
+    try:
+        held = look(_fetched(wanted, False))
+    except OSError as error:
+        raise UserError(
+            f"{name} cannot be fetched ({_first(error)}); give another, or a folder, {PREFIX}PATH"
+        ) from None
+    return _loaded(wanted, name, False, held)
+
+
+def _fetched(wanted: str, here: bool) -> Path:
+    """The folder in the hub's cache with the settings and weights of a model, fetched unless they are `here`.
+
+    Raises OSError where there are none.
+    """
+    from transformers.utils import cached_file
+
+    how: dict[str, Any] = {"local_files_only": here, "_raise_exceptions_for_missing_entries": False}
+    place = cached_file(wanted, CONFIG, **how)
+    if place is None:
+        raise FileNotFoundError(f"there is no {CONFIG}")
+    folder = Path(place).parent
+    cached_file(wanted, ADAPTER, **how)
+    listed = cached_file(wanted, INDEX, **how)
+    for file in weight_files(folder, listed=True) if listed else [WEIGHTS]:
+        cached_file(wanted, file, **how)
+    return folder
 
 
 class _Missing(Exception):
     """Files that are not on this machine."""
 
 
-def _loaded(source: str, name: str, here: bool) -> tuple[Any, Any]:
+def _loaded(source: str, name: str, here: bool, held: Held) -> tuple[Any, Any]:
     """The model and its tokenizer. Raises UserError, and `_Missing` where files of the hub are not `here`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import cached_file
 
     how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": here}
     try:
         loading: Any = AutoModelForCausalLM.from_pretrained
-        causal, report = loading(source, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **how)
+        with held.bounding():
+            causal, report = loading(source, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **how)
     except Exception as error:  # of many kinds, those of safetensors among them
         if here and isinstance(error, OSError) and not Path(source).is_dir():
             raise _Missing from None
@@ -164,9 +206,14 @@ def _loaded(source: str, name: str, here: bool) -> tuple[Any, Any]:
     lost = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
     if lost:
         raise UserError(f"{name} has no weights for {lost[0]}, which would be random; give a model that is whole")
+    path = cached_file(source, "tokenizer.json", local_files_only=here, _raise_exceptions_for_missing_entries=False)
+    if path is not None:
+        from_file(Path(path))  # tried before transformers loads it
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **how)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not tried.is_panic(error):
+            raise
         if here and isinstance(error, OSError) and not Path(source).is_dir():
             raise _Missing from None
         raise UserError(f"{name} has no tokenizer that can be loaded ({_first(error)}); save one beside it") from None
@@ -186,7 +233,7 @@ def _unusable(name: str, error: Exception) -> str:
     )
 
 
-def _first(error: Exception) -> str:
+def _first(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
@@ -199,6 +246,26 @@ def _reachable(endpoint: str) -> bool:
         # Behind a proxy the hub is reached without being seen from here.
         return bool(os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy"))
     return True
+
+
+def _exported(causal: Any, source: str) -> Vocabulary | None:
+    """The vocabulary that an export from here brings; None for another model, and for exports of older versions."""
+    from transformers.utils import cached_file
+
+    from backstory.interop.modeling import BackstoryForCausalLM
+
+    if not isinstance(causal, BackstoryForCausalLM):
+        return None
+    try:
+        path = cached_file(source, VOCABULARY)
+    except OSError:
+        return None
+    if path is None:
+        return None
+    try:
+        return Vocabulary.from_json(parse(read_small(Path(path))))
+    except (UserError, OSError, ValueError, AttributeError):
+        raise UserError(f"{VOCABULARY} of {source} is damaged; export the run again") from None
 
 
 def _pieces(tokenizer: Any, name: str) -> FittingPieces:

@@ -3,6 +3,7 @@
 import sys
 
 from backstory.config import UserError
+from backstory.config.printable import one_line
 from backstory.interop.extras import need
 
 
@@ -16,7 +17,7 @@ def main() -> int:
 
         cli_evaluate()
     except UserError as error:
-        print(f"backstory: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"backstory: {one_line(str(error))}", file=sys.stderr)
         return 2
     return 0
 

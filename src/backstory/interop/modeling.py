@@ -33,6 +33,8 @@ class BackstoryConfig(PretrainedConfig):
     parts: dict[str, Any] | None = None
     bos_token_id: int | None = 0
     """What is read before the first token of a text."""
+    weights: str | None = None
+    """SHA-256 (hex) of the weights that were exported, as results of the run record it."""
     tie_word_embeddings: bool = True
     use_cache: bool = True
 

@@ -13,7 +13,9 @@ from backstory.config import (
     SpanBufferConfig,
     UserError,
 )
+from backstory.config.arguments import checked
 from backstory.config.errors import off
+from backstory.config.strict import conforming
 from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
 from backstory.models.contract import LanguageModel
 from backstory.models.cores import CORES, Core
@@ -72,6 +74,7 @@ class ComposedModel(LanguageModel):
         second = None if self.gated is None else self.gated.second
         return second if isinstance(second, SpanBuffer) else None
 
+    @checked(batch_size=1)
     def start(self, batch_size: int) -> State:
         core = self.core.start(batch_size)
         return core if self.gated is None else GatedState(core, self.gated.second.start(batch_size))
@@ -94,11 +97,13 @@ class ComposedModel(LanguageModel):
         return (raw, dropped) if self.dual is None else self.dual(embedded, dropped)
 
 
+@checked(vocabulary_size=1)
 def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     """A freshly initialised model (random numbers from torch's generator).
 
     Raises UserError when the parts do not fit together.
     """
+    config = conforming(config, "settings")
     begin = getattr(config.core, "begin", None)
     if begin is not None and begin >= vocabulary_size:
         raise UserError(
@@ -133,9 +138,10 @@ def _build_gated(config: ModelConfig, size: int) -> Gated | None:
     buffer = config.buffer
     if isinstance(buffer, NoBufferConfig):
         return None
-    if isinstance(buffer, SpanBufferConfig):
-        return Gated(buffer, SpanBuffer(buffer, size, config.embedding.size), size)
-    return Gated(buffer, SecondSoftmax(size), size)
+    second = (
+        SpanBuffer(buffer, size, config.embedding.size) if isinstance(buffer, SpanBufferConfig) else SecondSoftmax(size)
+    )
+    return Gated(buffer, second, size, config.second_dropout)
 
 
 def _build_core(config: ModelConfig) -> Core:
@@ -143,7 +149,9 @@ def _build_core(config: ModelConfig) -> Core:
     output = core.output or (size if _tied(config) else None)
     if output is not None and not isinstance(config.dual, DualConfig):
         _check_tied(config, "core.output", output)
-    return CORES[type(core)](core, size, output)
+    made = CORES[type(core)](core, size, output)
+    made.input_size = size
+    return made
 
 
 def _build_dual(config: ModelConfig, hidden: int) -> Dual | None:

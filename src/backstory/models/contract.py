@@ -2,9 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
+from backstory.config.arguments import described, diagnosed
+from backstory.models.misuse import check_ids, check_state
 from backstory.models.prediction import Prediction
 from backstory.models.state import State
 
@@ -25,10 +28,19 @@ class Capabilities:
     """Every block costs reading what is before it again, so that few long ones are cheaper."""
 
 
+def _check(model: "LanguageModel", tokens: Any = None, state: State = None, foreign: Any = False) -> None:
+    check_ids("tokens", tokens, model.vocabulary_size, next(model.parameters()))
+    check_state(state, model.start, len(tokens), "tokens")
+    if not isinstance(foreign, bool):
+        raise TypeError(f"foreign must be True or False, not {described(foreign)}")
+
+
 class LanguageModel(nn.Module, ABC):
     """A belief over the next token, given the tokens so far. Parameters are the raw, trained weights."""
 
     capabilities: Capabilities = Capabilities()
+
+    __call__ = diagnosed(_check)(nn.Module.__call__)
 
     @abstractmethod
     def start(self, batch_size: int) -> State:

@@ -17,7 +17,17 @@ def available(device: torch.device, proc: Path = Path("/proc"), groups: Path = P
     if not sys.platform.startswith("linux"):
         return None
     left = [1024 * kibibytes for kibibytes in _fields(proc / "meminfo", "MemAvailable:")]
-    return min([*left, *_left_in_groups(proc, groups)], default=None)
+    return min([*left, *_left_in_groups(proc, groups), *_left_to_process(proc)], default=None)
+
+
+def _left_to_process(proc: Path) -> Iterator[int]:
+    """What the limits of this process (`ulimit -v`, `ulimit -d`) leave of its address space and of its data."""
+    import resource
+
+    for limit, used in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY:
+            yield from (max(0, most - 1024 * kibibytes) for kibibytes in _fields(proc / "self" / "status", used))
 
 
 def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:

@@ -1,26 +1,32 @@
 """A trained model from its run folder: the best weights, with the settings and vocabulary saved and hashed beside them."""
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from backstory.config import RunConfig, TextConfig, UserError, from_dict, to_dict
+from backstory.config import RunConfig, TextConfig, UserError, from_dict, pasted, to_dict
+from backstory.config.machine import out_of_memory
 from backstory.config.recipes import CONFIG
 from backstory.models.composed import ComposedModel, build_model
+from backstory.models.contract import LanguageModel
 from backstory.models.cores.external_memory import addressing_of, readdressed
+from backstory.models.free_memory import available, shown_bytes
+from backstory.models.state import flatten
+from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms
+from backstory.storage.run_weights import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
 from backstory.text import Dataset, prepare
 from backstory.text.corpora import CORPORA
 from backstory.text.vocabulary import Vocabulary
 
-CHECKPOINTS = "checkpoints"
-"""Folder of a run that holds `last-STEP` (to resume from) and `best-EPOCH` (to read with)."""
 DESCRIBED = {"config": dict[str, Any], "corpus": dict[str, str | int], "places": dict[str, str]}
 CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
 """What is saved of a model beside its weights and vocabulary, and what of the corpus."""
@@ -32,9 +38,25 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """The SHA-256 (hex) of a model's parameters with their names: what was learned for a model is filed under it."""
+    """The SHA-256 (hex) of a model's parameters with their names: what was learned for a model is filed under it.
+
+    It is computed once for a model, and again when an operation has changed a parameter (not through `.data`).
+    """
+    found = weights(model)
+    versions = tuple((p.data_ptr(), p._version) for p in found.values())
+    known = _HASHES.get(model)
+    if known is None or known[0] != versions:
+        known = _HASHES[model] = versions, tensors_hash(found)
+    return known[1]
+
+
+_HASHES: WeakKeyDictionary[nn.Module, tuple[tuple[tuple[int, int], ...], str]] = WeakKeyDictionary()
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """The same of tensors by name, in the order of the model's parameters."""
     digest = hashlib.sha256()
-    for name, tensor in weights(model).items():
+    for name, tensor in tensors.items():
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -53,6 +75,24 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor],
             raise ValueError(f"among the saved {what} {name} has shape {shape} of {dtype}, not {wanted} of {kind}")
 
 
+def check_state(outlined: LanguageModel, device: torch.device, name: str) -> None:
+    """Raise UserError where the state of a model, its windows and memory, would not fit on the device for a single text.
+
+    Nothing is allocated: the model's parameters are on the device `meta`.
+    """
+    # Before a block and after it.
+    needed, free = 2 * sum(tensor.nbytes for tensor in flatten(outlined.start(1)).values()), available(device)
+    if free is not None and needed > free:
+        raise UserError(
+            f"{name} remembers {shown_bytes(needed)} of a text, and {shown_bytes(free)} are free; read it on a larger machine"
+        )
+
+
+def saved_dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
+    """Return the dtype of saved weights, whatever torch's default is now."""
+    return next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.get_default_dtype())
+
+
 @torch.no_grad()
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy saved parameters into the model. Raises ValueError when names, shapes or dtypes differ."""
@@ -60,6 +100,10 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     check_tensors(tensors, parameters, "weights")
     for name, parameter in parameters.items():
         parameter.copy_(tensors[name])
+
+
+class ChangedRun(UserError):
+    """The weights of a run are no longer those that a result is of."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +120,8 @@ class LoadedRun:
     """Where the corpus was found: `data_dir` if one was given, `corpus` if it is a path."""
     as_trained: bool = field(default=True, kw_only=True)
     """Whether an external memory is addressed as in training: what was prepared for readers of the run is for that."""
+    weights_file: str | None = field(default=None, kw_only=True)
+    """SHA-256 (hex) of the file that the weights were read from; None for a model that is no run."""
 
     @property
     def name(self) -> str:
@@ -90,6 +136,23 @@ class LoadedRun:
     def settings(self) -> dict[str, Any]:
         """What results record of how it was made."""
         return to_dict(self.config)
+
+    def identity(self) -> dict[str, str]:
+        """Return the hashes by which results tell of which weights they are."""
+        file = {} if self.weights_file is None else {"weights_file": self.weights_file}
+        return {"weights": weights_hash(self.model), **file}
+
+    def check_unchanged(self, destination: Path | None) -> None:
+        """Raise UserError if the run has other weights by now than those loaded and `destination` lies in its folder.
+
+        A result that goes elsewhere is still true of the weights that it names; a warning says so.
+        """
+        if self.weights_file is None or still_holds(self.folder, self.weights_file):
+            return
+        changed = f"{self.folder} was trained on or replaced while it was read"
+        if destination is not None and destination.resolve().is_relative_to(self.folder.resolve()):
+            raise ChangedRun(f"{changed}, so the result is of weights it no longer has; run the same command again")
+        warnings.warn(f"{changed}; this result is of the weights it had before", stacklevel=3)
 
     def readdressed(self, addressing: str) -> "LoadedRun":
         """The same weights with another addressing of the external memory; this run stays as it is. Raises UserError."""
@@ -146,11 +209,13 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
     Raises UserError when the folder is not a run, holds no whole checkpoint, or one of another version.
     """
     if not folder.is_dir():
-        raise UserError(f"there is no run folder {folder}; train one with `backstory train RECIPE --out {folder}`")
+        raise UserError(
+            f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
+        )
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is no run folder; train one with `backstory train RECIPE --out FOLDER`")
     try:
-        checkpoint = newest_checkpoint(folder / CHECKPOINTS, "best")
+        checkpoint = newest_checkpoint(within(folder, CHECKPOINTS), BEST)
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; {folder} has no other checkpoint to read with: train it again") from None
     if checkpoint is None:
@@ -158,15 +223,27 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
             f"{folder} has no checkpoint to read with; train it on with the command that began it and --resume"
         )
     config, vocabulary, described = _described(checkpoint)
+    saved = checkpoint.tensors["weights"]
+    dtype = saved_dtype(saved)
     try:
         with torch.device("meta"):  # takes no memory: what the settings ask for may be more than there is
-            check_tensors(checkpoint.tensors["weights"], weights(build_model(config.model, len(vocabulary))), "weights")
-        model = build_model(config.model, len(vocabulary))
-        load_weights(model, checkpoint.tensors["weights"])
+            outlined = build_model(config.model, len(vocabulary)).to(dtype)
+            check_tensors(saved, weights(outlined), "weights")
+            check_state(outlined, device or torch.device("cpu"), str(folder))
+        model = build_model(config.model, len(vocabulary)).to(dtype)
+        load_weights(model, saved)
     except (ValueError, RuntimeError, TypeError) as error:  # the last two: sizes that no tensor can have
+        if lacking := out_of_memory(error):
+            raise lacking from None
         raise UserError(f"{checkpoint.path} does not fit its own settings: {error}") from None
     return LoadedRun(
-        folder, model.to(device or "cpu").eval(), vocabulary, config, described["corpus"], described["places"]
+        folder,
+        model.to(device or "cpu").eval(),
+        vocabulary,
+        config,
+        described["corpus"],
+        described["places"],
+        weights_file=checkpoint.hashes[WEIGHTS_FILE],
     )
 
 

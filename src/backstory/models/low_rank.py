@@ -18,7 +18,7 @@ class LowRank(nn.Module):
     def __init__(self, weight: Tensor, rank: int, generator: torch.Generator) -> None:
         super().__init__()
         rank = min(rank, *weight.shape)
-        rows = torch.linalg.qr(torch.randn(weight.shape[1], rank, generator=generator))[0].t()
+        rows = torch.linalg.qr(torch.randn(weight.shape[1], rank, generator=generator, dtype=torch.float32))[0].t()
         self.register_buffer("rows", rows.to(weight), persistent=False)
         self.low_rank = nn.Parameter(weight.new_zeros(weight.shape[0], rank))
 

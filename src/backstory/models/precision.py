@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, check_name, plural
+from backstory.config.arguments import checked
+from backstory.config.errors import shown
 from backstory.storage.provenance import processor
 
 
@@ -28,6 +30,7 @@ class Precision:
         return torch.autocast(device.type, self.dtype)
 
 
+@checked()
 def choose_precision(wanted: str, device: torch.device) -> Precision:
     """Resolve `auto`, `float32` or `bfloat16` for a device. Raises UserError for another."""
     check_name(wanted, ("auto", "float32", "bfloat16"), "precision")
@@ -42,6 +45,7 @@ def choose_precision(wanted: str, device: torch.device) -> Precision:
     return Precision(torch.float32, "the processor has no native bfloat16")
 
 
+@checked()
 def choose_device(wanted: str) -> torch.device:
     """Resolve `auto`, `cpu` or `cuda`. Raises UserError for a device that is not there."""
     # float32 means float32: recurrent layers on a GPU would take TF32, of 10 bits, and read a text differently in blocks
@@ -51,8 +55,8 @@ def choose_device(wanted: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(wanted)
-    except RuntimeError:
-        raise UserError(f"unknown device '{wanted}'; use auto, cpu or cuda") from None
+    except (RuntimeError, ValueError):
+        raise UserError(f"unknown device {shown(wanted)}; use auto, cpu or cuda") from None
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
         raise UserError(f"device '{wanted}' is not available here; use auto or cpu")
     return device

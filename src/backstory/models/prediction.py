@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backstory.config.arguments import checked, diagnosed
 from backstory.models.adversarial import shifted, worst_shift
 from backstory.models.linear_log_prob import CHUNK, linear_log_prob
+from backstory.models.misuse import check_ids
 from backstory.models.precision import compute_dtype
 
 
@@ -47,11 +49,31 @@ class Activations:
         )
 
 
+def _check(prediction: "Prediction", targets: Any = None) -> None:
+    whole = prediction.log_probs()
+    check_ids("targets", targets, whole.shape[2], whole, tuple(whole.shape[:2]))
+
+
+def _check_places(prediction: "Prediction", rows: Any = None, times: Any = None) -> None:
+    whole = prediction.log_probs()
+    for name, places, size in (("rows", rows, len(whole)), ("times", times, whole.shape[1])):
+        check_ids(name, places, size, whole, tuple(getattr(rows, "shape", ())))
+
+
 @dataclass(frozen=True)
 class Prediction(ABC):
     """A belief over the next token at each of (B, T) positions, over V types."""
 
     activations: Activations | None = field(repr=False)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "log_prob" in vars(cls):
+            cls.log_prob = diagnosed(_check)(cls.log_prob)
+        if "select" in vars(cls):
+            cls.select = diagnosed(_check_places)(cls.select)
+        if "tempered" in vars(cls):
+            cls.tempered = checked(temperature=1e-30)(cls.tempered)
 
     @abstractmethod
     def log_prob(self, targets: Tensor) -> Tensor:
@@ -65,6 +87,7 @@ class Prediction(ABC):
     def select(self, rows: Tensor, times: Tensor) -> "Prediction":
         """Only the positions (rows[i], times[i]): a prediction of shape (N, 1)."""
 
+    @checked(temperature=1e-30)
     def tempered(self, temperature: float) -> "Prediction":
         """The final distribution to the power 1 / temperature, normalised again.
 
@@ -214,6 +237,8 @@ class Tempered(Prediction):
         return torch.cat(pieces).view(targets.shape)
 
     def log_probs(self) -> Tensor:
+        if isinstance(self.inner, Softmax):  # the same products as those of `log_prob`, rounded alike in bfloat16
+            return self.inner.tempered(self.temperature).log_probs()
         return torch.log_softmax(self.inner.log_probs() / self.temperature, -1)
 
     def select(self, rows: Tensor, times: Tensor) -> "Tempered":

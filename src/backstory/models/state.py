@@ -6,12 +6,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from backstory.config.arguments import diagnosed
+
 State = Any
 """Named tuples, tuples, lists or dictionaries of tensors and of further such trees; None where there is no state."""
 
 S = TypeVar("S")
 
 
+@diagnosed()
 def map_state(function: Callable[[Tensor], Tensor], state: S) -> S:
     """The same tree with `function` applied to each tensor."""
 
@@ -69,6 +72,7 @@ def flatten(state: State) -> dict[str, Tensor]:
     return found
 
 
+@diagnosed()
 def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
     """Rebuild a state shaped like `template` (from `start`) out of `flatten`'s dictionary.
 

@@ -1,16 +1,16 @@
 """Whether a claim holds: the 95% t interval of a difference over seeds, paired where both sides have the same ones."""
 
-import functools
 import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
+from backstory.context.statistics import t_limit
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
 ONE_SEED, MISSING = "one seed: no claim", "runs are missing: no claim"
 AUDIT_FAILED = "an audit failed: no claim"
+CONFOUNDED = "confounded: no verdict"
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,3 @@ def _welch(a: list[float], b: list[float]) -> tuple[float, float]:
     variance = sum(v for v, _ in parts)
     below = sum(v * v / n for v, n in parts)
     return variance, variance * variance / below if below else sum(n for _, n in parts)
-
-
-@functools.cache
-def t_limit(freedom: float, inside: float = 0.95) -> float:
-    """The t that holds so much of Student's distribution between -t and t.
-
-    With t = sqrt(n) tan(a), the density of the angle a is proportional to cos(a)^(n-1), which is summed here.
-    """
-    angles = np.linspace(0.0, math.pi / 2, 50_001)
-    heights = np.cos(angles) ** (freedom - 1)
-    mass = np.concatenate([[0.0], np.cumsum((heights[1:] + heights[:-1]) / 2)])
-    return math.sqrt(freedom) * math.tan(np.interp(inside * mass[-1], mass, angles))

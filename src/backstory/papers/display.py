@@ -43,7 +43,7 @@ class Display(LiveDisplay):
         for s in found:
             left = duration(60 * s.minutes_left) if s.minutes_left else MISSING
             style = {DONE: "green", FAILED: "red", "waiting": "dim"}.get(s.state)
-            table.add_row(s.run.row, str(s.run.seed), Text(state(s)), self._figure(s.valid), left, style=style)
+            table.add_row(Text(s.run.row), str(s.run.seed), Text(state(s)), self._figure(s.valid), left, style=style)
         return Group(Text(title), table)
 
     def _figure(self, valid: float | None) -> str:

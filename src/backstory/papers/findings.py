@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from backstory.context.experiments import EXPERIMENTS
 from backstory.context.splits import SPLITS
-from backstory.papers.claims import MISSING, UNDECIDED, YES, t_limit
+from backstory.context.statistics import Interval, over_seeds
+from backstory.papers.claims import MISSING, UNDECIDED, YES
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Asked, Examination, Grid
 from backstory.papers.measures import CONTEXT, SPLIT, TRUNCATE, kept, losses_of, measured
@@ -97,13 +98,15 @@ def _head(asked: Asked, about: Paper, name: str, finding: Finding) -> MutableRec
 def _judged(finding: Finding, runs: Sequence[Record], others: Sequence[Record] = ()) -> MutableRecord:
     """Seeds, measures and verdict, of the runs that are examined, and of those of the other row."""
     there = [run for run in runs if run.get("measured")]
-    found = [run["measured"] for run in there]
-    about = _context([other["measured"] for other in others if other.get("measured")]) or finding.about
+    found = [_measured(run) for run in there]
+    about = _context([_measured(other) for other in others if other.get("measured")]) or finding.about
     limits = [] if about is None else _limits(about, found)
     wanted = [*finding.measures, *([CONTEXT, *limits] if _of_context(finding) else [])]
     made = [measure for measure in wanted if found and all(measure.key in one for one in found)]
     told = [_over(measure, [one[measure.key] for one in found]) for measure in made]
-    whole = len(made) == len(wanted) and bool(limits) == _of_context(finding)
+    # Numbers that are shown and decide nothing may be missing.
+    whole = bool(found) and all(measure in made for measure in wanted if _decides(measure))
+    whole = whole and bool(limits) == _of_context(finding)
     return {
         "seeds": [run["seed"] for run in there],
         "planned_seeds": [run["seed"] for run in runs],
@@ -125,13 +128,28 @@ def _verdict(told: Sequence[Record], whole: bool, runs: Sequence[Record], others
     return NO if NO in sides else UNDECIDED if UNDECIDED in sides else YES
 
 
+def _decides(measure: Measure) -> bool:
+    return measure.above is not None or measure.below is not None
+
+
 def _side(measure: Record) -> str:
-    """Whether the interval of one measure lies above, or below, what it should."""
-    if measure["above"] is not None:
-        good, bad = measure["low"] > measure["above"], measure["high"] <= measure["above"]
-    else:
-        good, bad = measure["high"] < measure["below"], measure["low"] >= measure["below"]
-    return YES if good else NO if bad else UNDECIDED
+    """Whether the interval of one measure lies above and below what it should."""
+    above = -math.inf if measure["above"] is None else measure["above"]
+    below = math.inf if measure["below"] is None else measure["below"]
+    if measure["low"] > above and measure["high"] < below:
+        return YES
+    return NO if measure["high"] <= above or measure["low"] >= below else UNDECIDED
+
+
+def _measured(run: Record) -> dict[str, Record]:
+    """What a run's findings are judged by; an older run's effective context by its present definition (`reports.older`)."""
+    measured, key = dict(run["measured"]), CONTEXT.key
+    examined = [e for e in run.get("examinations", []) if e.get("experiment") == TRUNCATE and e.get("split") == SPLIT]
+    if key not in measured and examined and "effective_context" in examined[0]:
+        used = examined[0]["effective_context"]
+        ends = {end: used.get(end, used["context"]) for end in ("low", "high")}
+        measured[key] = {"value": used["context"], **ends}
+    return measured
 
 
 def _context(found: Sequence[Mapping[str, Record]]) -> float | None:
@@ -148,16 +166,17 @@ def _limits(about: float, found: Sequence[Mapping[str, Record]]) -> list[Measure
     few, many = [n for n in tried if n <= about / FACTOR], [n for n in tried if n >= about * FACTOR]
     if not few or not many:
         return []
-    return [replace(kept(max(few)), above=SMALL), replace(kept(min(many)), below=SMALL)]
+    return [replace(kept(max(few)), above=SMALL), replace(kept(min(many)), above=-SMALL, below=SMALL)]
 
 
 def _over(measure: Measure, found: Sequence[Record]) -> MutableRecord:
-    """A measure over the seeds: the mean with its 95% t interval (of tokens the median, the least and the most).
-
-    Of one seed its own interval, over the targets.
+    """A measure over the seeds: the mean with its 95% interval over seeds and targets (of tokens the median, the least and the
+    most). Of one seed its own interval, over the targets.
     """
-    head = {"measure": measure.key, "told": measure.told, "unit": measure.unit}
+    head: MutableRecord = {"measure": measure.key, "told": measure.told, "unit": measure.unit}
     values = [one["value"] for one in found]
+    if hurt := [one["best_length"] for one in found if "best_length" in one]:
+        head["best_lengths"] = hurt
     if len(found) == 1:
         value, low, high = (found[0][limit] for limit in ("value", "low", "high"))
     elif measure.unit == "tokens":
@@ -165,9 +184,8 @@ def _over(measure: Measure, found: Sequence[Record]) -> MutableRecord:
         low, value, high = (v if math.isfinite(v) else None
                             for v in (ordered[0], statistics.median_high(ordered), ordered[-1]))  # fmt: skip
     else:
-        value = statistics.fmean(values)
-        margin = t_limit(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-        low, high = value - margin, value + margin
+        whole = over_seeds(values, [Interval(one["value"], one["low"], one["high"]) for one in found])
+        value, low, high = whole.value, whole.low, whole.high
     scale = (lambda bound: bound / 100) if measure.unit == "share" else (lambda bound: math.log1p(bound / 100))
     bounds = {side: None if (bound := getattr(measure, side)) is None else scale(bound) for side in ("above", "below")}
     return {**head, "value": value, "low": low, "high": high, **bounds}

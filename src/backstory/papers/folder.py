@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.config import RunConfig, UserError, to_yaml
+from backstory.config.errors import as_argument
+from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
 from backstory.models.loading import CONFIG
 from backstory.papers.grid import Grid, Reading
@@ -13,7 +15,8 @@ from backstory.papers.plan import Run
 from backstory.papers.preparations import preparation
 from backstory.reading.evaluation import file_name
 from backstory.reports import Result, result_or_none
-from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
+from backstory.reports.staleness import is_stale
+from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically
 from backstory.storage.documents import parse
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT, check_place
@@ -46,7 +49,7 @@ class Command:
     """What the grid asks for, where it is that."""
 
     def result(self) -> Result | None:
-        """What it wrote; None where that is missing, damaged, or of a command with other settings."""
+        """What it wrote; None where that is missing, damaged, or of a command with other settings or of other weights."""
         if self.made is not None:
             return None
         found = result_or_none(self.out / RESULT)
@@ -58,7 +61,9 @@ class Command:
         except ValueError:
             return None
         made = [part for part in made if part != AGAIN]
-        return found if found.kind == self.kind and (not self.settings or made == [*self.settings]) else None
+        if found.kind != self.kind or (self.settings and made != [*self.settings]):
+            return None
+        return found if found.kind == "training" or not is_stale(found, self.out.parent) else None
 
     def done(self) -> bool:
         """Whether its result is there."""
@@ -72,23 +77,24 @@ class Folder:
     path: Path
 
     def run(self, run: Run) -> Path:
-        return self.path / "runs" / run.name
+        return within(self.path, "runs", run.name)
 
     def recipe(self, run: Run) -> Path:
-        return self.path / "recipes" / f"{run.row}.yaml"
+        return within(self.path, "recipes", f"{run.row}.yaml")
 
     def log(self, run: Run) -> Path:
         """What the commands of a run printed."""
-        return self.path / "logs" / f"{run.name}.log"
+        return within(self.path, "logs", f"{run.name}.log")
 
     def commands(self, run: Run) -> list[Command]:
         """Train, then what prepares the readings, the readings, then the examinations. A training that was begun is resumed."""
         place = self.run(run)
-        train = ["train", str(self.recipe(run)), "--seed", str(run.seed), "--out", str(place), *self._mode(run)]
+        named = as_argument(place)
+        train = ["train", as_argument(self.recipe(run)), "--seed", str(run.seed), "--out", named, *self._mode(run)]
         commands = [Command("running", tuple(train), "training", place)]
         for text in run.prepare:
             found = preparation(text)
-            arguments = ("reader", found.action, str(place), *found.arguments)
+            arguments = ("reader", found.action, named, *found.arguments)
             commands.append(Command("preparing", arguments, "", place, made=place / found.made))
         for reading in run.readings:
             reader = [] if reading.reader == "static" else [reading.reader]
@@ -96,26 +102,26 @@ class Folder:
             before = [] if reading.after is None else [reading.after]
             addressed = [] if reading.addressing is None else [reading.addressing]
             parts = (*reader, *(f"after-{split}" for split in before), *(f"rows{rows}" for rows in several), *addressed)
-            out = place / file_name("evaluate", reading.split, *parts)
+            out = within(place, file_name("evaluate", reading.split, *parts))
             flags = ("--split", reading.split, "--reader", reading.reader)
             for flag, values in (("--rows", several), ("--after", before), ("--addressing", addressed)):
                 flags += tuple(part for value in values for part in (flag, value))
-            arguments = ("evaluate", str(place), *flags, "--out", str(out))
+            arguments = ("evaluate", named, *flags, "--out", as_argument(out))
             commands.append(Command("reading", arguments, "evaluation", out, flags, reading=reading))
         for e in run.examinations:
-            out = place / f"examine-{e.experiment}-{e.split}"
+            out = within(place, f"examine-{e.experiment}-{e.split}")
             flags = ("--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets))
             flags += ("--maximum-context", str(e.maximum_context))
             # What is there and is not done was asked for otherwise: the folder is the grid's, which asks for this now.
             again = (AGAIN,) if (out / RESULT).is_file() else ()
-            arguments = ("examine", str(place), *flags, *again, "--out", str(out))
+            arguments = ("examine", named, *flags, *again, "--out", as_argument(out))
             commands.append(Command("examining", arguments, "examination", out, flags))
         return commands
 
     def _mode(self, run: Run) -> list[str]:
         """How its training starts: anew, with another run's weights, or from where it was."""
         place = self.run(run)
-        begin = ["--begin", str(self.path / "runs" / run.begin)] if run.begin else []
+        begin = ["--begin", as_argument(self.path / "runs" / run.begin)] if run.begin else []
         if not (place / CONFIG).is_file():
             return begin
         # One that was killed before its first checkpoint holds nothing of the run it begins with.
@@ -145,7 +151,7 @@ class Folder:
             raise UserError(f"{self.path} holds something other than a reproduction; choose another folder with --out")
         for run in runs:
             saved = self.run(run) / CONFIG
-            if saved.is_file() and from_file(RunConfig, saved) != run.config:
+            if saved.is_file() and from_file(RunConfig, saved, self.run(run)) != run.config:
                 raise UserError(
                     f"{self.run(run)} was trained with other settings than the grid now has for it; "
                     "remove that folder to train it again, or choose another with --out"
@@ -160,7 +166,7 @@ class Folder:
         """The run that it began with, as its training recorded; what it is to begin with, where that is not told yet."""
         path = RunFolder(self.run(run)).provenance
         try:
-            found = parse(path.read_bytes())
+            found = parse(read_small(path, inside=path.parent))
         except (OSError, ValueError):
             return run.begin
         begun = found.get(BEGUN) if isinstance(found, dict) else None
@@ -171,7 +177,7 @@ class Folder:
         self.path.mkdir(parents=True, exist_ok=True)
         sweep_temporaries(self.path)
         write_atomically(self.path / GRID, to_yaml(grid))  # first, as without it the rest is no reproduction's
-        for place in (self.path / "runs", self.path / "recipes", self.path / "logs"):
+        for place in (within(self.path, name) for name in ("runs", "recipes", "logs")):
             place.mkdir(exist_ok=True)
             sweep_temporaries(place)
         for run in {

@@ -103,6 +103,8 @@ class Claim:
     sentence: str
     better: Side
     than: Side
+    confounded: str = ""
+    """How the sides differ beyond the claim. Such a claim is not judged; its gain stands with this reason."""
 
 
 @dataclass(frozen=True)

@@ -8,19 +8,26 @@ import numpy as np
 from backstory.config import UserError
 from backstory.context.figures import THRESHOLD
 from backstory.context.losses import LOSSES, Losses
-from backstory.context.statistics import Interval, effective_context, paired_intervals, resampled_means
+from backstory.context.statistics import (
+    RESAMPLES,
+    Interval,
+    effective_context,
+    means_in_clusters,
+    paired_intervals,
+    resampled_means,
+)
 from backstory.papers.folder import Folder
 from backstory.papers.plan import Run
 from backstory.papers.published import Cost, Finding, Measure
-from backstory.papers.published.paper import EFFECTIVE_CONTEXT, HURT
+from backstory.papers.published.paper import EFFECTIVE_CONTEXT
 from backstory.reports.results import MutableRecord
 
 SPLIT = "valid"
 """What was examined of the published models."""
 TRUNCATE = "truncate"
 CONTEXT = Measure("", (Cost(TRUNCATE, EFFECTIVE_CONTEXT),))
-FEWEST = 10
-"""Targets of a group without which nothing is measured."""
+FEWEST = 100
+"""Targets of a group without which nothing is measured, and no verdict given."""
 
 Vector = np.ndarray
 
@@ -51,21 +58,26 @@ def measured(found: Mapping[str, Losses], findings: Iterable[Finding]) -> dict[s
     """
     wanted = {measure.key: measure for finding in findings for measure in _wanted(finding, found)}
     record: dict[str, MutableRecord] = {}
-    batches: dict[bytes, dict[str, Vector]] = {}
+    batches: dict[tuple[bytes, bytes], list[tuple[str, _Part]]] = {}
     for key, measure in wanted.items():
         if measure.unit == "tokens":
             if tokens := _effective_context(found, measure.plus[0]):
                 record[key] = tokens
             continue
+        if measure.unit == "share":
+            if share := _share(found, measure.plus[0]):
+                record[key] = share
+            continue
         parts = _parts(found, measure)
         if len(parts) == 1:
-            batches.setdefault(parts[0].mask.tobytes(), {})[key] = parts[0].chosen
+            batches.setdefault(parts[0].sample, []).append((key, parts[0]))
         elif parts:
-            record[key] = asdict(_independent(parts))
+            record[key] = asdict(_over_groups(parts))
     # Every call draws its resamples anew, which is what takes time: one for each set of targets.
-    for vectors in batches.values():
-        intervals = paired_intervals(np.stack([*vectors.values()], axis=1))
-        record |= {key: asdict(interval) for key, interval in zip(vectors, intervals, strict=True)}
+    for batch in batches.values():
+        chosen, clusters = np.stack([part.chosen for _, part in batch], axis=1), batch[0][1].chosen_clusters
+        intervals = paired_intervals(chosen, clusters=clusters)
+        record |= {key: asdict(interval) for (key, _), interval in zip(batch, intervals, strict=True)}
     return {key: record[key] for key in wanted if key in record}
 
 
@@ -85,10 +97,21 @@ class _Part:
     """(N,) bool."""
     values: Vector
     """(N,)"""
+    clusters: np.ndarray | None
+    """(N,) what is drawn as a whole; None to draw targets."""
 
     @property
     def chosen(self) -> Vector:
         return self.values[self.mask]
+
+    @property
+    def chosen_clusters(self) -> np.ndarray | None:
+        return None if self.clusters is None else self.clusters[self.mask]
+
+    @property
+    def sample(self) -> tuple[bytes, bytes]:
+        """The same for the parts that are resampled alike."""
+        return self.mask.tobytes(), b"" if self.clusters is None else self.clusters.tobytes()
 
 
 def _parts(found: Mapping[str, Losses], measure: Measure) -> list[_Part]:
@@ -105,14 +128,13 @@ def _parts(found: Mapping[str, Losses], measure: Measure) -> list[_Part]:
         if values is None or mask is None:
             return []
         there = parts.get(mask.tobytes())
-        parts[mask.tobytes()] = _Part(mask, sign * values + (0.0 if there is None else there.values))
+        clusters = losses.clusters if there is None or there.clusters is None else there.clusters
+        parts[mask.tobytes()] = _Part(mask, sign * values + (0.0 if there is None else there.values), clusters)
     return [*parts.values()]
 
 
 def _values(losses: Losses, cost: Cost) -> Vector | None:
-    """(N,) what each target costs under the condition more than without it; of HURT, whether the condition costs less."""
-    if cost.condition == HURT:
-        return (losses.nats[0] < losses.baseline).astype(np.float64)
+    """(N,) what each target costs under the condition more than without it."""
     names = [condition["name"] for condition in losses.conditions]
     return losses.nats[names.index(cost.condition)] - losses.baseline if cost.condition in names else None
 
@@ -130,18 +152,35 @@ def _mask(found: Mapping[str, Losses], losses: Losses, cost: Cost) -> np.ndarray
     return mask if mask.sum() >= FEWEST else None
 
 
-def _independent(parts: Sequence[_Part]) -> Interval:
-    """The sum of means over groups of different targets, each resampled by itself."""
-    means = sum(resampled_means(part.chosen[:, None], seed)[:, 0] for seed, part in enumerate(parts))
+def _over_groups(parts: Sequence[_Part]) -> Interval:
+    """The sum of means over groups of different targets, each resampled by itself; of clusters, which hold targets of
+    several groups, the same ones are drawn for all.
+    """
+    means = np.zeros(RESAMPLES)
+    for seed, part in enumerate(parts):
+        if part.clusters is None:
+            means += resampled_means(part.chosen[:, None], seed)[:, 0]
+        else:
+            means += means_in_clusters(part.values, part.mask, part.clusters)
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(sum(part.chosen.mean() for part in parts)), float(low), float(high))
 
 
+def _share(found: Mapping[str, Losses], cost: Cost) -> MutableRecord | None:
+    """A share of the text's tokens, all of which are counted: its interval is the share itself."""
+    losses = found.get(cost.experiment)
+    share = losses.conditions[0].get("outside_window") if losses is not None else None
+    return None if share is None else dict.fromkeys(("value", "low", "high"), share)
+
+
 def _effective_context(found: Mapping[str, Losses], cost: Cost) -> MutableRecord | None:
+    """Tokens; null where there are more than were tried, and where there is none as more context hurts."""
     losses = found.get(cost.experiment)
     mask = None if losses is None else _mask(found, losses, cost)
     if losses is None or mask is None:
         return None
     contexts = [condition["context"] for condition in losses.conditions]
-    found_ = effective_context(contexts, losses.baseline[mask], losses.nats[:, mask].T, THRESHOLD)
-    return dict(zip(("value", "low", "high"), found_, strict=True))
+    clusters = None if losses.clusters is None else losses.clusters[mask]
+    used = effective_context(contexts, losses.baseline[mask], losses.nats[:, mask].T, THRESHOLD, clusters=clusters)
+    record: MutableRecord = {"value": used.context, "low": used.low, "high": used.high}
+    return record if used.best is None else {**record, "best_length": used.best.length}

@@ -1,14 +1,16 @@
 """The result of a reproduction: published beside ours, row by row, and whether each claim and finding holds."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from backstory.config import to_dict
-from backstory.papers.claims import AUDIT_FAILED, MISSING, Judgement, judge
+from backstory.config.unknown_share import UnknownShare
+from backstory.papers.claims import AUDIT_FAILED, CONFOUNDED, MISSING, OPPOSITE, UNDECIDED, YES, Judgement, judge
 from backstory.papers.findings import judged, measures_of
 from backstory.papers.folder import Folder
 from backstory.papers.grid import Claim, Grid, Reading, Row, Scale, Side
-from backstory.papers.plan import fingerprints, place_of, published_figure, reads
+from backstory.papers.plan import Run, fingerprints, place_of, published_figure, reads
 from backstory.papers.progress import DONE, FAILED, Standing
 from backstory.papers.published import paper
 from backstory.reports.reproductions import place_in
@@ -26,6 +28,7 @@ def figures(
         for standing in found
     ]
     planned = {row.name: [r for r in each if r["row"] == row.name] for row in grid.rows if row.at(scale)}
+    trained = protocols([standing.run for standing in found])
     return {
         "grid": name,
         "scale": scale,
@@ -40,7 +43,7 @@ def figures(
         "core_hours": round(sum(r["seconds"] for r in each) * threads / 3600, 3),
         "threads": threads,
         "rows": [
-            _row(row, reading, planned[row.name])
+            _row(row, reading, planned[row.name]) | {"protocol": trained[row.name]}
             for row in grid.rows
             if row.name in planned
             for reading in row.readings
@@ -55,15 +58,28 @@ def figures(
     }
 
 
+def protocols(runs: Sequence[Run]) -> dict[str, MutableRecord]:
+    """Return how each row is trained, by its name: corpus, epochs, optimizer, and the row that it begins with."""
+    rows = {run.name: run.row for run in runs}
+    return {run.row: _protocol(run, rows) for run in runs}
+
+
+def _protocol(run: Run, rows: Mapping[str, str]) -> MutableRecord:
+    training = run.config.training
+    keys = ("epochs", "finetune_epochs", "optimizer", "learning_rate", "batch_size", "segment")
+    begin = None if run.begin is None else rows[run.begin]
+    return {"corpus": run.config.text.corpus, **{key: getattr(training, key) for key in keys}, "begin": begin}
+
+
 def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: str, started: str) -> MutableRecord:
     """What the result says of how it came about: settings of the grid, and what the finished runs agree or differ on."""
     done = [s for s in found if s.known or folder.finished(s.run)]
     origins = [s.known.provenance if s.known else folder.results(s.run)[0].provenance for s in done]
 
     def told(key: str) -> str | None:
-        return "; ".join(dict.fromkeys(str(o[key]) for o in origins if o[key] is not None)) or None
+        return "; ".join(dict.fromkeys(str(o[key]) for o in origins if o.get(key) is not None)) or None
 
-    corpora = list({str(o["corpus"]): o["corpus"] for o in origins}.values())
+    corpora = list({str(o.get("corpus")): o.get("corpus") or {} for o in origins}.values())
     return {
         "config": to_dict(grid),
         "seed": sorted({standing.run.seed for standing in found}),
@@ -89,7 +105,7 @@ def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> Mutab
     for key in ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second"):
         record[key] = trained.figures[key] if trained else None
     record["curve"] = [[e["epoch"], e["valid_perplexity"]] for e in trained.figures["curve"]] if trained else []
-    for key in ("commit", "device", "precision"):
+    for key in ("commit", "device", "precision", "weights"):
         record[key] = made.get(key)
     record["seconds"] = round(sum(r.provenance.get("seconds") or 0.0 for r in results), 1)
     record["readings"] = [_reading(command.reading, result, grid) for command, result in done if command.reading]
@@ -110,9 +126,11 @@ def _reading(asked: Reading, result: Result, grid: Grid) -> MutableRecord:
         "after": f.get("after"),
         "addressing": asked.addressing,
         "tokens": f["tokens"],
+        **({"unknown_share": UnknownShare.of(f).share} if "unknown_tokens" in f else {}),
         "seconds": result.provenance.get("seconds"),
         "value": f[grid.metric],
         "audited": audited,
+        "weights": result.provenance.get("weights"),
         "policy": f.get("policy"),
         "memory": f.get("memory"),
         "recency": f.get("recency"),
@@ -140,6 +158,7 @@ def _row(row: Row, reading: Reading, runs: Sequence[MutableRecord]) -> MutableRe
         "seeds": list(found),
         "planned_seeds": [run["seed"] for run in runs],
         "tokens": next((r["tokens"] for r in found.values()), None),
+        "unknown_share": next((r.get("unknown_share") for r in found.values()), None),
         "audited": all(r["audited"] for r in found.values()) if found else None,
         "parameters": next((run["parameters"] for run in runs if run["parameters"]), None),
     }
@@ -155,13 +174,17 @@ def _claim(claim: Claim, grid: Grid, planned: dict[str, list[MutableRecord]]) ->
     sides = (claim.better, claim.than)
     better, than = (_published(grid, side) for side in sides)
     found = [_readings(planned[side.row], side) for side in sides]
+    judgement = _judged(found) if all(_whole(planned[side.row], side) for side in sides) else Judgement(MISSING)
+    if claim.confounded and judgement.verdict in (YES, OPPOSITE, UNDECIDED):
+        judgement = replace(judgement, verdict=CONFOUNDED)
     return {
         "sentence": claim.sentence,
         "better": vars(claim.better),
         "than": vars(claim.than),
         "published_gain": round(than - better, 6) if better is not None and than is not None else None,
         "seeds": [len(readings) for readings in found],
-        **vars(_judged(found) if all(_whole(planned[side.row], side) for side in sides) else Judgement(MISSING)),
+        "confounded": claim.confounded,
+        **vars(judgement),
     }
 
 

@@ -79,10 +79,23 @@ def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
 
     def made(run: Run) -> str:
         begin = made(by_name[run.begin]) if run.begin else None
-        text = json.dumps([DEFAULTS, changes(run.config), run.prepare, begin], sort_keys=True)
+        text = json.dumps([DEFAULTS, _settings_made_with(run.config), run.prepare, begin], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     return {run.name: made(run) for run in runs}
+
+
+def _settings_made_with(config: RunConfig) -> dict[str, Any]:
+    """Return the settings without those that have their first default.
+
+    A default that changed later is resolved, so that only runs that the change concerns get another fingerprint.
+    """
+    settings = changes(config)
+    if buffer := settings.get("model", {}).get("buffer"):
+        buffer.pop("dropout", None)  # 0 at first; now that of the head, unless it is set
+        if config.model.second_dropout:
+            buffer["dropout"] = config.model.second_dropout
+    return settings
 
 
 def published_figure(published: Published) -> tuple[float, float | None, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from backstory.config import TextConfig, UserError, plural
+from backstory.config.console import make_console
 from backstory.context.examination import check_length
 from backstory.models import choose_device
 from backstory.papers import outcome
@@ -89,7 +90,7 @@ class Reproduction:
         Stopped after a signal.
         """
         self._check_machine(data_dir)
-        started, console = now(), console or Console(stderr=True)
+        started, console = now(), console or make_console(stderr=True)
         with locked(self.folder.path, "reproduction", "--out"):
             self.folder.open(self.grid, self.runs)
             found, stop = self.standings(), StopRequest()

@@ -88,7 +88,7 @@ def _start(standing: Standing, folder: Folder, data_dir: Path | None) -> list[Wo
         standing.state, standing.minutes = DONE, minutes_taken(folder, standing.run)
         return []
     standing.state = command.state
-    log = open(folder.log(standing.run), "ab")  # noqa: SIM115 (closed when the process has ended)
+    log = child.open_log(folder.log(standing.run))
     begins = log.tell()
     process = child.start(command.arguments, log, data_dir)
     return [Work(standing, command, process, log, begins)]
@@ -101,6 +101,7 @@ def _advance(work: Work, folder: Folder, data_dir: Path | None) -> list[Work]:
         return _start(work.standing, folder, data_dir)
     work.standing.look(folder)
     work.standing.state, work.standing.problem = FAILED, _problem(work, folder)
+    child.check_disk(work.process.returncode, f"{work.standing.run.name} of {folder.path}", work.standing.problem)
     return []
 
 

@@ -1,6 +1,12 @@
-"""The audit of a reader: causal, a full distribution, scored before it learns, one pass; tested on the real object."""
+"""The audit of a reader: causal, a full distribution, scored before it learns, one pass, and scores as reported.
 
-from collections.abc import Callable
+It looks at random blocks of the stream that is being read. A copy of the reader is made from outside, without a call that the
+reader could notice, and decodes some of the block's targets from the tokens before them; then the reader itself reads the
+block, and the scores that it reports must be those.
+"""
+
+import copy
+import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -8,25 +14,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.models import Prediction
+from backstory.config.arguments import checked
+from backstory.reading.audited_place import PIECE, AuditedPlace, Tolerance, start_digest
 from backstory.reading.reader import Reader
 from backstory.reading.stream import Block
 
-CHECKS = ("causal", "distribution", "scored_before_update", "one_pass")
-STEPS = 16
-"""Steps of a block that are audited, from its start, but for the first of the places, where all are: an audit reads what
-it looks at some sixteen times, and is to cost little."""
-PROBES = 4
-"""Positions of a block whose whole distribution is compared bit for bit."""
-POSITIONS, WORDS = 16, 5
-"""Positions of a block whose distribution is summed up, and words looked up in each, the target first."""
+CHECKS = ("causal", "distribution", "scored_before_update", "one_pass", "as_reported")
+FEWEST_PLACES, PLACES, MOST_PLACES = 2, 8, 64
+"""Blocks that are audited unless a number is given: of many rows, of one, and of one in short blocks."""
+PER_CUT = 300
+"""Steps of the stream for each cut: an audit takes the same share of the time of a longer reading."""
+FEWEST_CUTS, MOST_CUTS = 16, 64
+"""Of a place."""
+REREADING_CUTS = 4
+"""Of a place, where the model reads all that is before a piece again."""
+
+
+def system_seed() -> int:
+    """Return a seed of 128 bits from the operating system."""
+    return secrets.randbits(128)
+
+
+@checked(block=1, rows=1)
+def usual_places(block: int, rows: int = 1) -> int:
+    """Return how many blocks are audited: 8, or as many as have 512 tokens, up to 64; fewer of several rows, but 2."""
+    return max(FEWEST_PLACES, max(PLACES, min(MOST_PLACES, 512 // block)) // rows)
 
 
 @dataclass
 class AuditReport:
-    """What the audit found."""
+    """What the audit found, and what it looked at."""
 
     places: int = 0
+    """Blocks that were audited."""
+    cuts: int = 0
+    """Cuts that were tried: steps of a row whose scores were compared with what is known before the cut."""
+    steps: int = 0
+    """Steps of the audited blocks."""
+    seed: str = ""
+    """By which places and cuts were drawn; decimal digits, since it may be larger than JSON's numbers are in some programs."""
     checks: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CHECKS, True))
     failures: list[str] = field(default_factory=list)
 
@@ -39,154 +65,113 @@ class AuditReport:
         return {"passed": self.passed, **asdict(self)}
 
 
+@dataclass
+class Gain:
+    """By how much the reported scores are better than those of the audit, added up over all places."""
+
+    tokens: int = 0
+    nats: float = 0.0
+
+    def add(self, differences: Tensor) -> None:
+        self.tokens, self.nats = self.tokens + len(differences), self.nats + differences.sum().item()
+
+    def exceeds(self, tolerance: Tolerance) -> bool:
+        return not self.nats <= tolerance.mean * self.tokens + tolerance.slack
+
+
 class Audit:
-    """Audits the reader at random blocks of a stream that is being read, on forks of it.
+    """Audits the reader at random blocks of a stream that is being read, on copies of it.
 
     Give it to `read` as the observer; `places` of the stream's `total_blocks` blocks are looked at. The stream's own
-    reader is never restored.
+    reader is never restored, nor called.
     """
 
-    def __init__(self, total_blocks: int, places: int = 8, seed: int = 0) -> None:
+    @checked(total_blocks=1, places=1, seed=(0, 2**256), cuts=1)
+    def __init__(
+        self, total_blocks: int, places: int = PLACES, seed: int | None = None, cuts: int | None = None
+    ) -> None:
+        """`seed`: drawn from the operating system unless it is given; `cuts` of a place, else as many as the stream allows."""
+        self._blocks, self._places, self._cuts = total_blocks, min(places, total_blocks), cuts
+        self._draw(system_seed() if seed is None else seed)
+        self._next_block = self._size = 0
+        self._start: tuple[list[list[int]], str] | None = None
+        self._place: AuditedPlace | None = None
+        self._gains = Gain(), Gain()
+
+    def _draw(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._chosen = set(self._random.choice(total_blocks, min(places, total_blocks), replace=False).tolist())
-        self._next_block = 0
-        self.report = AuditReport()
+        self._chosen = set(self._random.choice(self._blocks, self._places, replace=False).tolist())
+        self.report = AuditReport(seed=str(seed))
 
     def saved(self) -> dict[str, Any]:
-        """Where the audit stands, as plain values."""
-        return {"random": self._random.bit_generator.state, "next": self._next_block, "report": asdict(self.report)}
+        """Return the audit's progress, as plain values."""
+        return {
+            "random": self._random.bit_generator.state,
+            "next": self._next_block,
+            "report": asdict(self.report),
+            "size": self._size,
+            "start": self._start,
+            "gains": [asdict(gain) for gain in self._gains],
+        }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Go on from what `saved` said of an audit of the same stream, places and seed."""
+        """Go on from the progress of an audit of the same stream and places, with its seed."""
+        report = AuditReport(**saved["report"])
+        self._draw(int(report.seed or 0))  # earlier versions drew by seed 0
         self._random.bit_generator.state = saved["random"]
-        self._next_block, self.report = saved["next"], AuditReport(**saved["report"])
+        self._next_block, self.report = saved["next"], report
+        self._size, start = saved.get("size", 0), saved.get("start")
+        self._start = None if start is None else (start[0], start[1])
+        decoded, listed = saved.get("gains", [{}, {}])
+        self._gains = Gain(**decoded), Gain(**listed)
 
+    @torch.no_grad()
     def before(self, reader: Reader, block: Block) -> None:
-        """Audit this block if it is one of the chosen."""
+        """Let a copy of the reader read this block, if it is one of the chosen."""
         if block.index != self._next_block:
             self._fail("one_pass", f"block {block.index} was read when block {self._next_block} was due")
         self._next_block = block.index + 1
+        if self._start is None and block.index == 0:
+            probe = block.tokens[:, :PIECE]
+            self._start = probe.tolist(), start_digest(copied(reader), probe)
+        self._size = self._size or block.tokens.shape[1]
+        self._place = None
         if block.index not in self._chosen:
             return
+        self._place = AuditedPlace(copied(reader), block, self._random, self._cuts_of(reader), self._fail)
         self.report.places += 1
-        if self.report.places > 1:
-            block = Block(block.tokens[:, :STEPS], block.targets[:, :STEPS], block.scored[:, :STEPS], block.index)
-        snapshot, copy = reader.snapshot(), reader.fork()
+        self.report.cuts += self._place.cuts
+        self.report.steps += block.tokens.shape[1]
 
-        def fresh() -> Reader:
-            copy.restore(snapshot)
-            return copy
+    @torch.no_grad()
+    def after(self, block: Block, log_prob: Tensor) -> None:
+        """Compare the scores (rows, T) that are reported of the block with those of the copy."""
+        if self._place is None:
+            return
+        place, self._place = self._place, None
+        for gain, differences, tolerance in zip(self._gains, place.compare(log_prob), place.limits(), strict=True):
+            gain.add(differences)
+            if gain.exceeds(tolerance):
+                self._fail("as_reported", "the reported scores are better than the probabilities that the audit finds")
+        if self._start is not None:
+            tokens, digest = self._start
+            if place.starts_again(torch.tensor(tokens, device=block.tokens.device)) != digest:
+                self._fail("one_pass", "a reader that starts again does not forget what it has read")
 
-        # A cut strictly inside the block, so that there are tokens on both sides of it wherever the block has two.
-        cut = int(self._random.integers(1, max(2, block.tokens.shape[1])))
-        with torch.no_grad():
-            for check in (self._causal, self._distribution, self._scored_before_update, self._blocks):
-                check(fresh, block, cut)
-            self._fork_apart(reader, fresh(), block)
+    def _cuts_of(self, reader: Reader) -> int:
+        if reader.model.capabilities.rereads:
+            return REREADING_CUTS
+        steps = self._blocks * self._size
+        return self._cuts or min(MOST_CUTS, max(FEWEST_CUTS, steps // (PER_CUT * self._places)))
 
     def _fail(self, check: str, message: str) -> None:
         self.report.checks[check] = False
         if message not in self.report.failures:
             self.report.failures.append(message)
 
-    def _other(self, ids: Tensor, types: int) -> Tensor:
-        """Every id replaced by a different one."""
-        step = torch.from_numpy(self._random.integers(1, max(2, types), tuple(ids.shape))).to(ids.device)
-        return (ids + step) % types
 
-    def _look(self, prediction: Prediction, block: Block, end: int) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of the targets before `end`, and whole distributions at a few of those positions."""
-        times = torch.linspace(0, end - 1, min(PROBES, end), device=block.tokens.device).long()
-        rows = torch.arange(len(times), device=times.device) % block.tokens.shape[0]
-        return prediction.log_prob(block.targets)[:, :end], prediction.select(rows, times).log_probs()
-
-    def _causal(self, fresh: Callable[[], Reader], block: Block, cut: int) -> None:
-        """Tokens from `cut` on, and those of other rows, must not change a bit of the predictions before it."""
-        types = fresh().model.vocabulary_size
-        plain = self._look(fresh().predict(block.tokens), block, cut)
-        again = self._look(fresh().predict(block.tokens), block, cut)
-        if not _equal(plain, again):
-            self._fail("one_pass", "restoring a snapshot does not bring the same predictions back")
-        changed = block.tokens.clone()
-        changed[:, cut:] = self._other(changed[:, cut:], types)
-        if not _equal(plain, self._look(fresh().predict(changed), block, cut)):
-            self._fail("causal", "predictions depend on later tokens of the block")
-        rows = block.tokens.shape[0]
-        if rows > 1:
-            # Some rows and then all the others, so that of two rows that differ here each is once the one that changes.
-            some = torch.from_numpy(self._random.permutation(rows) < rows // 2).to(changed.device)
-            for kept in (some, ~some):
-                changed = torch.where(kept[:, None], block.tokens, self._other(block.tokens, types))
-                scores = fresh().predict(changed).log_prob(block.targets)
-                if not torch.equal(plain[0][kept], scores[kept, :cut]):
-                    self._fail("causal", "a row's predictions depend on the other rows of the batch")
-
-    def _distribution(self, fresh: Callable[[], Reader], block: Block, cut: int) -> None:
-        """At random positions all V probabilities sum to one, and `log_prob` quotes them, for target and others."""
-        prediction, types = fresh().predict(block.tokens), fresh().model.vocabulary_size
-        tolerance, device = _tolerance(fresh()), block.tokens.device
-        rows, times = (torch.from_numpy(self._random.integers(0, n, POSITIONS)).to(device) for n in block.tokens.shape)
-        words = torch.from_numpy(self._random.integers(0, types, (POSITIONS, WORDS))).to(device)
-        words[:, 0] = block.targets[rows, times]
-        table = prediction.select(rows, times).log_probs().double()[:, 0]
-        sums = table.exp().sum(1)
-        if not ((sums - 1).abs() <= 1e-4).all():
-            worst = sums[(sums - 1).abs().nan_to_num(torch.inf).argmax()].item()
-            self._fail("distribution", f"probabilities sum to {worst:.6g}, not 1")
-        each = rows.repeat_interleave(WORDS), times.repeat_interleave(WORDS)
-        quoted = prediction.select(*each).log_prob(words.view(-1, 1)).double().view(words.shape)
-        scored = prediction.log_prob(block.targets)[rows, times].double()
-        listed = table.gather(1, words)
-        if not _close(quoted.exp(), listed.exp(), tolerance) or not _close(scored.exp(), listed[:, 0].exp(), tolerance):
-            self._fail("distribution", "the scored probability is not the one in the distribution that sums to one")
-
-    def _scored_before_update(self, fresh: Callable[[], Reader], block: Block, cut: int) -> None:
-        """Wrong targets from `cut` on, scored and observed, must not change the scores before it."""
-        types = fresh().model.vocabulary_size
-        plain = fresh().predict(block.tokens).log_prob(block.targets)
-        wrong = block.targets.clone()
-        wrong[:, cut:] = self._other(wrong[:, cut:], types)
-        reader = fresh()
-        prediction = reader.predict(block.tokens)
-        if not torch.equal(plain[:, :cut], prediction.log_prob(wrong)[:, :cut]):
-            self._fail("scored_before_update", "scores depend on targets that come later")
-        if not torch.equal(plain, prediction.log_prob(block.targets)):
-            self._fail("scored_before_update", "scoring changes the prediction: it learned from the targets")
-        if not torch.equal(plain, reader.predict(block.tokens).log_prob(block.targets)):
-            self._fail("scored_before_update", "scoring changes the reader: it learned before it observed")
-        reader.observe(wrong)
-        if not torch.equal(plain, fresh().predict(block.tokens).log_prob(block.targets)):
-            self._fail("scored_before_update", "what was observed reaches back behind a snapshot")
-
-    def _blocks(self, fresh: Callable[[], Reader], block: Block, cut: int) -> None:
-        """The block read in two pieces scores as it does whole, if the reader says so."""
-        if not fresh().capabilities.block_invariant or block.tokens.shape[1] == 1:
-            return
-        whole = fresh().predict(block.tokens).log_prob(block.targets)
-        reader, pieces = fresh(), []
-        for part in (slice(None, cut), slice(cut, None)):
-            pieces.append(reader.predict(block.tokens[:, part]).log_prob(block.targets[:, part]))
-            reader.observe(block.targets[:, part])
-        if not _close(torch.cat(pieces, 1).exp(), whole.exp(), _tolerance(fresh())):
-            self._fail("one_pass", "scores depend on how the text is cut into blocks, which this reader denies")
-
-    def _fork_apart(self, reader: Reader, fork: Reader, block: Block) -> None:
-        """What a fork reads must leave the reader that it came from where it was."""
-        plain = fork.predict(block.tokens).log_prob(block.targets)
-        fork.observe(block.targets)
-        if not torch.equal(plain, reader.predict(block.tokens).log_prob(block.targets)):
-            self._fail("one_pass", "what a fork reads changes the reader that it came from")
-
-
-def _tolerance(reader: Reader) -> float:
-    """How far the same probability may differ between two ways of computing it, relatively."""
-    return 1e-3 if reader.precision.dtype in (torch.float32, torch.float64) else 0.05
-
-
-def _equal(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> bool:
-    return torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
-
-
-def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Probabilities within the tolerance, relative or absolute."""
-    return bool(torch.isclose(a, b, rtol=tolerance, atol=1e-9).all())
+def copied(reader: Reader) -> Reader:
+    """Copy a reader over the same model, without calling it: it cannot know that there is a copy."""
+    model = reader.model
+    shared = {id(part): part for part in (model, *model.parameters(), *model.buffers())}
+    return copy.deepcopy(reader, shared)

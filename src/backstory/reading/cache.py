@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backstory.config import validate
+from backstory.config.arguments import checked
 from backstory.config.readers import CacheSettings
+from backstory.config.strict import conforming
 from backstory.models import Blend, Prediction
 from backstory.models.pointer import Pointer
 from backstory.reading.pairs import Pairs
@@ -30,10 +31,10 @@ class NeuralCache(Reader):
 
     inner: Reader
 
+    @checked()
     def __init__(self, inner: Reader, settings: CacheSettings) -> None:
         """Raises UserError for settings out of range."""
-        validate(settings, "the cache")
-        self.inner, self.settings = inner, settings
+        self.inner, self.settings = inner, conforming(settings, "the cache")
         self.name = "cache" if inner.name == "static" else f"{inner.name}+cache"
         self.model, self.precision, self.block = inner.model, inner.precision, inner.block
         self.capabilities = inner.capabilities

@@ -3,6 +3,7 @@
 theta <- theta + lambda D (theta_0 - theta) - eta g / (RMS + eps), elementwise, kept as delta = theta - theta_0.
 """
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor
 from torch.nn.utils.parametrize import cached
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
 from backstory.config.readers import DynamicSettings
+from backstory.config.strict import conforming
 from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
 from backstory.reading.reader import Reader, ReaderCapabilities
 from backstory.reading.statistics import Statistics
@@ -42,12 +45,16 @@ class Rule(Update):
 
 
 class RootMeanSquare(Rule):
-    """delta <- (1 - min(1, lambda D)) delta - eta g / (RMS + eps), with D = RMS / mean(RMS)."""
+    """delta <- (1 - min(1, lambda D)) delta - eta g / (RMS + eps), with D = RMS / mean(RMS).
 
-    def __init__(self, settings: DynamicSettings, rms: Tensor) -> None:
-        """`rms` (N,): root mean square of the gradients in training."""
+    The mean is over all weights, or that of each tensor's mean (`normalization`).
+    """
+
+    def __init__(self, settings: DynamicSettings, rms: Tensor, tensors: Sequence[slice] = (slice(None),)) -> None:
+        """`rms` (N,): root mean square of the gradients in training; `tensors`: where each parameter lies in it."""
         self.settings = settings
-        mean = max(rms.double().mean().item(), 1e-30)
+        parts = [rms] if settings.normalization == "weights" else [rms[tensor] for tensor in tensors]
+        mean = max(sum(part.double().mean().item() for part in parts) / len(parts), 1e-30)
         self.decay = (rms * (settings.decay / mean)).clamp_(max=1.0)
         """r (N,): min(1, lambda D)."""
         self.rate = settings.rate / (rms + settings.epsilon)
@@ -128,6 +135,7 @@ class DynamicEvaluation(Reader):
 
     name = "dynamic"
 
+    @checked()
     def __init__(
         self,
         model: LanguageModel,
@@ -136,6 +144,7 @@ class DynamicEvaluation(Reader):
         precision: Precision | None = None,
     ) -> None:
         """Raises UserError where the rule needs statistics that are not given, or they are another model's."""
+        settings = conforming(settings, "the reader")
         self.model, self.settings, self.statistics = model, settings, statistics
         self.precision = precision or Precision(torch.float32, "the default for reading")
         self.capabilities = ReaderCapabilities(block_invariant=False, adapts_weights=True)
@@ -158,7 +167,10 @@ class DynamicEvaluation(Reader):
             return Nadam(self.settings, self.weights)
         if self.statistics is None:
             raise UserError("the rule rms needs statistics; collect them once with `backstory reader statistics RUN`")
-        return RootMeanSquare(self.settings, self.statistics.rms(self.weights))
+        return self._root_mean_square(self.settings, self.statistics)
+
+    def _root_mean_square(self, settings: DynamicSettings, statistics: Statistics) -> RootMeanSquare:
+        return RootMeanSquare(settings, statistics.rms(self.weights), [tensor for _, tensor in self.weights.places()])
 
     def facts(self) -> dict[str, Any]:
         """`moving`, how many weights move; `bytes`, what is held for that beside the model; the text of the statistics."""

@@ -11,14 +11,17 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from backstory.config import UserError, check_name
+from backstory.config.arguments import checked
 from backstory.config.measures import bits, perplexity
+from backstory.config.printable import printable_json
 from backstory.models import Prediction
 from backstory.models.cores.external_memory import addressing_of
 from backstory.reading.answers import AnswerScores
-from backstory.reading.audit import Audit, AuditReport
+from backstory.reading.audit import Audit, AuditReport, usual_places
 from backstory.reading.kinds import parse_stack, stack_name
 from backstory.reading.memory import MemoryCurve
 from backstory.reading.opening import Opened, Readers, open_run, open_text
+from backstory.reading.overlap import overlap_of
 from backstory.reading.per_token import Each, check_per_token, per_token_file
 from backstory.reading.policy import PolicyWatch
 from backstory.reading.reader import StaticReader
@@ -26,13 +29,15 @@ from backstory.reading.recency import Recency
 from backstory.reading.resuming import SAVE_EVERY, Legs, legs
 from backstory.reading.saved import read_by
 from backstory.reading.stream import Block, Reading, block_count
+from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place, write_result
-from backstory.text import Split, Vocabulary, lossless, unknown_tokens
+from backstory.text import Split, Vocabulary, lossless, unknown_share
 
 SPELT_OUT = 8
 """Chosen lengths that a result's folder is named by, one by one."""
 
 
+@checked(rows=1, places=1, audit_seed=(0, 2**256), save_every=0, lengths=1)
 def evaluate(
     folder: Path | str,
     split: str = "test",
@@ -47,10 +52,13 @@ def evaluate(
     after: str | None = None,
     lengths: Sequence[int] = (),
     addressing: str | None = None,
-    places: int = 8,
+    places: int | None = None,
+    audit_seed: int | None = None,
     out: Path | str | None = None,
     per_token: Path | None = None,
     overwrite: bool = False,
+    allow_unknown: bool = False,
+    allow_equal_splits: bool = False,
     resume: bool = False,
     save_every: float = SAVE_EVERY,
     progress: Callable[[int, int], None] | None = None,
@@ -66,10 +74,12 @@ def evaluate(
     external memory, in place of the one it was trained with.
     `corpus` names the corpus for a model that has none of its own (`hf:...`), of which nothing is written without an `out`.
     `rows` above one reads faster, from an empty state at the start of every row, and says so in the result; `places` is how
-    many random places the audit looks at; `per_token` is a file for the figures of every token, which takes the place of
+    many random blocks the audit looks at (else `usual_places`), drawn by `audit_seed`, else by a seed from the operating
+    system, which the result records; `per_token` is a file for the figures of every token, which takes the place of
     another only with `overwrite`; `progress` is told (tokens read, tokens in all). Where a result is written, and no figures
     of every token, the reading is saved beside it every `save_every` seconds (0: never) while it lasts; `resume` goes on
-    with one that was stopped, to the same figures. Raises UserError.
+    with one that was stopped, to the same figures. A text that is mostly outside the vocabulary is read only with
+    `allow_unknown`, a test split that equals validation only with `allow_equal_splits`. Raises UserError.
     """
     if resume and per_token is not None:
         raise UserError("the figures of every token are written in one go; leave --resume out, or --per-token")
@@ -78,11 +88,13 @@ def evaluate(
     if text is not None and lengths:
         raise UserError("a text has the lengths that it has; leave --lengths out, or the text")
     how: dict[str, Any] = {"reader": reader, "precision": precision, "device": device, "addressing": addressing}
+    how["allow_unknown"] = allow_unknown
     opened = (
         open_run(folder, split, **how, data_dir=data_dir, corpus=corpus, lengths=tuple(lengths))
         if text is None
         else open_text(folder, text, **how)
     )
+    overlap = overlap_of(opened, data_dir, allow_equal_splits)
     name = stack_name(parse_stack(reader))
     if after is not None and lengths:
         raise UserError(
@@ -96,14 +108,15 @@ def evaluate(
         usual[of_lengths(lengths)] = "lengths"
         if not opened.run.as_trained:
             usual[str(addressing_of(opened.run.model))] = ""
-        out = out or Path(opened.run.results, file_name("evaluate", split, *(k for k, v in usual.items() if k != v)))
-    if rows > len(opened.split.ids):
-        raise UserError(f"the text has {len(opened.split.ids):,} tokens, fewer than {rows:,} rows; use fewer --rows")
+        name_of = file_name("evaluate", split, *(k for k, v in usual.items() if k != v))
+        out = out or within(opened.run.results, name_of)
+    check_rows(rows, len(opened.split.ids))
     destination = Path(out) if out else None
     if destination is not None:
         check_place(destination, "evaluation")
     elif resume:
         raise UserError("this reading is kept nowhere; say with --out where its result goes, now as then")
+    places = places or usual_places(opened.reader.block, rows)
     origin, vocabulary = opened.provenance(), opened.dataset.vocabulary
     told = None if per_token is None else per_token_file(per_token, vocabulary, opened.split, opened.reader.precision)
     before = opened.split.ids[:0] if after is None else opened.dataset.splits[after].ids
@@ -113,6 +126,8 @@ def evaluate(
     def by() -> dict[str, Any]:
         text = {"text": opened.dataset.fingerprint, "split": opened.split.name, "after": after, "rows": rows}
         figures = {**text, "places": places, "device": origin["device"]}
+        if audit_seed is not None:
+            figures["audit seed"] = audit_seed
         return {**read_by(opened.run, opened.layers, opened.reader), **figures}
 
     keep = 0.0 if per_token is not None else save_every
@@ -140,7 +155,7 @@ def evaluate(
         parts.part("recency", recency)
         with told or nullcontext() as each:
             watches = [w for w in (each, policy, inner, memory, answers, recency, count) if w is not None]
-            reading, audit = read_audited(opened, rows, places, watches, after is None, parts)
+            reading, audit = read_audited(opened, rows, places, watches, after is None, parts, audit_seed)
         nats = [*inner.nats(), reading.nats]
         if against:
             static = StaticReader(opened.run.model, opened.reader.precision)
@@ -167,10 +182,18 @@ def evaluate(
             "memory": None if memory is None else memory.figures(),
             "answers": None if answers is None else answers.figures(),
             "recency": recency.figures(),
+            "overlap": None if overlap is None else [one.figures() for one in overlap],
             "audit": audit.as_dict(),
         }
         origin["seconds"] = round(reading.seconds, 1)
+        opened.run.check_unchanged(destination)
         return write_result(destination, "evaluation", opened.run.name, figures, origin)
+
+
+def check_rows(rows: int, tokens: int) -> None:
+    """Raise UserError for more rows than a text has tokens."""
+    if rows > tokens:
+        raise UserError(f"the text has {tokens:,} tokens, fewer than {rows:,} rows; use fewer --rows")
 
 
 def check_after(after: str, split: str, splits: Iterable[str]) -> None:
@@ -239,17 +262,20 @@ class InnerNats:
 def read_audited(
     opened: Opened,
     rows: int,
-    places: int,
+    places: int | None = None,
     watches: Sequence[Each] = (),
     fresh: bool = True,
     parts: Legs | None = None,
+    seed: int | None = None,
 ) -> tuple[Reading, AuditReport]:
     """Read the opened split once from its first token to its last, audited on the way; `watches` are told of every block.
 
     Without `fresh` the reader goes on from where it is. It is one of the `parts` of an evaluation, called `text`.
     """
     ids, parts = opened.split.ids, parts or Legs()
-    audit = Audit(block_count(len(ids), rows, opened.reader.block), places)
+    block = opened.reader.block
+    check_rows(rows, len(ids))
+    audit = Audit(block_count(len(ids), rows, block), places or usual_places(block, rows), seed)
     parts.part("audit", audit)
 
     def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
@@ -282,7 +308,7 @@ def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, A
         per_character = bits(reading.nats)  # all symbols that there are, as many as are counted
     return {
         "tokens": reading.tokens,
-        "unknown_tokens": unknown_tokens(vocabulary, split),
+        **unknown_share(vocabulary, split).figures(),
         "nats_per_token": reading.nats,
         "perplexity": perplexity(reading.nats),
         "bits_per_token": bits(reading.nats),
@@ -296,4 +322,4 @@ def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, A
 
 def as_json(result: dict[str, Any]) -> str:
     """A result as `--json` prints it."""
-    return json.dumps(result, indent=1, allow_nan=False)
+    return printable_json(json.dumps(result, indent=1, allow_nan=False))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
 from backstory.models import ComposedModel, LanguageModel, Precision, Prediction
 from backstory.reading.reader import StaticReader, evaluating
 
@@ -17,6 +18,7 @@ class ForeignBuffer(StaticReader):
 
     name = "foreign"
 
+    @checked()
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
         """Raises UserError for a model that has no buffer."""
         if not isinstance(model, ComposedModel) or model.span_buffer is None:
@@ -30,7 +32,8 @@ class ForeignBuffer(StaticReader):
     def start(self, batch_size: int) -> None:
         if batch_size < 2:
             raise UserError(
-                "the reader foreign gives each row the buffer of another, so it needs several; use --rows 10"
+                "the reader foreign gives each row the buffer of another, so it needs several; use --rows 10 "
+                "of `backstory evaluate`"
             )
         super().start(batch_size)
 

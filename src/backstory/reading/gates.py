@@ -111,7 +111,7 @@ class Gated:
     def __init__(self, base: RootMeanSquare, network: GateNetwork, features: Features, weights: MovingWeights) -> None:
         self.base, self.network, self.features = base, network, features
         self.static = None if network.settings.tied else torch.cat([p.flatten() for p in weights.static])
-        self.loss = torch.zeros((), device=weights.delta.device)
+        self.loss = weights.delta.new_zeros(())
         """Of the segment, relative to the running mean, within [-2, 1]."""
         self._rows = 6, network.settings.hidden, len(network.output)
         self.room = self.loss.new_empty(weights.largest * sum(self._rows))

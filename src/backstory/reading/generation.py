@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 
-from backstory.config import UserError
+from backstory.config import UserError, pasted
+from backstory.config.arguments import checked
+from backstory.models.loading import LoadedRun
 from backstory.reading.kinds import Layer, parse_stack, stack_name
 from backstory.reading.opening import Readers, open_reader, origin_of
 from backstory.reading.reader import Reader
 from backstory.reading.sampling import Sampling, draw
 from backstory.reading.saved import load, open_saved
 from backstory.reading.session import standing
+from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place, write_result
 from backstory.text import Vocabulary, decode_stream, encode_split
 
@@ -22,6 +25,7 @@ SAMPLE = "sample"
 """Folder of a run that holds the text it wrote."""
 
 
+@checked(seed=(-(2**63), 2**64 - 1), tokens=1)
 def generate(
     run: Path | str,
     prompt: str = "",
@@ -60,7 +64,9 @@ def generate(
     else:
         saved = load(session)
         if saved is None:
-            raise UserError(f"{session} holds no session; begin one with `backstory read {run} --session {session}`")
+            raise UserError(
+                f"{session} holds no session; begin one with `backstory read {pasted(run)} --session {pasted(session)}`"
+            )
         loaded, made, layers = open_saved(run, saved, reader, *how)
         last = standing(saved, loaded.vocabulary).last
     vocabulary = loaded.vocabulary
@@ -76,13 +82,13 @@ def generate(
         settings["reader"] = stack_name(stack)
         if loaded.results is None:
             raise UserError(f"{loaded.name} is no run folder, and a sample is kept in one; leave --save out")
-        check_place(loaded.results / SAMPLE, "sample")
-        new = _kept(new, loaded.results, known, settings, origin_of(loaded, made, loaded.corpus))
+        check_place(within(loaded.results, SAMPLE), "sample")
+        new = _kept(new, loaded, known, settings, origin_of(loaded, layers, made, loaded.corpus))
     return chain([known] if echo and known else [], new)
 
 
 def _kept(
-    texts: Iterator[str], run: Path, prompt: str, settings: dict[str, Any], origin: dict[str, Any]
+    texts: Iterator[str], run: LoadedRun, prompt: str, settings: dict[str, Any], origin: dict[str, Any]
 ) -> Iterator[str]:
     """The same texts; when they have ended, the result of them is written."""
     began, pieces = time.perf_counter(), []
@@ -91,7 +97,9 @@ def _kept(
         yield text
     origin["seconds"] = round(time.perf_counter() - began, 1)
     figures = {"prompt": prompt, "text": "".join(pieces), "settings": settings}
-    write_result(run / SAMPLE, "sample", run.name, figures, origin)
+    place = run.folder / SAMPLE
+    run.check_unchanged(place)
+    write_result(place, "sample", run.name, figures, origin)
 
 
 def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
@@ -104,6 +112,7 @@ def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
     return encode_split(vocabulary, f"{prompt} x", "prompt").ids[:-2].tolist()
 
 
+@checked(seed=(-(2**63), 2**64 - 1), context=0, banned=0)
 @torch.no_grad()
 def generate_ids(
     reader: Reader,
@@ -116,12 +125,22 @@ def generate_ids(
     """Ids drawn one by one, without end, after a context (at least one id), which is read first; never one of `banned`.
 
     Whatever the reader, a token is drawn from `predict`, and then observed. Without `fresh` the reader goes on from what it has
-    read, and the context begins with the token it read last. Raises NonFiniteError for a broken model.
+    read, and the context begins with the token it read last. Raises UserError at once for a reader that does not read one row
+    alone, and NonFiniteError for a broken model.
     """
-    generator = torch.Generator().manual_seed(seed)
-    device = next(reader.model.parameters()).device
+    if not len(context):
+        raise UserError("context must hold one id at least, not none")
     if fresh:
         reader.start(1)
+    return _drawn(reader, context, sampling, seed, banned)
+
+
+@torch.no_grad()
+def _drawn(
+    reader: Reader, context: Sequence[int], sampling: Sampling, seed: int, banned: Sequence[int]
+) -> Iterator[int]:
+    generator = torch.Generator().manual_seed(seed)
+    device = next(reader.model.parameters()).device
     read = torch.tensor([context], device=device)
     for tokens, targets in zip(read[:, :-1].split(reader.block, 1), read[:, 1:].split(reader.block, 1), strict=True):
         if tokens.numel():

@@ -2,26 +2,29 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from backstory.config import UserError, check_name, from_dict, to_dict
-from backstory.config.readers import CacheSettings, DynamicSettings, LearnedSettings, TemperedSettings
+from backstory.config.arguments import checked
+from backstory.config.errors import shown
+from backstory.config.readers import CacheSettings, DynamicSettings, LearnedSettings, TemperedSettings, completed
+from backstory.config.small_file import read_small
+from backstory.config.strict import parsed
 from backstory.models import Precision
 from backstory.models.loading import LoadedRun, weights_hash
 from backstory.reading.cache import NeuralCache
 from backstory.reading.dynamic import DynamicEvaluation, search_factors
 from backstory.reading.foreign import ForeignBuffer
-from backstory.reading.learned import LearnedReader, load_learned
+from backstory.reading.learned import LearnedReader, learned_name, load_learned
 from backstory.reading.reader import Reader, StaticReader
-from backstory.reading.statistics import Statistics, load_statistics
+from backstory.reading.statistics import Statistics, load_statistics, statistics_name
 from backstory.reading.tempered import TemperedReader
-from backstory.storage.atomic import write_atomically
+from backstory.storage.atomic import sha256, within, write_atomically
 from backstory.storage.documents import has_fields, parse
+from backstory.storage.manifest import MANIFEST
 
 SAVED = "readers"
 """Folder of a run that holds what readers have learned or were given: settings, statistics."""
@@ -48,7 +51,7 @@ class Ground:
         """The run's statistics of the weights that move, read from its folder once. Raises UserError."""
         self.run.check_as_trained("statistics of training gradients are")
         if moving not in self.loaded:
-            self.loaded[moving] = load_statistics(self.run.folder / SAVED, self.run.model, moving, self.run.folder)
+            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.model, moving, self.run.folder)
         return self.loaded[moving]
 
 
@@ -69,6 +72,11 @@ class ReaderKind:
     """By what factor each setting is stepped in a search that starts from these; None: it is not searched so."""
 
 
+def saved_in(run: LoadedRun) -> Path:
+    """Where a run keeps what its readers have learned or were given. Raises UserError where a link leads out of the run."""
+    return within(run.folder, SAVED)
+
+
 def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
     found = ground.statistics(settings.moving) if settings.rule == "rms" else None
     return DynamicEvaluation(ground.run.model, settings, found, ground.precision)
@@ -77,7 +85,7 @@ def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
 def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
     run = ground.run
     run.check_as_trained("meta-learners are")
-    learned = load_learned(run.folder / SAVED, settings.network, run.model, run.folder)
+    learned = load_learned(saved_in(run), settings.network, run.model, run.folder)
     return LearnedReader(run.model, learned, ground.statistics(learned.base.moving), ground.precision, settings)
 
 
@@ -145,6 +153,7 @@ Stack = tuple[Layer, ...]
 """The innermost first."""
 
 
+@checked()
 def parse_stack(asked: str | Sequence[str]) -> Stack:
     """Readers from their names, several joined by `+` or in a list, each with settings after a colon if need be.
 
@@ -185,11 +194,11 @@ def kinds_of(stack: Stack) -> str:
 
 
 def _filed(layer: Layer) -> str:
-    """A reader by its name and by what makes it another one: its rule, the weights that move, its meta-learner."""
+    """A reader by its name and by what makes it another one: rule, weights that move, mean RMS, meta-learner."""
     usual, given = READERS[layer.name].settings(), given_settings(layer)
     other = [
         given[key]
-        for key in ("rule", "moving", "network")
+        for key in ("rule", "moving", "normalization", "network")
         if given.get(key, vars(usual).get(key)) != vars(usual).get(key)
     ]
     return "-".join([layer.name, *(text.replace(":", "-") for text in other)])
@@ -211,10 +220,7 @@ def given_settings(layer: Layer) -> Settings:
 
 def typed(text: str, name: str) -> Any:
     """The value of a setting as it was typed. Raises UserError."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"'{text}' is no value for {name}") from None
+    return parsed(text, lambda where: f"{shown(text)} is no value for {name}")
 
 
 @dataclass(frozen=True)
@@ -225,30 +231,34 @@ class Chosen:
     settings: Any
     origin: str
     """`default` or `tuned on ...`, and `given` where some were typed; that others were tuned for another addressing."""
+    file: str | None = None
+    """The file of the run's readers that tuned settings come from."""
 
     def as_dict(self) -> dict[str, Any]:
         """As results record it."""
         return {"name": self.name, "settings": to_dict(self.settings), "origin": self.origin}
 
 
-def choose(stack: Stack, run: LoadedRun) -> tuple[Chosen, ...]:
+def choose(stack: Stack, run: LoadedRun, renewed: Collection[str] = ()) -> tuple[Chosen, ...]:
     """The settings of every layer: as typed, else as `save_settings` saved them for this run. Else the defaults.
 
     A layer's own settings around the readers inside it come before those it has around the static reader. Those that were
     tuned are not taken up where the memory is addressed otherwise. Raises UserError, also for settings that were tuned on other
-    weights.
+    weights, but for those of the readers whose settings are to be `renewed`.
     """
     found = []
     for place, layer in enumerate(stack):
         kind, given = READERS[layer.name], given_settings(layer)
-        around, alone = (kinds_of(part) for part in (stack[: place + 1], (Layer("static"), layer)))
-        saved = _saved(run, around) or (_saved(run, alone) if kind.wraps else None)
+        names = [kinds_of(stack[: place + 1]), *([kinds_of((Layer("static"), layer))] if kind.wraps else [])]
+        name, saved = next(((n, s) for n in names if (s := _saved(run, n, layer.name in renewed))), (None, None))
         origin = [f"tuned on {saved['tuned_on']}" if saved and run.as_trained else "default"]
         if saved and not run.as_trained:
-            saved, origin = None, [*origin, "as others are tuned for another addressing"]
+            name, saved, origin = None, None, [*origin, "as others are tuned for another addressing"]
         origin += ["given"] if given else []
-        settings = from_dict(kind.settings, (saved["settings"] if saved else {}) | given, f"reader {layer.name}")
-        found.append(Chosen(layer.name, settings, ", ".join(origin)))
+        settings = completed(kind.settings, saved["settings"]) if saved else {}
+        settings = from_dict(kind.settings, settings | given, f"reader {layer.name}")
+        file = settings_file(run.folder, name).name if name is not None else None
+        found.append(Chosen(layer.name, settings, ", ".join(origin), file))
     return tuple(found)
 
 
@@ -266,6 +276,22 @@ def build(
     return made
 
 
+def prepared_files(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[str, str]:
+    """Return what a reader over a run takes from its folder of readers, by name, with the SHA-256 (hex) of each.
+
+    That is tuned settings, statistics and meta-learners; of the last two it is the hash of the manifest.
+    """
+    files = [layer.file for layer in layers if layer.file is not None]
+    inner: Reader | None = reader
+    while inner is not None:
+        if isinstance(inner, DynamicEvaluation) and inner.statistics is not None:
+            files.append(f"{statistics_name(inner.statistics.collected.moving)}/{MANIFEST}")
+        if isinstance(inner, LearnedReader):
+            files.append(f"{learned_name(inner.scales.network)}/{MANIFEST}")
+        inner = inner.inner
+    return {name.removesuffix(f"/{MANIFEST}"): sha256(saved_in(run) / name) for name in sorted(files)}
+
+
 def settings_file(run: Path, name: str) -> Path:
     """Where the settings of the outermost reader of a stack of this name are saved."""
     return run / SAVED / f"{name}.json"
@@ -273,7 +299,7 @@ def settings_file(run: Path, name: str) -> Path:
 
 def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
     """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
-    path = settings_file(run.folder, kinds_of(stack))
+    path = saved_in(run) / settings_file(run.folder, kinds_of(stack)).name
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"weights": weights_hash(run.model), "tuned_on": tuned_on}
     document |= {"settings": to_dict(settings), "search": search}
@@ -281,17 +307,20 @@ def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str, se
     return path
 
 
-def _saved(run: LoadedRun, name: str) -> dict[str, Any] | None:
-    path = settings_file(run.folder, name)
-    if not path.is_file():
-        return None
+def _saved(run: LoadedRun, name: str, renewed: bool = False) -> dict[str, Any] | None:
+    path = saved_in(run) / settings_file(run.folder, name).name
     try:
-        document = parse(path.read_bytes())
+        document = parse(read_small(path, inside=run.folder))
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); remove it, or tune again with `backstory reader tune`") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} is damaged ({why}); remove it, or tune again with `backstory reader tune`") from None
     wanted = {"weights": str, "tuned_on": str, "settings": dict[str, Any], "search": dict[str, Any]}
     if not has_fields(document, wanted):
         raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
     if document["weights"] != weights_hash(run.model):
+        if renewed:
+            return None
         raise UserError(f"{path} was tuned for other weights than {run.folder} has now; remove it, or tune again")
     return document

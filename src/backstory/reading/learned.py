@@ -8,10 +8,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from backstory.config import UserError, from_dict, to_dict
-from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings
+from backstory.config import UserError, from_dict, pasted, to_dict
+from backstory.config.readers import DynamicSettings, GateSettings, LearnedSettings, completed
 from backstory.models import LanguageModel, Precision
-from backstory.models.loading import check_tensors, load_weights, weights, weights_hash
+from backstory.models.loading import check_tensors, load_weights, saved_dtype, weights, weights_hash
 from backstory.reading.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.reading.gates import FADING, Features, Gated, GateNetwork
 from backstory.reading.statistics import Statistics
@@ -52,6 +52,7 @@ class LearnedReader(DynamicEvaluation):
         if learned.network.settings.per_tensor and len(learned.network.bias) != len(self.weights.names):
             raise UserError("the meta-learner was trained for other weights of the model; train it again")
         self.learned, self.scales, base = learned, scales or LearnedSettings(), self.rule
+        learned.network.to(self.weights.delta.dtype)
         rms = statistics.rms(self.weights)
         fisher = statistics.fisher(self.weights) if learned.network.settings.fisher else None
         features = Features(base, rms, fisher, learned.spread)
@@ -60,7 +61,7 @@ class LearnedReader(DynamicEvaluation):
             rate=learned.base.rate * self.scales.rate,
             decay=learned.base.decay * self.scales.decay,
         )
-        self.rule = RootMeanSquare(scaled, rms)
+        self.rule = self._root_mean_square(scaled, statistics)
         self.gated = Gated(self.rule, learned.network, features, self.weights)
         self._mean: Tensor | None = None
         """Running mean of the segments' losses."""
@@ -88,7 +89,7 @@ class LearnedReader(DynamicEvaluation):
 
     @torch.no_grad()
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
-        self.gated.loss = self.relative(loss.float())
+        self.gated.loss = self.relative(loss.to(self.weights.delta.dtype))
         self.weights.update(gradients, self.gated)
 
     def relative(self, loss: Tensor) -> Tensor:
@@ -101,6 +102,8 @@ class LearnedReader(DynamicEvaluation):
         return super().snapshot() | {"mean": None if self._mean is None else self._mean.clone()}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
+        if snapshot["mean"] is not None and snapshot["mean"].dim():
+            raise ValueError("the mean of the losses is not one number")
         super().restore(snapshot)
         self._mean = None if snapshot["mean"] is None else snapshot["mean"].clone()
 
@@ -133,7 +136,7 @@ def save_learned(folder: Path, name: str, model: LanguageModel, learned: Learned
 
 def load_learned(folder: Path, name: str, model: LanguageModel, run: Path) -> Learned:
     """A meta-learner that is saved in the folder. Raises UserError where there is none of this name, or another model's."""
-    path, again = folder / learned_name(name), f"train it with `backstory reader train {run}`"
+    path, again = folder / learned_name(name), f"train it with `backstory reader train {pasted(run)}`"
     if not path.exists():
         there = sorted(p.name.removeprefix(f"{NAME}-") for p in folder.glob(f"{NAME}-*"))
         known = f"; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}" if there else f"; {again}"
@@ -156,9 +159,12 @@ def load_learned(folder: Path, name: str, model: LanguageModel, run: Path) -> Le
     if document["weights"] != weights_hash(model):
         raise UserError(f"{path} was trained for other weights than {run} has now; {again}")
     try:
-        base = from_dict(DynamicSettings, document["base"], str(path))
+        base = from_dict(DynamicSettings, completed(DynamicSettings, document["base"]), str(path))
         gates = from_dict(GateSettings, document["gates"], str(path))
-        network = GateNetwork(gates, len(tensors["bias"]) if "bias" in tensors else 1)
+        if base.rule != "rms" or document["spread"][1] <= 0:
+            raise ValueError("no meta-learner was ever trained so")
+        size = [*tensors["bias"].shape, 1][0] if "bias" in tensors else 1
+        network = GateNetwork(gates, size).to(saved_dtype(tensors))
         check_tensors(tensors, weights(network), "gates")
     except (UserError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error}; {again}") from None

@@ -69,10 +69,10 @@ class Recording(LearnedReader):
     @torch.no_grad()
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
         kept, delta = self.unrolled, self.weights.delta
-        grad = torch.zeros(len(kept.place), device=delta.device)
+        grad = delta.new_zeros(len(kept.place))
         for tensor, where, inside in kept.parts:
             if (found := gradients[tensor]) is not None:
-                grad[where] = found.reshape(-1)[inside].float()
+                grad[where] = found.reshape(-1)[inside].to(delta.dtype)
         before = delta[kept.place]
         super().learn(loss, gradients)
         kept.updates.append(Made(grad, before, self.gated.loss, loss.item()))
@@ -191,7 +191,9 @@ class _Spread(DynamicEvaluation):
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
         assert isinstance(self.rule, RootMeanSquare)
         pieces = [
-            logs_of(g.flatten().float(), self.rule.rate[p] / (10 * self.settings.rate))[g.flatten() != 0]
+            logs_of(g.flatten().to(self.rule.rate.dtype), self.rule.rate[p] / (10 * self.settings.rate))[
+                g.flatten() != 0
+            ]
             for (_, p), g in zip(self.weights.places(), gradients, strict=True)
             if g is not None
         ]

@@ -9,13 +9,14 @@ from typing import Any, BinaryIO
 
 import torch
 
-from backstory.config import check_name
+from backstory.config import TextConfig, UserError, check_name, plural
+from backstory.config.unknown_share import advice
 from backstory.models import choose_device, choose_precision, device_name
 from backstory.models.loading import LoadedRun, load_run
-from backstory.reading.kinds import Chosen, build, choose, parse_stack
+from backstory.reading.kinds import Chosen, build, choose, parse_stack, prepared_files
 from backstory.reading.reader import Reader
 from backstory.storage.provenance import provenance
-from backstory.text import Dataset, Split, encode_bytes
+from backstory.text import Dataset, Split, encode_bytes, unknown_share
 from backstory.text.files import BLOCK, Source, raw_blocks
 
 ELSEWHERE = {"hf": "backstory.interop.inwards"}
@@ -47,13 +48,27 @@ class Opened:
 
     def provenance(self) -> dict[str, Any]:
         """What a result of this reading says of how it came about, taken before the reading."""
-        return origin_of(self.run, self.reader, self.dataset.describe())
+        return origin_of(self.run, self.layers, self.reader, self.dataset.describe())
+
+    def check_known(self) -> None:
+        """Raise UserError where so much of the text is outside the vocabulary that a perplexity says nothing about it."""
+        share = unknown_share(self.dataset.vocabulary, self.split)
+        if share.meaningless:
+            unit, made = self.dataset.vocabulary.tokenizer.unit, TextConfig()
+            made = made if self.run.config is None else self.run.config.text
+            source = f"the {self.split.name} split" if len(self.dataset.splits) > 1 else self.dataset.corpus
+            helps = advice(share.cause, unit, made.minimum_count, made.maximum_size)
+            raise UserError(
+                f"{share.warning(f'the {plural(unit)} of {source}', helps)}, or read it with --allow-unknown"
+            )
 
 
-def origin_of(run: LoadedRun, reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
+def origin_of(run: LoadedRun, layers: Sequence[Chosen], reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
     """What a result of a reader over a run, with a text that is described so, says of how it came about."""
     precision, device = reader.precision, next(run.model.parameters()).device
-    return provenance(run.settings(), device_name(device), precision.name, precision.reason, corpus)
+    origin = provenance(run.settings(), device_name(device), precision.name, precision.reason, corpus)
+    prepared = prepared_files(run, layers, reader)
+    return origin | run.identity() | ({"prepared": prepared} if prepared else {})
 
 
 def load_model(name: Path | str, device: torch.device) -> LoadedRun:
@@ -99,18 +114,22 @@ def open_run(
     corpus: str | None = None,
     lengths: tuple[int, ...] = (),
     addressing: str | None = None,
+    allow_unknown: bool = True,
 ) -> Opened:
     """Load a run and its corpus for reading, a model from elsewhere with the `corpus` of this name or path.
 
     `lengths`: the split of a drawn task is drawn with these. Raises UserError, also when the corpus is not the one that a run
-    was trained on.
+    was trained on, and unless `allow_unknown` for a split that is mostly outside the vocabulary.
     """
     run, made, layers = open_reader(folder, reader, precision, device, addressing)
     dataset = run.dataset(corpus, data_dir)
     check_name(split, dataset.splits, "split")
     if lengths:
         dataset = dataset.of_lengths(split, lengths)
-    return Opened(run, dataset, dataset.splits[split], made, layers)
+    opened = Opened(run, dataset, dataset.splits[split], made, layers)
+    if not allow_unknown:
+        opened.check_known()
+    return opened
 
 
 def open_text(
@@ -121,10 +140,12 @@ def open_text(
     precision: str = "float32",
     device: str = "auto",
     addressing: str | None = None,
+    allow_unknown: bool = True,
 ) -> Opened:
     """Load a run and a text of one's own, a file by its path or one open for bytes, as the one split `text`.
 
-    Raises UserError, also for a text that is empty, binary or not UTF-8, or holds a word that the vocabulary cannot stand for.
+    Raises UserError, also for a text that is empty, binary or not UTF-8, or holds a word that the vocabulary cannot stand for,
+    and unless `allow_unknown` for one that is mostly outside the vocabulary.
     """
     run, made, layers = open_reader(folder, reader, precision, device, addressing)
     if isinstance(text, Path):
@@ -136,4 +157,7 @@ def open_text(
     # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
     fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
     dataset = Dataset(name, run.vocabulary, {"text": split}, fingerprint, "a text of one's own")
-    return Opened(run, dataset, split, made, layers)
+    opened = Opened(run, dataset, split, made, layers)
+    if not allow_unknown:
+        opened.check_known()
+    return opened

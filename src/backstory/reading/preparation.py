@@ -1,6 +1,6 @@
 """What a run's readers are given before they read: statistics of training gradients, and settings tuned on validation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,13 @@ from backstory.reading.kinds import (
     READERS,
     SAVED,
     Ground,
+    Layer,
     Stack,
     build,
     choose,
     given_settings,
     save_settings,
+    saved_in,
     stack_name,
     typed,
 )
@@ -49,7 +51,8 @@ def collect_statistics(
         run.model, split.ids[:tokens], opened.dataset.vocabulary.start, text=text, moving=moving, batch_size=batch_size,
         segment=segment, precision=opened.reader.precision, progress=progress,
     )  # fmt: skip
-    return save_statistics(run.folder / SAVED, found), found
+    run.check_unchanged(run.folder / SAVED)
+    return save_statistics(saved_in(run), found), found
 
 
 def tune_reader(
@@ -72,7 +75,7 @@ def tune_reader(
     lists = parse_grid(kind.settings, grid)
     opened = open_run(folder, split, **how)
     _check_run(opened.run)
-    chosen = choose(stack, opened.run)
+    chosen = choose(stack, opened.run, {stack[-1].name})
     precision, start = opened.reader.precision, chosen[-1].settings
     ids, first = opened.split.ids[:tokens], opened.dataset.vocabulary.start
 
@@ -87,6 +90,7 @@ def tune_reader(
         tuned = tune(
             partial(kind.make, ground), start, ids, first, factors=kind.steps(start), grid=lists, progress=progress
         )
+    opened.run.check_unchanged(opened.run.folder / SAVED)
     return save_settings(opened.run, stack, tuned.best, *_told(tuned, split)), tuned
 
 
@@ -107,9 +111,9 @@ def tune_in_turn(
     lists = parse_turns(stack, grid)
     opened = open_run(folder, split, **how)
     _check_run(opened.run)
-    start = choose(stack, opened.run)
     held = {name for layer in stack for name in given_settings(layer)}
     turns = {n: values for n, values in {**TURNS, **lists}.items() if n in lists or n not in held}
+    start = choose(stack, opened.run, {layer.name for layer in stack if turns.keys() & _settings_of(layer)})
     if idle := next((name for name in lists if owner(start, name) is None), None):
         raise UserError(f"the reader {stack_name(stack)} does not use {idle} with this rule; leave it out of --grid")
     turns = {name: values for name, values in turns.items() if owner(start, name) is not None}
@@ -120,6 +124,7 @@ def tune_in_turn(
     tuned = search_turns(make, start, turns, ids, first, progress)
     places = sorted({place for name in turns if (place := owner(start, name)) is not None})
     told = _told(tuned, split)
+    opened.run.check_unchanged(opened.run.folder / SAVED)
     return [save_settings(opened.run, stack[: p + 1], tuned.best[p].settings, *told) for p in places], tuned
 
 
@@ -163,7 +168,7 @@ _AT_ONCE = {"cache": _tuned_cache, "tempered": _tuned_temperature}
 
 def _check_run(run: LoadedRun) -> None:
     run.check_as_trained("readers are prepared")
-    check_writable(run.folder)
+    check_writable(saved_in(run))
 
 
 def _check_split(split: str) -> None:
@@ -181,18 +186,32 @@ def parse_grid(settings: type, grid: Sequence[str]) -> dict[str, list[Any]]:
         if not values:
             raise UserError(f"the grid '{text}' must be written setting=value,value")
         parsed = [from_dict(settings, {name: typed(value, name)}, f"grid {name}") for value in values.split(",")]
-        found[name] = [getattr(point, name) for point in parsed]
+        _add(found, name, [getattr(point, name) for point in parsed])
     return found
+
+
+def _add(found: dict[str, list[Any]], name: str, values: list[Any]) -> None:
+    """Take the values of a setting. Raises UserError where it has some already, or a value twice."""
+    if name in found:
+        raise UserError(f"--grid gives {name} twice; give all of its values at once: {name}=VALUE,VALUE")
+    if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+        raise UserError(f"--grid {name}: the value {twice[0]} stands twice; leave one out")
+    found[name] = values
+
+
+def _settings_of(layer: Layer) -> Set[str]:
+    """Names of the settings of a layer's reader."""
+    return to_dict(READERS[layer.name].settings()).keys()
 
 
 def parse_turns(stack: Stack, grid: Sequence[str]) -> dict[str, list[Any]]:
     """`segment=5,20` as the values of a setting, of whichever reader of a stack has it. Raises UserError."""
-    owners = {name: READERS[layer.name].settings for layer in stack for name in to_dict(READERS[layer.name].settings())}
+    owners = {name: READERS[layer.name].settings for layer in stack for name in _settings_of(layer)}
     found: dict[str, list[Any]] = {}
     for text in grid:
         name = text.partition("=")[0]
         check_name(name, owners, "setting")
-        found |= parse_grid(owners[name], [text])
+        _add(found, name, parse_grid(owners[name], [text])[name])
     return found
 
 
@@ -219,10 +238,11 @@ def train_learned(
             f"{split.name} has {len(split.ids):,} tokens, of which --skip {skip:,} leaves none; use a smaller --skip"
         )
     _check_run(run)
-    statistics = load_statistics(run.folder / SAVED, run.model, base.moving, run.folder)
+    statistics = load_statistics(saved_in(run), run.model, base.moving, run.folder)
     learned = train_gates(
         run.model, statistics, split.ids[skip:], opened.dataset.vocabulary.start, base, gates, training,
         precision=opened.reader.precision, progress=progress, report=report,
     )  # fmt: skip
     learned.how.update(split=split.name, skip=skip)
-    return save_learned(run.folder / SAVED, name, run.model, learned)
+    run.check_unchanged(run.folder / SAVED)
+    return save_learned(saved_in(run), name, run.model, learned)

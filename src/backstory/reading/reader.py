@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from backstory.config.arguments import checked
 from backstory.models import LanguageModel, Precision, Prediction, State, clone
 
 BLOCK = 256
@@ -98,6 +99,7 @@ class StaticReader(Reader):
 
     name = "static"
 
+    @checked()
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
         self.model = model
         self.precision = precision or Precision(torch.float32, "the default for reading")
@@ -106,6 +108,7 @@ class StaticReader(Reader):
         self._state: State = None
         self._next: State = None
 
+    @checked(batch_size=1)
     def start(self, batch_size: int) -> None:
         self._state = self._next = self.model.start(batch_size)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, get_type_hints
 import numpy as np
 
 from backstory.config import UserError
+from backstory.models.loading import ChangedRun
 from backstory.reading.reader import Reader
 from backstory.reading.saved import PREFIX, Saved, check_same, load, save, sweep
 from backstory.reading.stream import Position, Reading, read
@@ -122,5 +123,9 @@ def legs(folder: Path | None, by: Callable[[], Mapping[str, Any]], every: float,
             made.take_up()
         else:
             remove_checkpoints(folder, PREFIX)
-        yield made
+        try:
+            yield made
+        except ChangedRun:  # what was read is of weights that are gone, and nothing can go on from it
+            remove_checkpoints(folder, PREFIX)
+            raise
         remove_checkpoints(folder, PREFIX)

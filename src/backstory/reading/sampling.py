@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
+from backstory.config.arguments import checked
 
 
+@checked()
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are drawn. Raises UserError for settings out of range."""

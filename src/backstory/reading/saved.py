@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, from_dict
+from backstory.config.readers import completed
 from backstory.models import choose_device, choose_precision
 from backstory.models.cores.external_memory import addressing_of
 from backstory.models.loading import LoadedRun, weights_hash
-from backstory.reading.kinds import READERS, Chosen, build
+from backstory.reading.kinds import READERS, Chosen, build, saved_in
 from backstory.reading.kinds import SAVED as READERS_FOLDER
 from backstory.reading.opening import Readers, load_model, open_reader
 from backstory.reading.reader import Reader
-from backstory.storage.atomic import sha256, sweep_temporaries
+from backstory.storage.atomic import sha256, sweep_temporaries, within
 from backstory.storage.checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -60,8 +61,8 @@ class Saved:
             snapshot = unpack(self.tree, self.tensors, reader.snapshot(), device)
             reader.restore(snapshot)
             with torch.no_grad():  # sizes that do not go together show when they meet
-                reader.predict(torch.zeros(rows, 1, dtype=torch.long, device=device))
-        except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
+                reader.predict(torch.zeros(rows, 1, dtype=torch.long, device=device)).log_probs()
+        except (ValueError, RuntimeError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise UserError(f"{self.path} does not fit its own reader ({error}); remove it and start again") from None
         reader.restore(snapshot)
 
@@ -81,14 +82,18 @@ def read_by(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[st
 
 def _prepared(run: LoadedRun) -> str:
     """The SHA-256 (hex) of what was collected or trained for readers of a run, whose settings do not tell of it."""
-    manifests = sorted((run.folder / READERS_FOLDER).glob(f"*/{MANIFEST}"))
-    return hashlib.sha256("".join(f"{p.parent.name} {sha256(p)}\n" for p in manifests).encode()).hexdigest()
+    manifests = sorted(saved_in(run).glob(f"*/{MANIFEST}"))
+    told = (
+        f"{p.parent.name} {sha256(within(run.folder, READERS_FOLDER, p.parent.name, MANIFEST))}\n" for p in manifests
+    )
+    return hashlib.sha256("".join(told).encode()).hexdigest()
 
 
 def save(folder: Path, number: int, reader: Reader, by: Mapping[str, Any], at: Mapping[str, Any]) -> Path:
     """Write `reading-NUMBER` into the folder, in the place of those that are there. Raises OSError."""
     tree, tensors = pack(reader.snapshot(), next(reader.model.parameters()).device)
     document = {"format": FORMAT, "by": by, "at": at, "tree": tree}
+    folder.mkdir(parents=True, exist_ok=True)  # it may have been removed while it was read
     path = write_checkpoint(folder, f"{PREFIX}-{number}", {"reader": tensors}, {"reading": document})
     rotate_checkpoints(path, 1)
     return path
@@ -111,7 +116,22 @@ def load(folder: Path) -> Saved | None:
 def _checked(found: Checkpoint, document: dict[str, Any]) -> Saved:
     if not has_fields(document, DOCUMENT) or found.tensors.keys() != {"reader"}:
         raise UserError(f"{found.path} is damaged: it is not a saved reading; remove it and start again")
-    return Saved(found.path, document["by"], document["at"], document["tree"], found.tensors["reader"])
+    by = document["by"]
+    if "readers" in by:
+        by = by | {"readers": _completed(by["readers"])}
+    return Saved(found.path, by, document["at"], document["tree"], found.tensors["reader"])
+
+
+def _completed(readers: Any) -> Any:
+    """Readers as a file names them, with the settings that it is too old to have; what is damaged stays as it is."""
+    if not conforms(readers, list[dict[str, Any]]):
+        return readers
+    return [
+        layer | {"settings": completed(READERS[layer["name"]].settings, layer["settings"])}
+        if has_fields(layer, {"name": str, "settings": dict[str, Any]}) and layer["name"] in READERS
+        else layer
+        for layer in readers
+    ]
 
 
 def sweep(folder: Path) -> None:
@@ -169,10 +189,12 @@ def _layers(saved: Saved) -> tuple[Chosen, ...]:
         raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
     layers = []
     for layer in named:
-        if not has_fields(layer, {"name": Any, "settings": dict[str, Any]}):
+        if not has_fields(layer, {"name": str, "settings": dict[str, Any]}):
             raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
         if layer["name"] not in READERS:
             raise UserError(f"{saved.path} was saved with the reader {layer['name']}, which this version has not")
         settings = from_dict(READERS[layer["name"]].settings, layer["settings"], str(saved.path))
+        if READERS[layer["name"]].wraps != bool(layers):  # the first reads with the model, the others go around it
+            raise UserError(f"{saved.path} is damaged: its readers do not go on each other; remove it and start again")
         layers.append(Chosen(layer["name"], settings, "saved"))
     return tuple(layers)

@@ -2,17 +2,21 @@
 another day from where it stands."""
 
 import time
-from collections import deque
+import warnings
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 from torch import Tensor
 
-from backstory.config import UserError, measures
+from backstory.config import TextConfig, UserError, measures
+from backstory.config.arguments import checked
+from backstory.config.unknown_share import UnknownShare
 from backstory.models import Prediction
 from backstory.reading.opening import Readers, open_reader
 from backstory.reading.reader import Reader
@@ -25,12 +29,19 @@ from backstory.storage.lock import LOCK, locked
 from backstory.text import Vocabulary
 from backstory.text.arriving import arriving
 from backstory.text.files import decoded
+from backstory.text.out_of_vocabulary import classify
 from backstory.text.pieces import Pieces
+from backstory.text.tokenizers import END
+
+MOST_BEGUN = 50_000
+"""Tokens of a line that is read in part up to which a session is saved within it."""
+MOST_WORDS = 1000
+"""About so many different words outside the vocabulary tell why they are."""
 
 
 @dataclass
 class Standing:
-    """How far a session has come."""
+    """How far a session has come; lines and what is begun of the next one tell from where on a saved one reads."""
 
     last: int
     """The token read last: what comes next is predicted after it."""
@@ -40,6 +51,11 @@ class Standing:
     """How many of the tokens are `<unk>`."""
     nats: float = 0.0
     """Sum over the tokens."""
+    lost: int | None = 0
+    """How many tokens are outside the vocabulary; None where that was not counted from the beginning."""
+    begun_ids: list[int] = field(default_factory=list)
+    """What is read already of the line that comes next, where blocks end within lines; it is not read once more."""
+    begun_nats: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -53,7 +69,10 @@ class Line:
     """The surprisal of each token."""
     all_tokens: int = 0
     all_nats: float = 0.0
+    all_unknown: int = 0
     """Of the session up to the end of this line."""
+    unknown: int = 0
+    """How many tokens are `<unk>`."""
 
     @property
     def perplexity(self) -> float:
@@ -71,15 +90,28 @@ class Session:
     """A reader over a text that has no end yet."""
 
     def __init__(
-        self, reader: Reader, vocabulary: Vocabulary, at: Standing, told: Told, passed: Callable[[], None]
+        self,
+        reader: Reader,
+        vocabulary: Vocabulary,
+        at: Standing,
+        told: Told,
+        passed: Callable[[], None],
+        cuts: tuple[int, int | None] = (1, None),
     ) -> None:
-        """`told` is given every line once all of it is scored; `passed` is called after every block."""
+        """`told` is given every line once all of it is scored; `passed` is called after every block.
+
+        `cuts` are `minimum_count` and `maximum_size` of the vocabulary.
+        """
+        self.cuts = cuts
         self.reader, self.vocabulary, self.at = reader, vocabulary, at
         self._told, self._passed = told, passed
         self._waiting: list[int] = []
         self._lines: deque[Line] = deque()
         self._arrived = at.lines
-        self._tokens, self._nats = at.tokens, at.nats  # of the lines that were told
+        self._so_far = at.tokens, at.nats, at.unknown
+        """Of the lines that were told."""
+        self._lost: deque[int] = deque()
+        self._words: Counter[str] = Counter()
 
     def read(self, descriptor: int, name: str = "standard input", stopped: Callable[[], bool] = lambda: False) -> None:
         """Read what comes from an open file until it ends or `stopped` says so.
@@ -90,8 +122,16 @@ class Session:
         blocks = arriving(descriptor, self._catch_up, stopped)
         as_is = self.vocabulary.tokenizer.unit == "byte"
         try:
-            for ids in _encoded(self.vocabulary, self._counted(decoded(blocks, name, as_is))):
-                self._take(ids.tolist(), stopped)
+            lines, before_any = self._counted(decoded(blocks, name, as_is)), self._arrived
+            for ids, lost in _encoded(self.vocabulary, lines, self._in_paragraph()):
+                if self._arrived == before_any:  # the end of a paragraph that nothing came of
+                    break
+                known = self._known(ids.tolist())
+                before = self.at.tokens + len(self._waiting) - known
+                self._lost.extend(before + place for place in lost if place >= known)
+                if len(self._words) < MOST_WORDS:
+                    self._words.update(lost.values())
+                self._take(ids.tolist()[known:], stopped)
         except UserError:
             self._catch_up()
             raise
@@ -99,6 +139,17 @@ class Session:
         self._catch_up()
         if not self._lines:
             self.at.lines = self._arrived
+
+    def begun(self) -> Line | None:
+        """The line that is read in part."""
+        return next((line for line in self._lines if 0 < len(line.nats) < len(line.ids)), None)
+
+    def unknown_share(self) -> UnknownShare:
+        """Return how much of what was read is `<unk>`."""
+        unknown = None if self.vocabulary.unknown is None else self.at.unknown
+        lost = None if unknown is None else self.at.lost
+        cause = classify(self._words, self.vocabulary).cause if lost else None
+        return UnknownShare(self.at.tokens, unknown, lost, cause)
 
     def _counted(self, lines: Iterator[str]) -> Iterator[str]:
         ended = True
@@ -108,6 +159,28 @@ class Session:
                 self._lines.append(Line(self._arrived))
             ended = line.endswith("\n")
             yield line
+
+    def _in_paragraph(self) -> bool:
+        """Whether what comes goes on with a paragraph, of which a blank line would be the end."""
+        end, at = self.vocabulary.index.get(END), self.at
+        return at.tokens > 0 and (at.begun_ids[0] == end if at.begun_ids else at.last != end)
+
+    def _known(self, ids: list[int]) -> int:
+        """How many of these tokens were read before the session was saved; their scores go to their line."""
+        again, nats = self.at.begun_ids, self.at.begun_nats
+        if not again or not ids:
+            return 0
+        self.at.begun_ids, self.at.begun_nats = [], []
+        if ids[: len(again)] != again:
+            warnings.warn(
+                f"line {self.at.lines + 1} was read in part when the session was saved, and other text comes now; "
+                "what was read of it stays read",
+                stacklevel=2,
+            )
+            return 0
+        self._lines[-1].ids += again
+        self._lines[-1].nats += nats
+        return len(again)
 
     def _take(self, ids: list[int], stopped: Callable[[], bool]) -> None:
         if not self._lines:  # the end of a last line that was told before it was known to have one
@@ -125,22 +198,32 @@ class Session:
 
     def _read(self, tokens: int) -> None:
         ids, self._waiting = np.array(self._waiting[:tokens], np.int64), self._waiting[tokens:]
-        total = read(self.reader, ids, self.at.last, each=self._each, fresh=False)
-        self.at.nats += total.nats * total.tokens
-        self.at.tokens, self.at.last = self.at.tokens + tokens, int(ids[-1])
-        self.at.unknown += int((ids == self.vocabulary.unknown).sum()) if self.vocabulary.unknown is not None else 0
+        read(self.reader, ids, self.at.last, each=self._each, fresh=False)
+        self.at.last = int(ids[-1])
+        while self._lost and self._lost[0] < self.at.tokens:
+            self._lost.popleft()
+            self.at.lost = None if self.at.lost is None else self.at.lost + 1
         self._tell(len(self._lines) - 1)
         self._passed()
 
     def _each(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
         """Share the scores of a block among the lines that they are of."""
-        scores, place = (-log_prob[0].double()).tolist(), 0
+        scores, place, at = (-log_prob[0].double()).tolist(), 0, self.at
         for line in self._lines:
-            wanted = min(len(line.ids) - len(line.nats), len(scores) - place)
-            line.nats += scores[place : place + wanted]
-            place += wanted
-            if wanted:  # a session that is saved here goes on after this line, whatever has arrived already
-                self.at.lines = line.number
+            first = len(line.nats)
+            new = scores[place : place + len(line.ids) - first]
+            if not new:
+                continue
+            place += len(new)
+            line.nats += new
+            for nats in new:  # one by one, so that the sum does not depend on where blocks end
+                at.nats += nats
+            ids, unknown = line.ids[first : len(line.nats)], self.vocabulary.unknown
+            unknown = 0 if unknown is None else ids.count(unknown)
+            line.unknown, at.unknown, at.tokens = line.unknown + unknown, at.unknown + unknown, at.tokens + len(new)
+            line.all_tokens, line.all_nats, line.all_unknown = at.tokens, at.nats, at.unknown
+            if len(line.nats) == len(line.ids):  # a session that is saved here goes on after it, whatever has arrived
+                at.lines = line.number
 
     def _tell(self, ended: int) -> None:
         """Tell of lines that are scored, of the first so many."""
@@ -148,16 +231,27 @@ class Session:
             if len(self._lines[0].nats) < len(self._lines[0].ids):
                 return
             line = self._lines.popleft()
-            self._tokens, self._nats = self._tokens + len(line.nats), self._nats + sum(line.nats)
-            line.all_tokens, line.all_nats = self._tokens, self._nats
+            if not line.ids:
+                line.all_tokens, line.all_nats, line.all_unknown = self._so_far
+            self._so_far = line.all_tokens, line.all_nats, line.all_unknown
             self._told(line)
 
 
-def _encoded(vocabulary: Vocabulary, lines: Iterable[str]) -> Iterator[np.ndarray]:
-    """The ids of lines as they come. How pieces are cut may depend on all that follows, so a line of them is cut by itself."""
+def _encoded(
+    vocabulary: Vocabulary, lines: Iterable[str], in_paragraph: bool
+) -> Iterator[tuple[np.ndarray, dict[int, str]]]:
+    """The ids of lines as they come, with the tokens outside the vocabulary by their place (`encode_marked`).
+
+    How pieces are cut may depend on all that follows, so a line of them is cut by itself.
+    """
+    word = next(filter(str.isalpha, vocabulary.words), None)
+    if in_paragraph and word is not None and vocabulary.tokenizer.unit == "word":
+        encoded = vocabulary.encode_marked(chain([f"{word}\n"], lines))  # the word stands for what was read before
+        next(encoded)
+        return encoded
     if isinstance(vocabulary.tokenizer, Pieces):
-        return (vocabulary.encode(line) for line in lines)
-    return vocabulary.encode_stream(lines)
+        return (marked for line in lines for marked in vocabulary.encode_marked([line]))
+    return vocabulary.encode_marked(lines)
 
 
 def perplexity(nats: float, tokens: int) -> float:
@@ -165,6 +259,7 @@ def perplexity(nats: float, tokens: int) -> float:
     return measures.perplexity(nats / tokens) if tokens else 1.0
 
 
+@checked(save_every=0)
 @contextmanager
 def session(
     run: Path | str,
@@ -197,17 +292,27 @@ def session(
         by = read_by(loaded, layers, made) if folder is not None else {}
         kept, kept_at = at.tokens, time.monotonic()
 
-        def keep() -> None:
+        def keep(ends: bool = True) -> None:
             nonlocal kept, kept_at
-            if folder is not None and at.tokens > kept:
-                save(folder, at.tokens, made, by, asdict(at))
-                kept, kept_at = at.tokens, time.monotonic()
+            if folder is None or at.tokens <= kept:
+                return
+            now, begun = at, opened.begun()
+            if begun is not None and len(begun.nats) <= MOST_BEGUN:
+                now = replace(at, begun_ids=begun.ids[: len(begun.nats)], begun_nats=begun.nats)
+            elif begun is not None and not ends:
+                return  # later, at its end
+            elif begun is not None:
+                now = replace(at, lines=begun.number)
+            save(folder, at.tokens, made, by, asdict(now))
+            kept, kept_at = at.tokens, time.monotonic()
 
         def passed() -> None:
             if save_every and time.monotonic() - kept_at >= save_every:
-                keep()
+                keep(ends=False)
 
-        opened = Session(made, loaded.vocabulary, at, told, passed)
+        made_of = TextConfig() if loaded.config is None else loaded.config.text
+        cuts = made_of.minimum_count, made_of.maximum_size
+        opened = Session(made, loaded.vocabulary, at, told, passed, cuts)
         try:
             yield opened
         except (
@@ -234,9 +339,12 @@ def _found(folder: Path, resume: bool) -> Saved | None:
 
 def standing(saved: Saved, vocabulary: Vocabulary) -> Standing:
     """Where a saved session stands. Raises UserError where that is no session of this vocabulary."""
-    at = saved.at
+    at: dict[str, Any] = {"lost": None, "begun_ids": [], "begun_nats": [], **saved.at}
     if not has_fields(at, get_type_hints(Standing)):
         raise UserError(f"{saved.path} is no saved session; choose another folder with --session")
-    if not 0 <= at["last"] < len(vocabulary) or min(at.values()) < 0:
+    found = Standing(**at)
+    counts = [found.last, found.lines, found.tokens, found.unknown, found.nats, found.lost or 0, *found.begun_ids]
+    ids, nats = [found.last, *found.begun_ids], found.begun_nats
+    if min(counts) < 0 or max(ids) >= len(vocabulary) or not len(nats) == len(ids) - 1 <= found.tokens:
         raise UserError(f"{saved.path} is damaged: it stands nowhere; remove it and start again")
-    return Standing(**at)
+    return found

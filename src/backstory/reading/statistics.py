@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import UserError
+from backstory.config import UserError, pasted
 from backstory.models import LanguageModel, Precision, Softmax, detach
 from backstory.models.loading import check_tensors, weights_hash
-from backstory.reading.stream import block_count, blocks
+from backstory.reading.stream import blocks
 from backstory.reading.weights import MovingWeights
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from backstory.storage.documents import has_fields
@@ -45,7 +45,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of each parameter by name, float32, in its shape."""
+    """Of each parameter by name, in its shape, in its dtype or at least float32."""
 
     mean_square: dict[str, Tensor]
     """Mean over minibatches of the squared gradient of their mean loss."""
@@ -53,6 +53,9 @@ class Statistics:
     """Fisher information of a token: the squared gradients times the tokens of a minibatch; for the rows of a softmax the
     expected (p - p^2)^T h^2, which covers the words that are rare as well."""
     collected: Collected
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Statistics":
+        return self  # nothing changes them, and they are as large as the model
 
     def rms(self, weights: MovingWeights) -> Tensor:
         """(N,): root mean square of the gradients of the weights that move. Raises UserError if these are not theirs."""
@@ -69,7 +72,13 @@ class Statistics:
                 f"the statistics are of {self.collected.moving} weights and have none of {missing[0]}; collect them for the "
                 f"weights that are to move with `backstory reader statistics RUN --moving ...`"
             )
-        return torch.cat([found[n].flatten() for n in weights.names]).to(weights.delta.device).sqrt_()
+        for name, static in zip(weights.names, weights.static, strict=True):
+            if found[name].shape != static.shape or not found[name].is_floating_point():
+                raise UserError(
+                    f"the statistics of {name} do not fit the model; collect them again with "
+                    "`backstory reader statistics RUN`"
+                )
+        return torch.cat([found[n].flatten() for n in weights.names]).to(weights.delta).sqrt_()
 
 
 def collect(
@@ -86,7 +95,7 @@ def collect(
 ) -> Statistics:
     """Read a text (N,) in `batch_size` rows and minibatches of `segment` tokens of each, every dropout off.
 
-    Raises UserError for a text that is too short for one minibatch.
+    `progress` takes the minibatches read and those there are. Raises UserError for a text that is too short for one minibatch.
     """
     if len(ids) < batch_size * segment:
         raise UserError(_too_short(ids, batch_size, segment))
@@ -94,7 +103,7 @@ def collect(
         raise UserError(f"statistics are of all weights, which serves {moving} too, or of low-rank:R adapters")
     precision = precision or Precision(torch.float32, "the default for reading")
     weights = MovingWeights(model, moving)
-    count = block_count(len(ids), batch_size, segment)
+    count = _whole_minibatches(len(ids), batch_size, segment)
     squares, rows = torch.zeros_like(weights.delta), _Rows()
     minibatches = tokens = 0
     state = model.start(min(batch_size, len(ids)))
@@ -108,7 +117,7 @@ def collect(
         with torch.no_grad():
             for (_, place), grad in zip(weights.places(), gradients, strict=True):
                 if grad is not None:
-                    flat = grad.reshape(-1).float()
+                    flat = grad.reshape(-1).to(squares.dtype)
                     squares[place].addcmul_(flat, flat)
             if isinstance(prediction, Softmax) and block.index % EVERY == 0:
                 rows.add(prediction)
@@ -128,6 +137,12 @@ def collect(
     return Statistics(shaped, information, how)
 
 
+def _whole_minibatches(tokens: int, batch_size: int, segment: int) -> int:
+    """Return how many minibatches have `segment` tokens in every row; the last rows may be shorter than the others."""
+    last_row = tokens - (batch_size - 1) * -(-tokens // batch_size)
+    return max(0, last_row) // segment
+
+
 def _too_short(ids: np.ndarray, batch_size: int, segment: int) -> str:
     return (
         f"the text has {len(ids):,} tokens, too few for minibatches of {batch_size:,} x {segment:,}; "
@@ -145,8 +160,8 @@ class _Rows:
         self.tokens = 0
 
     def add(self, prediction: Softmax) -> None:
-        p = prediction.log_probs().flatten(0, 1).exp().float()
-        h = prediction.hidden.flatten(0, 1).float()
+        p = prediction.log_probs().flatten(0, 1).exp()
+        h = prediction.hidden.flatten(0, 1).to(p.dtype)
         p = p - p * p
         new = p.t() @ (h * h), p.sum(0)
         self.weight, self.bias = prediction.weight, prediction.bias
@@ -181,7 +196,7 @@ def load_statistics(folder: Path, model: LanguageModel, moving: str, run: Path) 
         more = f" --moving {moving}" if moving.startswith("low-rank") else ""
         raise UserError(
             f"{run} has no statistics of training gradients yet; collect them once with "
-            f"`backstory reader statistics {run}{more}`"
+            f"`backstory reader statistics {pasted(run)}{more}`"
         )
     try:
         found = read_checkpoint(path)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
+from backstory.config.arguments import checked
 from backstory.models import Prediction
 from backstory.reading.reader import Reader
 
@@ -53,9 +54,11 @@ class Position:
 
 
 class Observer(Protocol):
-    """Looks at the reader before it reads a block (the audit)."""
+    """Looks at the reader before it reads a block, and at the log-probabilities (rows, T) of the block then (the audit)."""
 
     def before(self, reader: Reader, block: Block) -> None: ...
+
+    def after(self, block: Block, log_prob: Tensor) -> None: ...
 
 
 def blocks(ids: np.ndarray, first: int, rows: int, block: int, device: torch.device, done: int = 0) -> Iterator[Block]:
@@ -83,11 +86,13 @@ def places_of(block: Block, tokens: int, size: int) -> np.ndarray:
     return np.arange(rows)[:, None] * math.ceil(tokens / rows) + block.index * size + np.arange(times)
 
 
+@checked(tokens=1, rows=1, block=1)
 def block_count(tokens: int, rows: int, block: int) -> int:
     """How many blocks `blocks` yields."""
     return math.ceil(math.ceil(tokens / min(rows, tokens)) / block)
 
 
+@checked(first=0, rows=1, block=1)
 @torch.no_grad()
 def read(
     reader: Reader,
@@ -131,6 +136,8 @@ def read(
             raise NonFiniteError(
                 f"the score of block {piece.index} is {total} nats: the weights or a step of the reader broke down"
             )
+        if observer is not None:
+            observer.after(piece, log_prob)
         if each is not None:
             each(piece, prediction, log_prob)
         reader.observe(piece.targets)

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config import validate
+from backstory.config.arguments import checked
 from backstory.config.readers import TemperedSettings
+from backstory.config.strict import conforming
 from backstory.models import Prediction, Tempered
 from backstory.reading.reader import Reader
 from backstory.reading.stream import Block, read
@@ -23,10 +24,10 @@ class TemperedReader(Reader):
 
     inner: Reader
 
+    @checked()
     def __init__(self, inner: Reader, settings: TemperedSettings) -> None:
         """Raises UserError for a temperature out of range."""
-        validate(settings, "the temperature")
-        self.inner, self.settings = inner, settings
+        self.inner, self.settings = inner, conforming(settings, "the temperature")
         self.name = "tempered" if inner.name == "static" else f"{inner.name}+tempered"
         self.model, self.precision, self.block = inner.model, inner.precision, inner.block
         self.capabilities = inner.capabilities

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backstory.config.arguments import checked
 from backstory.models import Prediction
 
 TABLE = 1 << 22
@@ -25,15 +26,39 @@ class TokenScores:
     """(B, T, k) int64: the likeliest types, likeliest first."""
     candidate_log_probs: Tensor
     """(B, T, k), nats."""
+    log_mass: Tensor
+    """(B, T): log of the mass of the `members`, nats; of none, minus infinity."""
 
 
 @torch.no_grad()
-def token_scores(prediction: Prediction, targets: Tensor, scored: Tensor | None = None, top: int = 0) -> TokenScores:
+def log_mass(prediction: Prediction, rows: Tensor, times: Tensor, members: Tensor, types: int) -> Tensor:
+    """log of the mass of the tokens `members` (M,) at the positions (rows[i], times[i]): (n,) float64.
+
+    Works through the whole distribution over `types`, 2^22 log-probabilities at once: call it in the precision's context.
+    """
+    size = max(1, TABLE // types)
+    pairs = zip(rows.split(size), times.split(size), strict=True)
+    found = [prediction.select(r, t).log_probs()[:, 0, members].double().logsumexp(1) for r, t in pairs if len(r)]
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=rows.device)
+
+
+@checked(top=0)
+@torch.no_grad()
+def token_scores(
+    prediction: Prediction,
+    targets: Tensor,
+    scored: Tensor | None = None,
+    top: int = 0,
+    members: Tensor | None = None,
+) -> TokenScores:
     """The figures of targets (B, T), with the `top` likeliest types (k = top, or V where there are fewer).
 
+    `members` (M,) are the tokens whose mass is told, if any.
     `scored` (B, T) bool leaves positions out. Works through the whole distribution, 2^22 log-probabilities at once: call it
     in the precision's context, as a reader does. Everything is computed in the dtype of `log_probs()`.
     """
+    if members is not None and (members.ndim != 1 or members.dtype != torch.long):
+        raise TypeError("members must be a tensor (M,) of int64")
     if scored is None:
         scored = torch.ones_like(targets, dtype=torch.bool)
     rows, times = torch.where(scored)
@@ -47,7 +72,9 @@ def token_scores(prediction: Prediction, targets: Tensor, scored: Tensor | None 
         missing.clone(),
         targets.new_zeros(*targets.shape, top),
         missing[..., None].repeat(1, 1, top),
+        missing.clone(),
     )
+    members = targets.new_zeros(0) if members is None else members
     size = max(1, TABLE // types)
     for r, t in zip(rows.split(size), times.split(size), strict=True):
         table = prediction.select(r, t).log_probs()[:, 0]
@@ -56,6 +83,7 @@ def token_scores(prediction: Prediction, targets: Tensor, scored: Tensor | None 
         found.rank[r, t] = 1 + (table > own).sum(1)
         if top:
             found.candidate_log_probs[r, t], found.candidates[r, t] = table.topk(top)
+        found.log_mass[r, t] = table[:, members].logsumexp(1)
         # A type that is impossible adds nothing: 0 log 0 = 0.
         found.entropy[r, t] = -table.exp().mul_(table.clamp_min_(torch.finfo(table.dtype).min)).sum(1)
     return found

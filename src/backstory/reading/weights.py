@@ -4,7 +4,7 @@ import copy
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,9 @@ class Piece(NamedTuple):
     """A part of the weights, of n numbers, for an update."""
 
     grad: Tensor
-    """(n,) float32: the gradient of the segment's loss."""
+    """(n,) the gradient of the segment's loss, in the dtype of `delta`."""
     delta: Tensor
-    """(n,) float32: theta - theta_0, to be changed in place."""
+    """(n,) theta - theta_0, to be changed in place; in the dtype of the weights, at least float32."""
     place: slice
     """Where it lies among all weights that move."""
     tensor: int
@@ -46,6 +46,7 @@ class MovingWeights:
     """
 
     def __init__(self, model: LanguageModel, moving: str = "all") -> None:
+        self._loaded, self._moving = model, moving
         source = add_low_rank(model, rank_of(moving)) if moving.startswith("low-rank") else model
         self.names = moving_names(source, moving)
         chosen = dict(source.named_parameters())
@@ -54,8 +55,16 @@ class MovingWeights:
         self.moved = [nn.Parameter(p.clone()) for p in self.static]
         memo |= {id(chosen[name]): p for name, p in zip(self.names, self.moved, strict=True)}
         self.model: LanguageModel = copy.deepcopy(source, memo).eval()
-        self.delta = torch.zeros(sum(p.numel() for p in self.static), device=self.static[0].device)
+        # Whatever torch's default type is: the model may be of another.
+        wide = torch.promote_types(self.static[0].dtype, torch.float32)
+        self.delta = torch.zeros(sum(map(torch.numel, self.static)), dtype=wide, device=self.static[0].device)
         self._parts = [list(self._cut(index, place)) for index, (_, place) in enumerate(self.places())]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "MovingWeights":
+        """Copy what moves, where it has moved to; the rest stays the loaded model's own memory."""
+        other = memo[id(self)] = MovingWeights(copy.deepcopy(self._loaded, memo), self._moving)
+        other.set(self.delta)
+        return other
 
     def __len__(self) -> int:
         return len(self.delta)
@@ -63,7 +72,7 @@ class MovingWeights:
     @property
     def memory(self) -> int:
         """Bytes that the moving weights take beside the model: themselves, their displacement and a gradient."""
-        return sum(2 * p.numel() * p.element_size() for p in self.moved) + 4 * len(self)
+        return sum(2 * p.numel() * p.element_size() for p in self.moved) + self.delta.nbytes
 
     @property
     def largest(self) -> int:
@@ -96,9 +105,9 @@ class MovingWeights:
         """Displace every weight by the rule, in one pass over memory."""
         for index, (parts, grad) in enumerate(zip(self._parts, gradients, strict=True)):
             size = len(parts[0].delta)
-            pieces = torch.zeros_like(self.static[index], dtype=torch.float32) if grad is None else grad
+            pieces = torch.zeros_like(self.static[index], dtype=self.delta.dtype) if grad is None else grad
             for part, g in zip(parts, pieces.reshape(-1).split(size), strict=True):
-                rule(Piece(g.float(), part.delta, part.place, index))
+                rule(Piece(g.to(part.delta.dtype), part.delta, part.place, index))
                 torch.add(part.static, part.delta, out=part.moved)
 
     def _cut(self, index: int, place: slice) -> Iterator["_Part"]:

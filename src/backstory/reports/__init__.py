@@ -1,5 +1,6 @@
 """Result files to tables, plots and one self-contained HTML page; this room reads files only and imports no torch."""
 
+from backstory.reports.kinds import SCHEMA
 from backstory.reports.markdown import fill
 from backstory.reports.page import (
     check_page,
@@ -13,7 +14,6 @@ from backstory.reports.page import (
 from backstory.reports.passage import Candidates, Layer, Numbers, Passage, Weights, Word
 from backstory.reports.plots import Plot, context_curves, learning_curves
 from backstory.reports.results import Result, RunResults, read, result_at, result_from, result_or_none
-from backstory.reports.shapes import SCHEMA
 from backstory.reports.tables import Column, Table, to_html, to_markdown, to_text
 
 __all__ = [

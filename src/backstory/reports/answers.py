@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
+from backstory.config.printable import one_line
 from backstory.reports import formats, pieces
 from backstory.reports.formats import count, decimal
 from backstory.reports.groups import groups, text_of
@@ -47,4 +48,4 @@ def terminal(figures: Record) -> list[str]:
     """The answers of an evaluation's figures in lines: all of them, then a row for each length."""
     answers = figures["answers"]
     lines = to_text(table(answers, MOST)).splitlines()
-    return [f"  {answers['task']:<11} {answered(answers)}; by length:", *(f"    {line}" for line in lines)]
+    return [f"  {one_line(answers['task']):<11} {answered(answers)}; by length:", *(f"    {line}" for line in lines)]

@@ -9,7 +9,7 @@ from backstory.config import plural
 from backstory.reports import svg
 from backstory.reports.comparisons import has_interval, name_of, signed, title_of
 from backstory.reports.formats import count
-from backstory.reports.plots import LARGEST, Plot
+from backstory.reports.plots import Plot, drawn
 from backstory.reports.results import Record, Result
 
 if TYPE_CHECKING:
@@ -56,7 +56,11 @@ def by_position(result: Result, prefix: str) -> Plot | None:
     if len(stretches) < 2:
         return None
     title = "Gain by place in a document"
-    bars = " Bars: 95% intervals (bootstrap over documents)." if any(_has(p) for p in stretches) else ""
+    bars = (
+        " Bars: 95% intervals (bootstrap over documents, or long blocks of one)."
+        if any(_has(p) for p in stretches)
+        else ""
+    )
     caption = (
         f"Mean gain in nats per {f['unit']} over all documents, by how many {plural(f['unit'])} of the document came before; "
         f"only long documents reach far.{bars}"
@@ -69,9 +73,7 @@ def by_position(result: Result, prefix: str) -> Plot | None:
         axes.set_xticks(range(len(stretches)), [f"{count(p['from'])}–\n{count(p['to'])}" for p in stretches])
         axes.set_xlabel(f"{plural(f['unit'])} into a document")
         axes.set_ylabel(f"gain (nats per {f['unit']})")
-        legend = axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return Plot(title, svg.inline(figure, prefix, title, caption), caption)
 
 
@@ -84,20 +86,15 @@ def _positions(axes: "Axes", stretches: Sequence[Record], place: int, pairs: int
     look = svg.series(place)
     gains = [p["gains"][place] for p in stretches]
     x = [i + 0.09 * (place - (pairs - 1) / 2) for i in range(len(gains))]
-    axes.plot(x, [_drawn(g["gain"]) for g in gains], marker="o", label=svg.label(name, 34), **look)
+    axes.plot(x, [drawn(g["gain"]) for g in gains], marker="o", label=svg.label(name, 34), **look)
     for at, g in zip(x, gains, strict=True):
         if has_interval(g):
-            axes.plot([at, at], [_drawn(g["low"]), _drawn(g["high"])], color=look["color"], linewidth=0.9)
-
-
-def _drawn(value: float) -> float:
-    """A number that axes can hold."""
-    return max(-LARGEST, min(LARGEST, value))
+            axes.plot([at, at], [drawn(g["low"]), drawn(g["high"])], color=look["color"], linewidth=0.9)
 
 
 def _panel(axes: "Axes", figures: Record, pair: Record, measure: Measure) -> None:
     """One comparison: blue blocks where it gains, orange where it loses, and the moving average within each document."""
-    values = list(map(_drawn, pair["blocks" if measure == "nats" else "perplexity_blocks"]))
+    values = list(map(drawn, pair["blocks" if measure == "nats" else "perplexity_blocks"]))
     edges = [
         min(figures["at"] + i * figures["block"], figures["at"] + figures["tokens"]) for i in range(len(values) + 1)
     ]
@@ -110,7 +107,7 @@ def _panel(axes: "Axes", figures: Record, pair: Record, measure: Measure) -> Non
         axes.plot(x, y, color=svg.INK, linewidth=1.2)
     _limit(axes, values, [v for _, y in smooth for v in y])
     axes.set_ylabel(f"nats per {figures['unit']}" if measure == "nats" else "perplexity")
-    axes.set_title(svg.label(name_of(pair), 60), loc="left", fontsize=9, fontweight="bold", pad=12, parse_math=False)
+    axes.set_title(svg.label(name_of(pair), 60), loc="left", fontsize=9, fontweight="bold", pad=12)
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
     for number, one in enumerate(figures["passages"], start=1):
         axes.axvspan(one["at"], one["at"] + one["tokens"], color=svg.INK, alpha=0.16, linewidth=0)
@@ -187,7 +184,7 @@ def _titles(axes: "Axes", figures: Record) -> None:
             taken.append(place)
             axes.annotate(svg.label(title_of(d, i), 24), (place, 1), xytext=(-2, 24), rotation=45, ha="left", va="bottom",
                           rotation_mode="anchor", xycoords=axes.get_xaxis_transform(), textcoords="offset points",
-                          fontsize=8, parse_math=False, annotation_clip=False)  # fmt: skip
+                          fontsize=8, annotation_clip=False)  # fmt: skip
 
 
 def _caption(figures: Record, measure: Measure) -> str:

@@ -7,10 +7,12 @@ from itertools import pairwise
 from rich.console import Console
 from rich.text import Text
 
+from backstory.config.printable import cell, printable
 from backstory.reports import comparisons, passage_terminal, shades
 from backstory.reports.comparisons import name_of, signed, title_of
 from backstory.reports.formats import count
 from backstory.reports.passage import from_json
+from backstory.reports.plots import drawn
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Column, Table, to_text
 
@@ -76,7 +78,7 @@ def columns(figures: Record, row: int, width: int) -> Iterator[Text]:
     blocks = figures["comparisons"][row]["blocks"]
     wide = max(1, min(len(blocks), width - LABEL - 1))
     edges = [i * len(blocks) // wide for i in range(wide + 1)]
-    means = [sum(blocks[a:b]) / (b - a) for a, b in pairwise(edges)]
+    means = [drawn(sum(blocks[a:b]) / (b - a)) for a, b in pairwise(edges)]
     scale = max(abs(v) for v in means) or 1.0
     down = HEIGHT if min(means) < -scale / 2 else 1
     eighths = [round(8 * HEIGHT * v / scale) for v in means]
@@ -119,18 +121,13 @@ def _documents(console: Console, result: Result) -> None:
 
 
 def _short(text: str, longest: int) -> str:
-    clean = _clean(text)
+    clean = cell(text)
     return clean if len(clean) <= longest else clean[: longest - 1].rstrip() + "…"
 
 
-def _clean(text: str) -> str:
-    """Text without control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def _table(console: Console, table: Table) -> None:
-    console.print(Text(_clean(to_text(table))), soft_wrap=True, highlight=False)
+    console.print(Text(to_text(table)), soft_wrap=True, highlight=False)
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(_clean(text), style), highlight=False)
+    console.print(Text(printable(text), style), highlight=False)

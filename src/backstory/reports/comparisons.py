@@ -3,6 +3,7 @@
 from typing import Any
 
 from backstory.config import measures, plural
+from backstory.config.unknown_share import UnknownShare
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count
 from backstory.reports.results import Record, Result
@@ -44,7 +45,7 @@ def compared(result: Result) -> str:
     read = ", ".join(f"{score} with {r['name']}" for score, r in zip(told, f["readers"], strict=True))
     low = f" (95%: {_interval(pair)})" if has_interval(pair) else ""
     sentence = (
-        f"{result.name} reads {count(f['tokens'])} {plural(unit, f['tokens'])} in {_documents(f)} at {read}: "
+        f"{result.name} reads {count(f['tokens'])} {plural(unit, f['tokens'])}{_unknown(f)} in {_documents(f)} at {read}: "
         f"{name_of(pair)} gains {signed(pair['gain'])} nats per {unit}{low}."
     )
     first, *later = [(p, p["gains"][-1]["gain"]) for p in f["positions"]]
@@ -56,6 +57,11 @@ def compared(result: Result) -> str:
         f"{sentence} Among the first {count(first[0]['to'])} {plural(unit)} of a document it gains {signed(first[1])}, "
         f"after {count(most[0]['from'])} to {count(most[0]['to'])} {signed(most[1])}."
     )
+
+
+def _unknown(figures: Record) -> str:
+    told = UnknownShare.of(figures).phrase()
+    return told and f" ({told})"
 
 
 def in_bits(figures: Record) -> bool:

@@ -49,7 +49,7 @@ def plot(result: Result, prefix: str) -> Plot | None:
         perplexity_axis(axes, min(ends), max(ends))
         whole_numbers(axes)
         axes.set_xlabel("epoch")
-        axes.set_ylabel(f"perplexity per {result.figures['unit'] or 'token'}", parse_math=False)
+        axes.set_ylabel(f"perplexity per {result.figures['unit'] or 'token'}")
         labels(axes, list(curves))
         return Plot(title, svg.inline(figure, prefix, title, CAPTION), CAPTION)
 

@@ -7,16 +7,28 @@ from typing import TYPE_CHECKING
 from backstory.reports import examination_words as words
 from backstory.reports import svg
 from backstory.reports.examined import (
+    CACHE,
     TRUNCATE,
     Examinations,
     conditions_of,
     groups_of,
     in_class,
+    split_of,
     spread,
     spread_words,
 )
 from backstory.reports.formats import count
-from backstory.reports.plots import LARGEST, Plot, added_loss, curve, height_of, labels, log_axis, perplexity_axis
+from backstory.reports.plots import (
+    LARGEST,
+    Plot,
+    added_loss,
+    curve,
+    drawn,
+    height_of,
+    labels,
+    log_axis,
+    perplexity_axis,
+)
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result
 from backstory.reports.words import measured_in
@@ -168,12 +180,12 @@ def replaced(examined: Examinations, published: Published | None, prefix: str) -
 
 def cached(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
     """Figure 7: what is lost without the cache, by where a word last came."""
-    if "cache" not in examined.results:
+    if CACHE not in examined.results:
         return None
-    bars = [("without the cache", [in_class(examined, "cache", group) for group in words.CLASSES])]
+    bars = [("without the cache", [in_class(examined, CACHE, group) for group in words.CLASSES])]
     names = [[f"without-cache-{group}" for group in words.CLASSES]]
     title, caption = "What the cache is worth", words.cached(examined, published)
-    return _by_class(examined, title, caption, bars, names, prefix, published, ["cache"])
+    return _by_class(examined, title, caption, bars, names, prefix, published, [CACHE])
 
 
 def _by_class(
@@ -188,19 +200,21 @@ def _by_class(
 ) -> Plot | None:
     """Bars for the classes near, far and none, where there are any."""
     results = [examined.results[name] for name in used if name in examined.results]
+    cached = used == [CACHE]
+    classes = words.IN_WINDOW if cached else words.CLASSES
     held = {
         group: found["targets"]
         for r in results
-        for group, found in groups_of(r, "class").items()
-        if group in words.CLASSES
+        for group, found in groups_of(r, split_of(r.figures["experiment"])).items()
+        if group in classes
     }
     if not held:
         return None
     near, unit = results[0].figures.get("near", 50), measured_in(results[0].figures)
-    places = [f"{called}\n{count(held.get(group, 0))}" for group, called in words.CLASSES.items()]
+    places = [f"{called}\n{count(held.get(group, 0))}" for group, called in classes.items()]
+    far = "only before them, in the cache’s window" if cached else "only before them"
     about = (
-        f"{caption} Near: the word came among the nearest {count(near)} {unit}s; far: only before them. "
-        "Numbers: how many targets."
+        f"{caption} Near: the word came among the nearest {count(near)} {unit}s; far: {far}. Numbers: how many targets."
     )
     across = "where the word came before"
     return _barred(examined, title, about, places, bars, names, across, prefix, published, results)
@@ -244,7 +258,7 @@ def _bars(axes: "Axes", places: Sequence[str], bars: Bars, marks: Marks) -> None
         x = [i + width * (number - (len(bars) - 1) / 2) for i, _ in shown]
         axes.bar(x, [c["effect"] for _, c in shown], 0.9 * width, color=colour, label=name)
         for at, (_, condition) in zip(x, shown, strict=True):
-            axes.plot([at, at], spread(condition), color=svg.INK, linewidth=0.9)
+            axes.plot([at, at], [*map(drawn, spread(condition))], color=svg.INK, linewidth=0.9)
     for number, row in enumerate(marks):
         for i, value in enumerate(row):
             if value is not None:

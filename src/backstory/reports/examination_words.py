@@ -1,6 +1,6 @@
 """What experiments on context found, in a sentence each: this model's numbers, and the published ones beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from backstory.config import plural
 from backstory.reports import formats
@@ -17,13 +17,15 @@ from backstory.reports.examined import (
 from backstory.reports.formats import count, percent
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result
-from backstory.reports.words import effective_context, measured_in
+from backstory.reports.words import context_hurts, effective_context, measured_in
 
 DONE = {"shuffle": "shuffling", "reverse": "reversing", "replace": "replacing"}
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
 """Tags of figure 1d; those of the Penn Treebank that begin so."""
 CLASSES = {"near": "near", "far": "far", "none": "not before"}
 """Where a word came last, and what it is called."""
+IN_WINDOW = {**CLASSES, "none": "not in its window"}
+"""The same of a cache, which holds a window."""
 
 
 def raised(condition: Record | None) -> str:
@@ -67,24 +69,29 @@ def frequency(examined: Examinations, published: Published | None) -> str:
     """Figure 1c: how much context frequent and infrequent words need."""
     result = examined.results[TRUNCATE]
     found = groups_of(result, "frequency")
-    told = [f"{name} words ({_share(g)}) {_needs(g, result)}" for name, g in found.items()]
+    told = _beyond(result, {f"{name} words": group for name, group in found.items()})
     names = ["effective-context-frequent", "effective-context-infrequent"]
     said = _printed(published, "1c", examined.corpus, names, "frequent {}, infrequent more than {} tokens")
-    return _joined("Less than 1% is gained beyond: " + ", ".join(told), said)
+    return _joined(told, said)
 
 
 def speech(examined: Examinations, published: Published | None) -> str:
     """Figure 1d: how much context words of each part of speech need."""
     result = examined.results[TRUNCATE]
     found = {tag: g for tag, g in groups_of(result, "tag").items() if tag in TAGS}
-    told = [f"{TAGS[tag]} ({_share(g)}) {_needs(g, result)}" for tag, g in found.items()]
-    return _joined("Less than 1% is gained beyond: " + ", ".join(told), _tagged(result),
+    told = _beyond(result, {TAGS[tag]: group for tag, group in found.items()})
+    return _joined(told, _tagged(result),
                    _printed(published, "1d", examined.corpus, ["effective-context-DT"],
                             "determiners {} tokens, nouns and verbs more than any other"))  # fmt: skip
 
 
-def _needs(group: Record, result: Result) -> str:
-    return effective_context({**result.figures, **group})
+def _beyond(result: Result, groups: Mapping[str, Record]) -> str:
+    """How much context each group of words needs, and of which words more context hurts."""
+    needed, hurt = [], []
+    for name, group in groups.items():
+        figures = {**result.figures, **group}
+        (hurt if context_hurts(figures) else needed).append(f"{name} ({_share(group)}) {effective_context(figures)}")
+    return "; ".join([*(["Less than 1% is gained beyond: " + ", ".join(needed)] if needed else []), *hurt])
 
 
 def _share(group: Record) -> str:
@@ -184,21 +191,20 @@ def replaced(examined: Examinations, published: Published | None) -> str:
 
 
 def cached(examined: Examinations, published: Published | None) -> str:
-    """Figure 7: what a cache is worth for words that come back, and how many words it harms."""
-    result = examined.results["cache"]
+    """Figure 7: what a cache is worth for words that come back within its window, and how many words it harms."""
+    result = examined.results[CACHE]
     condition = result.figures["conditions"][0]
-    found = [(called, in_class(examined, "cache", group)) for group, called in CLASSES.items()]
+    found = [(called, in_class(examined, CACHE, group)) for group, called in IN_WINDOW.items()]
     told = ", ".join(f"{called} {raised(c)}" for called, c in found if c)
-    none = groups_of(result, "class").get("none")
-    fresh = f", {_share(none)} came never before" if none else ""
-    hurt = (
-        f"it harms {percent(100 * condition['hurt'])} of the words{fresh}" if condition.get("hurt") is not None else ""
-    )
-    names = ["without-cache-near", "without-cache-far", "hurt"]
-    text = "near +{}%, far +{}%; {}% of the words harmed, those that came never before"
+    share, hurt = condition.get("outside_window"), condition.get("hurt")
+    outside = f"{percent(100 * share)} of the text is not in its window" if share is not None else ""
+    harmed = f"it harms {percent(100 * hurt)} of the words" if hurt is not None else ""
+    names = ["without-cache-near", "without-cache-far", "outside-window"]
+    text = "near +{}%, far +{}%; {}% of the text not in its window"
     where = f", by where a word came before: {told}" if told else ""
+    older = "" if told else "by where a word came before: examine again"
     said = _printed(published, "7", examined.corpus, names, text)
-    return _joined(f"Perplexity without the cache {raised(condition)}{where}", hurt, said)
+    return _joined(f"Perplexity without the cache {raised(condition)}{where}", older, outside, harmed, said)
 
 
 def comparability(examined: Examinations, published: Published) -> str:

@@ -139,6 +139,8 @@ def pieces_of(result: Result) -> str:
     f = result.figures
     window = f.get("window")
     said = [f"Words are of {f['pieces_per_word']:.2f} pieces on average"] if f.get("pieces_per_word") else []
+    scores = {"corrected": "corrected for where they begin and end", "sum": "the plain sum over their pieces"}
+    said += [f"their scores are {scores[f['word_score']]}"] if f.get("word_score") in scores else []
     said += [f"the model reads {count(window)} {'pieces' if said else plural(f['unit'], 2)} at most"] if window else []
     if f.get("cut_contexts"):
         said.append(

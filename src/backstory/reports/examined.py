@@ -77,10 +77,15 @@ def conditions_of(figures: Record, **wanted: object) -> list[Record]:
     return [c for c in figures["conditions"] if all(c.get(key) == value for key, value in wanted.items())]
 
 
+def split_of(experiment: str) -> str:
+    """The split of an experiment by where a word came before: of the cache by what its window holds."""
+    return "cache" if experiment == CACHE else "class"
+
+
 def in_class(examined: Examinations, experiment: str, group: str, **wanted: object) -> Record | None:
     """A condition of an experiment on the targets of a class (near, far, none); None where that is not known."""
     result = examined.results.get(experiment)
-    found = groups_of(result, "class").get(group) if result else None
+    found = groups_of(result, split_of(experiment)).get(group) if result else None
     return next(iter(conditions_of(found, **wanted)), None) if found else None
 
 

@@ -147,7 +147,7 @@ def _panels(gated: Sequence[Gated], lines: Lines, limit: float) -> "Figure":
         axes.set_xlabel("epoch" if lowest else "")
         axes.set_ylabel("" if i % across else "share of tokens" if lines is SHARES else "perplexity")
         if not alone:
-            axes.set_title(svg.label(name, 24), fontsize=9, parse_math=False)
+            axes.set_title(svg.label(name, 24), fontsize=9)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(lines))
     _epoch_axis(figure.axes[0], [e["epoch"] for _, found in gated for e in found])
     return figure

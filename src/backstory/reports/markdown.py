@@ -3,9 +3,11 @@
 import re
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
 from backstory.reports.tables import Table, to_markdown
 
 
+@checked()
 def fill(text: str, name: str, table: Table) -> str:
     """Replace what stands between `<!-- table: NAME -->` and the next `<!-- end -->` by the table.
 

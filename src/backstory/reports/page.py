@@ -1,6 +1,7 @@
 """One self-contained HTML page about one or several runs, made from their files alone."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -8,6 +9,11 @@ from html import escape
 from pathlib import Path
 
 from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.machine import refused
+from backstory.config.printable import one_line
+from backstory.config.split_overlap import overlap_warnings
+from backstory.config.unknown_share import unknown_warning
 from backstory.reports import (
     answers,
     comparison_html,
@@ -21,6 +27,7 @@ from backstory.reports import (
     recency,
     reproductions,
     search_html,
+    svg,
     tables,
 )
 from backstory.reports.comparisons import compared
@@ -29,11 +36,19 @@ from backstory.reports.formats import plain
 from backstory.reports.passage import from_json
 from backstory.reports.plots import learning_curves
 from backstory.reports.published import Published
-from backstory.reports.results import Result, RunResults, read
+from backstory.reports.results import Result, RunResults, apart, current, read
 from backstory.reports.tables import to_html
 from backstory.reports.theme import CSS
 from backstory.reports.weights import heads, memory_weights, older
-from backstory.reports.words import comparison, failures, passage_summary, reading, search_summary, summary
+from backstory.reports.words import (
+    comparison,
+    failures,
+    passage_summary,
+    reading,
+    search_summary,
+    stale_results,
+    summary,
+)
 from backstory.storage.atomic import write_atomically
 
 # The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.
@@ -45,16 +60,45 @@ _SHOWN = ("training", "evaluation", "reproduction", "search", "sample", "explana
 """Kinds with a place of their own on the page."""
 
 
+@checked()
 def render(folders: Sequence[Path], published: Published | None = None) -> str:
     """The report on these run folders as one HTML page that loads nothing; the same files give the same page.
 
-    `published` stands beside what experiments on context found. Raises UserError if no folder is given, and as
-    `results.read` does.
+    `published` stands beside what experiments on context found. What cannot be read is named on the page. Raises UserError if
+    no folder is given, and as `results.read` does.
     """
+    return _made(_runs(folders), published)[0]
+
+
+def _made(runs: Sequence[RunResults], published: Published | None) -> tuple[str, Sequence[RunResults]]:
+    """The page, and the runs that it is of: without results that pass all checks and yet cannot be shown, as `unread`."""
+    try:
+        return _page(runs, published), runs
+    except Exception:  # a fault of ours, for which nobody should go without the other results
+        runs = [_without_unshowable(run, published) for run in runs]
+        return _page(runs, published), runs
+
+
+def _without_unshowable(run: RunResults, published: Published | None) -> RunResults:
+    shown, unread = [], list(run.unread)
+    for result in run.results:
+        try:
+            _page([replace(run, results=(result,))], published)
+            shown.append(result)
+        except Exception as error:
+            unread.append(one_line(f"{result.source} of {run.name} cannot be shown: {type(error).__name__}: {error}"))
+    return replace(run, results=tuple(shown), unread=tuple(unread))
+
+
+def _runs(folders: Sequence[Path]) -> list[RunResults]:
+    """What the page is about: every folder once. Raises UserError."""
     if not folders:
         raise UserError("no run to report on; name at least one run folder")
     distinct = {folder.resolve(): folder for folder in reversed(folders)}
-    runs = _own_names(_of_one_model([read(folder) for folder in reversed(distinct.values())]))
+    return _own_names(_of_one_model([read(folder) for folder in reversed(distinct.values())]))
+
+
+def _page(runs: Sequence[RunResults], published: Published | None) -> str:
     title = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} runs compared"
     sections = (
         _reproductions,
@@ -70,17 +114,17 @@ def render(folders: Sequence[Path], published: Published | None = None) -> str:
         _samples,
         _passages,
         _others,
-        _settings,
-        _rerun,
     )
-    body = "\n".join(text for section in sections if (text := section(runs)))
+    shown = apart(runs)
+    parts = [_unread(runs), _stale(runs), *(section(shown) for section in sections), _settings(runs), _rerun(runs)]
+    body = "\n".join(filter(None, parts))
     footer = (
         "Made from the runs’ result files alone. Perplexity is the exponential of the mean negative log-likelihood per\n"
         "unit; lower is better."
     )
     return document(
         title,
-        _lede(runs),
+        _lede([current(run) for run in runs]),
         body,
         footer,
         script=any(run.of_kind(kind) for run in runs for kind in ("explanation", "comparison")),
@@ -91,6 +135,7 @@ def _has_passages(runs: Sequence[RunResults]) -> bool:
     return any(run.of_kind("explanation") or run.of_kind("comparison") for run in runs)
 
 
+@checked()
 def render_passage(result: Result) -> str:
     """A result of kind explanation as a page of its own that loads nothing."""
     passage = from_json(result.figures["passage"], result.source)
@@ -100,6 +145,7 @@ def render_passage(result: Result) -> str:
     return document(passage.title, lede, body, "Made from the result file alone.", script=True)
 
 
+@checked()
 def render_comparison(result: Result) -> str:
     """A result of kind comparison as a page of its own that loads nothing."""
     lede = f'<p class="lede">{escape(compared(result))}</p>'
@@ -107,6 +153,7 @@ def render_comparison(result: Result) -> str:
     return document(result.figures["title"], lede, body, "Made from the result file alone.", script=True)
 
 
+@checked()
 def render_search(result: Result) -> str:
     """A result of kind search as a page of its own that loads nothing."""
     f = result.figures
@@ -124,7 +171,7 @@ def _again(result: Result) -> str:
 
 def document(title: str, lede: str, body: str, footer: str, script: bool) -> str:
     """A whole page around HTML that is escaped already; `title` and `footer` are raw text."""
-    return f"""<!doctype html>
+    return svg.clean(f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -146,18 +193,23 @@ def document(title: str, lede: str, body: str, footer: str, script: bool) -> str
 <footer>{escape(footer)}</footer>
 {f"<script>{passage_html.SCRIPT}</script>" if script else ""}</body>
 </html>
-"""
+""")
 
 
+@checked()
 def write(folders: Sequence[Path], out: Path, overwrite: bool = False, published: Published | None = None) -> None:
-    """Render the report into `out`, which is replaced whole or not at all.
+    """Render the report into `out`, which is replaced whole or not at all; warns of stale results and unread files.
 
     Raises UserError as `render`, `check_page` and `write_page` do.
     """
     check_page(out, overwrite)
-    write_page(out, render(folders, published))
+    page, runs = _made(_runs(folders), published)
+    write_page(out, page)
+    for told in [*(f"not shown: {line}" for run in runs for line in run.unread), *stale_results(runs)]:
+        warnings.warn(one_line(told), stacklevel=2)
 
 
+@checked()
 def check_page(out: Path, overwrite: bool = False) -> None:
     """Raise UserError where a page cannot be written: better before long work than after it.
 
@@ -168,6 +220,10 @@ def check_page(out: Path, overwrite: bool = False) -> None:
         kind = "a folder" if out.is_dir() else "not a regular file"
         problem = f"it is {kind}" if there else f"{out.parent} is no folder that can be written to"
         raise UserError(f"cannot write {out}: {problem}; choose another place for the page")
+    if not overwrite and out.is_symlink():
+        raise UserError(
+            f"{out} is a link; name the place it leads to, or --overwrite to put the page in the link's place"
+        )
     if not overwrite and out.exists() and not _is_ours(out):
         raise UserError(f"{out} exists and is no page of Backstory; choose another place for the page or --overwrite")
 
@@ -180,12 +236,13 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
+@checked()
 def write_page(out: Path, page: str) -> None:
     """Write a page whole or not at all. Raises UserError if it cannot be written."""
     try:
         write_atomically(out, page)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; choose another place for the page") from None
+        raise refused(error, out, otherwise="choose another place for the page") from None
 
 
 def _of_one_model(runs: Sequence[RunResults]) -> list[RunResults]:
@@ -196,17 +253,20 @@ def _of_one_model(runs: Sequence[RunResults]) -> list[RunResults]:
         known = [place for place, other in enumerate(found) if key and _weights(other) == key]
         if known:
             other = found[known[0]]
-            found[known[0]] = replace(other, results=other.results + run.results)
+            unread = other.unread + run.unread
+            found[known[0]] = replace(other, results=other.results + run.results, unread=unread)
         else:
             found.append(run)
     return found
 
 
 def _weights(run: RunResults) -> object:
-    """The weights that all results of a folder without a training are of, and their names; None where one does not tell."""
+    """The weights that all results of a folder of examinations are of, and their names; None where one does not tell."""
+    if any(result.kind != "examination" for result in run.results):
+        return None
     told = [(result.name, result.provenance.get("weights")) for result in run.results]
     alike = all(one == told[0] for one in told)
-    return told[0] if alike and told[0][1] and run.training is None else None
+    return told[0] if alike and told[0][1] else None
 
 
 def _own_names(runs: Sequence[RunResults]) -> list[RunResults]:
@@ -228,6 +288,20 @@ def _lede(runs: Sequence[RunResults]) -> str:
     return (f'<p class="lede">{escape(first)}</p>\n' if first else "") + f'<ul class="lede">{items}</ul>'
 
 
+def _stale(runs: Sequence[RunResults]) -> str:
+    """The results that are not of the weights that their runs have now, and the commands that renew them."""
+    lines = stale_results(runs)
+    return (
+        pieces.section("Stale results", *(f'<p class="alarm">{escape(line)}.</p>' for line in lines)) if lines else ""
+    )
+
+
+def _unread(runs: Sequence[RunResults]) -> str:
+    """The files of the runs that are not shown, and why."""
+    lines = [f'<p class="alarm">{escape(line)}.</p>' for run in runs for line in run.unread]
+    return pieces.section("Not shown", *lines) if lines else ""
+
+
 def _reproductions(runs: Sequence[RunResults]) -> str:
     """Each reproduction: published beside ours, and its claims and findings with the rules that decide on them."""
     parts = []
@@ -247,7 +321,9 @@ def _reproductions(runs: Sequence[RunResults]) -> str:
             if (recencies := reproductions.recencies(result)).rows:
                 heading = f"Nats by how many tokens ago the same one came last: {run.name}"
                 parts.append(pieces.details(heading, pieces.table(recencies, heading)))
-            rules = [reproductions.GATES if gates.rows else "", reproductions.RULE if f["claims"] else ""]
+            judged = f["claims"] or findings.rows
+            rules = [reproductions.TRAINED if judged else "", reproductions.GATES if gates.rows else ""]
+            rules += [reproductions.RULE] if f["claims"] else []
             rules += [reproductions.JUDGED] if findings.rows else []
             notes = [f.get("note"), *rules, *f.get("papers", [])]
             parts += [f'<p class="note">{escape(note)}</p>' for note in notes if note]
@@ -289,7 +365,21 @@ def _figures(runs: Sequence[RunResults]) -> str:
         for result in run.of_kind("evaluation")
         if (reasons := failures(result))
     )
-    return pieces.section("Figures", alarms, pieces.table(table, "Figures of every run"), note)
+    warnings = "".join(
+        f'<p class="note">{escape(run.name)}, {escape(result.label)}: {escape(warning)}.</p>'
+        for run in runs
+        for result in [*run.of_kind("training"), *run.of_kind("evaluation")]
+        for warning in _warnings(result)
+    )
+    return pieces.section("Figures", alarms, pieces.table(table, "Figures of every run"), warnings, note)
+
+
+def _warnings(result: Result) -> list[str]:
+    """What has to be known of a training's or an evaluation's figures before they are compared."""
+    if result.kind == "training":
+        return overlap_warnings(result.figures)
+    unknown = unknown_warning(result.figures, result.provenance.get("config") or {})
+    return [*([unknown] if unknown else []), *overlap_warnings(result.figures)]
 
 
 def _learning(runs: Sequence[RunResults]) -> str:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from backstory.config import UserError
+from backstory.reports.shapes import MOST, MOST_COUNTED
 
 AGAIN = "run again the command that wrote it (a training with --resume)"
 """What helps a result that is damaged."""
@@ -207,10 +208,12 @@ def _text(value: object) -> str:
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r:.40} is not a number")
+    if MOST < abs(value) < math.inf:
+        raise ValueError("a number is too large")
     return float(value)
 
 
 def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_COUNTED:
         raise TypeError(f"{value!r:.40} is not a whole number")
     return value

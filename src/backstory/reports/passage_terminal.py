@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
+from backstory.config.printable import cell
 from backstory.reports import shades
 from backstory.reports.formats import MISSING
 from backstory.reports.passage import Candidates, Numbers, Passage, Weights
@@ -48,15 +49,15 @@ def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[s
     """
     numbers = _figures(passage) if of is None else of
     candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
-    heads = [_printable(f"{n.name}, {n.unit}" if n.unit else n.name) for n in numbers]
-    width = max(4, *(len(_printable(word.text)) for word in passage.words))
+    heads = [cell(f"{n.name}, {n.unit}" if n.unit else n.name) for n in numbers]
+    width = max(4, *(len(cell(word.text)) for word in passage.words))
     yield "  ".join([f"{'':>4}", f"{'word':<{width}}", *heads, *(c.name for c in candidates)]).rstrip()
     for i, word in enumerate(passage.words):
         values = [MISSING if (v := n.values[i]) is None else n.written(v).removesuffix(n.unit).strip() for n in numbers]
         figures = [f"{value:>{len(head)}}" for value, head in zip(values, heads, strict=True)]
         number = "" if i < passage.lead else i + 1 - passage.lead
         yield "  ".join(
-            [f"{number:>4}", f"{_printable(word.text):<{width}}", *figures, *(_candidates(c, i) for c in candidates)]
+            [f"{number:>4}", f"{cell(word.text):<{width}}", *figures, *(_candidates(c, i) for c in candidates)]
         ).rstrip()
 
 
@@ -73,7 +74,7 @@ def _figures(passage: Passage) -> list[Numbers]:
 def _expected(layer: Candidates, place: int) -> dict[str, str]:
     """What each part expected at a word."""
     parts = layer.lists[place].items()
-    return {part: ", ".join(f"{_printable(token)} {p:.3f}" for token, p in tokens) for part, tokens in parts}
+    return {part: ", ".join(f"{cell(token)} {p:.3f}" for token, p in tokens) for part, tokens in parts}
 
 
 def _candidates(layer: Candidates, place: int) -> str:
@@ -91,8 +92,8 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
         if i < passage.lead and not style:
             style = Style(dim=True)
         text.append("".join(c for c in word.before if c in " \n") if i else "")
-        text.append(_printable(word.text), style + Style(bold=True, underline=True) if i == place else style)
-    console.print(Text(_printable(passage.title), "bold"))
+        text.append(cell(word.text), style + Style(bold=True, underline=True) if i == place else style)
+    console.print(Text(cell(passage.title), "bold"))
     console.print()
     console.print(text)
     console.print()
@@ -113,7 +114,7 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
 def _told(passage: Passage, place: int) -> Iterator[str]:
     """All that is known of a word: its figures, and a line for each part that expected something."""
     yield ""
-    yield f"'{_printable(passage.words[place].text)}': {passage.told(place)}"
+    yield f"'{cell(passage.words[place].text)}': {passage.told(place)}"
     for layer in passage.layers:
         if isinstance(layer, Candidates) and (told := _expected(layer, place)):
             width = max(map(len, told))
@@ -137,7 +138,7 @@ def _legend(layer: Numbers | Weights, look: Look, passage: Passage, place: int |
     for step in range(-shades.STEPS if layer.kind == "diverging" else 0, shades.STEPS + 1):
         legend.append("  ", _style(layer, step, look))
     legend.append(f" {high}")
-    about = f"of '{_printable(passage.words[place].text)}' on the words before it. " if place is not None else ""
+    about = f"of '{cell(passage.words[place].text)}' on the words before it. " if place is not None else ""
     return legend.append(f"  {about}{layer.note}", "dim")
 
 
@@ -151,8 +152,3 @@ def _style(layer: Numbers | Weights, step: int, look: Look) -> Style:
     number = shades.XTERM[hue, look.dark][abs(step) - 1]
     pale = sum(Color.from_ansi(number).get_truecolor()) > PALE
     return Style(color=Color.from_ansi(16 if pale else 231), bgcolor=Color.from_ansi(number), underline=loss)
-
-
-def _printable(text: str) -> str:
-    """Text without control characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -11,7 +11,7 @@ from backstory.reports.examined import spread
 from backstory.reports.formats import count, decimal, perplexity
 from backstory.reports.published import Published
 from backstory.reports.results import Record, Result, RunResults
-from backstory.reports.words import context_caption, learning_caption, measured_in, told_in_bits
+from backstory.reports.words import context_caption, context_hurts, learning_caption, measured_in, told_in_bits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +23,11 @@ THIN_POINTS = 300
 
 LARGEST = 1e12
 """The ends of what is drawn: larger numbers say that something broke down, and axes cannot hold them."""
+
+
+def drawn(value: float) -> float:
+    """A number that axes can hold."""
+    return max(-LARGEST, min(LARGEST, value))
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def height_of(lines: int) -> float:
 
 def _finite(epochs: Sequence[Record]) -> list[Record]:
     """The epochs whose validation can be drawn."""
-    return [e for e in epochs if e["valid_perplexity"] < LARGEST]
+    return [e for e in epochs if e["valid_perplexity"] < LARGEST and abs(e["valid_nats"]) < math.log(LARGEST)]
 
 
 def _told(runs: Sequence[RunResults]) -> Callable[[float], float]:
@@ -180,8 +185,7 @@ def labels(axes: "Axes", texts: Sequence[str]) -> None:
 def label(axes: "Axes", height: float, place: int, text: str) -> None:
     """A piece of the line at this place and text, to the right of the axes; the height is in [0, 1]."""
     axes.plot([1.01, 1.04], [height] * 2, transform=axes.transAxes, clip_on=False, **svg.series(place))
-    # Untrusted words: dollar signs are no mathematics.
-    axes.text(1.055, height, svg.label(text, 30), transform=axes.transAxes, va="center", parse_math=False)
+    axes.text(1.055, height, svg.label(text, 30), transform=axes.transAxes, va="center")
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:
@@ -201,7 +205,7 @@ def curve(axes: "Axes", conditions: Sequence[Record], key: str, place: int, alph
     look = svg.series(place)
     # Nothing has no place on a logarithmic axis; the table has it.
     found = sorted((c for c in conditions if c[key] > 0 and abs(c["effect"]) < LARGEST), key=lambda c: c[key])
-    x, bands = [c[key] for c in found], [spread(c) for c in found]
+    x, bands = [c[key] for c in found], [[*map(drawn, spread(c))] for c in found]
     axes.fill_between(x, [b[0] for b in bands], [b[1] for b in bands], color=look["color"], alpha=alpha, linewidth=0)
     axes.plot(x, [c["effect"] for c in found], marker="o", markersize=3.2, **look)
 
@@ -212,7 +216,8 @@ def _context_mark(axes: "Axes", figures: Record, place: int, alone: bool) -> Non
     found, longest = figures["effective_context"], figures["maximum_context"]
     if found["context"] is None:
         return
-    left, right = found["low"] or found["context"], longest if found["high"] is None else found["high"]
+    left = found.get("low") or found["context"]
+    right = (longest if found["high"] is None else found["high"]) if "high" in found else found["context"]
     axes.axvspan(left, right, color=colour, alpha=0.1, linewidth=0, zorder=0)
     axes.axvline(found["context"], color=colour, linewidth=1, zorder=1)
     if alone:
@@ -221,8 +226,10 @@ def _context_mark(axes: "Axes", figures: Record, place: int, alone: bool) -> Non
 
 
 def _context_label(name: str, figures: Record) -> str:
-    found, longest = figures["effective_context"]["context"], figures["maximum_context"]
-    return f"{svg.label(name, 18)} {f'>{count(longest)}' if found is None else count(found)}"
+    found, longest = figures["effective_context"], figures["maximum_context"]
+    if context_hurts(figures):
+        return f"{svg.label(name, 18)} best at {count(found['best_length'])}"
+    return f"{svg.label(name, 18)} {f'>{count(longest)}' if found['context'] is None else count(found['context'])}"
 
 
 def _context_axes(axes: "Axes", figures: Sequence[Record]) -> None:
@@ -241,9 +248,8 @@ def added_loss(unit: str) -> str:
 def level(axes: "Axes", height: float, text: str, dash: object = (0, (4, 3))) -> None:
     """A thin line, dashed unless told otherwise, across the axes at what the others are compared with."""
     axes.axhline(height, color=svg.INK, linewidth=0.8, linestyle=dash, alpha=0.7)
-    # Untrusted words, as in `label`.
     axes.annotate(text, (0, height), xytext=(3, 2), xycoords=axes.get_yaxis_transform(),
-                  textcoords="offset points", va="bottom", fontsize=7.5, parse_math=False)  # fmt: skip
+                  textcoords="offset points", va="bottom", fontsize=7.5)  # fmt: skip
 
 
 def log_axis(axes: "Axes", across: str, up: str, steps: Sequence[int] = (1, 3)) -> None:
@@ -258,4 +264,4 @@ def log_axis(axes: "Axes", across: str, up: str, steps: Sequence[int] = (1, 3)) 
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     axes.set_xlabel(across)
-    axes.set_ylabel(up, parse_math=False)
+    axes.set_ylabel(up)

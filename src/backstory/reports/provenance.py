@@ -13,7 +13,7 @@ def commands(run: RunResults) -> list[str]:
 
 
 def facts(run: RunResults) -> list[tuple[str, str]]:
-    """Seed, commit, versions, device, precision, text and time as (term, text), `not recorded` where there is none."""
+    """Seed, weights, commit, versions, device, precision, text and time as (term, text), `not recorded` where there is none."""
     return [(term, _agreed(run, fact)) for term, fact in _FACTS.items()]
 
 
@@ -56,8 +56,17 @@ def _distinct(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
+def _weights(result: Result) -> str:
+    """The first digits of the hash, which tell weights apart."""
+    told = result.provenance.get("weights")
+    return (
+        told[:12] if isinstance(told, str) else ", ".join(str(w)[:12] for w in told) if isinstance(told, list) else ""
+    )
+
+
 _FACTS: dict[str, Callable[[Result], str]] = {
     "Seed": _field("seed"),
+    "Weights": _weights,
     "Commit": _field("commit"),
     "Versions": _versions,
     "Device": _field("device"),

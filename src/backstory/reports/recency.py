@@ -5,6 +5,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from backstory.config import plural
+from backstory.config.printable import one_line
 from backstory.reports import formats, pieces, svg
 from backstory.reports.formats import count, decimal, span
 from backstory.reports.groups import Named, groups, text_of
@@ -128,4 +129,5 @@ def terminal(figures: Record) -> list[str]:
     ends = recency["bins"][:1] + recency["bins"][1:][-1:]
     costs = [(b["nats"], f"{unit} seen {span(b['from'], b['to'])} ago") for b in ends]
     costs += [(recency["new"]["nats"], f"new {unit}")] if recency["new"]["tokens"] else []
-    return ["  recency     nats: " + ", ".join(f"{decimal(nats, 2)} for {what}" for nats, what in costs)]
+    told = ", ".join(f"{decimal(nats, 2)} for {what}" for nats, what in costs)
+    return [f"  recency     nats: {one_line(told)}"]

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
+from backstory.config import plural
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count, span
 from backstory.reports.results import Record, Result
@@ -16,6 +17,10 @@ GATES = (
     "alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of the gate and the "
     "best lambda for all tokens alike are perplexities from the same readings."
 )
+TRAINED = (
+    "Verdicts speak of the systems as they were trained here, which the tables name; published figures are of full size and "
+    "longer training. A claim whose sides differ in more than it says is confounded, and not judged."
+)
 RULE = (
     "A claim holds where the 95% t interval of the mean gain over seeds lies above 0 (lower is better): of the differences "
     "seed by seed where both sides have the same seeds, else Welch's. Where it holds 0 nothing is decided, and one seed "
@@ -24,9 +29,9 @@ RULE = (
 
 JUDGED = (
     "Costs are in percent of perplexity. A finding holds where the 95% interval of every number that has a bound lies on the "
-    "right side of it, does not hold where one lies on the other side, and is not decided otherwise. Intervals are t intervals "
-    "over the seeds, which scored the same targets; of one seed, bootstrap intervals over its targets. A number of tokens "
-    "stands with the least and the most of the seeds, or with the bootstrap interval of one."
+    "right side of it, does not hold where one lies on the other side, and is not decided otherwise. Intervals hold the chance "
+    "of the seeds and that of the targets, which are the same for all seeds; of one seed, that of its targets. A number of "
+    "tokens stands with the least and the most of the seeds, or with the bootstrap interval of one."
 )
 
 Place = tuple[str, str, int, str | None, str | None]
@@ -38,14 +43,15 @@ def systems(result: Result) -> Table:
     f = result.figures
     rows = [
         (row["row"], _read(row), _published(f, row), _figure(f, row["mean"]),
-         _figure(f, row["deviation"]), _seeds(row), count(row["parameters"]), count(row["tokens"]), _audit(row),
-         _context(f, row["row"]), _speed(f, row), row["note"] or MISSING)
+         _figure(f, row["deviation"]), _seeds(row), count(row["parameters"]), count(row["tokens"]), _unknown(row), _audit(row),
+         _context(f, row["row"]), _speed(f, row), _training(row) or MISSING, row["note"] or MISSING)
         for row in f["rows"]
     ]  # fmt: skip
     name = f"bits per {f['unit'] or 'token'}" if f["metric"] == "bits_per_token" else f["metric"]
     return without_empty_columns(Table(
         columns("System", "Read", f"Published {name}", f"Ours, {f['scale']} scale#", "Deviation#", "Seeds#",
-                "Parameters#", "Over#", "Audit", "Effective context", "Tokens/s#", "Note"), tuple(rows)))  # fmt: skip
+                "Parameters#", "Over#", "<unk>#", "Audit", "Effective context", "Tokens/s#", "Trained", "Note"),
+        tuple(rows)))  # fmt: skip
 
 
 def gates(result: Result) -> Table:
@@ -157,33 +163,68 @@ def claims(result: Result) -> Table:
     rows = []
     for claim in f["claims"]:
         interval = MISSING if claim["low"] is None else f"{_figure(f, claim['low'])} to {_figure(f, claim['high'])}"
+        sides = dict.fromkeys(claim[side]["row"] for side in ("better", "than") if side in claim)
         rows.append((claim["sentence"], _figure(f, claim["published_gain"]), _figure(f, claim["gain"]), interval,
-                     " and ".join(map(str, claim["seeds"])), claim["verdict"]))  # fmt: skip
-    return Table(
-        columns("Claim", "Published gain#", "Our gain#", "95% interval#", "Seeds#", "Does it hold?"), tuple(rows)
-    )
+                     " and ".join(map(str, claim["seeds"])), claim["verdict"], claim.get("confounded") or MISSING,
+                     _tested(f, sides)))  # fmt: skip
+    return without_empty_columns(Table(
+        columns("Claim", "Published gain#", "Our gain#", "95% interval#", "Seeds#", "Does it hold here?", "Confounded by",
+                "Tested on"), tuple(rows)))  # fmt: skip
 
 
 def findings(result: Result) -> Table:
     """Every finding of a paper that rows are judged by: what it printed, ours, and the verdict."""
     rows = [
         (f["sentence"], f["row"] if f["beside"] is None else f"{f['row']} beside {f['beside']}",
-         f"{f['published']} ({f['source']})", "; ".join(map(_measure, f["measures"])) or MISSING, _seeds(f), f["verdict"])
+         f"{f['published']} ({f['source']})", "; ".join(map(_measure, f["measures"])) or MISSING, _seeds(f), f["verdict"],
+         _tested(result.figures, dict.fromkeys([f["row"]] if f["beside"] is None else [f["row"], f["beside"]])))
         for f in result.figures.get("findings", [])
     ]  # fmt: skip
-    return Table(columns("Finding", "System", "Published", "Ours", "Seeds#", "Does it hold?"), tuple(rows))
+    return without_empty_columns(
+        Table(
+            columns("Finding", "System", "Published", "Ours", "Seeds#", "Does it hold here?", "Tested on"), tuple(rows)
+        )
+    )
+
+
+def _tested(figures: Record, names: Iterable[str]) -> str:
+    """Size and training of the systems that a verdict is about, once where they agree; empty for older results."""
+    first = {row["row"]: row for row in reversed(figures["rows"]) if "protocol" in row}
+    sizes: dict[str, dict[str, None]] = {}
+    for row in (first[name] for name in names if name in first):
+        size = MISSING if row["parameters"] is None else f"{row['parameters'] / 1e6:.2g}"
+        sizes.setdefault(_training(row), {})[size] = None
+    texts = [f"{' and '.join(of)} M parameters, {training}" for training, of in sizes.items()]
+    return "; against ".join(texts) or MISSING
+
+
+def _training(row: Record) -> str:
+    """The corpus, the epochs and the optimizer of a system; empty for older results."""
+    protocol = row.get("protocol")
+    if protocol is None:
+        return ""
+    name = {"sgd": "SGD", "adam": "Adam", "nadam": "NAdam"}.get(protocol["optimizer"], protocol["optimizer"])
+    epochs = f"{protocol['epochs']} {plural('epoch', protocol['epochs'])} of {name}"
+    averaged = f" + {protocol['finetune_epochs']} averaged" if protocol["finetune_epochs"] else ""
+    begin = "from nothing" if protocol["begin"] is None else f"from the trained {protocol['begin']}"
+    return f"{protocol['corpus']}, {epochs}{averaged}, {begin}"
 
 
 def _measure(measure: Record) -> str:
     """A number with its name, and where it is judged with its interval and bound: `near +9.1% (+7.0% to +11.2%; above 0%)`."""
     value, low, high = (_number(measure["unit"], measure[key]) for key in ("value", "low", "high"))
-    named = f"{measure['told'] or 'effective context'} {value}"
+    name = measure["told"] or "effective context"
+    if best := measure.get("best_lengths"):
+        return f"{name}: more context hurts ({len(best)} of the seeds; best at {', '.join(map(count, best))} tokens)"
+    named = f"{name} {value}"
     if measure["unit"] == "tokens":
         return named if low == high else f"{named} ({low} to {high})"
-    bounds = [
-        f"{side} {_bound(measure['unit'], measure[side])}" for side in ("above", "below") if measure[side] is not None
-    ]
-    return f"{named} ({low} to {high}; {bounds[0]})" if bounds else named
+    bounds = [_bound(measure["unit"], measure[side]) for side in ("above", "below") if measure[side] is not None]
+    if not bounds:
+        return named
+    side = "above" if measure["below"] is None else "below"
+    told = f"between {bounds[0]} and {bounds[1]}" if len(bounds) == 2 else f"{side} {bounds[0]}"
+    return f"{named} ({low} to {high}; {told})"
 
 
 def _number(unit: str, value: float | None) -> str:
@@ -223,7 +264,7 @@ def _read(row: Record) -> str:
 
 def _speed(figures: Record, row: Record) -> str:
     """Tokens read in a second: the median over the seeds; of older results it is not known."""
-    found = [r["tokens"] / r["seconds"] for r in _readings(figures, row) if r.get("seconds")]
+    found = [r["tokens"] / r["seconds"] for r in _readings(figures, row) if r.get("seconds") and "tokens" in r]
     return count(statistics.median(found)) if found else MISSING
 
 
@@ -246,6 +287,12 @@ def _seeds(row: Record) -> str:
 
 def _audit(row: Record) -> str:
     return MISSING if row["audited"] is None else "audited" if row["audited"] else "AUDIT FAILED"
+
+
+def _unknown(row: Record) -> str:
+    """The share of `<unk>` among the tokens; of older results it is not known."""
+    share = row.get("unknown_share")
+    return MISSING if share is None else formats.percent(100 * share)
 
 
 def _context(figures: Record, row: str) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from backstory.config.measures import IN_BITS, measure_of
 from backstory.reports import svg
-from backstory.reports.plots import Plot, whole_numbers
+from backstory.reports.plots import LARGEST, Plot, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.searches import setting
+from backstory.reports.shapes import NUMBER
 from backstory.reports.words import as_told, best_trial, trial_value, valued
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def against(result: Result, parameter: Record, prefix: str) -> Plot | None:
         figure, axes = svg.blank(height=2.6)
         choices = parameter["choices"]
         drawn = [(t["settings"][name], t) for t in trials]
-        places = [(choices.index(v) if choices else v, t) for v, t in drawn if not choices or v in choices]
+        places = [(choices.index(v) if choices else v, t) for v, t in drawn
+                  if (v in choices if choices else NUMBER.fits(v) and abs(v) < LARGEST)]  # fmt: skip
         _points(axes, places, best)
         _value_axis(axes, trials, best, f["unit"])
         if choices:

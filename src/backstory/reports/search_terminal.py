@@ -5,6 +5,7 @@ from itertools import pairwise
 from rich.console import Console
 from rich.text import Text
 
+from backstory.config.printable import printable
 from backstory.reports import searches, words
 from backstory.reports.formats import perplexity
 from backstory.reports.results import Record, Result
@@ -103,4 +104,4 @@ def picture(figures: Record, width: int) -> list[Text]:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(text, style=style or None, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(text), style=style or None, highlight=False, markup=False, soft_wrap=True)

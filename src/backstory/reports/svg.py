@@ -23,8 +23,12 @@ INK = "#010203"
 
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+LONGEST = 120
+"""Characters of a text in a figure; the layout would give all room to a longer one."""
 _STYLE: Any = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # untrusted words: dollar signs are no mathematics
     "svg.hashsalt": "backstory",
     "font.size": 9,
     "axes.labelsize": 9,
@@ -84,6 +88,11 @@ def series(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
 
 
+def clean(text: str) -> str:
+    """Text without the characters that neither HTML nor XML may hold; each is shown as one that is missing."""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def label(text: str, longest: int = 22) -> str:
     """Untrusted text as a label: one line, no control characters, an ellipsis in the place of its middle if it is long.
 
@@ -103,9 +112,14 @@ def inline(figure: "Figure", prefix: str, title: str, description: str, hints: M
     several figures can share a page, and screen readers are told `title` and `description`. `hints` are texts, by the gid
     of an artist, that a browser shows where the mouse is on it.
     """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if len(text.get_text()) > LONGEST:  # type: ignore[attr-defined]
+            text.set_text(label(text.get_text(), LONGEST))  # type: ignore[attr-defined]
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    root = ET.fromstring(buffer.getvalue())
+    root = ET.fromstring(clean(buffer.getvalue()))
     for parent in list(root.iter()):
         for child in list(parent):
             # Its <style> would apply to the whole page, and its metadata name addresses.

@@ -9,6 +9,9 @@ from html import escape
 import yaml
 
 from backstory.config import plural
+from backstory.config.arguments import checked
+from backstory.config.printable import cell
+from backstory.config.unknown_share import UnknownShare
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count, decimal
 from backstory.reports.results import Record, Result, RunResults
@@ -34,13 +37,14 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
+@checked()
 def figures(runs: Sequence[RunResults]) -> Table:
     """Every perplexity of the runs with its text, reader, unit, token count and audit; empty columns left out."""
     rows = []
     for run in runs:
         rows += [_evaluation_row(run.name, result) for result in run.of_kind("evaluation")]
         rows += [_training_row(run.name, result) for result in run.of_kind("training")]
-    table = Table(columns("Run", "Perplexity#", "Over#", "Audit", "Read by", "Text", "Bits per token#",
+    table = Table(columns("Run", "Perplexity#", "Over#", "<unk>#", "Audit", "Read by", "Text", "Bits per token#",
                            "Bits per character#", "Bits per byte#", "Perplexity per word#", "Rows#"), tuple(rows))  # fmt: skip
     return without_empty_columns(table)
 
@@ -66,9 +70,10 @@ def contexts(examinations: Sequence[tuple[str, Result]]) -> Table:
         f = result.figures
         rows.append((name, effective_context(f), f"{f['effective_context']['threshold_percent']:g}%",
                      f"{formats.perplexity(f['baseline']['perplexity'])} per {f['unit']}", _longest(f),
-                     _over(f["targets"], f["unit"]), _text(result, f["split"])))  # fmt: skip
-    return Table(columns("Run", "Effective context", "Threshold#", "Perplexity with the whole context#", "Which is#", "Over#",
-                         "Text"), tuple(rows))  # fmt: skip
+                     _over(f["targets"], f["unit"]), _unknown(f, f["targets"]), _text(result, f["split"])))  # fmt: skip
+    return without_empty_columns(Table(
+        columns("Run", "Effective context", "Threshold#", "Perplexity with the whole context#", "Which is#", "Over#",
+                "<unk>#", "Text"), tuple(rows)))  # fmt: skip
 
 
 def _longest(figures: Record) -> str:
@@ -98,10 +103,9 @@ def conditions(result: Result) -> Table:
 
 def differences(runs: Sequence[RunResults]) -> Table:
     """The settings on which the runs differ, a row each and a column per run; no rows where there are none to compare."""
-    found = [_settings(run) for run in runs]
-    if len(runs) < 2 or not all(found):
+    settings = [_settings(run) for run in runs]
+    if len(runs) < 2 or not all(settings):
         return Table((), ())
-    settings = [dict(_flat(one, "")) for one in found]
     names = dict.fromkeys(name for one in settings for name in one)
     rows = tuple((name, *(one.get(name, MISSING) for one in settings)) for name in names)
     return Table(
@@ -118,6 +122,7 @@ def plain(values: Record) -> Table:
     return Table(columns("Figure", "Value"), tuple(rows))
 
 
+@checked()
 def to_html(table: Table) -> str:
     """The table as HTML, escaped; the first column is the row's heading, columns of numbers have class `n`."""
     numeric = [' class="n"' if column.numeric else "" for column in table.columns]
@@ -129,15 +134,17 @@ def to_html(table: Table) -> str:
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>\n</table>"
 
 
+@checked()
 def to_text(table: Table) -> str:
-    """The table for a terminal: columns side by side, without a final line break."""
-    lines = [tuple(c.heading for c in table.columns), *table.rows]
+    """The table for a terminal, printable: columns side by side, without a final line break."""
+    lines = [tuple(map(cell, line)) for line in ([c.heading for c in table.columns], *table.rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     sides = [">" if column.numeric else "<" for column in table.columns]
     formed = ((f"{c:{side}{width}}" for c, side, width in zip(line, sides, widths, strict=True)) for line in lines)
     return "\n".join("  ".join(cells).rstrip() for cells in formed)
 
 
+@checked()
 def to_markdown(table: Table) -> str:
     """The table as GitHub Markdown, escaped, without a final line break."""
     lines = [[c.heading for c in table.columns], *table.rows]
@@ -155,7 +162,8 @@ def _training_row(name: str, result: Result) -> tuple[str, ...]:
     f = result.figures
     bits = decimal(f["valid_nats"] / math.log(2), 3)
     return (name, f"{formats.perplexity(f['valid_perplexity'])} per {f['unit']}",
-            _over(f["tokens"]["valid"], f["unit"]), audit_word(f), f"training, epoch {count(f['best_epoch'])}",
+            _over(f["tokens"]["valid"], f["unit"]), _unknown((f.get("unknown") or {}).get("valid", {}), f["tokens"]["valid"]),
+            audit_word(f), f"training, epoch {count(f['best_epoch'])}",
             _text(result, "valid"), bits, MISSING, MISSING, MISSING, MISSING)  # fmt: skip
 
 
@@ -163,12 +171,24 @@ def _evaluation_row(name: str, result: Result) -> tuple[str, ...]:
     f = result.figures
     rows, after = f.get("rows"), (f", after {f['after']}" if f.get("after") else "") + otherwise(f)
     return (name, f"{formats.perplexity(f['perplexity'])} per {f['unit']}", _over(f["tokens"], f["unit"]),
-            audit_word(f), f["reader"] + after, _text(result, f["split"]), decimal(f["bits_per_token"], 3),
+            _unknown(f, f["tokens"]), _audit(result), f["reader"] + after, _text(result, f["split"]),
+            decimal(f["bits_per_token"], 3),
             decimal(_number(f.get("bits_per_character")), 3), decimal(_number(f.get("bits_per_byte")), 3),
             # Where tokens are words it is the perplexity itself.
             MISSING if f["unit"] == "word" else formats.perplexity(_number(f.get("perplexity_per_word"))),
             # One row is how a text is read; several at once are an approximation worth a column.
             MISSING if rows == 1 else count(_number(rows)))  # fmt: skip
+
+
+def _unknown(figures: Record, tokens: int) -> str:
+    """The share of `<unk>`, and which are outside the vocabulary."""
+    return UnknownShare.of(figures, tokens).cell() or MISSING
+
+
+def _audit(result: Result) -> str:
+    """What the audit said; of a stale result that passed, why it says nothing of the run as it is now."""
+    word = audit_word(result.figures)
+    return result.stale if result.stale and word == "audited" else word
 
 
 def _text(result: Result, split: str) -> str:
@@ -184,7 +204,9 @@ def _number(value: object) -> float | None:
 
 
 def without_empty_columns(table: Table) -> Table:
-    """The table without the columns that say nothing in any row, its first one aside."""
+    """The table without the columns that say nothing in any row, its first one aside; an empty table keeps all."""
+    if not table.rows:
+        return table
     kept = [i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)]
     rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
     return Table(tuple(table.columns[i] for i in kept), rows)
@@ -198,13 +220,14 @@ def _flat(value: object, path: str) -> list[tuple[str, str]]:
     return [(path or "figures", formats.plain(value) if value != {} else "none")]
 
 
-def _settings(run: RunResults) -> Record:
-    """A run's settings; empty where they cannot be read."""
+def _settings(run: RunResults) -> dict[str, str]:
+    """A run's settings, nested keys joined by dots; empty where they cannot be read, or unfold from references."""
     try:
-        found = yaml.safe_load(run.config)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        referring = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(run.config, yaml.SafeLoader))
+        found = {} if referring else yaml.safe_load(run.config)
+        return dict(_flat(found, "")) if found and isinstance(found, dict) else {}
+    except Exception:  # impossible dates, numbers and depths come as errors of many kinds
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def escape_markdown(text: str) -> str:

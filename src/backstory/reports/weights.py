@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from backstory.config import plural
 from backstory.reports import svg
 from backstory.reports.formats import count, decimal, percent
+from backstory.reports.kinds import BY_HEAD
 from backstory.reports.plots import Plot, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.shades import STEPS
-from backstory.reports.shapes import BY_HEAD
 from backstory.reports.tables import Table, columns
 
 if TYPE_CHECKING:
@@ -125,6 +125,5 @@ def _tokens(axes: "Axes", tokens: Sequence[str]) -> None:
         axes.set_xlabel("token of the passage")
         whole_numbers(axes)
         return
-    # Untrusted words: dollar signs are no mathematics.
     places = [place + 0.5 for place in range(len(tokens))]
-    axes.set_xticks(places, [svg.label(token, 14) for token in tokens], rotation=90, parse_math=False)
+    axes.set_xticks(places, [svg.label(token, 14) for token in tokens], rotation=90)

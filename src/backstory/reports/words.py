@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from backstory.config import measures, plural
 from backstory.config.measures import IN_BITS
+from backstory.config.unknown_share import UnknownShare
 from backstory.reports import formats
 from backstory.reports.examined import spread_words
 from backstory.reports.formats import count, percent
@@ -30,9 +31,10 @@ def audit_word(figures: Record) -> str:
 
 
 def verdict(audit: Record) -> str:
-    """How an audit ended, in words: `passed at 8 places`, or `FAILED` and why."""
+    """How an audit ended, in words: `passed at 8 places, 272 cuts`, or `FAILED` and why."""
     if audit["passed"]:
-        return f"passed at {count(audit['places'])} {plural('place', audit['places'])}"
+        cuts = f", {count(audit['cuts'])} {plural('cut', audit['cuts'])}" if audit.get("cuts") else ""
+        return f"passed at {count(audit['places'])} {plural('place', audit['places'])}{cuts}"
     return f"FAILED: {'; '.join(audit['failures'])}"
 
 
@@ -56,14 +58,38 @@ def measured_in(*examinations: Record) -> str:
 
 
 def effective_context(figures: Record) -> str:
-    """The effective context of a truncation experiment: `150 tokens (95%: 100 to 200)`, `more than 1,000 tokens`."""
+    """The effective context of a truncation experiment: `150 tokens (95%: 100 to 200)`, `more than 1,000 tokens`.
+
+    Where there is none: `more context hurts: best at 5 words (22.5% better than with 100)`.
+    """
     found, longest, unit = figures["effective_context"], figures["maximum_context"], measured_in(figures)
     more = f"more than {count(longest)}"
+    if context_hurts(figures):
+        best, full = found["best_length"], figures.get("baseline", {}).get("context")
+        better = f"{percent(-found['best_effect_percent'])} better than with {'all' if full is None else count(full)}"
+        return f"more context hurts: best at {count(best)} {plural(unit, best)} ({better})"
     if found["context"] is None:
-        interval = "" if found["low"] is None else f" (95%: at least {count(found['low'])})"
+        interval = "" if found.get("low") is None else f" (95%: at least {count(found['low'])})"
         return f"{more} {unit}s{interval}"
+    if "low" not in found:  # an older result, whose interval is of another definition
+        return f"{count(found['context'])} {plural(unit, found['context'])}"
     low, high = (more if found[end] is None else count(found[end]) for end in ("low", "high"))
     return f"{count(found['context'])} {plural(unit, found['context'])} (95%: {low} to {high})"
+
+
+def stale_results(runs: Sequence[RunResults]) -> list[str]:
+    """Each result that is not of the weights its run has now, in a line that says what renews it."""
+    return [
+        f"{run.name}, {result.label} is {result.stale}; renew it with `{result.renew}`"
+        for run in runs
+        for result in run.results
+        if result.stale
+    ]
+
+
+def context_hurts(figures: Record) -> bool:
+    """Whether some shorter context is better than the full one, so that there is no effective context."""
+    return bool(figures["effective_context"].get("more_context_hurts"))
 
 
 def headline(run: RunResults) -> Result | None:
@@ -91,8 +117,11 @@ def summary(run: RunResults) -> str:
         told = headline(run)
         alike = [r for r in truncations if r.reader == (told.reader if told else "static")]
         f = (alike or truncations)[-1].figures
-        about = "" if f["effective_context"]["context"] is None else "about "
         words = effective_context(f)
+        if context_hurts(f):
+            main = _reads(run)
+            return f"{main}; {words}." if main else f"{run.name}: {words}."
+        about = "" if f["effective_context"]["context"] is None else "about "
         context = f"uses {about}{words.replace(' (95', ' of context (95')}" + ("" if "(" in words else " of context")
     main = _reads(run)
     if main and context:
@@ -162,7 +191,7 @@ def reproduced(result: Result) -> str:
         held = sum(claim["verdict"] == "yes" for claim in judged)
         holds = "holds" if held == 1 else "hold"
         parts.append(f"{held} of {len(judged)} {plural('claim', len(judged))} with several seeds {holds}")
-    if findings := [finding for finding in f.get("findings", []) if finding["verdict"] in ("yes", "no", "not decided")]:
+    if findings := [one for one in f.get("findings", []) if one["verdict"] in ("yes", "no", "not decided")]:
         held = sum(finding["verdict"] == "yes" for finding in findings)
         holds = "holds" if held == 1 else "hold"
         parts.append(f"{held} of {len(findings)} {plural('finding', len(findings))} that can be judged {holds}")
@@ -184,7 +213,7 @@ def comparison(runs: Sequence[RunResults]) -> str:
     return (
         f"Of {len(runs)} runs on {result.corpus.get('name', 'one text')} ({f['split']}), {best.name} reads best: "
         f"{formats.score(f['nats_per_token'], f['unit'])} over {count(f['tokens'])} "
-        f"{plural(f['unit'], f['tokens'])}, against {others}."
+        f"{plural(f['unit'], f['tokens'])}{_unknown(f)}, against {others}."
     )
 
 
@@ -231,6 +260,9 @@ def context_caption(examinations: Sequence[tuple[str, Result]], published: Publi
         cost = first["effect_percent"]
         side = "higher" if cost >= 0 else "lower"
         least = f"its perplexity is {percent(abs(cost))} {side} with only {count(first['context'])}"
+        if context_hurts(f):
+            parts.append(f"{name}: {effective_context(f)}")
+            continue
         if found is None:
             use = f"still gains {threshold} or more beyond {count(f['maximum_context'])} {measured_in(f)}s"
         else:
@@ -258,13 +290,22 @@ def passage_summary(result: Result) -> str:
     against = ""
     if isinstance(other, int | float):
         against = f", against {formats.figure(other, unit)} with {f.get('against')}"
-    these, them = (f"this {unit}", "it") if f["tokens"] == 1 else (f"these {count(f['tokens'])} {plural(unit)}", "them")
+    these, them = (
+        (f"this {unit}", "it")
+        if f["tokens"] == 1
+        else (f"these {count(f['tokens'])} {plural(unit)}{_brackets(f)}", "them")
+    )
     was = "was" if f["context"] == 1 else "were"
     before = (
         f"{count(f['context'])} {plural(unit, f['context'])} before {them} {was}" if f["context"] else "nothing was"
     )
     at = formats.score(f["nats_per_token"], unit)
     return f"{result.name} reads {these}{reader} at {at}{against}; {before} read first.{_case(f.get('found'))}"
+
+
+def _brackets(figures: Record) -> str:
+    told = UnknownShare.of(figures).phrase()
+    return told and f" ({told})"
 
 
 def _case(found: object) -> str:
@@ -312,6 +353,12 @@ def answered(answers: Record) -> str:
     return f"{tokens} of the tokens asked, {bits} of the bits and {documents} of the documents are right"
 
 
+def _unknown(figures: Record, tokens: int | None = None) -> str:
+    """What follows a number of tokens: `, 5.8% of them written as <unk>`; empty where none is."""
+    told = UnknownShare.of(figures, tokens).phrase()
+    return told and f", {told}"
+
+
 def _reads(run: RunResults) -> str:
     """The summary's first half: the headline evaluation, or else the best of training."""
     result = headline(run)
@@ -323,14 +370,15 @@ def _reads(run: RunResults) -> str:
         audit = audit_word(f).replace("AUDIT FAILED", "but its AUDIT FAILED")
         return (
             f"{run.name} reads {result.corpus.get('name', 'its text')} ({f['split']}){reader} at {at} "
-            f"over {count(f['tokens'])} {plural(unit, f['tokens'])}, {audit}"
+            f"over {count(f['tokens'])} {plural(unit, f['tokens'])}{_unknown(f)}, {audit}"
             + (f"; {answered(f['answers'])}" if f.get("answers") else "")
         )
     if run.training:
         f = run.training.figures
         return (
             f"{run.name} reaches validation {formats.score(f['valid_nats'], f['unit'])} on "
-            f"{run.training.corpus.get('name', 'its text')} over {count(f['tokens']['valid'])} {plural(f['unit'])}, "
+            f"{run.training.corpus.get('name', 'its text')} over {count(f['tokens']['valid'])} {plural(f['unit'])}"
+            f"{_unknown(f.get('unknown', {}).get('valid', {}), f['tokens']['valid'])}, "
             f"at epoch {count(f['best_epoch'])} of {count(f['epochs'])} (from training, not audited)"
         )
     return ""

@@ -15,7 +15,7 @@ from backstory.config import RunConfig, UserError, to_dict, to_yaml
 from backstory.config.strict import from_file
 from backstory.models.loading import CHECKPOINTS, CONFIG
 from backstory.search.space import Space
-from backstory.storage.atomic import TEMPORARY, sweep_temporaries, write_atomically
+from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically
 from backstory.storage.lock import LOCK, held, in_turn
 from backstory.storage.provenance import check_place
 from backstory.training.run_folder import differences
@@ -61,18 +61,18 @@ class Folder:
 
     def run(self, first: int) -> Path:
         """The run of a trial, by the number of its first try: a trial that is tried again goes on in it."""
-        return self.path / "trials" / f"{first:04d}"
+        return within(self.path, "trials", f"{first:04d}")
 
     def recipe(self, first: int) -> Path:
-        return self.path / "recipes" / f"{first:04d}.yaml"
+        return within(self.path, "recipes", f"{first:04d}.yaml")
 
     def log(self, first: int) -> Path:
         """What its training printed."""
-        return self.path / "logs" / f"{first:04d}.log"
+        return within(self.path, "logs", f"{first:04d}.log")
 
     def worker(self, name: str) -> Path:
         """The folder whose lock a process holds as long as it works on trials here."""
-        return self.path / "workers" / name
+        return within(self.path, "workers", name)
 
     def alive(self, worker: object, first: int) -> bool:
         """Whether a trial's process, or the training that it started, is still there."""
@@ -91,7 +91,7 @@ class Folder:
                 "holds no sweep" if self.path.is_dir() else "is not there" if not self.path.exists() else "is a file"
             )
             raise UserError(f"{self.path} {problem}; `backstory sweep run RECIPE --space SPACE --out FOLDER` makes one")
-        return from_file(Sweep, self.path / SWEEP)
+        return from_file(Sweep, self.path / SWEEP, self.path)
 
     def check(self, sweep: Sweep) -> Sweep | None:
         """The sweep that is there already, if there is one. Raises UserError unless this one can begin or go on here."""
@@ -123,7 +123,7 @@ class Folder:
             if there is None:
                 write_atomically(self.path / SWEEP, to_yaml(sweep))
             for place in ("trials", "recipes", "logs"):
-                (self.path / place).mkdir(exist_ok=True)
+                within(self.path, place).mkdir(exist_ok=True)
             for place in (self.path, self.path / "recipes"):
                 sweep_temporaries(place)
             return there or sweep

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ENOUGH = 10
 """Trials that ended from which on it is said which settings mattered."""
-_OF_BEST = ("device", "precision", "precision_reason", "corpus")
+_OF_BEST = ("device", "precision", "precision_reason", "corpus", "weights", "weights_file")
 GOOD = 5
 """Complete trials that count as good ones, if a tenth of all are no more."""
 

@@ -80,7 +80,11 @@ class Queue:
             noted = trial.user_attrs
             config = draw(self._space, self._recipe, lambda p: _suggested(trial, p))
             claim = Claim(trial, noted.get(FIRST, trial.number), noted.get(KILLS, 0), config)
-            write_atomically(self._folder.recipe(claim.first), to_yaml(config))
+            try:
+                write_atomically(self._folder.recipe(claim.first), to_yaml(config))
+            except OSError:  # no room for it: the trial is not spent
+                self._again(trial.number, trial.params, claim.first, claim.kills)
+                raise
             return claim
 
     def end(self, claim: Claim, value: float | None, problem: str = "", pruned: bool = False) -> None:

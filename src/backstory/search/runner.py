@@ -1,6 +1,5 @@
 """Runs trials side by side: each is a training in a process and a run folder of its own, watched epoch by epoch."""
 
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from backstory.config import UserError
+from backstory.config.errors import as_argument
 from backstory.reports.results import read_log, result_or_none
 from backstory.search.folder import Folder
 from backstory.search.queue import Claim, Queue
@@ -29,9 +29,6 @@ BROKEN_DOWN = 3
 """Exit code of a training whose loss stopped being a finite number."""
 HOPELESS = 5
 """Trials in a row that fail before the sweep is given up."""
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
-KILLED = {-number for number in _SIGNALS} | {128 + number for number in _SIGNALS}
-"""Exit codes of a training that something else ended."""
 
 
 @dataclass
@@ -115,11 +112,18 @@ class Runner:
             self._give_back()
 
     def _start(self, claim: Claim) -> None:
+        try:
+            self.working.append(self._work(claim))
+        except BaseException:  # there is no room for its log: the trial is not spent
+            self._queue.give_back(claim, killed=False)
+            raise
+
+    def _work(self, claim: Claim) -> Work:
         place, resume = self._folder.run(claim.first), ["--resume"] if self._folder.begun(claim.first) else []
-        log = open(self._folder.log(claim.first), "ab")  # noqa: SIM115 (closed when the process has ended)
+        log = child.open_log(self._folder.log(claim.first))
         begins = log.tell()
-        arguments = ["train", str(self._folder.recipe(claim.first)), "--out", str(place), *resume]
-        self.working.append(Work(claim, child.start(arguments, log, self._data_dir), log, begins))
+        arguments = ["train", as_argument(self._folder.recipe(claim.first)), "--out", as_argument(place), *resume]
+        return Work(claim, child.start(arguments, log, self._data_dir), log, begins)
 
     def _look(self, work: Work) -> None:
         """Tell the storage of new epochs, and end a training that is to be pruned."""
@@ -141,7 +145,7 @@ class Runner:
                 work.process.terminate()
 
     def _finish(self, work: Work) -> None:
-        """Say how a trial ended whose process has ended."""
+        """Say how a trial ended whose process has ended. Raises NoDisk, with the trial given back, for lack of a disk."""
         work.log.close()
         self._look(work)
         claim, code = work.claim, work.process.returncode
@@ -160,7 +164,10 @@ class Runner:
             problem = self._why(work)
             self._queue.end(claim, None, problem, pruned=True)
             self._tell(Ended(work.number, claim.first, "pruned", None, problem))
-        elif code in KILLED:
+        elif code == child.NO_DISK:
+            self._queue.give_back(claim, killed=False)
+            child.check_disk(code, f"trial {work.number} of {self._folder.path}", self._why(work))
+        elif code in child.KILLED:
             problem = self._why(work)
             again = self._queue.give_back(claim, killed=True, problem=problem)
             self._tell(Ended(work.number, claim.first, "again" if again else "failed", None, problem))

@@ -1,13 +1,16 @@
 """The storage of a sweep's trials: an Optuna study in a journal that survives kills, or behind any URL of a database."""
 
+import json
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from backstory.config import UserError
+from backstory.config.small_file import open_regular
 from backstory.search.folder import Folder, Sweep
 from backstory.storage.lock import in_turn
 
@@ -52,24 +55,47 @@ class JournalLock:
 
 
 def _mend(journal: Path) -> None:
-    """Cut a journal back to its last whole line."""
+    """Cut off what is no entry at a journal's end: what it may have told is not known, and its trial is tried again.
+
+    A file that holds no entry at all is left as it is, unless it is a torn one.
+    """
     with open(journal, "r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        back = 1
+        size = end = file.seek(0, os.SEEK_END)
+        garbage = False  # more than a line that was torn
         while size:
-            start = max(0, size - 4096 * back)
-            file.seek(start)
-            tail = file.read(size - start)
-            if start == 0 or b"\n" in tail:
-                whole = start + tail.rfind(b"\n") + 1
-                if whole < size:
-                    file.truncate(whole)
-                return
-            back *= 2
+            start, line = _last_line(file, size)
+            if _is_entry(line):
+                break
+            garbage, size = garbage or line.endswith(b"\n"), start
+        if size == end or (garbage and not size):
+            return
+        file.truncate(size)
+    if garbage:
+        warnings.warn(f"{journal} had {end - size:,} damaged bytes at its end, which were cut off", stacklevel=2)
 
 
-def open_storage(folder: Folder, url: str | None) -> "BaseStorage":
-    """The storage behind a URL, or the folder's journal, which is made if need be. Raises UserError where there is none."""
+def _last_line(file: BinaryIO, size: int) -> tuple[int, bytes]:
+    """Where the last line of the first `size` bytes begins, and the line."""
+    start = size
+    while start:
+        start = max(0, start - 4096)
+        file.seek(start)
+        tail = file.read(size - start)
+        if (before := tail.rfind(b"\n", 0, -1)) >= 0:
+            return start + before + 1, tail[before + 1 :]
+    return 0, tail
+
+
+def _is_entry(line: bytes) -> bool:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return False
+    return line.endswith(b"\n") and isinstance(entry, dict) and isinstance(entry.get("op_code"), int)
+
+
+def open_storage(folder: Folder, url: str | None, make: bool = False) -> "BaseStorage":
+    """The storage behind a URL, or the folder's journal, if `make` made or mended. Raises UserError where there is none."""
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
@@ -77,8 +103,13 @@ def open_storage(folder: Folder, url: str | None) -> "BaseStorage":
         if url is not None:
             return RDBStorage(url)
         # Without the system's locks the one that Optuna has for such systems.
+        if os.path.lexists(folder.journal):
+            open_regular(folder.journal, folder.path).close()
         own: Any = JournalLock(folder.journal)
         lock = own if os.name == "posix" else JournalFileOpenLock(str(folder.journal))
+        if make and folder.journal.is_file():
+            lock.acquire()  # which mends it
+            lock.release()
         return JournalStorage(JournalFileBackend(str(folder.journal), lock_obj=lock))
     except Exception as error:  # of databases, their drivers and addresses, and whatever a damaged journal sets off
         what = f"the storage {hidden(url)}" if url is not None else str(folder.journal)
@@ -126,7 +157,10 @@ def failing_storage(folder: Folder, sweep: Sweep) -> Iterator[None]:
 
     try:
         yield
-    except (optuna.exceptions.OptunaError, SQLAlchemyError) as error:
+    except OSError as error:  # of the journal, where it names no other file
+        error.filename = error.filename or str(folder.journal)
+        raise
+    except (optuna.exceptions.OptunaError, SQLAlchemyError, json.JSONDecodeError) as error:
         where = sweep.storage or str(folder.journal)
         raise UserError(f"{where} fails: {_reason(error)}; see to it, and go on with the same command") from None
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from backstory.config import RunConfig, UserError, plural, recipes, validate
+from backstory.config import RunConfig, UserError, pasted, plural, recipes, validate
+from backstory.config.console import make_console
 from backstory.config.measures import IN_BITS
+from backstory.config.small_file import read_small_text
 from backstory.models import choose_device
 from backstory.reports.words import validation
 from backstory.search import outcome
@@ -80,7 +82,7 @@ class Planned:
         Raises UserError before anything is written (a corpus, a device or the storage is missing), and when the storage fails
         later; Stopped after a signal.
         """
-        console, started = console or Console(stderr=True), now()
+        console, started = console or make_console(stderr=True), now()
         choose_device(self.sweep.recipe.training.device)
         dataset = prepare(self.sweep.recipe.text, data_dir)  # it is then ready for every process
         storage = None if self.url is None else open_storage(self.folder, self.url)
@@ -88,7 +90,7 @@ class Planned:
         worker = secrets.token_hex(4)
         with failing_storage(self.folder, sweep), locked(self.folder.worker(worker), "sweep", "--out"):
             with self.folder.claims():
-                study = open_study(storage or open_storage(self.folder, None), self.folder, sweep, make=True)
+                study = open_study(storage or open_storage(self.folder, None, make=True), self.folder, sweep, make=True)
             set_pruner(study, prune_from)
             queue = Queue(study, self.folder, self.space, sweep.recipe, worker)
             title = f"{self.sweep.space_name} on {self.sweep.recipe_name}"
@@ -153,12 +155,12 @@ def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool, unit
             folder.drop_checkpoints(first_of(trial))
     if best is None or best.value is None:
         return None
-    text = folder.recipe(first_of(best)).read_text(encoding="utf-8")
+    text = read_small_text(folder.recipe(first_of(best)), inside=folder.path)
     head = (
         f"# The best trial of the sweep {folder.path.resolve().name}, number {best.number}: "
-        f"{validation(best.value, unit)}.\n#\n# command:  backstory train {folder.best}\n"
+        f"{validation(best.value, unit)}.\n#\n# command:  backstory train {pasted(folder.best)}\n"
     )
-    if not folder.best.is_file() or folder.best.read_text(encoding="utf-8") != head + text:
+    if not folder.best.is_file() or read_small_text(folder.best, inside=folder.path) != head + text:
         write_atomically(folder.best, head + text)
     return best
 

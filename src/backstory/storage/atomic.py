@@ -5,11 +5,13 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from backstory.config.errors import UserError
+from backstory.config.errors import UserError, check_utf8
+from backstory.config.machine import REMEDIES
+from backstory.config.small_file import check_inside, open_regular
 
 TEMPORARY = ".tmp-"
 """Names of unfinished files and folders begin so; whatever is found under such a name at the start may be removed."""
@@ -17,14 +19,30 @@ TEMPORARY = ".tmp-"
 
 def check_writable(folder: Path) -> None:
     """Raise UserError unless the folder, or the nearest one above it that exists, can be written to."""
+    check_utf8(folder.absolute())
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {there}; choose another folder with --out")
 
 
+def within(root: Path, *names: str) -> Path:
+    """A path below a root that somebody else may have made, to read or to write; it need not exist.
+
+    Raises UserError where a link below the root leads out of it. The root itself may be a link.
+    """
+    path = root.joinpath(*names)
+    try:
+        check_inside(path, root)
+    except OSError as error:
+        raise UserError(
+            f"{path} is not followed: {error.strerror}; remove the link, or put what it leads to in its place"
+        ) from None
+    return path
+
+
 def sha256(path: Path) -> str:
-    """The SHA-256 (hex) of a file, read in pieces. Raises OSError."""
-    with open(path, "rb") as file:
+    """The SHA-256 (hex) of a regular file, read in pieces. Raises OSError."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -50,17 +68,31 @@ def fsync_file(path: Path) -> None:
 
 
 @contextmanager
+def naming(path: Path, unfinished: Path | None = None) -> Iterator[None]:
+    """Have an OSError name the path where it names what is still `unfinished`, or nothing after a disk failed."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and unfinished is not None:
+            error.filename = str(error.filename).replace(str(unfinished), str(path))
+        elif error.filename is None and error.errno in REMEDIES:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write bytes to, which takes the place of `path` when the block ends well, else vanishes. Raises OSError."""
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
-        with open(temporary, "wb") as file:
+        with naming(path, temporary), open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong before is what is told
+            temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,20 +15,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sha256
+from backstory.config.machine import out_of_memory
+from backstory.config.small_file import read_small
+from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, naming, sha256
 from backstory.storage.documents import parse
-
-SCHEMA = 1
-MANIFEST = "manifest.json"
-LARGEST_MANIFEST, LARGEST_JSON, LARGEST_HEADER, LARGEST_TENSORS = 1 << 20, 64 << 20, 1 << 20, 1 << 36
-"""Bytes; a manifest, a document, the header of a tensor file, or a tensor file above this is refused unread."""
-REPLACED = "-replaced"
-"""Ends the name of a checkpoint that a new one of its name is taking the place of."""
-NAME = re.compile(r"[A-Za-z0-9_-]+\.(safetensors|json)")
-
-
-class DamagedCheckpoint(Exception):
-    """A checkpoint whose files are not what its manifest says."""
+from backstory.storage.manifest import (
+    LARGEST_JSON,
+    MANIFEST,
+    REPLACED,
+    SCHEMA,
+    DamagedCheckpoint,
+    numbered,
+    read_manifest,
+    verify_checkpoint,
+    verify_file,
+)
 
 
 @dataclass(frozen=True)
@@ -41,34 +41,42 @@ class Checkpoint:
     """By file (without `.safetensors`), then by name; on the CPU."""
     documents: dict[str, Any]
     """By file (without `.json`)."""
+    hashes: dict[str, str]
+    """SHA-256 (hex) of every file that was read, by its whole name."""
 
 
 def write_checkpoint(
     parent: Path, name: str, tensors: Mapping[str, Mapping[str, Tensor]], documents: Mapping[str, Any]
 ) -> Path:
-    """Write the folder `parent/name` so that it is there whole or not at all. Raises OSError."""
+    """Write the folder `parent/name`, in a folder that is there, so that it is whole or not at all. Raises OSError."""
     temporary = parent / f"{TEMPORARY}{os.getpid()}-{name}"
     shutil.rmtree(temporary, ignore_errors=True)
+    final = parent / name
     try:
-        temporary.mkdir(parents=True)
-        for file, group in tensors.items():
-            _save({k: t.detach().cpu().contiguous() for k, t in group.items()}, temporary / f"{file}.safetensors")
-        for file, document in documents.items():
-            (temporary / f"{file}.json").write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-        files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(temporary.iterdir())}
-        for file in files:
-            fsync_file(temporary / file)
-        manifest = temporary / MANIFEST
-        manifest.write_text(json.dumps({"schema": SCHEMA, "files": files}, indent=1), encoding="utf-8")
-        fsync_file(manifest)
-        fsync_folder(temporary)
-        final = parent / name
-        _take_name(temporary, final)
+        with naming(final, temporary):
+            temporary.mkdir()
+            _write_files(temporary, tensors, documents)
+            _take_name(temporary, final)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     fsync_folder(parent)
     return final
+
+
+def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], documents: Mapping[str, Any]) -> None:
+    """Write all files, and their manifest last, each durable before it."""
+    for file, group in tensors.items():
+        _save({k: t.detach().cpu().contiguous() for k, t in group.items()}, folder / f"{file}.safetensors")
+    for file, document in documents.items():
+        (folder / f"{file}.json").write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
+    files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
+    for file in files:
+        fsync_file(folder / file)
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"schema": SCHEMA, "files": files}, indent=1), encoding="utf-8")
+    fsync_file(manifest)
+    fsync_folder(folder)
 
 
 def _take_name(temporary: Path, final: Path) -> None:
@@ -77,7 +85,7 @@ def _take_name(temporary: Path, final: Path) -> None:
     Until then it has a name under which it is found as well, so that no moment is without a checkpoint.
     """
     replaced = final.with_name(final.name + REPLACED)
-    if final.exists():
+    if os.path.lexists(final):
         _remove(replaced)
         os.rename(final, replaced)
     os.rename(temporary, final)
@@ -85,7 +93,13 @@ def _take_name(temporary: Path, final: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint, its manifest first: what is left of an interrupted removal is not taken for one."""
+    """Remove a checkpoint, its manifest first: what is left of an interrupted removal is not taken for one.
+
+    Of a link nothing but the link goes.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+        return
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -109,75 +123,27 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
     """
     if folder.is_symlink():
         raise DamagedCheckpoint(f"{folder} is a link")
-    files = _manifest(folder)
+    files = read_manifest(folder)
     missing = (only or frozenset()) - {name.rsplit(".", 1)[0] for name in files}
     if missing:
         raise DamagedCheckpoint(f"{folder / MANIFEST} does not list {', '.join(sorted(missing))}")
-    tensors, documents = {}, {}
+    tensors, documents, hashes = {}, {}, {}
     for name, entry in files.items():
         stem, path = name.rsplit(".", 1)[0], folder / name
         if only is not None and stem not in only:
             continue
-        _verify(path, entry)
+        verify_file(path, entry)
+        hashes[name] = entry["sha256"]
         try:
             if name.endswith(".safetensors"):
                 tensors[stem] = load_file(path)
             else:
-                documents[stem] = parse(path.read_bytes())
+                documents[stem] = parse(read_small(path, LARGEST_JSON))
         except Exception as error:  # the parser of tensors has errors of many kinds
+            if lacking := out_of_memory(error):  # the file may well be whole
+                raise lacking from None
             raise DamagedCheckpoint(f"{path} cannot be parsed ({error})") from None
-    return Checkpoint(folder, tensors, documents)
-
-
-def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    path = folder / MANIFEST
-    try:
-        if _size(path) > LARGEST_MANIFEST:
-            raise DamagedCheckpoint(f"{path} is too large for a manifest")
-        manifest = parse(path.read_bytes())
-    except (OSError, ValueError):
-        raise DamagedCheckpoint(f"{path} is missing or not JSON") from None
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise DamagedCheckpoint(f"{path} has a schema this version does not read (it reads {SCHEMA})")
-    files = manifest.get("files")
-    if not isinstance(files, dict) or not all(NAME.fullmatch(n) and isinstance(e, dict) for n, e in files.items()):
-        raise DamagedCheckpoint(f"{path} does not list its files as it should")
-    return files
-
-
-def _verify(path: Path, entry: Mapping[str, Any]) -> None:
-    tensors = path.suffix == ".safetensors"
-    try:
-        size = _size(path)
-        if size != entry.get("bytes"):
-            raise DamagedCheckpoint(f"{path} has not the size its manifest says")
-        if size > (LARGEST_TENSORS if tensors else LARGEST_JSON) or (tensors and _header(path) > LARGEST_HEADER):
-            raise DamagedCheckpoint(f"{path} is too large")
-        if sha256(path) != entry.get("sha256"):
-            raise DamagedCheckpoint(f"{path} has not the SHA-256 its manifest says")
-    except OSError as error:
-        raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from None
-
-
-def _size(path: Path) -> int:
-    """Bytes of a regular file; a pipe would be waited for, a device has no end, and a link leads anywhere."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
-        raise DamagedCheckpoint(f"{path} is no regular file")
-    return found.st_size
-
-
-def _header(path: Path) -> int:
-    """Bytes of the header of a tensor file, as its first eight say."""
-    with open(path, "rb") as file:
-        return int.from_bytes(file.read(8), "little")
-
-
-def _numbered(parent: Path, prefix: str) -> list[Path]:
-    """Checkpoint folders `prefix-NUMBER`, newest first; one that was being replaced follows its replacement."""
-    pattern = re.compile(rf"{prefix}-(\d+)({REPLACED})?")
-    found = [(int(m[1]), not m[2], p) for p in parent.glob(f"{prefix}-*") if (m := pattern.fullmatch(p.name))]
-    return [path for *_, path in sorted(found, reverse=True)]
+    return Checkpoint(folder, tensors, documents, hashes)
 
 
 def newest_checkpoint(
@@ -190,7 +156,7 @@ def newest_checkpoint(
     """
     problems: list[DamagedCheckpoint] = []
     found: Checkpoint | None = None
-    for path in _numbered(parent, prefix):
+    for path in numbered(parent, prefix):
         if name is not None and path.name.removesuffix(REPLACED) != name:
             continue
         try:
@@ -205,19 +171,13 @@ def newest_checkpoint(
     return found
 
 
-def verify_checkpoint(folder: Path) -> None:
-    """Compare size and hash of every file with the manifest, parsing none of them. Raises DamagedCheckpoint."""
-    for name, entry in _manifest(folder).items():
-        _verify(folder / name, entry)
-
-
 def rotate_checkpoints(newest: Path, keep: int) -> None:
     """Of the folders `prefix-NUMBER` keep only `newest` and the `keep - 1` before it, once `newest` verifies.
 
     Those of larger numbers go too: the run went back behind them, as they were damaged or never came to count. If `newest`
     does not verify, nothing is removed and a warning says so: another one may be the last that is whole.
     """
-    found = _numbered(newest.parent, newest.name.rsplit("-", 1)[0])
+    found = numbered(newest.parent, newest.name.rsplit("-", 1)[0])
     older = found[found.index(newest) :] if newest in found else []
     # A link is not ours, and what it leads to is not either.
     removed = [path for path in found if path not in older[:keep] and not path.is_symlink()]
@@ -234,14 +194,14 @@ def rotate_checkpoints(newest: Path, keep: int) -> None:
 
 def remove_checkpoints(parent: Path, prefix: str) -> None:
     """Remove all folders `prefix-NUMBER`; links are left alone."""
-    for path in _numbered(parent, prefix):
+    for path in numbered(parent, prefix):
         if not path.is_symlink():
             _remove(path)
 
 
 def drop_checkpoint(path: Path) -> bool:
     """Remove `prefix-NUMBER` if it stands and another before it is whole; whether a whole one is left."""
-    found = _numbered(path.parent, path.name.rsplit("-", 1)[0])
+    found = numbered(path.parent, path.name.rsplit("-", 1)[0])
     for other in found:
         if other == path:
             continue

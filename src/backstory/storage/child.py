@@ -8,12 +8,18 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 import backstory
+from backstory.config.machine import NoDisk, NoMemory
 
 _SET_PARENT_DEATH_SIGNAL = 1
 MODULE = "backstory.storage.child"
+NO_DISK, NO_MEMORY = 74, 71
+"""Exit codes, in place of 2, of a process that the machine failed: there may have been no room for what it had to say."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
+KILLED = {-number for number in _SIGNALS} | {128 + number for number in _SIGNALS} | {NO_MEMORY}
+"""Exit codes of a process that something else ended; other programs may have taken the memory."""
 
 
 def end_with(parent: int) -> None:
@@ -46,6 +52,12 @@ def start(arguments: Sequence[str], log: IO[bytes], data_dir: Path | None) -> su
     )
 
 
+def open_log(path: Path) -> BinaryIO:
+    """A log to append to, made if need be; not through a link, nor into a pipe that nobody reads. Raises OSError."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    return open(os.open(path, flags, 0o666), "ab")
+
+
 def why_ended(code: int, verb: str, log: Path, begins: int) -> str:
     """Why a process ended with an exit code that is not 0: the last line of its log from that place on, or the signal."""
     if code < 0:
@@ -54,8 +66,21 @@ def why_ended(code: int, verb: str, log: Path, begins: int) -> str:
     with open(log, "rb") as file:
         file.seek(begins)
         lines = file.read().decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"{verb} ended with exit code {code}: {last.removeprefix('backstory: ')}"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing").removeprefix(
+        "backstory: "
+    )
+    for lacking, what in ((NO_DISK, "room on the disk"), (NO_MEMORY, "memory")):
+        if code == lacking:
+            return f"{verb} ended for lack of {what}: {last.partition(';')[0]}"
+    return f"{verb} ended with exit code {code}: {last}"
+
+
+def check_disk(code: int, what: str, problem: str) -> None:
+    """Raise NoDisk where a process ended for lack of a disk: whatever is started after it would end so, too."""
+    if code == NO_DISK:
+        raise NoDisk(
+            f"{what} is stopped: {problem}; make room, and give the same command again: it goes on with what is left"
+        )
 
 
 def _environment(data_dir: Path | None) -> dict[str, str]:
@@ -69,4 +94,5 @@ def _environment(data_dir: Path | None) -> dict[str, str]:
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
     del sys.argv[1]
+    NoDisk.exit_code, NoMemory.exit_code = NO_DISK, NO_MEMORY
     runpy.run_module("backstory", run_name="__main__", alter_sys=True)

@@ -1,7 +1,7 @@
 """One piece of work at a time in a folder: an exclusive lock on a file in it, which the system frees however that ends."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,23 +17,26 @@ LOCK = ".lock"
 
 
 @contextmanager
-def locked(folder: Path, work: str, option: str) -> Iterator[None]:
+def locked(folder: Path, work: str, option: str) -> Iterator[Callable[[], bool]]:
     """Hold the folder, made if need be, for the block; afterwards the lock's file goes, and what was made and left empty.
+
+    Gives a function that tells whether the folder that is held still stands in its place, neither moved nor removed.
 
     `work` says what is done in the folder ("training"), `option` which flag names another one. Raises UserError when
     another process holds the folder; then nothing is changed. Without locks in the system, or in the file system, the
     block runs unguarded.
     """
     if fcntl is None:
-        yield
+        yield folder.is_dir
         return
     made = [f for f in (folder, *folder.parents) if not f.exists()]
     descriptor = _acquire(folder, work, option)
     try:
-        yield
+        yield lambda: _stands(descriptor, folder / LOCK)
     finally:
         # Removed while it is still held: whoever opened it before sees in `_acquire` that it is gone.
-        (folder / LOCK).unlink(missing_ok=True)
+        if _stands(descriptor, folder / LOCK):
+            (folder / LOCK).unlink(missing_ok=True)
         os.close(descriptor)
         _remove_empty(made)
 
@@ -109,7 +112,7 @@ def _stands(descriptor: int, path: Path) -> bool:
     """Whether the open file is still the one at the path, not one that its last holder removed."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

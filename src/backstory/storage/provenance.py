@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
+from backstory.config.launched import world
+from backstory.config.small_file import read_small
 from backstory.storage.atomic import check_writable, write_atomically
+from backstory.storage.documents import parse
 
 RESULT = "result.json"
 SCHEMA = 1
@@ -62,16 +65,12 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def ranks() -> int:
-    """How many processes `torchrun` started together; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", 1))
-
-
 def command() -> str | None:
     """The command line of this program that is running; None inside another program or a notebook."""
     name, package = os.path.basename(sys.argv[0]), Path(__file__).resolve().parent.parent
     ours = name == "backstory" or Path(sys.argv[0]).resolve() == package / "__main__.py"
-    start = ["backstory"] if ranks() == 1 else ["torchrun", "--nproc-per-node", str(ranks()), "-m", "backstory"]
+    started = world()
+    start = ["backstory"] if started == 1 else ["torchrun", "--nproc-per-node", str(started), "-m", "backstory"]
     return shlex.join([*start, *sys.argv[1:]]) if ours else None
 
 
@@ -85,7 +84,7 @@ def provenance(
         "commit": commit(),
         "versions": versions(),
         "device": device,
-        "ranks": ranks(),
+        "ranks": world(),
         "precision": precision,
         "precision_reason": reason,
         "corpus": corpus,
@@ -98,11 +97,19 @@ def check_place(folder: Path, kind: str) -> None:
     """Raise UserError unless a result of this kind can be written into the folder: better before the work than after it."""
     check_writable(folder)
     try:
-        found = json.loads((folder / RESULT).read_bytes()).get("kind")
-    except (OSError, ValueError, AttributeError):
+        found = parse(read_small(folder / RESULT, inside=folder))
+    except FileNotFoundError:
         return
-    if found != kind:
-        raise UserError(f"{folder / RESULT} is of kind {found} and would be lost; choose another folder with --out")
+    except OSError as error:
+        raise UserError(
+            f"{folder / RESULT} is in the way: {error.strerror}; move it, or choose another folder"
+        ) from None
+    except ValueError:  # damaged, which the new one mends
+        return
+    if isinstance(found, dict) and found.get("kind") != kind:
+        raise UserError(
+            f"{folder / RESULT} is of kind {found.get('kind')} and would be lost; choose another folder with --out"
+        )
 
 
 def write_result(

@@ -40,9 +40,9 @@ def pack(tree: Tree, home: torch.device) -> tuple[Any, dict[str, Tensor]]:
 def unpack(document: Any, tensors: Mapping[str, Tensor], like: Tree, home: torch.device) -> Tree:
     """The tree of a document, its tensors on the device `home` but for those that were elsewhere.
 
-    `like` is such a tree at its start, which gives the classes of named tuples, and where both hold a tensor its type and its
-    sizes: but what was empty, or was not there, may have grown to any size. Raises ValueError for a document that does not
-    go with it, or with the tensors.
+    `like` is such a tree at its start, which gives the classes of named tuples, the types of plain values, and where both hold
+    a tensor its type and its sizes: but what was empty, or was not there, may have grown to any size. Raises ValueError for a
+    document that does not go with it, or with the tensors.
     """
     classes = {(kind.__name__, kind._fields): kind for kind in _named(like)}
     left = dict(tensors)
@@ -57,6 +57,15 @@ def unpack(document: Any, tensors: Mapping[str, Tensor], like: Tree, home: torch
         return found.to(home) if node["home"] else found
 
     def walk(node: Any, beside: Any) -> Any:
+        found = made(node, beside)
+        if type(beside) in (bool, int, float, str) and found is not None:
+            if type(found) is not type(beside):
+                raise ValueError(f"there is {type(found).__name__} where {type(beside).__name__} should be")
+            if type(found) is int and not -(2**53) < found < 2**53:
+                raise ValueError("a number is out of range")
+        return found
+
+    def made(node: Any, beside: Any) -> Any:
         if not isinstance(node, dict):
             return node
         if "tensor" in node:

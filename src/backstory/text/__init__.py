@@ -1,6 +1,7 @@
 """Words to numbers: tokenizers, vocabulary, corpora, ids on disk and streams of batches; without torch."""
 
 from backstory.text.algorithms import Algorithm, Answers
+from backstory.text.boundaries import Boundaries, WordScore, check_word_score, word_nats
 from backstory.text.corpora import CORPORA, Corpus, find
 from backstory.text.data_folder import fetch
 from backstory.text.dataset import (
@@ -11,6 +12,7 @@ from backstory.text.dataset import (
     encode_split,
     lossless,
     prepare,
+    unknown_share,
     unknown_tokens,
 )
 from backstory.text.decoding import decode_stream, word_numbers, word_parts
@@ -27,6 +29,7 @@ __all__ = [
     "PUBLISHED",
     "Algorithm",
     "Answers",
+    "Boundaries",
     "Corpus",
     "Dataset",
     "Recall",
@@ -34,8 +37,10 @@ __all__ = [
     "Tokenizer",
     "Truth",
     "Vocabulary",
+    "WordScore",
     "build",
     "check_drawn",
+    "check_word_score",
     "decode_stream",
     "encode_bytes",
     "encode_split",
@@ -54,8 +59,10 @@ __all__ = [
     "tagged_by",
     "tags_of",
     "tokenizer",
+    "unknown_share",
     "unknown_tokens",
     "word_classes",
+    "word_nats",
     "word_numbers",
     "word_parts",
 ]

@@ -13,7 +13,10 @@ from functools import cache
 from pathlib import Path
 
 from backstory.config.errors import UserError
+from backstory.config.machine import REMEDIES, NoDisk
+from backstory.config.small_file import read_small
 from backstory.storage.atomic import TEMPORARY, sha256, write_atomically
+from backstory.storage.documents import parse
 
 INDEX = "index.json"
 """The list of an entry's files with their sizes and hashes; written last, so an entry without it is unfinished."""
@@ -42,8 +45,9 @@ def fetch(key: str, make: Callable[[Path], None]) -> Path:
     try:
         return _fetch(_temporary() / key, make)
     except OSError as error:
+        kind = NoDisk if error.errno in REMEDIES else UserError
         reason = error.strerror or str(error)
-        raise UserError(f"cannot write a temporary folder either ({reason}); set BACKSTORY_CACHE") from None
+        raise kind(f"cannot write a temporary folder either ({reason}); set BACKSTORY_CACHE") from None
 
 
 @cache
@@ -71,7 +75,7 @@ def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
 def intact(entry: Path) -> bool:
     """Whether an entry is complete and every file of it has the size and the SHA-256 that its index names."""
     try:
-        files = json.loads((entry / INDEX).read_bytes())["files"]
+        files = parse(read_small(entry / INDEX, inside=entry))["files"]
         return bool(files) and all(
             (entry / name).stat().st_size == said["bytes"] and sha256(entry / name) == said["sha256"]
             for name, said in files.items()

@@ -149,13 +149,15 @@ def _folder(path: Path) -> Corpus:
 def _visible(folder: Path) -> list[Path]:
     """The files of a folder and of those inside it, sorted by path; hidden ones (`.name`) are left out."""
 
-    def refuse(error: OSError) -> None:
-        raise files.unreadable(Path(error.filename or folder), error)
-
-    found = []
-    for base, inside, names in os.walk(folder, onerror=refuse):
-        inside[:] = [d for d in inside if not d.startswith(".")]
-        found += [Path(base, n) for n in names if not n.startswith(".") and os.path.isfile(os.path.join(base, n))]
+    found, left = [], [str(folder)]
+    while left:  # `os.walk` is recursive: it ends at a thousand folders in each other
+        try:
+            with os.scandir(left.pop()) as entries:
+                shown = [e for e in entries if not e.name.startswith(".")]
+        except OSError as error:
+            raise files.unreadable(Path(error.filename or folder), error) from None
+        left += [e.path for e in shown if e.is_dir(follow_symlinks=False)]
+        found += [Path(e.path) for e in shown if os.path.isfile(e.path)]
     return sorted(found)
 
 

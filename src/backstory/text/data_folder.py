@@ -2,12 +2,13 @@
 
 import json
 import os
-import shlex
 import tempfile
 from pathlib import Path
 
-from backstory.config.errors import UserError
-from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sweep_temporaries, write_atomically
+from backstory.config.errors import UserError, pasted
+from backstory.config.small_file import read_small
+from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sweep_temporaries, within, write_atomically
+from backstory.storage.documents import parse
 from backstory.storage.lock import locked
 from backstory.text import cache, files
 from backstory.text.archive import unpack
@@ -65,7 +66,7 @@ def fetch(name: str, data_dir: Path | None, told: Told) -> Path | None:
     folder = _first(name, places)
     if not published.downloads or (folder and _whole(folder, published)):
         return None
-    folder = folder or places[-1] / name
+    folder = within(*(folder.parent, folder.name) if folder else (places[-1], name))  # a link is read, not written to
     with locked(folder, "download", "--data-dir"):
         sweep_temporaries(folder)
         if _whole(folder, published):  # by a process that held the lock until now
@@ -100,7 +101,7 @@ def _missing(folder: Path, published: Published) -> list[str]:
 def _record(folder: Path) -> dict | None:
     """What was written of the files that are downloaded; None for files that are not, an empty one if it is damaged."""
     try:
-        record = json.loads((folder / RECORD).read_bytes())
+        record = parse(read_small(folder / RECORD, inside=folder))
         return {"files": {str(n): str(f["sha256"]) for n, f in record["files"].items()}}
     except FileNotFoundError:
         return None
@@ -126,7 +127,7 @@ def _whole(folder: Path, published: Published) -> bool:
 
 
 def _command(name: str, data_dir: Path | None) -> str:
-    return f"backstory data prepare {name}" + (f" --data-dir {shlex.quote(str(data_dir))}" if data_dir else "")
+    return f"backstory data prepare {name}" + (f" --data-dir {pasted(data_dir)}" if data_dir else "")
 
 
 def _checked(folder: Path, published: Published, command: str) -> str:

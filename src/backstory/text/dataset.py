@@ -12,13 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from backstory.config.arguments import checked
 from backstory.config.errors import UserError, off
 from backstory.config.schema import TextConfig
+from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
+from backstory.config.unknown_share import UnknownShare
 from backstory.storage.atomic import write_atomically
 from backstory.text import algorithms, cache, corpora, files, recall, vocabulary
 from backstory.text.algorithms import OWN, TASKS, Algorithm, Answers
 from backstory.text.corpora import SPLITS, Corpus, Document
+from backstory.text.out_of_vocabulary import OutOfVocabulary, classify
 from backstory.text.pieces import Pieces
 from backstory.text.recall import Recall, Truth
 from backstory.text.tokenizers import END, UNKNOWN, Tokenizer, tokenizer
@@ -26,8 +30,10 @@ from backstory.text.vocabulary import Vocabulary
 
 FORMAT = 1
 """Raised when the rules of this room change, so that ids made by older rules are not used."""
-STORED = 2
+STORED = 3
 """Raised when more is stored beside the ids, which stay as they are."""
+LARGEST = 1 << 30
+"""Bytes of what is stored of a dataset beside its ids."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +52,8 @@ class Split:
     characters: int
     bytes: int
     words: int
+    lost: OutOfVocabulary | None = None
+    """Tokens outside the vocabulary; None where nobody counted them."""
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """The token where each document begins, and the one after its last."""
@@ -125,41 +133,66 @@ def unknown_tokens(vocabulary: Vocabulary, split: Split) -> int | None:
     return None if vocabulary.unknown is None else int((split.ids == vocabulary.unknown).sum())
 
 
+def unknown_share(vocabulary: Vocabulary, split: Split, places: slice | np.ndarray | None = None) -> UnknownShare:
+    """Return how much of a split, or of some of its tokens, is `<unk>`, written so in the text or outside the vocabulary.
+
+    Which of some tokens are outside is known where all `<unk>` of the split are, or none.
+    """
+    unknown, lost = unknown_tokens(vocabulary, split), split.lost
+    if unknown is None or vocabulary.unknown is None:
+        return UnknownShare(len(split.ids if places is None else split.ids[places]), None)
+    if places is None:
+        # What begins a text also ends its lines, but not where a tokenizer has no such token and begins with any.
+        ends_lines = vocabulary.words[vocabulary.start] in (END, "\n")
+        ends = int((split.ids == vocabulary.start).sum()) if ends_lines else 0
+        return UnknownShare(len(split.ids), unknown, lost and lost.tokens, lost and lost.cause, ends)
+    part = np.asarray(split.ids[places])
+    inside = int((part == vocabulary.unknown).sum())
+    if lost is None or 0 < lost.tokens < unknown:
+        return UnknownShare(len(part), inside)
+    return UnknownShare(len(part), inside, inside if lost.tokens else 0, lost.cause)
+
+
+@checked()
 def prepare(
     config: TextConfig,
     data_dir: Path | None = None,
     told: Callable[[int, int], None] | None = None,
     chosen: Tokenizer | None = None,
+    known: Vocabulary | None = None,
 ) -> Dataset:
     """The corpus of a config as ids, from the cache where it was prepared before.
 
     `told` hears (bytes read, about how many to read in all) while there is something to prepare. `chosen` is a tokenizer to
-    use whatever the config says.
+    use whatever the config says, `known` a vocabulary to use in place of one made of the training text.
 
     Raises UserError for an unknown corpus or tokenizer, missing or unreadable files, text that is empty, too short (two
     tokens to train on, one in the other splits), binary or not UTF-8, a vocabulary of more than 2,000,000 types, and settings
     that a corpus that is drawn cannot have.
     """
     if config.corpus in corpora.CORPORA and corpora.CORPORA[config.corpus].open is None:
-        if chosen is not None:
+        if chosen is not None or known is not None:
             raise UserError(
                 f"the corpus {config.corpus} is drawn as words, which no other tokenizer cuts; choose another"
             )
         return _drawn(config, told)
     corpus = corpora.find(config.corpus, data_dir)
-    chosen = chosen or tokenizer(corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer)
-    fingerprint = _fingerprint(corpus, chosen, config)
+    if known is not None:
+        chosen, config = known.tokenizer, replace(config, lowercase=known.lowercase)
+    chosen = chosen or tokenizer(corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer, _sample(corpus))
+    fingerprint = _fingerprint(corpus, chosen, config, known)
     # What is stored with the ids but makes none of them (titles) has a place in the key, not in the fingerprint.
     titles = [s.title for split in SPLITS for s in corpus.sources[split]]
     key = _hash([STORED, fingerprint, corpus.name, titles, chosen.name, unicodedata.unidata_version])
 
     def make(folder: Path) -> None:
-        _build(folder, _watched(corpus, told) if told else corpus, chosen, config)
-        if _fingerprint(corpus, chosen, config) != fingerprint:
+        watched = _watched(corpus, told) if told else corpus
+        _build(folder, watched, chosen, config, known)
+        if _fingerprint(corpus, chosen, config, known) != fingerprint:
             raise UserError(f"the files of {corpus.name} changed while they were read; run again")
 
     entry = cache.fetch(f"text-{key[:32]}", make)
-    stored = json.loads((entry / "dataset.json").read_bytes())
+    stored = json.loads(read_small(entry / "dataset.json", LARGEST, entry))
     splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
     return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
 
@@ -222,10 +255,11 @@ def _draw(
         # A line for a document: words with a space between two, and the line's end.
         size = int(np.bincount(ids, minlength=len(words)) @ lengths) + len(ids) - len(starts)
         titles = [f"document {i + 1}" for i in range(len(starts))]
-        splits[name] = Split(name, ids, starts, titles, size, size, len(ids))
+        splits[name] = Split(name, ids, starts, titles, size, size, len(ids), OutOfVocabulary())
     return splits, sha.hexdigest()
 
 
+@checked()
 def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split:
     """A text of one's own as a split: one document, with line ends normalised and a byte-order mark dropped.
 
@@ -263,26 +297,36 @@ def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, cal
 
 def _encode(vocabulary: Vocabulary, blocks: Iterable[str], name: str, called: str) -> Split:
     meter = _Meter()
-    ids = np.concatenate([np.empty(0, np.int32), *vocabulary.encode_stream(meter.measured(blocks))])
+    ids = np.concatenate([np.empty(0, np.int32), *meter.encoded(vocabulary, blocks)])
     if not len(ids):
         raise UserError(f"{called} is empty; give some words")
-    return Split(name, ids, np.zeros(1, np.int64), [""], meter.characters, meter.bytes, meter.words)
+    lost = classify(meter.lost, vocabulary)
+    return Split(name, ids, np.zeros(1, np.int64), [""], meter.characters, meter.bytes, meter.words, lost)
 
 
-def _fingerprint(corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> str:
+def _sample(corpus: Corpus) -> str:
+    """The beginning of a corpus, whatever it is."""
+    start = next(files.raw_blocks(replace(corpus.sources["train"][0], end=None)), b"")
+    return start[:4096].decode(errors="replace")
+
+
+def _fingerprint(corpus: Corpus, chosen: Tokenizer, config: TextConfig, known: Vocabulary | None) -> str:
     named = hashlib.sha256(chosen.json.encode()).hexdigest() if isinstance(chosen, Pieces) else chosen.name
     content = [[files.digest(s) for s in corpus.sources[split]] for split in SPLITS]
     options = [config.lowercase, config.minimum_count, config.maximum_size]
-    return _hash([FORMAT, content, corpus.documents.__name__, named, options])
+    words = [] if known is None else [known.to_json()]
+    return _hash([FORMAT, content, corpus.documents.__name__, named, options, *words])
 
 
 def _hash(values: Any) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> None:
-    """Count the training text, then write every split's ids, the vocabulary and what is known of the splits."""
-    words = vocabulary.build(
+def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig, known: Vocabulary | None) -> None:
+    """Count the training text, unless the vocabulary is known, then write every split's ids, the vocabulary and what is known
+    of the splits.
+    """
+    words = known or vocabulary.build(
         _count(corpus, chosen, config),
         chosen,
         config.lowercase,
@@ -302,7 +346,7 @@ def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig) 
             raise UserError(
                 f"the {split} text of {corpus.name} has {meter.tokens} tokens, fewer than {least}; give more text"
             )
-        splits[split] = {**vars(meter), "dtype": kind.str}
+        splits[split] = {**vars(meter), "lost": vars(classify(meter.lost, words)), "dtype": kind.str}
     stored = {"vocabulary": words.to_json(), "splits": splits}
     write_atomically(folder / "dataset.json", json.dumps(stored))
 
@@ -351,16 +395,24 @@ class _Meter:
     words: int = 0
     documents: list[int] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)
+    """Tokens outside the vocabulary."""
 
     def encode(self, corpus: Corpus, split: str, words: Vocabulary) -> Iterator[np.ndarray]:
         for title, blocks in _documents(corpus, split, words.tokenizer):
             before = self.tokens
-            for ids in words.encode_stream(self.measured(blocks)):
+            for ids in self.encoded(words, blocks):
                 self.tokens += len(ids)
                 yield ids
             if self.tokens > before:  # a document without tokens would begin where the next one does
                 self.documents.append(before)
                 self.titles.append(title)
+
+    def encoded(self, words: Vocabulary, blocks: Iterable[str]) -> Iterator[np.ndarray]:
+        """The ids of a document."""
+        for ids, lost in words.encode_marked(self.measured(blocks)):
+            self.lost.update(lost.values())
+            yield ids
 
     def measured(self, blocks: Iterable[str]) -> Iterator[str]:
         """The blocks of a document, as they are."""
@@ -383,4 +435,5 @@ def _bytes(text: str) -> int:
 def _load(entry: Path, name: str, stored: dict[str, Any]) -> Split:
     ids = np.memmap(entry / f"{name}.ids", np.dtype(stored["dtype"]), "r", shape=(stored["tokens"],))
     documents = np.array(stored["documents"], np.int64)
-    return Split(name, ids, documents, stored["titles"], stored["characters"], stored["bytes"], stored["words"])
+    sizes = stored["characters"], stored["bytes"], stored["words"]
+    return Split(name, ids, documents, stored["titles"], *sizes, OutOfVocabulary(**stored["lost"]))

@@ -4,12 +4,14 @@ import codecs
 import hashlib
 import io
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from backstory.config.errors import UserError
+from backstory.config.small_file import open_regular
 
 BLOCK = 1 << 20
 """Bytes read at once."""
@@ -103,11 +105,20 @@ def size(path: Path) -> int:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """The file opened for reading bytes. Raises UserError if it cannot be."""
+    """A regular file or a pipe, opened for reading bytes. Raises UserError for a device and what else cannot be read."""
     try:
-        return path.open("rb")
+        # Whoever names a pipe, as `<(zcat text.gz)` does, waits for its writer.
+        return path.open("rb") if is_pipe(path) else open_regular(path)
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def is_pipe(path: Path) -> bool:
+    """Whether a path is that of a named pipe, or of one end of a pipe."""
+    try:
+        return stat.S_ISFIFO(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def unreadable(path: Path, error: OSError) -> UserError:

@@ -1,13 +1,16 @@
 """Hugging Face tokenizers: the subword pieces of a tokenizer.json, with its own ids; needs the package `tokenizers`."""
 
 import json as json_format
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.config.errors import UserError
+from backstory.config.printable import one_line
+from backstory.config.small_file import read_small_text
+from backstory.text import tried
 
 if TYPE_CHECKING:
     import tokenizers
@@ -29,22 +32,39 @@ class Pieces:
     name: str
     json: str = field(repr=False)
     unit: Literal["piece"] = "piece"
+    sample: str = field(default="", repr=False, compare=False)
+    """Some of the text that it is to read, on which it is tried."""
 
     @cached_property
     def model(self) -> "tokenizers.Tokenizer":
-        """The tokenizer itself. Raises UserError if it cannot be read or the package `tokenizers` is missing."""
+        """The tokenizer itself. Raises UserError if it is not to be used or the package `tokenizers` is missing."""
         try:
             import tokenizers
         except ImportError:
             raise UserError(f"{self.name} needs the package tokenizers; pip install 'backstory[hf]'") from None
-        try:
-            model = tokenizers.Tokenizer.from_str(self.json)
-        except Exception as error:  # the package raises plain Exception for a file that is no tokenizer
-            reason = str(error).splitlines()[0] if str(error) else "unknown format"
-            raise UserError(f"{self.name} is not a tokenizer.json ({reason}); give one saved by Hugging Face") from None
+        tried.check(self.name, self.json, self.sample)
+        model = tokenizers.Tokenizer.from_str(self.json)
         model.no_truncation()
         model.no_padding()
         return model
+
+    def encode(self, text: str) -> "tokenizers.Encoding":
+        """A part of a text in pieces. Raises UserError where the tokenizer has none for it, or breaks down."""
+        return self._called(self.model.encode, text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Ids as text. Raises UserError where the tokenizer breaks down."""
+        return self._called(self.model.decode, ids, skip_special_tokens=False)
+
+    def _called(self, function: Callable[..., Any], *arguments: Any, **settings: bool) -> Any:
+        try:
+            return function(*arguments, **settings)
+        except BaseException as error:
+            if type(error) is not Exception and not tried.is_panic(error):  # the package raises plain Exception
+                raise
+            why = tried.reason(error)
+        name = one_line(self.name)
+        raise UserError(f"the tokenizer {name} cannot read this text ({why}); choose another, or change the text")
 
     @property
     def lossless(self) -> bool:
@@ -53,8 +73,10 @@ class Pieces:
         Marking spaces (`▁`), putting one in front and composing accents (NFC) count as losing nothing.
         """
         data = json_format.loads(self.json)
-        byte_level = any(s["type"] == "ByteLevel" for s in _steps(data.get("pre_tokenizer")))
-        harmless = [s["type"] in ("NFC", "Prepend") or s.get("content") == "▁" for s in _steps(data.get("normalizer"))]
+        byte_level = any(s.get("type") == "ByteLevel" for s in _steps(data.get("pre_tokenizer")))
+        harmless = [
+            s.get("type") in ("NFC", "Prepend") or s.get("content") == "▁" for s in _steps(data.get("normalizer"))
+        ]
         return (byte_level or bool(data["model"].get("byte_fallback"))) and all(harmless)
 
     def split(self, text: str) -> list[str]:
@@ -64,12 +86,18 @@ class Pieces:
     def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
         """The pieces of a text that comes in blocks cut anywhere: the same pieces as `split` of the whole."""
         for part in parts(blocks):
-            yield self.model.encode(part, add_special_tokens=False).tokens
+            yield self.encode(part).tokens
+
+    def stream_with_text(self, blocks: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+        """The pieces as `stream` gives them, and the stretch of text that each stands for."""
+        for part in parts(blocks):
+            encoded = self.encode(part)
+            yield encoded.tokens, [part[start:end] for start, end in encoded.offsets]
 
     def join(self, tokens: list[str]) -> str:
         """Pieces as text."""
         ids = [self.model.token_to_id(token) for token in tokens]
-        return self.model.decode([i for i in ids if i is not None], skip_special_tokens=False)
+        return self.decode([i for i in ids if i is not None])
 
     def vocabulary(self) -> tuple[list[str], int | None, int]:
         """Its pieces by id (an id it skips is called `<unused N>`), and the ids of its unknown and its start token."""
@@ -85,7 +113,8 @@ class Pieces:
         data: dict[str, Any] = json_format.loads(self.json).get("model", {})
         if data.get("unk_id") is not None:
             return int(data["unk_id"])
-        return ids.get(str(data.get("unk_token")))
+        unknown = data.get("unk_token")
+        return None if unknown is None else ids.get(unknown)
 
 
 def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -108,13 +137,16 @@ def parts(blocks: Iterable[str]) -> Iterator[str]:
         yield rest
 
 
-def from_file(path: Path) -> Pieces:
-    """The tokenizer in a file. Raises UserError if it cannot be read, is no tokenizer, or `tokenizers` is missing."""
+def from_file(path: Path, sample: str = "") -> Pieces:
+    """The tokenizer in a file, tried on a sample of what it is to read.
+
+    Raises UserError if it cannot be read, is not to be used (`tried.check`), or `tokenizers` is missing.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"cannot read the tokenizer {path}: {reason}; give the path of a tokenizer.json") from None
-    pieces = Pieces(str(path), text)
+        text = read_small_text(path)
+    except OSError as error:
+        why = f"cannot read the tokenizer {path}: {error.strerror}"
+        raise UserError(f"{why}; give the path of a tokenizer.json") from None
+    pieces = Pieces(str(path), text, sample=sample)
     _ = pieces.model  # an unusable file is reported here, not in the middle of a corpus
     return pieces

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from backstory.config.errors import UserError
+from backstory.config.small_file import read_small
 from backstory.storage.atomic import write_atomically
 from backstory.text import cache
 from backstory.text.files import Source
@@ -44,7 +45,7 @@ def sources() -> dict[str, list[Source]]:
     key = hashlib.sha256(repr((FORMAT, sys.version, listing)).encode()).hexdigest()
     entry = cache.fetch(f"stdlib-{key[:32]}", lambda folder: _build(folder, modules, root))
     out: dict[str, list[Source]] = {"train": [], "valid": [], "test": []}
-    for title, split, start, end in json.loads((entry / "documents.json").read_text("utf-8")):
+    for title, split, start, end in json.loads(read_small(entry / "documents.json", inside=entry)):
         out[split].append(Source(entry / "stdlib.txt", title, start, end))
     return out
 

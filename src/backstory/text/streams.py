@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from backstory.config.arguments import checked
 from backstory.config.errors import UserError
 
 
+@checked()
 def rows(ids: np.ndarray, batch_size: int) -> np.ndarray:
     """Cut a text (tokens,) into `batch_size` contiguous rows (batch_size, length); what is left over is dropped.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from backstory.config.errors import UserError, nearest
+from backstory.config.small_file import read_small
 from backstory.storage.atomic import write_atomically
 from backstory.text import cache, data_folder, files
 from backstory.text.dataset import Dataset
@@ -98,13 +99,20 @@ def _check_unit(dataset: Dataset) -> None:
         )
 
 
+def check_tagger(tagger: object) -> None:
+    """Raise UserError for what is neither the name of a tagger nor a function."""
+    known = (AUTO, GOLD, PATTERN)
+    if not isinstance(tagger, str) and not callable(tagger):
+        raise UserError(f"a tagger is {', '.join(known)} or a function from words to tags, not {tagger!r}")
+    if isinstance(tagger, str) and tagger not in known:
+        raise UserError(f"unknown tagger {tagger!r}{nearest(tagger, known)}; use {', '.join(known)} or a function")
+
+
 def _choose(dataset: Dataset, split: str, tagger: str | Tagger, data_dir: Path | None) -> Path | Tagger | None:
     """A file of tags, a user's tagger, or None for PatternTagger."""
+    check_tagger(tagger)
     if not isinstance(tagger, str):
         return tagger
-    known = (AUTO, GOLD, PATTERN)
-    if tagger not in known:
-        raise UserError(f"unknown tagger {tagger!r}{nearest(tagger, known)}; use {', '.join(known)} or a function")
     found = None if tagger == PATTERN else gold_file(dataset, split, data_dir)
     if found is None and tagger == GOLD:
         raise UserError(
@@ -164,7 +172,7 @@ def _by_pattern(dataset: Dataset, split: str, by: str) -> Coded:
 
     key = json.dumps([FORMAT, dataset.fingerprint, split, by])
     entry = cache.fetch(f"tags-{hashlib.sha256(key.encode()).hexdigest()[:32]}", make)
-    return json.loads((entry / "tags.json").read_bytes()), np.fromfile(entry / "tags.codes", "<i4")
+    return json.loads(read_small(entry / "tags.json", inside=entry)), np.fromfile(entry / "tags.codes", "<i4")
 
 
 def _pattern_tagger() -> Tagger:

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol
 
+from backstory.config.arguments import checked
 from backstory.config.errors import UserError, nearest
 from backstory.text import pieces
 
@@ -190,16 +191,18 @@ BUILT_IN: dict[str, Streamed] = {
 """The tokenizers known by name."""
 
 
-def tokenizer(name: str) -> Tokenizer:
+@checked()
+def tokenizer(name: str, sample: str = "") -> Tokenizer:
     """The tokenizer of that name, or the Hugging Face tokenizer in the file (tokenizer.json) of that path.
 
-    Raises UserError for an unknown name, a file that is not there or is no tokenizer, or no package `tokenizers`.
+    One from a file is tried first, on a sample of what it is to read as well. Raises UserError for an unknown name, a file
+    that is not there or no tokenizer to read with, or no package `tokenizers`.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
     path = Path(os.path.expanduser(name))
     if name and os.path.isfile(path):
-        return pieces.from_file(path)
+        return pieces.from_file(path, sample)
     known = ", ".join(BUILT_IN)
     if path.suffix or os.sep in name:
         raise UserError(f"there is no tokenizer file {name!r}; give the path of a tokenizer.json or one of {known}")

@@ -1,21 +1,33 @@
 """The vocabulary: which words there are, how often the training text holds them, and text to ids and back."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import index
 from typing import Any
 
 import numpy as np
 
+from backstory.config.arguments import checked, described, diagnosed
 from backstory.config.errors import UserError
 from backstory.storage.documents import conforms, has_fields
+from backstory.text.boundaries import Boundaries, boundaries
 from backstory.text.pieces import Pieces
 from backstory.text.tokenizers import BUILT_IN, END, UNKNOWN, Tokenizer
+from backstory.text.tried import LARGEST
 
-LARGEST = 2_000_000
-"""More types than this are refused: an embedding of them fits no machine, and the corpus is most likely not text."""
 _STORED = {"words": list[str], "counts": list[int], "lowercase": bool, "unknown": int | None, "start": int}
 _DAMAGED = "the stored vocabulary is damaged; make it again from the corpus"
+
+
+def _check_ids(vocabulary: "Vocabulary", ids: Any = None) -> None:
+    """Raise TypeError or ValueError unless these are ids of the vocabulary's words."""
+    try:
+        ids = [index(i) for i in ids]
+    except (TypeError, RuntimeError):
+        raise TypeError(f"ids must be whole numbers, one for each token, not {described(ids)}") from None
+    if wrong := [i for i in ids if not 0 <= i < len(vocabulary)]:
+        raise ValueError(f"ids must be from 0 to {len(vocabulary) - 1}, not {int(wrong[0])}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,30 +53,53 @@ class Vocabulary:
         """The id of each word."""
         return {word: i for i, word in enumerate(self.words)}
 
+    @cached_property
+    def boundaries(self) -> Boundaries | None:
+        """Which tokens begin words; None where tokens are words."""
+        return boundaries(self)
+
     @property
     def lossless(self) -> bool:
         """Whether ids hold all of a text of known words, so that bits per character and byte mean something."""
         return self.tokenizer.lossless and not self.lowercase
 
+    @checked()
     def encode(self, text: str) -> np.ndarray:
         """The ids (int32, one per token) of a text. Raises UserError for an unknown word where there is no `<unk>`."""
         return np.concatenate([np.empty(0, np.int32), *self.encode_stream([text])])
 
     def encode_stream(self, blocks: Iterable[str]) -> Iterator[np.ndarray]:
         """The ids (int32) of a text that comes in blocks cut anywhere. Raises UserError as `encode` does."""
+        return (ids for ids, _ in self.encode_marked(blocks))
+
+    def encode_marked(self, blocks: Iterable[str]) -> Iterator[tuple[np.ndarray, dict[int, str]]]:
+        """Encode as `encode_stream` does, each time with the tokens outside the vocabulary by their place in the ids.
+
+        An `<unk>` that the text itself writes is none of these.
+        """
         index, unknown = self.index, self.unknown
-        for tokens in tokenize(blocks, self.tokenizer, self.lowercase):
+        for tokens, texts in self._tokenized(blocks):
             try:
                 ids = map(index.__getitem__, tokens) if unknown is None else (index.get(t, unknown) for t in tokens)
-                yield np.fromiter(ids, np.int32, len(tokens))
+                encoded = np.fromiter(ids, np.int32, len(tokens))
             except KeyError as error:
                 raise UserError(
                     f"{error.args[0]!r} is not in the vocabulary, which has no {UNKNOWN}; remove it from the text"
                 ) from None
+            places = [] if unknown is None else np.flatnonzero(encoded == unknown).tolist()
+            yield encoded, {place: texts[place] for place in places if texts[place] != self.words[unknown or 0]}
 
+    def _tokenized(self, blocks: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+        """The tokens of a text, and what it has in their place: the same, but for pieces that stand for anything."""
+        if isinstance(self.tokenizer, Pieces) and self.unknown is not None:
+            return self.tokenizer.stream_with_text(lowered(blocks, self.lowercase))
+        return ((tokens, tokens) for tokens in tokenize(blocks, self.tokenizer, self.lowercase))
+
+    @diagnosed(_check_ids)
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """The words of the ids."""
-        return [self.words[i] for i in ids]
+        """The words of the ids. Raises TypeError and ValueError for what are none."""
+        words, beyond = self.words, len(self.words)
+        return [words[i if i >= 0 else beyond] for i in ids]  # below 0 a list counts from its end
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """The ids as text to show; of a lossless vocabulary, the text that was encoded."""
@@ -103,11 +138,15 @@ class Vocabulary:
         vocabulary = Vocabulary(counts=np.array(counts, np.int64), tokenizer=tokenizer, **told)
         if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":  # those whose ids are given
             fixed = _fixed({}, tokenizer, vocabulary.lowercase)
+            if fixed.unknown is None and told["unknown"] == vocabulary.index.get("None"):
+                # Older versions stored the piece `None` as the unknown token of a tokenizer without one.
+                told["unknown"], vocabulary = None, replace(vocabulary, unknown=None)
             if (fixed.words, fixed.unknown, fixed.start) != (told["words"], told["unknown"], told["start"]):
                 raise UserError(_DAMAGED)
         return vocabulary
 
 
+@checked(minimum_count=0, maximum_size=1)
 def build(
     counts: Mapping[str, int],
     tokenizer: Tokenizer,
@@ -166,7 +205,12 @@ def _fixed(counts: Mapping[str, int], tokenizer: Tokenizer, lowercase: bool) -> 
 
 def tokenize(blocks: Iterable[str], tokenizer: Tokenizer, lowercase: bool) -> Iterator[list[str]]:
     """The tokens of a text that comes in blocks cut anywhere, lower-cased first if asked."""
-    return tokenizer.stream(map(_lower, blocks) if lowercase else blocks)
+    return tokenizer.stream(lowered(blocks, lowercase))
+
+
+def lowered(blocks: Iterable[str], lowercase: bool) -> Iterable[str]:
+    """The blocks of a text in lower case, if asked."""
+    return map(_lower, blocks) if lowercase else blocks
 
 
 def _lower(text: str) -> str:

@@ -11,7 +11,7 @@ from backstory.config.errors import shown
 from backstory.models import State, flatten
 from backstory.models.loading import check_tensors, weights
 from backstory.storage.documents import conforms
-from backstory.training.optimizers import WeightAverage, saved_state
+from backstory.training.optimizers import WeightAverage, optimizer_state, saved_state
 
 
 @dataclass
@@ -115,19 +115,17 @@ def pack(
     of_ranks: Sequence[dict[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
     """Tensors of a run by file: weights, optimizer, average, and of each rank (`pack_rank`) its state and random."""
-    names, order = [name for name, _ in model.named_parameters()], _names(optimizer, model)
-    optimizer_tensors = {}
-    for index, entries in optimizer.state_dict()["state"].items():
-        for key, value in entries.items():
-            if value is not None:
-                optimizer_tensors[f"{order[index]}/{key}"] = torch.as_tensor(value)
+    parameters = dict(model.named_parameters())
+    optimizer_tensors = {
+        f"{name}/{key}": value for name, p in parameters.items() for key, value in optimizer_state(optimizer, p).items()
+    }
     packed = {"weights": weights(model), "optimizer": optimizer_tensors}
     for rank, own in enumerate(of_ranks):
         for name, tensor in own.items():
             file, entry = name.split("/", 1)
             packed.setdefault(f"{file}{rank_suffix(rank)}", {})[entry] = tensor
     if average is not None:
-        packed["average"] = dict(zip(names, average.means, strict=True))
+        packed["average"] = dict(zip(parameters, average.means, strict=True))
     return packed
 
 
@@ -162,12 +160,13 @@ def check_files(tensors: Mapping[str, Any], averaged: bool, ranks: int) -> None:
 
 
 def unpack_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor], settings_kept: bool
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor], steps: int, settings_kept: bool
 ) -> None:
     """Put saved tensors back into an optimizer over the model's parameters.
 
-    Where other settings were accepted, an optimizer may find nothing of its own, and leaves what it does not need. Raises
-    ValueError for anything else that is not the state of this optimizer.
+    Where other settings were accepted, an optimizer may find nothing of its own, and leaves what it does not need. Nor was
+    there anything in a checkpoint that an earlier version wrote before the first step. Raises ValueError for anything else that
+    is not the state of this optimizer.
     """
     parameters = dict(model.named_parameters())
     expected = {
@@ -179,6 +178,8 @@ def unpack_optimizer(
                 raise ValueError(f"the saved state of the optimizer has no {', '.join(sorted(lost))}")
             return
         tensors = {key: tensor for key, tensor in tensors.items() if key in expected}
+    if not tensors and not steps:
+        return
     check_tensors(tensors, expected, "tensors of the optimizer")
     index = {name: i for i, name in enumerate(_names(optimizer, model))}
     state: dict[int, dict[str, Any]] = {}

@@ -9,11 +9,12 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from backstory.config.measures import IN_BITS, bits, perplexity
+from backstory.config.printable import cell
 
 
 def say(console: Console, line: str) -> None:
-    """One line as it is: not wrapped where there is no terminal, no brackets of a path taken for markup."""
-    console.print(line, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+    """One printable line: not wrapped where there is no terminal, no brackets of a path taken for markup."""
+    console.print(cell(line), highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 class LiveDisplay:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from backstory.config import UserError
-from backstory.storage.provenance import ranks as started_together
+from backstory.config.launched import Launched, launched
 from backstory.training.stopping import Stopped
+
+MEETING = timedelta(minutes=10)
+"""How long the ranks wait for each other at the beginning."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +92,21 @@ def joined() -> Iterator[Ranks]:
 
     Raises UserError when there are fewer GPUs here than ranks, and when another rank has ended.
     """
-    world, local = started_together(), int(os.environ.get("LOCAL_RANK", 0))
-    if world == 1:
+    started = launched()
+    if started.world == 1:
         yield Ranks()
         return
     if torch.cuda.is_available():
-        if local >= torch.cuda.device_count():
+        if started.local >= torch.cuda.device_count():
             raise UserError(
                 f"there are {torch.cuda.device_count()} GPUs here, fewer than ranks; lower torchrun's --nproc-per-node"
             )
-        torch.cuda.set_device(local)
+        torch.cuda.set_device(started.local)
     # The others wait while the first reads the validation text, however long that takes.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(days=7))
+    _meet(started, backend, timedelta(days=7))
     try:
-        yield Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+        yield Ranks(started.rank, started.world, started.here)
         dist.barrier()  # a rank that ends while others still talk to it breaks them, or itself
     except Stopped:  # all of them are
         dist.barrier()
@@ -114,6 +118,21 @@ def joined() -> Iterator[Ranks]:
     finally:
         gc.collect()  # what averages gradients refers to itself, and holds on to the group
         dist.destroy_process_group()
+
+
+def _meet(started: Launched, backend: str, timeout: timedelta) -> None:
+    """Wait for the other ranks, and no longer than MEETING. Raises UserError where they do not come."""
+    place = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    try:
+        socket.getaddrinfo(*place)  # torch would ask for an unknown name until its time is up
+        store, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
+        store.set_timeout(timeout)
+        dist.init_process_group(backend, store=store, rank=started.rank, world_size=started.world, timeout=timeout)
+    except (dist.DistError, RuntimeError, OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise UserError(
+            f"cannot meet the other ranks at {':'.join(place)}{f' ({reason})' if reason else ''}; start them with torchrun"
+        ) from error
 
 
 def check_batch(batch_size: int, ranks: Ranks) -> None:

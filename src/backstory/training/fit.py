@@ -11,34 +11,50 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict, validate
+from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict
+from backstory.config.arguments import checked
+from backstory.config.console import make_console
+from backstory.config.errors import check_utf8
+from backstory.config.machine import NoDisk, NoMemory, refused
 from backstory.config.measures import perplexity
+from backstory.config.small_file import read_lines, read_small
+from backstory.config.strict import conforming
+from backstory.config.unknown_share import advice
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.allocator import keep_freed_memory
-from backstory.models.loading import check_tensors, load_run, load_weights, weights, weights_hash
+from backstory.models.loading import (
+    check_tensors,
+    corpus_places,
+    load_run,
+    load_weights,
+    tensors_hash,
+    weights,
+    weights_hash,
+)
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
-from backstory.storage.provenance import RESULT, provenance, write_result
-from backstory.text import Dataset, check_drawn, prepare, unknown_tokens
+from backstory.storage.provenance import RESULT, now, provenance, write_result
+from backstory.storage.run_weights import BEST, WEIGHTS_FILE
+from backstory.text import Dataset, check_drawn, prepare, unknown_share
+from backstory.text.overlap import check_splits_differ, overlaps
 from backstory.training.checkpointing import Progress
 from backstory.training.display import Display, say
 from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, check_trackers
 from backstory.training.loop import Trainer
 from backstory.training.memory import Text, check_memory
-from backstory.training.metrics import MetricsLog, check_log, read_events
+from backstory.training.metrics import MetricsLog, check_log, mend_log, read_events
 from backstory.training.run_folder import Mode, RunFolder, check_folder, open_folder, trained_with
 from backstory.training.stages import check_settings, last_epoch
 from backstory.training.stopping import Stopped, StopRequest
 
 BEGUN = "begun_with"
 """Of a run's provenance: the run whose weights it began with."""
-MANY_UNKNOWN = 0.2
-"""The share of unknown words above which a perplexity is mostly theirs, which is said; Penn Treebank has a twentieth."""
 
 
+@checked()
 def train(
     config: RunConfig,
     out: Path | str,
@@ -48,46 +64,58 @@ def train(
     accept: frozenset[str] = frozenset(),
     track: Sequence[str] = (),
     begin: Path | None = None,
+    allow_equal_splits: bool = False,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Train a model into the folder `out` and return the content of its result.json.
 
-    `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`);
-    `track` names trackers beside metrics.jsonl; `begin` is a run whose best weights a new one begins with. Under `torchrun`
+    `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`,
+    `metrics`);
+    `track` names trackers beside metrics.jsonl; `begin` is a run whose best weights a new one begins with. A corpus whose
+    validation and test are the same text is trained on only with `allow_equal_splits`. Under `torchrun`
     every rank calls this; all but the first write nothing and return an empty dictionary. Raises UserError before anything is
     written (also when another training holds the folder) and when the disk fails later, NonFiniteError when the loss breaks
     down, Stopped after a signal.
     """
-    validate(config, "settings")
+    config = conforming(config, "settings")
     check_settings(config.training)
     if mode != "resume":  # what was begun without this check goes on
         check_drawn(config.text)
     check_trackers(track)
+    for place in (config.text.corpus, *corpus_places(config.text, data_dir).values()):
+        check_utf8(place)
     if begin is not None and mode == "resume":
         raise UserError("a resumed run goes on with weights of its own; leave --begin out")
-    out, console = Path(out), console or Console(stderr=True)
+    out, console = Path(out), console or make_console(stderr=True)
+    if begin is not None and mode == "overwrite" and Path(begin).resolve() == out.resolve():
+        raise UserError(f"{out} would be removed before anything that begins with it is saved; choose another --out")
     with joined() as ranks:
         check_batch(config.training.batch_size, ranks)
         if not ranks.first:
-            return _train_along(config, out, ranks, mode, data_dir, accept, begin)
+            return _train_along(config, out, ranks, mode, data_dir, accept, begin, allow_equal_splits)
         check_folder(out, config, mode, accept)
-        with locked(out, "training", "--out"):
+        with locked(out, "training", "--out") as stands:
             # Again, as another training may have come and gone before the lock was taken.
             check_folder(out, config, mode, accept)
-            trainer = _build(config, out, data_dir, ranks)
+            trainer = _build(config, out, data_dir, ranks, allow_equal_splits)
             begun = None if begin is None else begin_with(trainer, begin)
-            changed = mode == "resume" and _restore(trainer, accept)
+            changed = _restore(trainer, accept) if mode == "resume" else frozenset()
             _say_what_starts(console, trainer, mode)
-            folder = open_folder(out, config, mode)
+            folder = trainer.folder = open_folder(out, config, mode, stands)
             try:
                 return _run(trainer, folder, console, track, changed, begun)
             except BrokenPipeError:
                 raise
             except OSError as error:
-                raise UserError(
-                    f"cannot write to {out}: {error.strerror or error}; what was saved before is whole: see to the disk, "
-                    "and go on with the same command and --resume"
-                ) from None
+                raise _interrupted(folder, error) from None
+
+
+def _interrupted(folder: RunFolder, error: OSError) -> UserError:
+    """What is told when the system fails a training that had begun. Raises it where the folder is gone."""
+    folder.check_stands()
+    resume = "go on with the same command and --resume"
+    told = refused(error, folder.path, f"{resume}: what was saved before is whole")
+    return told if isinstance(told, NoDisk | NoMemory) else UserError(f"{told}; see to it, and {resume}")
 
 
 def _train_along(
@@ -98,20 +126,22 @@ def _train_along(
     data_dir: Path | None,
     accept: frozenset[str],
     begin: Path | None,
+    allow_equal_splits: bool,
 ) -> dict[str, Any]:
     """What every rank but the first does: the same training, of which it writes and shows nothing."""
-    trainer = _build(config, out, data_dir, ranks)
+    trainer = _build(config, out, data_dir, ranks, allow_equal_splits)
     if begin is not None:
         begin_with(trainer, begin)
-    changed = mode == "resume" and _restore(trainer, accept)
-    _train(trainer, Events(), Display(Console(quiet=True), 0, 0), changed or begin is not None)
+    changed = _restore(trainer, accept) if mode == "resume" else frozenset()
+    _train(trainer, Events(), Display(make_console(quiet=True), 0, 0), bool(changed) or begin is not None)
     return {}
 
 
-def _build(config: RunConfig, out: Path, data_dir: Path | None, ranks: Ranks) -> Trainer:
+def _build(config: RunConfig, out: Path, data_dir: Path | None, ranks: Ranks, allow_equal_splits: bool) -> Trainer:
     """A run at its beginning; nothing is written."""
     keep_freed_memory()
     dataset, device = prepare(config.text, data_dir), choose_device(config.training.device)
+    check_splits_differ(dataset, allow_equal_splits)
     precision = choose_precision(config.training.precision, device)
     check_memory(config, Text(len(dataset.vocabulary), len(dataset.splits["train"].ids)), precision, device, ranks)
     torch.manual_seed(config.seed)
@@ -144,10 +174,10 @@ def _run(
     folder: RunFolder,
     console: Console,
     track: Sequence[str],
-    changed: bool,
+    changed: frozenset[str],
     begun: dict[str, str] | None,
 ) -> dict[str, Any]:
-    """Train from where the run stands; `changed` says that its checkpoint is not of these settings and this text.
+    """Train from where the run stands; `changed` says what of it is not as its checkpoint knew it.
 
     `begun` tells of the run whose weights it begins with.
     """
@@ -160,17 +190,34 @@ def _run(
     first = _begun(folder)
     if begun is not None or BEGUN in first:
         origin[BEGUN] = begun or first[BEGUN]
-    if trainer.progress.step and not changed:
+    if trainer.progress.step and changed <= {"metrics"}:
         origin |= first
     write_atomically(folder.provenance, json.dumps(origin, indent=1) + "\n")
     if trainer.progress.step:
         trainer.drop_other_best()
     trackers = [TRACKERS[name](folder.path, trainer.progress.step) for name in track]
+    if "metrics" in changed:
+        progress = trainer.progress
+        progress.log_bytes = mend_log(folder.metrics, progress.step, progress.epoch - 1)
     log = MetricsLog(folder.metrics, trainer.progress.log_bytes)
     display = Display(console, *_expected_tokens(trainer), _unit(trainer))
-    _train(trainer, Events(log, trackers), display, changed or begun is not None)
+    _train(trainer, Events(log, trackers), display, bool(changed) or begun is not None)
     origin["seconds"] = round(trainer.progress.seconds, 1)
+    origin |= {"ended": now(), **_identity(trainer)}
     return write_result(folder.path, "training", folder.path.name, _figures(trainer, folder), origin)
+
+
+def _identity(trainer: Trainer) -> dict[str, str]:
+    """The hashes of the best weights, as what is read with them tells them; empty where they are damaged."""
+    name = f"{BEST}-{trainer.progress.best_epoch}"
+    try:
+        best = newest_checkpoint(trainer.folder.checkpoints, BEST, frozenset({"weights"}), name)
+    except DamagedCheckpoint:
+        best = None
+    if best is None or best.tensors["weights"].keys() != weights(trainer.model).keys():
+        return {}
+    ordered = {key: best.tensors["weights"][key] for key in weights(trainer.model)}
+    return {"weights": tensors_hash(ordered), "weights_file": best.hashes[WEIGHTS_FILE]}
 
 
 def _train(trainer: Trainer, log: Events, display: Display, save: bool) -> None:
@@ -192,7 +239,7 @@ def _train(trainer: Trainer, log: Events, display: Display, save: bool) -> None:
 def _written(folder: RunFolder) -> dict[str, Any] | None:
     """The result of a finished run; None where it is missing or damaged, and is to be written again."""
     try:
-        result = parse((folder.path / RESULT).read_bytes())
+        result = parse(read_small(folder.path / RESULT, inside=folder.path))
     except (OSError, ValueError):
         return None
     return result if conforms(result, dict[str, Any]) and conforms(result.get("figures"), dict[str, Any]) else None
@@ -201,17 +248,17 @@ def _written(folder: RunFolder) -> dict[str, Any] | None:
 def _begun(folder: RunFolder) -> dict[str, Any]:
     """The command, the time and the run, if any, that it was begun with: a resumed one is made again by that command."""
     try:
-        first = json.loads(folder.provenance.read_text(encoding="utf-8"))
+        first = parse(read_small(folder.provenance, inside=folder.path))
         told = {key: first[key] for key in ("command", "started")}
         return told | {BEGUN: first[BEGUN]} if BEGUN in first else told
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
+def _restore(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
     """Go back to the newest whole checkpoint, if the run was not stopped before its first. Raises UserError.
 
-    Returns whether the checkpoint is of other settings or other text, which were accepted.
+    Returns what has changed since and was accepted: config, corpus, metrics.
     """
     path = trainer.folder.path
     try:
@@ -220,7 +267,7 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
         raise UserError(f"{error}; no other can be gone on from: start again with --overwrite") from None
     if checkpoint is None:
         _check_beginning(trainer.folder)
-        return False
+        return frozenset()
     progress, config, corpus, ranks = _known(checkpoint)
     if ranks != trainer.ranks.world:
         raise UserError(
@@ -241,18 +288,20 @@ def _restore(trainer: Trainer, accept: frozenset[str]) -> bool:
             f"{trainer.folder.config} is not what {checkpoint.path.name} was trained with; "
             "put it back as it was, or --accept config to go on with these settings"
         )
-    check_log(trainer.folder.metrics, progress.log_bytes, progress.epoch - 1)
+    told = check_log(trainer.folder.metrics, progress.log_bytes, progress.epoch - 1, "metrics" in accept)
     try:
         trainer.restore(progress, checkpoint.tensors, kept)
     except ValueError as error:  # settings or a corpus that were accepted, or a checkpoint that lies
         raise UserError(f"{path} does not fit these settings and this corpus ({error}); start another run") from None
-    return not kept or corpus != trainer.dataset.fingerprint
+    found = {"config": kept, "corpus": corpus == trainer.dataset.fingerprint, "metrics": told}
+    return frozenset(name for name, same in found.items() if not same)
 
 
 def _check_beginning(folder: RunFolder) -> None:
     """Raise UserError where a run without a checkpoint had got further than its first epoch: it has lost some."""
     # Counted in the raw text: the last line may have been torn.
-    epochs = folder.metrics.read_bytes().count(b'{"event": "epoch"') if folder.metrics.is_file() else 0
+    lines = read_lines(folder.metrics, folder.path) if folder.metrics.exists() else ()
+    epochs = sum(line.startswith(b'{"event": "epoch"') for line in lines)
     if BEGUN in _begun(folder):
         raise UserError(f"{folder.path} was stopped before it had begun; start again with --overwrite and --begin")
     if epochs > 1 or (folder.path / RESULT).is_file():
@@ -294,8 +343,11 @@ def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
         f"{len(trainer.dataset.vocabulary):,} types; {device_name(trainer.device)}; "
         f"{trainer.precision.name}: {trainer.precision.reason}",
     )
-    if warning := _mostly_unknown(trainer.dataset, trainer.config.text):
+    if warning := _unknown_warning(trainer.dataset, trainer.config.text):
         say(console, warning)
+    for overlap in overlaps(trainer.dataset) or []:
+        if warning := overlap.warning(trainer.dataset.vocabulary.tokenizer.unit):
+            say(console, warning)
     if trainer.device.type == "cpu" and torch.get_num_threads() > 1 and _busy():
         say(
             console,
@@ -310,20 +362,12 @@ def _say_what_starts(console: Console, trainer: Trainer, mode: Mode) -> None:
         say(console, f"resuming {path} at its beginning, as it holds no whole checkpoint")
 
 
-def _mostly_unknown(dataset: Dataset, text: TextConfig) -> str | None:
-    """What is said where perplexity would be that of guessing which words are unknown."""
-    vocabulary, valid = dataset.vocabulary, dataset.splits["valid"]
-    share = (unknown_tokens(vocabulary, valid) or 0) / len(valid.ids)
-    if vocabulary.unknown is None or share <= MANY_UNKNOWN:
-        return None
-    cut = []
-    if text.minimum_count > 1:
-        cut.append(f"lower text.minimum_count ({text.minimum_count})")
-    if text.maximum_size is not None:
-        cut.append(f"raise text.maximum_size ({text.maximum_size})")
-    instead = ", or ".join(cut) if cut else "the training text has not these; give more of it, or another tokenizer"
-    unknown = vocabulary.words[vocabulary.unknown]
-    return f"{share:.0%} of the validation tokens are {unknown}, so that its perplexity says little; {instead}"
+def _unknown_warning(dataset: Dataset, text: TextConfig) -> str | None:
+    """Return what is said where too many validation tokens are outside the vocabulary."""
+    vocabulary = dataset.vocabulary
+    share, unit = unknown_share(vocabulary, dataset.splits["valid"]), vocabulary.tokenizer.unit
+    helps = advice(share.cause, unit, text.minimum_count, text.maximum_size)
+    return share.warning(f"the validation {plural(unit)}", helps)
 
 
 def _busy() -> bool:
@@ -346,6 +390,11 @@ def _unit(trainer: Trainer) -> str:
     return f"asked {unit}" if trainer.config.training.asked_only else unit
 
 
+def _speed(progress: Progress) -> float:
+    """Tokens per second of the last epoch."""
+    return round(progress.epoch_tokens / progress.epoch_seconds, 1)
+
+
 def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
     """The figures of a training result, as docs/results.md describes them."""
     curve = read_events(folder.metrics, "epoch")
@@ -356,14 +405,17 @@ def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
     if trainer.config.training.asked_only:
         ids = {name: of_split[dataset.asked(of_split)] for name, of_split in ids.items()}
     assert progress.best_nats is not None
+    overlap = overlaps(dataset)
     return {
         "parameters": count_parameters(trainer.model),
-        "epochs": len(curve),
+        "epochs": progress.epoch - 1,  # of which a log that was mended tells fewer
         "best_epoch": progress.best_epoch,
         "valid_nats": progress.best_nats,
         "valid_perplexity": perplexity(progress.best_nats),
         "unit": _unit(trainer),
         "tokens": {name: len(of_split) for name, of_split in ids.items()},
-        "tokens_per_second": statistics.median(e["tokens_per_second"] for e in curve),
+        "unknown": {name: unknown_share(dataset.vocabulary, s).figures() for name, s in dataset.splits.items()},
+        "overlap": None if overlap is None else [one.figures() for one in overlap],
+        "tokens_per_second": statistics.median([e["tokens_per_second"] for e in curve] or [_speed(progress)]),
         "curve": curve,
     }

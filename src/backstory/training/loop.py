@@ -93,7 +93,7 @@ class Trainer:
             raise ValueError(f"it sums {', '.join(sorted(progress.epoch_sums))}")
         self.progress = progress
         load_weights(self.model, tensors["weights"])
-        unpack_optimizer(self.optimizer, self.model, tensors["optimizer"], settings_kept)
+        unpack_optimizer(self.optimizer, self.model, tensors["optimizer"], progress.step, settings_kept)
         self.average = None
         if progress.averaged is not None:
             self.average = WeightAverage(self.parameters)
@@ -127,6 +127,7 @@ class Trainer:
             }
         }
         tensors = pack(self.model, self.optimizer, self.average, of_ranks)
+        self.folder.check_stands()
         saved = write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
         rotate_checkpoints(saved, keep=2)
         self.drop_other_best()
@@ -137,6 +138,7 @@ class Trainer:
         places = corpus_places(self.config.text, self.data_dir)
         described = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "places": places}
         documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
+        self.folder.check_stands()
         # The best one before stays until a checkpoint knows of this one: a run that is resumed from before may miss it.
         write_checkpoint(
             self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents

@@ -10,6 +10,7 @@ import torch
 
 from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError
 from backstory.config.errors import off
+from backstory.config.machine import NoMemory
 from backstory.models import Precision, count_parameters, outline
 from backstory.models.free_memory import available, shown_bytes
 from backstory.models.linear_log_prob import CHUNK
@@ -67,7 +68,7 @@ def check_memory(
         else "more memory than can be counted"
     )
     links = f", or set {off('model.core.link')}" if _unlinked(config, text, precision) < total / 2 else ""
-    raise UserError(f"this run needs {most}, and {shown_bytes(free)} are free; lower {name} ({value}){links}")
+    raise NoMemory(f"this run needs {most}, and {shown_bytes(free)} are free; lower {name} ({value}){links}")
 
 
 def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, float]:

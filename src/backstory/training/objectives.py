@@ -1,12 +1,13 @@
 """What training minimises: the mean negative log-likelihood, with AR and TAR (Merity et al. 2018), and the gate's reward."""
 
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from backstory.config import RewardConfig, RunConfig, TrellisConfig, UserError
+from backstory.config.arguments import checked, described, diagnosed
 from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
 from backstory.reading.policy import LEAST, reward
 
@@ -51,6 +52,18 @@ def likelihood(prediction: Prediction, targets: Tensor, epsilon: float) -> tuple
     return prediction.shifted_log_prob(targets, epsilon)
 
 
+def _check(objective: object, prediction: Any = None, targets: Any = None, asked: Any = None) -> None:
+    """Raise TypeError or ValueError for what no loss can be made of."""
+    if not isinstance(prediction, Prediction):
+        raise TypeError(f"prediction must be a Prediction, not {described(prediction)}")
+    prediction.log_prob(targets)
+    if asked is not None and not (isinstance(asked, Tensor) and asked.dtype == torch.bool):
+        raise TypeError(f"asked must be a tensor of True and False, not {described(asked)}")
+    if asked is not None and asked.shape != targets.shape:
+        raise ValueError(f"asked must be of shape {tuple(targets.shape)}, not {tuple(asked.shape)}")
+
+
+@checked(activation_l2=0, temporal_l2=0, adversarial=0, auxiliary=0)
 class Likelihood:
     """-mean log p(target) + alpha mean(dropped^2) + beta mean((raw_t - raw_{t-1})^2), of the last layer.
 
@@ -70,6 +83,7 @@ class Likelihood:
         self.adversarial = adversarial
         self.auxiliary = auxiliary
 
+    @diagnosed(_check)
     def __call__(
         self, prediction: Prediction, targets: Tensor, asked: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

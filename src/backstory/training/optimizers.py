@@ -74,6 +74,21 @@ def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str
     return dict.fromkeys(sorted(counts), torch.zeros(())) | dict.fromkeys(("exp_avg", "exp_avg_sq"), parameter)
 
 
+@torch.no_grad()
+def optimizer_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """Return what the optimizer keeps of a parameter, by name.
+
+    An optimizer makes its state with the first gradient. Before that this is the state it begins with: zeros, and ones for the
+    product of NAdam's momenta. So a checkpoint holds all of it after any number of steps.
+    """
+    if state := optimizer.state.get(parameter):
+        return {name: torch.as_tensor(value) for name, value in state.items() if value is not None}
+    return {
+        name: torch.ones_like(value) if name == "mu_product" else torch.zeros_like(value)
+        for name, value in saved_state(optimizer, parameter).items()
+    }
+
+
 class WeightAverage:
     """The running mean of the parameters since it was made: mean_n = mean_{n-1} + (theta_n - mean_{n-1}) / n."""
 

@@ -1,17 +1,19 @@
 """A run's folder: settings, metrics and checkpoints; begun once, resumed or overwritten only when asked."""
 
+import errno
 import hashlib
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from backstory.config import RunConfig, UserError, from_dict, to_dict, to_yaml
-from backstory.config.strict import from_file
+from backstory.config.small_file import read_small_text
+from backstory.config.strict import from_file, plain_yaml
 from backstory.models.loading import CHECKPOINTS, CONFIG
 from backstory.reading.kinds import SAVED
 from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
@@ -30,6 +32,16 @@ class RunFolder:
     """Paths of a run."""
 
     path: Path
+    stands: Callable[[], bool] | None = None
+    """Whether the folder that a training holds is still in its place."""
+
+    def check_stands(self) -> None:
+        """Raise UserError if the folder was removed or moved: another may be there, which is not to be written into."""
+        if self.stands is not None and not self.stands():
+            raise UserError(
+                f"{self.path} was removed or moved while it was trained, so the training has ended; "
+                "go on with --resume where it is now, or start again"
+            )
 
     @property
     def checkpoints(self) -> Path:
@@ -64,27 +76,46 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
         raise UserError(f"{path} is a file; choose another folder with --out")
     # A start that was killed before its settings stood leaves nothing but these.
     occupied = path.is_dir() and any(p.name != LOCK and not p.name.startswith(TEMPORARY) for p in path.iterdir())
-    if mode == "new" and occupied:
+    stands = folder.config.is_file()
+    if mode == "new" and occupied and stands:
         raise UserError(f"{path} is not empty; use --resume to go on, --overwrite to start again, or another --out")
-    if mode == "resume" and not folder.config.is_file():
-        raise UserError(f"{path} holds no run to resume; leave --resume out to start one")
+    if mode == "new" and occupied:
+        raise UserError(f"{path} is not empty, and holds no run; empty it, or choose another folder with --out")
+    if mode == "resume" and not stands:
+        again = "choose another folder with --out" if occupied else "leave --resume out to start one"
+        raise UserError(f"{path} holds no run to resume; {again}")
+    odd = next((p for n in (RESULT, "run.json", "metrics.jsonl") if (p := path / n).exists() and not p.is_file()), None)
+    if mode == "resume" and odd is not None:
+        raise UserError(f"{odd} is no regular file; remove it, or choose another --out")
     if mode == "resume" and "config" not in accept:
         _same_settings(folder, config)
-    if mode == "overwrite" and (link := next((p for p in (path / n for n in OURS) if p.is_symlink()), None)):
-        raise UserError(f"{link} is a link, and what it leads to is not removed; remove it, or choose another --out")
-    if mode == "overwrite" and occupied and not folder.config.is_file():
+    if mode != "new" and (link := next((p for p in (path / n for n in OURS) if p.is_symlink()), None)):
+        touched = "removed" if mode == "overwrite" else "written to"
+        raise UserError(f"{link} is a link, and what it leads to is not {touched}; remove it, or choose another --out")
+    if mode == "overwrite" and occupied and not stands:
         raise UserError(
             f"{path} holds something other than a run; it is not overwritten: choose another folder with --out"
         )
     check_writable(path)
+    for place in _replaced(path) if mode == "overwrite" else [folder.checkpoints]:
+        _check_changeable(place)
 
 
-def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
+def _check_changeable(place: Path) -> None:
+    """Raise UserError where it is a folder in which, or below which, something may not be replaced or removed."""
+    for inner in (place, *(Path(top, name) for top, names, _ in os.walk(place) for name in names)):
+        if inner.is_dir() and not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
+            raise UserError(
+                f"cannot write to {inner}: {os.strerror(errno.EACCES)}; have its owner permit it, or choose another --out"
+            )
+
+
+def open_folder(path: Path, config: RunConfig, mode: Mode, stands: Callable[[], bool] | None = None) -> RunFolder:
     """Make or take the folder of a run, after `check_folder`."""
-    folder = RunFolder(path)
+    folder = RunFolder(path, stands)
     if mode == "overwrite":
         # What was read and examined with the old weights goes with them, and first: with no run it would be for new ones.
-        for target in [*_readings(path), *(path / name for name in OURS)]:
+        for target in _replaced(path):
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     path.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
@@ -97,14 +128,19 @@ def open_folder(path: Path, config: RunConfig, mode: Mode) -> RunFolder:
     return folder
 
 
-def _readings(path: Path) -> list[Path]:
-    """What was made of a run's weights: folders of our names, and results in folders of the user's names."""
+def _replaced(path: Path) -> list[Path]:
+    """What goes when a run is overwritten, in this order: what was made of its weights, and the run itself.
+
+    The former are folders of our names, and results in folders of the user's names.
+    """
     ours = re.compile(r"(evaluate|examine|explain)-.*|sample")
-    return [p.parent if ours.fullmatch(p.parent.name) else p for p in sorted(path.glob(f"*/{RESULT}"))]
+    results = [p for p in sorted(path.glob(f"*/{RESULT}")) if not p.parent.is_symlink()]
+    readings = [p.parent if ours.fullmatch(p.parent.name) else p for p in results]
+    return [*readings, *(path / name for name in OURS)]
 
 
 def _same_settings(folder: RunFolder, config: RunConfig) -> None:
-    different = differences(to_dict(from_file(RunConfig, folder.config)), to_dict(config))
+    different = differences(to_dict(from_file(RunConfig, folder.config, folder.path)), to_dict(config))
     if different:
         raise UserError(
             f"{folder.path} was trained with other settings ({', '.join(different)}); "
@@ -149,9 +185,10 @@ def _mean(settings: dict[str, Any] | None, config: RunConfig) -> bool:
 def _written(folder: RunFolder) -> dict[str, Any] | None:
     """The run's settings file as it stands; None where it is none."""
     try:
-        from_file(RunConfig, folder.config)  # which refuses all that is not to be read
-        return yaml.safe_load(folder.config.read_text(encoding="utf-8"))
-    except UserError:
+        found = plain_yaml(read_small_text(folder.config, inside=folder.path), str(folder.config))
+        from_dict(RunConfig, found, str(folder.config))
+        return found
+    except (UserError, OSError):
         return None
 
 

@@ -1,10 +1,15 @@
-"""SIGINT and SIGTERM ask for a stop at the next step boundary, where a checkpoint is saved; nothing is torn in the middle."""
+"""SIGINT, SIGTERM and SIGHUP ask for a stop at the next step boundary, where a checkpoint is saved; nothing is torn."""
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from backstory.config.interrupts import STOPS, Interrupts
+
+SIGHUP = getattr(signal, "SIGHUP", None)
+"""There is none on Windows."""
 
 
 class Stopped(Exception):
@@ -34,15 +39,21 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator["StopRequest"]:
-        """Take over both signals for the block (only the main thread can)."""
+        """Take over the signals for the block (only the main thread can), but SIGHUP where it is ignored (nohup)."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
-        before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        before = {s: signal.getsignal(s) for s in STOPS}
+        if before.get(SIGHUP) == signal.SIG_IGN:
+            del before[SIGHUP]
+        for number in before:
+            signal.signal(number, self._note)
         try:
             yield self
         finally:
             for number, handler in before.items():
+                if self.signal is not None and isinstance(handler, Interrupts):
+                    handler.heard(self.signal)
                 signal.signal(number, handler)
             if self._telling.ident is not None:
                 self._telling.join()

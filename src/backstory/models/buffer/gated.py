@@ -69,9 +69,12 @@ class SecondSoftmax(Second):
 class Gated(nn.Module):
     """(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T); T is another in training than in evaluation."""
 
-    def __init__(self, config: SpanBufferConfig | SecondSoftmaxConfig, second: Second, size: int) -> None:
+    def __init__(
+        self, config: SpanBufferConfig | SecondSoftmaxConfig, second: Second, size: int, dropout: float = 0.0
+    ) -> None:
+        """`dropout` is on the vectors from which the head makes q, in training."""
         super().__init__()
-        self.config, self.second = config, second
+        self.config, self.second, self.dropout = config, second, dropout
         self.policy = nn.Linear(size, 2, bias=False)
 
     def forward(
@@ -97,6 +100,6 @@ class Gated(nn.Module):
 
     def _second(self, found: SecondVectors, head: Head, embedding: Tensor) -> Prediction:
         if found.vectors is not None:
-            return head(locked_dropout(found.vectors, self.config.dropout, self.training))
+            return head(locked_dropout(found.vectors, self.dropout, self.training))
         assert found.weights is not None and found.words is not None
         return Pointer(None, found.weights, found.words, len(embedding))

@@ -1,11 +1,13 @@
 """What every core is: a module from embedded words and a state to the hidden vectors of every layer."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from backstory.config.arguments import diagnosed
 from backstory.models.contract import Capabilities
+from backstory.models.misuse import check_state, check_vectors
 from backstory.models.state import State
 
 
@@ -21,11 +23,18 @@ class CoreOutput(NamedTuple):
     """(B, T, H) of each inner level that is to predict as well, after its dropout; in training only."""
 
 
+def _check(core: "Core", embedded: Any = None, state: State = None, *_: object, **__: object) -> None:
+    check_vectors("embedded", embedded, core, core.input_size)
+    check_state(state, core.start, len(embedded), "embedded")
+
+
 class Core(nn.Module, ABC):
-    """A core; `output_size` is the H of its last layer."""
+    """A core; `input_size` is the E that it reads, `output_size` the H of its last layer."""
 
     capabilities: Capabilities = Capabilities()
+    input_size: int | None = None
     output_size: int
+    __call__ = diagnosed(_check)(nn.Module.__call__)
     begin: int | None = None
     """The token at which the state begins anew, of a core whose `forward` takes `fresh` (B, T), the places of such tokens."""
 

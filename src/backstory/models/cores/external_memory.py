@@ -158,7 +158,7 @@ def build_machine(config: ExternalMemoryConfig) -> Machine:
     sizes = config.rows, config.width, config.heads, Addressing()
     machine: Machine = TuringMachine(*sizes)
     if isinstance(config, NeuralComputerConfig):
-        flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness
+        flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness, config.sharpening
         machine = NeuralComputer(*sizes, *flags)
     return _addressed(machine, config.addressing)
 

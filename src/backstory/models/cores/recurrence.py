@@ -29,8 +29,12 @@ def lstm_segment(
     """Run a layer of H units over a segment: x (B, T, I), h and c (B, H) -> outputs (B, T, H), h, c.
 
     Weights (4H, I) and (4H, H) and biases (4H,) hold the gates in PyTorch's order i, f, g, o. `weight_hh` is multiplied with
-    mask (B, H) times h_{t-1}. Products run in autocast's dtype; h and c keep the dtype they came with.
+    mask (B, H) times h_{t-1}. Products run in autocast's dtype; h and c keep the dtype they came with. Raises ValueError where
+    input and state are of different batches or sizes.
     """
+    if x.shape[0] != h.shape[0] or h.shape != c.shape or x.shape[2] != weight_ih.shape[1]:
+        # oneDNN does not look, and writes past the end of what it allocates.
+        raise ValueError(f"an input of shape {tuple(x.shape)} does not go with a state of shape {tuple(h.shape)}")
     dtype = compute_dtype(x)
     few = x.shape[0] * x.shape[1] <= FEW and dtype == torch.float32
     ours = x.device.type == "cpu" and h.shape[1] >= OWN_FROM and (dtype == torch.bfloat16 or few)

@@ -1,24 +1,33 @@
 """The softmax head and the mixture-of-softmaxes head (Yang et al. 2018, eqs. of section 3)."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from backstory.config import MixtureConfig, SoftmaxConfig
+from backstory.config.arguments import diagnosed
 from backstory.models.dropout import locked_dropout
+from backstory.models.misuse import check_vectors
 from backstory.models.prediction import Activations, MixtureOfSoftmaxes, Prediction, Softmax
+
+
+def _check(head: "Head", hidden: Any = None, *_: object, **__: object) -> None:
+    check_vectors("hidden", hidden, head, head.inputs)
 
 
 class Head(nn.Module, ABC):
     """Reads vectors (B, T, D). The output weights are the embedding's (V, E) where tied."""
 
+    __call__ = diagnosed(_check)(nn.Module.__call__)
     weight: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(self, embedding: nn.Parameter, inputs: int, tied: bool, bias: bool) -> None:
         """`inputs` is the size of the vectors that the output weights are multiplied with; E where tied."""
         super().__init__()
+        self.inputs = inputs
         own = embedding.new_empty(embedding.shape[0], inputs)
         self.weight = embedding if tied else nn.Parameter(own.uniform_(-0.1, 0.1))
         self.bias = nn.Parameter(torch.zeros(embedding.shape[0])) if bias else None
@@ -35,6 +44,8 @@ class SoftmaxHead(Head):
         super().__init__(embedding, inputs, config.tied, config.bias)
 
     def forward(self, hidden: Tensor, activations: Activations | None = None) -> Softmax:
+        if hidden.shape[-1] != self.inputs:  # nothing is multiplied before the prediction is asked
+            _check(self, hidden)
         return Softmax(activations, hidden, self.weight, self.bias)
 
 
@@ -43,6 +54,7 @@ class MixtureHead(Head):
 
     def __init__(self, config: MixtureConfig, embedding: nn.Parameter, inputs: int) -> None:
         super().__init__(embedding, embedding.shape[1], config.tied, config.bias)
+        self.inputs = inputs
         self.latent_dropout = config.latent_dropout
         self.latent = nn.Linear(inputs, config.experts * embedding.shape[1])
         self.prior = nn.Linear(inputs, config.experts, bias=False)

@@ -20,9 +20,12 @@ EPSILON = 1e-6
 """Inside every root and, or another bound, under every sum that is divided by: no step makes NaN of finite numbers."""
 
 TIE = 1e-5
-"""Cosines so close are equal: rows that are written alike differ by rounding, which is another for every order of the sums."""
+"""Cosines so close are equal, but with `strict`: rows that are written alike differ by rounding, which is another for every
+order of the sums."""
 
 KINDS = ("dense", "localized", "literal", "window")
+STRICT = ":strict"
+"""Ends the name of an addressing whose windows are around the strict maximum."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +38,25 @@ class Addressing:
     """Rows of a window, 2d + 1; none: all of the memory."""
     windows: int = 1
     """How many maxima have a window."""
+    strict: bool = False
+    """A window is around the first of the largest cosines, as algorithm 1 has it; else around the first within TIE of it."""
 
     def __str__(self) -> str:
         size = "" if self.selected is None else f":{self.selected}"
-        return f"{self.kind}{size}" + (f"x{self.windows}" if self.windows > 1 else "")
+        windows = f"x{self.windows}" if self.windows > 1 else ""
+        return f"{self.kind}{size}{windows}{STRICT * self.strict}"
 
 
 def parse_addressing(text: str, rows: int) -> Addressing:
     """`dense`, `localized:257`, `localized:257x3`, `window:257`, `literal` or `literal:257`, of a memory of that many rows.
 
+    With windows, `:strict` behind it (`localized:257:strict`) takes the strict maximum.
     Raises UserError for another, for an even number, and for more rows or windows than there can be.
     """
-    name, colon, size = text.partition(":")
+    name, colon, size = text.removesuffix(STRICT).partition(":")
+    strict = text.endswith(STRICT)
     check_name(name, KINDS, "addressing")
-    if not colon and name in ("dense", "literal"):
+    if not colon and not strict and name in ("dense", "literal"):
         return Addressing(name)
     found = re.fullmatch(r"([1-9]\d{0,8})(?:x([1-9]\d{0,2}))?", size)
     if name == "dense" or found is None:
@@ -69,7 +77,7 @@ def parse_addressing(text: str, rows: int) -> Addressing:
         raise UserError(
             f"addressing '{text}' has more windows than {rows:,} rows of memory can have of that size; give at most {most:,}"
         )
-    return Addressing(name, selected, windows)
+    return Addressing(name, selected, windows, strict)
 
 
 class Keys(NamedTuple):
@@ -137,12 +145,12 @@ def content_weights(found: Tensor, strengths: Tensor, how: Addressing) -> Tensor
         size = found.abs().clamp_min(EPSILON)
         scores = found.sign() * size.pow(strengths.unsqueeze(2))
     if how.selected is not None:
-        scores = scores.masked_fill(~chosen(found, how.selected, how.windows), -torch.inf)
+        scores = scores.masked_fill(~chosen(found, how), -torch.inf)
     return torch.softmax(scores, 2)
 
 
 @torch.no_grad()
-def chosen(found: Tensor, selected: int, windows: int = 1) -> Tensor:
+def chosen(found: Tensor, how: Addressing) -> Tensor:
     """Which rows (B, H, N) have a weight: those around the first maximum, or all where every cosine is negative.
 
     A further window is around the maximum of what no window holds yet, unless that is negative. Windows end where the memory
@@ -150,11 +158,11 @@ def chosen(found: Tensor, selected: int, windows: int = 1) -> Tensor:
     """
     places = torch.arange(found.shape[2], device=found.device)
     inside = torch.zeros_like(found, dtype=torch.bool)
-    left = found
-    for _ in range(windows):
+    left, tie, reach = found, 0.0 if how.strict else TIE, (how.selected or 1) // 2
+    for _ in range(how.windows):
         best = left.amax(2, keepdim=True)
         # The first of equal ones, on every device and in every batch.
-        centre = torch.where(left >= best - TIE, places, len(places)).amin(2, keepdim=True)
-        inside |= ((places - centre).abs() <= selected // 2) & (best >= 0)
+        centre = torch.where(left >= best - tie, places, len(places)).amin(2, keepdim=True)
+        inside |= ((places - centre).abs() <= reach) & (best >= 0)
         left = found.masked_fill(inside, -torch.inf)
     return inside | ~inside.any(2, keepdim=True)

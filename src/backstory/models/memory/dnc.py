@@ -5,7 +5,7 @@ sharpness of the link's distribution are the additions; with all of them it is t
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +51,8 @@ class NeuralComputer(Machine):
     """Rows that are set free are emptied."""
     sharpness: bool = False
     """Heads sharpen what the link says."""
+    sharpening: Literal["plain", "epsilon"] = "plain"
+    """With `epsilon`, EPSILON is added to what the link says before it is sharpened: an empty row becomes uniform."""
 
     @property
     def _sizes(self) -> list[int]:
@@ -124,14 +126,17 @@ class NeuralComputer(Machine):
             link, backward, forward = rows.follow(state.link, write, state.precedence, state.read_weights)
             precedence = (1 - write.sum(1, keepdim=True)) * state.precedence + write
             if said.sharpness is not None:
-                backward = sharpened(backward, said.sharpness[:, :, :1])
-                forward = sharpened(forward, said.sharpness[:, :, 1:])
+                backward = self._sharpened(backward, said.sharpness[:, :, :1])
+                forward = self._sharpened(forward, said.sharpness[:, :, 1:])
             back, here, on = said.modes.split(1, 2)
             weights = back * backward + here * content_then + on * forward
         if looked is not None:
             of_write, of_read = (found, content, write.unsqueeze(1)), (found_then, content_then, weights)
             looked.append(Looked.of_heads(of_write, of_read, said.erase, staying))
         return MemoryState(rows.memory, rows.read(weights), weights, write, usage, precedence, link)
+
+    def _sharpened(self, weights: Tensor, power: Tensor) -> Tensor:
+        return sharpened(weights + EPSILON if self.sharpening == "epsilon" else weights, power)
 
 
 def free_rows(usage: Tensor) -> Tensor:

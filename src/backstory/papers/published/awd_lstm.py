@@ -5,11 +5,11 @@ from backstory.papers.published.paper import Figure, Paper
 PAPER = Paper(
     title="Regularizing and Optimizing LSTM Language Models",
     cited="Merity et al. 2018",
-    # After fine-tuning; 24 M (Penn Treebank) and 33 M (WikiText-2) parameters.
+    # After fine-tuning.
     figures={
-        "ptb-valid": Figure(60.00, "valid", "table 1"),
-        "ptb-test": Figure(57.30, "test", "table 1"),
-        "wikitext-2-valid": Figure(68.60, "valid", "table 2"),
-        "wikitext-2-test": Figure(65.80, "test", "table 2"),
+        "ptb-valid": Figure(60.00, "valid", "table 1", parameters="24 M"),
+        "ptb-test": Figure(57.30, "test", "table 1", parameters="24 M"),
+        "wikitext-2-valid": Figure(68.60, "valid", "table 2", parameters="33 M"),
+        "wikitext-2-test": Figure(65.80, "test", "table 2", parameters="33 M"),
     },
 )

@@ -39,6 +39,23 @@ _TABLES = {
         "mos-at-ps": (54.10, 52.20, 46.63, 46.01),
     },
 }
+_PARAMETERS = {
+    "ptb-lstm": "8.88 M",
+    "ptb-dual-lstm": "9.60 M",
+    "ptb-dlstm": "13.62 M",
+    "ptb-dual-dlstm": "13.94 M",
+    "ptb-mdlstm": "21.43 M",
+    "ptb-dual-mdlstm": "22.88 M",
+    "ptb-mdlstm-plus": "22.16 M",
+    "ptb-tuned-dual-mdlstm": "23 M",
+    "wikitext-2-lstm": "20.23 M",
+    "wikitext-2-dual-lstm": "20.95 M",
+    "wikitext-2-dlstm": "29.60 M",
+    "wikitext-2-dual-dlstm": "30.32 M",
+    "wikitext-2-mdlstm": "37.51 M",
+    "wikitext-2-dual-mdlstm": "38.95 M",
+}
+"""As printed, of the systems that are run here."""
 
 
 def _figures() -> dict[str, Figure]:
@@ -48,7 +65,9 @@ def _figures() -> dict[str, Figure]:
         for system, values in lines.items():
             for value, (split, reader) in zip(values, _COLUMNS, strict=False):
                 name = f"{corpus}-{system}-{split}" + ("" if reader == "static" else "-dynamic")
-                found[name] = Figure(value, split, where, "tempered" if (system, reader) == _SEARCHED else reader)
+                reader = "tempered" if (system, reader) == _SEARCHED else reader
+                parameters = _PARAMETERS.get(f"{corpus}-{system}", "")
+                found[name] = Figure(value, split, where, reader, parameters=parameters)
     return found
 
 

@@ -42,6 +42,24 @@ _TABLES = {
         "lca-97": ((1.3895, 0.0017), (1.3887, 0.0020)),
     },
 }
+_PARAMETERS = {
+    "ptb-lstm": "13.2 M",
+    "ptb-transformer": "13.2 M",
+    "ptb-trellis": "13.4 M",
+    "ptb-awd-lstm": "13.8 M",
+    "ptb-mdm-1": "18.3 M",
+    "ptb-mdm-2": "23.6 M",
+    "ptb-mdm-4": "34.2 M",
+    "ptb-lca": "18.3 M",
+    "enwik8-lstm": "18.1 M",
+    "enwik8-transformer": "44.1 M",
+    "enwik8-mdm-1": "30.2 M",
+    "enwik8-mdm-2": "34.9 M",
+    "enwik8-mdm-3": "37.8 M",
+    "enwik8-mdm-4": "42.5 M",
+    "enwik8-lca": "42.5 M",
+}
+"""As printed, by the beginning of CORPUS-SYSTEM."""
 
 
 def _figures() -> dict[str, Figure]:
@@ -49,11 +67,13 @@ def _figures() -> dict[str, Figure]:
     found = {}
     for (corpus, where), systems in _TABLES.items():
         for system, printed in systems.items():
+            parameters = next(count for name, count in _PARAMETERS.items() if f"{corpus}-{system}".startswith(name))
             for split, one in zip(_COLUMNS, printed, strict=True):
                 if one is not None:
                     # In how many rows it was read is not said.
-                    figure = Figure(one[0], split, where, metric="bits_per_token", rows=None, deviation=one[1])
-                    found[f"{corpus}-{system}-{split}"] = figure
+                    found[f"{corpus}-{system}-{split}"] = Figure(
+                        one[0], split, where, "static", "bits_per_token", None, one[1], parameters
+                    )
     return found
 
 

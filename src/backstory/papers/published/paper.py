@@ -23,10 +23,13 @@ class Figure:
     """Rows that it was read in side by side; None where that is not said."""
     deviation: float | None = None
     """Over the runs that it is the mean of, where that is printed."""
+    parameters: str = ""
+    """Of the model, as printed: `18.3 M`; nothing where that is not printed, or is printed wrongly."""
 
 
-EFFECTIVE_CONTEXT, HURT = "effective-context", "hurt"
-"""What an examination finds besides the costs of its conditions: tokens of context, and the share of targets a cache harms."""
+EFFECTIVE_CONTEXT, OUTSIDE_WINDOW = "effective-context-two-sided", "outside-window"
+"""What an examination finds besides the costs of its conditions: tokens of context, and the share of the text's tokens that the
+window of a cache does not hold. Where a definition changes its name does, so that older results are not taken for it."""
 Unit = Literal["nats", "tokens", "share"]
 
 
@@ -36,7 +39,7 @@ class Cost:
 
     experiment: str
     condition: str
-    """Its name; or EFFECTIVE_CONTEXT of `truncate`, or HURT of `cache`."""
+    """Its name; or EFFECTIVE_CONTEXT of `truncate`, or OUTSIDE_WINDOW of `cache`."""
     by: str = ""
     """A split of the targets."""
     groups: tuple[str, ...] = ()
@@ -48,7 +51,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that every examined run has: costs in nats per token, less other costs; tokens, or a share of the targets.
+    """A number that every examined run has: costs in nats per token, less other costs; or tokens; or a share of the text.
 
     Costs of one group are compared target by target; groups that differ hold different targets.
     """
@@ -58,9 +61,9 @@ class Measure:
     plus: tuple[Cost, ...]
     minus: tuple[Cost, ...] = ()
     above: float | None = None
-    """The finding holds where it is above this, in percent of perplexity, or of the targets."""
+    """The finding holds where it is above this, in percent of perplexity, or of the tokens."""
     below: float | None = None
-    """Likewise below this; a measure with neither is shown and decides nothing."""
+    """Likewise below this, or between both; a measure with neither is shown and decides nothing."""
 
     @property
     def key(self) -> str:
@@ -69,7 +72,7 @@ class Measure:
 
     @property
     def unit(self) -> Unit:
-        kinds: dict[str, Unit] = {EFFECTIVE_CONTEXT: "tokens", HURT: "share"}
+        kinds: dict[str, Unit] = {EFFECTIVE_CONTEXT: "tokens", OUTSIDE_WINDOW: "share"}
         return kinds.get(self.plus[0].condition, "nats")
 
 

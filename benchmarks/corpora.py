@@ -1,0 +1,79 @@
+"""Tokens and types of the corpora, how much their splits share, and the exact entropy of the drawn documents.
+
+    python benchmarks/corpora.py [--corpora ptb ...] [--data-dir DIR] [--out results/benchmark-corpora.json]
+
+A row has the tokens of each split and the types; of a corpus that is not drawn, how much its splits overlap; where the window
+of a cache was printed for it, the share of the validation tokens that are not within it when they come; where the source is
+known, the exact perplexity of each split and, of the training split, how often what comes back does and how many tokens before
+it was last seen (median and nine in ten). With --out the table is also written as JSON.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from figures import write
+
+from backstory.config.schema import TextConfig
+from backstory.reading.recency import last_seen
+from backstory.text import prepare
+from backstory.text.overlap import overlaps
+
+NAMES = ("stdlib", "recall", "recall, facts 0.03", "ptb", "ptb-char", "ptb-char-50", "wikitext-2", "enwik8-prefix")
+WINDOWS = {"ptb": 500, "wikitext-2": 3875}
+"""Words of the caches of Khandelwal et al. 2018, section 6.2."""
+
+
+def settings(name: str) -> TextConfig:
+    """Return the settings of a corpus by its name, with `, facts F` for other drawn documents."""
+    corpus, _, facts = name.partition(", facts ")
+    config = TextConfig(corpus=corpus)
+    return replace(config, recall=replace(config.recall, facts=float(facts))) if facts else config
+
+
+def counts(name: str, data_dir: Path | None) -> dict[str, Any]:
+    """Count a corpus."""
+    dataset = prepare(settings(name), data_dir)
+    row: dict[str, Any] = {
+        "tokens": {split: len(part.ids) for split, part in dataset.splits.items()},
+        "types": len(dataset.vocabulary),
+        "fingerprint": dataset.fingerprint,
+    }
+    if (shared := overlaps(dataset)) is not None:
+        row["overlap"] = [one.figures() for one in shared]
+    if name in WINDOWS:
+        ids = dataset.splits["valid"].ids
+        ago, window = last_seen(ids, len(ids)), WINDOWS[name]
+        row["outside_window"] = {"window": window, "share": float(((ago == 0) | (ago > window)).mean())}
+    if dataset.source:
+        truths = {split: dataset.truth(split) for split in dataset.splits}
+        row["exact_perplexity"] = {split: float(np.exp(t.exact.mean())) for split, t in truths.items() if t is not None}
+        truth = truths["train"]
+        assert truth is not None
+        row["comes_back"] = {}
+        for kind in truth.forgotten:
+            ages = truth.distance[truth.kind == truth.kinds.index(kind)]
+            if len(ages):
+                half, most = np.quantile(ages, (0.5, 0.9))
+                row["comes_back"][kind] = {"share": len(ages) / len(truth.exact), "median": half, "nine_in_ten": most}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpora", nargs="+", default=list(NAMES))
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    rows = {}
+    for name in given.corpora:
+        rows[name] = row = counts(name, given.data_dir)
+        print(f"{name}: {row['tokens']}, {row['types']:,} types", flush=True)
+    if given.out:
+        write(given.out, "corpora", rows=rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""How often the 95% intervals over three seeds hold the truth, simulated.
+
+    python benchmarks/coverage.py [--trials 10000] [--out results/benchmark-coverage.json]
+
+An effect on a target is a part of the seed, a part of the target, and a part of both, each normal about 0, so that the true
+mean is 0. Seeds score the same targets. Each seed's interval over the targets is the normal one, which stands for the
+bootstrap; `over_seeds` puts them together as it does for findings. A row is the deviations of the three parts and the share of
+trials whose interval holds 0. With --out the table is also written as JSON.
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+import numpy as np
+from figures import write
+
+from backstory.context.statistics import Interval, over_seeds
+
+SEEDS, TARGETS = 3, 400
+PARTS = {
+    "targets alone": (0.0, 1.0, 0.0),
+    "seeds alone": (0.1, 0.0, 0.0),
+    "mostly targets": (0.05, 1.0, 0.3),
+    "all three": (0.1, 1.0, 1.0),
+    "both together alone": (0.0, 0.0, 1.0),
+}
+"""Deviations of the part of the seed, of the target, and of both."""
+
+
+def covered(of_seed: float, of_target: float, of_both: float, trials: int) -> float:
+    """Return the share of trials whose interval holds the true mean, 0."""
+    random, hits = np.random.default_rng(0), 0
+    for _ in range(trials):
+        effects = of_seed * random.normal(size=(SEEDS, 1)) + of_target * random.normal(size=TARGETS)
+        effects = effects + of_both * random.normal(size=(SEEDS, TARGETS))
+        means, margins = effects.mean(1), 1.96 * effects.std(1) / math.sqrt(TARGETS)
+        sampling = [Interval(m, m - e, m + e) for m, e in zip(means, margins, strict=True)]
+        interval = over_seeds(means.tolist(), sampling)
+        hits += interval.low <= 0 <= interval.high
+    return hits / trials
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = {}
+    for name, parts in PARTS.items():
+        deviations = dict(zip(("seed", "target", "both"), parts, strict=True))
+        rows[name] = {"deviations": deviations, "covered": covered(*parts, options.trials)}
+        print(f"{name}: {rows[name]['covered']:.1%}", flush=True)
+    if options.out:
+        write(options.out, "coverage", seeds=SEEDS, targets=TARGETS, trials=options.trials, rows=rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Arguments of public functions, checked against their annotations and ranges: what is wrong names the argument."""
+
+import collections.abc
+import functools
+import inspect
+import math
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast
+
+from backstory.config.errors import UserError, nearest, shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LARGEST = 2**63 - 1
+"""The largest whole number, unless a range says otherwise."""
+_WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+_TEXT = (str, bytes, bytearray)
+_SEQUENCES = (collections.abc.Sequence, list, tuple)
+
+
+def checked(**ranges: float | tuple[float, float]) -> Callable[[F], F]:
+    """Check what a function, or the `__init__` of a class, is given before it runs; for what is called a few times a second.
+
+    `ranges` are the least that an argument may be, or the least and the most. The function then raises TypeError for what is
+    not of its annotation, and UserError for a number or a name that is none of its range.
+    """
+
+    def decorate(function: F) -> F:
+        if isinstance(function, type):
+            made: Any = function
+            made.__init__ = decorate(made.__init__)
+            return made
+        check = _check_of(function, ranges)
+
+        @functools.wraps(function)
+        def wrapper(*given: Any, **named: Any) -> Any:
+            bound = check(*given, **named)
+            if bound is None:
+                return function(*given, **named)  # Python says better what is missing or unknown
+            return function(*bound.args, **bound.kwargs)
+
+        return cast(F, wrapper)
+
+    return decorate
+
+
+def diagnosed(check: Callable[..., None] | None = None) -> Callable[[F], F]:
+    """Ask only once a function has failed what was wrong with its arguments: it costs nothing where all is well.
+
+    What `check` raises of the same arguments, TypeError or ValueError, takes the place of the error; without one they are
+    compared with their annotations. For what is called all the time.
+    """
+
+    def decorate(function: F) -> F:
+        checks = _check_of(function, {}) if check is None else check
+
+        @functools.wraps(function)
+        def wrapper(*given: Any, **named: Any) -> Any:
+            try:
+                return function(*given, **named)
+            except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+                try:
+                    checks(*given, **named)
+                except (TypeError, ValueError, UserError) as better:
+                    raise better from error
+                raise
+
+        return cast(F, wrapper)
+
+    return decorate
+
+
+def _check_of(
+    function: Callable, ranges: dict[str, float | tuple[float, float]]
+) -> Callable[..., inspect.BoundArguments | None]:
+    """What compares arguments of a function with its annotations, and with ranges, and returns them by name.
+
+    Numbers of numpy come back as those of Python, which results are written with.
+    """
+    signature = inspect.signature(function)
+
+    def check(*given: Any, **named: Any) -> inspect.BoundArguments | None:
+        try:
+            bound = signature.bind(*given, **named)
+        except TypeError:
+            return None
+        hints = _hints(function)
+        for name, value in bound.arguments.items():
+            kind = signature.parameters[name].kind
+            if name in hints and kind not in (kind.VAR_KEYWORD, kind.VAR_POSITIONAL):
+                check_argument(name, value, hints[name], ranges.get(name))
+                bound.arguments[name] = _plain(value, list(_kinds(hints[name])))
+        return bound
+
+    return check
+
+
+def _plain(value: Any, kinds: Sequence[Any]) -> Any:
+    """A value as its annotation has it: text for a path as a path, a number of numpy as one of Python."""
+    if isinstance(value, str) and str not in kinds and Path in kinds:
+        return Path(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | int | float):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    inner = [
+        typing.get_args(kind)[0] for kind in kinds if typing.get_origin(kind) in _SEQUENCES and typing.get_args(kind)
+    ]
+    if isinstance(value, list | tuple) and Path in inner:
+        return type(value)(_plain(one, inner) for one in value)
+    return value
+
+
+def check_argument(name: str, value: Any, hint: Any, bounds: float | tuple[float, float] | None = None) -> None:
+    """Raise TypeError unless a value is of a type, and UserError for a number out of bounds or a name that is unknown."""
+    kinds = list(_kinds(hint))
+    if not any(_fits(value, kind) for kind in kinds):
+        names = [known for kind in kinds if typing.get_origin(kind) is Literal for known in typing.get_args(kind)]
+        message = f"{name} must be {' or '.join(dict.fromkeys(map(_called, kinds)))}, not {described(value)}"
+        if names and isinstance(value, str):
+            raise UserError(f"{message}{nearest(value, [n for n in names if isinstance(n, str)])}")
+        raise TypeError(message)
+    if isinstance(value, str | os.PathLike) and Path in kinds:
+        path = str(value)
+        if "\0" in path or max(map(len, path.split("/"))) > 255:
+            raise UserError(f"{name} must be a path, and no file can be called {shown(path)}")
+    for number in value if bounds is not None and isinstance(value, list | tuple) else (value,):
+        if isinstance(number, numbers.Real) and not isinstance(number, bool):
+            _check_range(name, number, bounds)
+
+
+def _check_range(name: str, number: Any, bounds: float | tuple[float, float] | None) -> None:
+    if number != number:
+        raise UserError(f"{name} must be a number, not nan")
+    whole = isinstance(number, numbers.Integral)
+    least, most = bounds if isinstance(bounds, tuple) else (bounds, None)
+    least = (-LARGEST if whole else -math.inf) if least is None else least
+    most = (LARGEST if whole else math.inf) if most is None else most
+    if not least <= number <= most:
+        limit = f"{shown(most)} or less" if number > most else f"{shown(least)} or more"
+        raise UserError(f"{name} must be {limit}, not {shown(number)}")
+
+
+@functools.cache
+def _hints(function: Callable) -> dict[str, Any]:
+    return typing.get_type_hints(inspect.unwrap(function))
+
+
+def _kinds(hint: Any) -> Iterator[Any]:
+    """The types that a value may be of."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        for part in typing.get_args(hint):
+            yield from _kinds(part)
+    else:
+        yield hint
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin is Any or isinstance(origin, TypeVar):
+        return True
+    if origin is Literal:
+        return any(type(value) is type(known) and value == known for known in inner)
+    if origin in (int, float):
+        number = numbers.Integral if origin is int else numbers.Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    if origin is typing.BinaryIO:
+        return hasattr(value, "read")
+    if origin in (collections.abc.Callable, typing.Callable):
+        return callable(value)
+    if getattr(origin, "_is_protocol", False):
+        return not isinstance(value, type) and all(hasattr(value, name) for name in _members(origin))
+    if not isinstance(origin, type):
+        return True
+    if origin is Path and isinstance(value, str):
+        return True
+    if issubclass(origin, tuple | list | collections.abc.Sequence) and origin is not str:
+        arrays = type(value).__name__ == "ndarray" and origin is collections.abc.Sequence and inner[0] in (int, float)
+        if isinstance(value, _TEXT) or not (isinstance(value, tuple | list | origin) or arrays):
+            return False
+        each = _each(inner, len(value))
+        return arrays or (
+            len(each) == len(value) and all(any(_fits(v, k) for k in ks) for v, ks in zip(value, each, strict=True))
+        )
+    if origin is frozenset:
+        return isinstance(value, set | frozenset) and all(_fits(v, kind) for v in value for kind in inner)
+    if issubclass(origin, collections.abc.Iterable) and isinstance(value, _TEXT) and origin not in _TEXT:
+        return False
+    return isinstance(value, origin)
+
+
+def _each(inner: tuple[Any, ...], count: int) -> list[list[Any]]:
+    """The types that each entry of a sequence may be of."""
+    if not inner:
+        return [[Any]] * count
+    if len(inner) == 1 or inner[-1] is ...:
+        return [list(_kinds(inner[0]))] * count
+    return [list(_kinds(kind)) for kind in inner]
+
+
+def _members(protocol: type) -> list[str]:
+    return [name for name in vars(protocol) if not name.startswith("_")] or ["__call__"]
+
+
+def described(value: Any) -> str:
+    """A value, or its type where it is none that is told in a line."""
+    plain = isinstance(value, numbers.Number | str | bytes | list | tuple | dict | os.PathLike | type | None)
+    return shown(value) if plain else f"a {type(value).__name__}"
+
+
+def _called(kind: Any) -> str:
+    """A type in words."""
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    if origin is typing.BinaryIO:
+        return "a file that is open for bytes"
+    if origin in (collections.abc.Callable, typing.Callable):
+        return "a function"
+    if origin in _WORDS:
+        return _WORDS[origin]
+    name = getattr(origin, "__name__", str(origin))
+    if inner and isinstance(origin, type) and issubclass(origin, collections.abc.Sequence | frozenset):
+        parts = " or ".join(
+            dict.fromkeys(_called(k).removeprefix("a ") for part in inner if part is not ... for k in _kinds(part))
+        )
+        return f"a {name.lower()} of {parts}"
+    return f"a {name}"

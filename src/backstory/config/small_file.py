@@ -1,0 +1,93 @@
+"""Small files, read whole: only regular ones, only so much, and not through links where a folder came from somebody else."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from functools import cache
+from io import BufferedReader
+from pathlib import Path
+
+LARGEST = 64 << 20
+"""Bytes of the largest file that `read_small` takes unless told otherwise."""
+
+
+def read_small(path: Path, most: int = LARGEST, inside: Path | None = None) -> bytes:
+    """The bytes of a regular file of at most `most` bytes.
+
+    With `inside`, the file must lie in that folder when every link below it has been followed. The folder itself may be a
+    link: its user named it. Without, links are followed, as for a file that the user named.
+
+    Raises OSError, whose `strerror` says why and whose `filename` is the path: for what is no regular file (a pipe would be
+    waited for, a device has no end), for one that is too large, and for one that lies outside `inside`.
+    """
+    with open_regular(path, inside) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = (b"" if size > most else file.read(most + 1)) or b""  # None from what would be waited for
+    if size > most or len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+    return data
+
+
+def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
+    """A regular file of any size, open for reading bytes: for logs and tensors. Otherwise as `read_small`. Raises OSError."""
+    if inside is not None:
+        check_inside(path, inside)
+    # Opening a pipe without O_NONBLOCK waits for a writer.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        # What the kernel makes up as it is read calls itself regular, and may be waited for, as /proc/kmsg.
+        if not stat.S_ISREG(found.st_mode) or found.st_dev == _proc():
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+@cache
+def _proc() -> int | None:
+    """The number of the file system of processes, where there is one."""
+    try:
+        return os.stat("/proc/self").st_dev
+    except OSError:
+        return None
+
+
+def read_small_text(path: Path, most: int = LARGEST, inside: Path | None = None) -> str:
+    """The text of a UTF-8 file, otherwise as `read_small`. Raises OSError, also for what is not UTF-8."""
+    data = read_small(path, most, inside)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "it is not UTF-8 text", str(path)) from None
+
+
+def check_inside(path: Path, folder: Path) -> None:
+    """Raise OSError if a link below `folder` leads the path out of it, or round in a circle; the path need not exist."""
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve())
+    except (RuntimeError, ValueError):  # links in a circle; a NUL in the name
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
+    if not inside:
+        raise OSError(errno.ELOOP, f"a link leads out of {folder}", str(path))
+
+
+def read_lines(path: Path, inside: Path | None = None, longest: int = 1 << 20, most: int = 1 << 32) -> Iterator[bytes]:
+    """The lines of a log, each with its end, one at a time; otherwise as `read_small`.
+
+    Raises OSError, also for a line of more than `longest` bytes and a file of more than `most`.
+    """
+    with open_regular(path, inside) as file:
+        left = most
+        while line := file.readline(longest + 1):
+            left -= len(line)
+            if len(line) > longest or left < 0:
+                what = (
+                    f"a line of it is longer than {longest:,}" if len(line) > longest else f"it is larger than {most:,}"
+                )
+                raise OSError(errno.EFBIG, f"{what} bytes", str(path))
+            yield line

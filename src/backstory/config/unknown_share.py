@@ -1,0 +1,138 @@
+"""How much of a text is `<unk>`, and from what share on its perplexity no longer compares, or says nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from backstory.config.errors import plural
+
+INCOMPARABLE = 0.05
+"""Above this share of tokens outside the vocabulary a perplexity does not compare with models of another vocabulary."""
+MEANINGLESS = 0.5
+"""Above this share it says nothing about the text."""
+
+Cause = Literal["script", "case", "words"]
+"""Why most tokens are outside a vocabulary: letters of another script, upper or lower case, or words that it lacks."""
+NOT_COMPARABLE = "does not compare with models of another vocabulary"
+NOT_MEANINGFUL = "says nothing about the text"
+
+
+@dataclass(frozen=True)
+class UnknownShare:
+    """The `<unk>` among the tokens that a figure is a mean over."""
+
+    tokens: int
+    unknown: int | None
+    """All `<unk>`; None where the vocabulary has none."""
+    lost: int | None = None
+    """Those written out in the text but outside the vocabulary; the others are written as `<unk>`. None: not counted."""
+    cause: Cause | None = None
+    """Why most of those are outside."""
+    ends: int = 0
+    """Tokens that end a line, which every vocabulary has: a text of one word a line is half of them. 0 in results."""
+
+    @staticmethod
+    def of(figures: Mapping[str, Any], tokens: int | None = None) -> "UnknownShare":
+        """Read it from the figures of a result. An older result does not say which tokens are outside the vocabulary."""
+        return UnknownShare(
+            figures["tokens"] if tokens is None else tokens,
+            figures.get("unknown_tokens"),
+            figures.get("out_of_vocabulary_tokens"),
+            figures.get("out_of_vocabulary_cause"),
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """Return the fields of a result."""
+        return {
+            "unknown_tokens": self.unknown,
+            "unknown_share": self.share,
+            "out_of_vocabulary_tokens": self.lost,
+            "out_of_vocabulary_share": self.lost_share,
+            "out_of_vocabulary_cause": self.cause,
+        }
+
+    @property
+    def share(self) -> float | None:
+        """The share of `<unk>`."""
+        return _share(self.unknown, self.tokens)
+
+    @property
+    def lost_share(self) -> float | None:
+        """The share of tokens outside the vocabulary."""
+        return _share(self.lost, self.tokens)
+
+    @property
+    def incomparable(self) -> bool:
+        """Whether a figure over these tokens does not compare with models of another vocabulary."""
+        return (self.lost_share or 0) > INCOMPARABLE
+
+    @property
+    def meaningless(self) -> bool:
+        """Whether it says nothing about the text."""
+        return (self.lost or 0) > MEANINGLESS * (self.tokens - self.ends)
+
+    def phrase(self, tokens: str = "them") -> str:
+        """Return what is said after a number of tokens: `5.8% of them written as <unk>`; empty where none is `<unk>`."""
+        return ", ".join(f"{share} of {tokens} {kind}" for share, kind in self._parts(_IN_SENTENCES))
+
+    def cell(self) -> str:
+        """Return what a table says: `0.0%`, `5.8% written`, `1.2% written, 3.5% outside`; empty without an `<unk>`."""
+        if self.share is None:
+            return ""
+        return ", ".join(f"{share} {kind}".strip() for share, kind in self._parts(_IN_TABLES)) or _percent(0)
+
+    def _parts(self, words: tuple[str, str, str]) -> list[tuple[str, str]]:
+        """Shares above zero with the words for them, of three: written so, outside the vocabulary, not known which."""
+        written, outside, either = words
+        if not self.unknown or self.share is None:
+            return []
+        if self.lost is None:
+            return [(_percent(self.share), either)]
+        counts = (self.unknown - self.lost, written), (self.lost, outside)
+        return [(_percent(count / self.tokens), kind) for count, kind in counts if count]
+
+    def warning(self, tokens: str, advice: str) -> str | None:
+        """Return the sentence on too many tokens outside the vocabulary; `tokens` is what they are called."""
+        if not self.incomparable:
+            return None
+        why = NOT_MEANINGFUL if self.meaningless else NOT_COMPARABLE
+        share = _percent((self.lost or 0) / (self.tokens - self.ends))
+        return f"{share} of {tokens} are outside the vocabulary (read as <unk>), so the perplexity {why}; {advice}"
+
+
+_IN_SENTENCES = ("written as <unk>", "outside the vocabulary", "<unk>")
+_IN_TABLES = ("written", "outside", "")
+
+
+def advice(cause: Cause | None, unit: str = "word", minimum_count: int = 1, maximum_size: int | None = None) -> str:
+    """Return what helps against tokens outside a vocabulary that was made with these settings."""
+    if cause == "script":
+        smaller = "bytes" if unit == "character" else "characters"
+        return (
+            "the text is in another script than the training text: train on text like it, with "
+            f"--text.tokenizer {smaller} or a tokenizer.json"
+        )
+    if cause == "case":
+        return "most of these words are known in other case: train with --text.lowercase"
+    cut = []
+    if minimum_count > 1:
+        cut.append(f"lower text.minimum_count ({minimum_count})")
+    if maximum_size is not None:
+        cut.append(f"raise text.maximum_size ({maximum_size})")
+    return ", or ".join(cut) if cut else "the training text has not these; give more of it, or another tokenizer"
+
+
+def unknown_warning(figures: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+    """Return the sentence on the figures of an evaluation, given the settings of its run."""
+    share, made = UnknownShare.of(figures), config.get("text")
+    made = made if isinstance(made, Mapping) else {}
+    helps = advice(share.cause, figures["unit"], made.get("minimum_count", 1), made.get("maximum_size"))
+    return share.warning(f"the {plural(figures['unit'])}", helps)
+
+
+def _share(count: int | None, tokens: int) -> float | None:
+    return None if count is None else count / tokens if tokens else 0.0
+
+
+def _percent(share: float) -> str:
+    return "less than 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
