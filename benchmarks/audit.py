@@ -40,12 +40,13 @@ from backstory.config import (  # noqa: E402
     recipes,
 )
 from backstory.config.readers import CacheSettings, DynamicSettings  # noqa: E402
+from backstory.evaluation import Audit, block_count, read
+from backstory.evaluation.audit import FEWEST_CUTS, MOST_CUTS, PER_CUT, PLACES, usual_places  # noqa: E402
 from backstory.models import ComposedModel, Precision, build_model  # noqa: E402
-from backstory.reading import Audit, Reader, StaticReader, block_count, read  # noqa: E402
-from backstory.reading.audit import FEWEST_CUTS, MOST_CUTS, PER_CUT, PLACES, usual_places  # noqa: E402
-from backstory.reading.cache import NeuralCache  # noqa: E402
-from backstory.reading.dynamic import DynamicEvaluation  # noqa: E402
-from backstory.reading.statistics import Collected, Statistics  # noqa: E402
+from backstory.readers import Reader, StaticReader  # noqa: E402
+from backstory.readers.dynamic import DynamicEvaluation  # noqa: E402
+from backstory.readers.gradient_statistics import Collected, Statistics  # noqa: E402
+from backstory.readers.neural_cache import NeuralCache  # noqa: E402
 
 BFLOAT16 = Precision(torch.bfloat16, "for the audit")
 TEXTS = 20_000, 82_430

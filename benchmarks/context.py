@@ -27,7 +27,7 @@ from backstory.config import recipes
 from backstory.context import ReaderScorer
 from backstory.models import ComposedModel, build_model, choose_device, choose_precision
 from backstory.models.allocator import keep_freed_memory
-from backstory.reading import StaticReader
+from backstory.readers import StaticReader
 
 SIZES = {"S": "ptb-small", "P": "ptb-awd-lstm"}
 """Recipes of the models: 2 layers of 200 units, and 2 of 1,150 and one of 400."""

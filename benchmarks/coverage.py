@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from figures import write
 
-from backstory.context.statistics import Interval, over_seeds
+from backstory.context.bootstrap import Interval, over_seeds
 
 SEEDS, TARGETS = 3, 400
 PARTS = {

@@ -17,8 +17,8 @@ from figures import write
 from backstory.config import recipes
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.models import build_model, count_parameters
-from backstory.reading.metalearning import train_gates
-from backstory.reading.statistics import Collected, Statistics
+from backstory.readers.gradient_statistics import Collected, Statistics
+from backstory.readers.meta_training import train_gates
 
 TYPES = 10_000
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from figures import write
 
-from backstory.config.measures import perplexity
 from backstory.config.readers import DynamicSettings
-from backstory.reading.dynamic import DynamicEvaluation, RootMeanSquare
-from backstory.reading.kinds import SAVED
-from backstory.reading.opening import open_run
-from backstory.reading.statistics import load_statistics
-from backstory.reading.stream import read
+from backstory.config.units import perplexity
+from backstory.evaluation.opening import open_run
+from backstory.evaluation.reading_loop import read
+from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
+from backstory.readers.gradient_statistics import load_statistics
+from backstory.runs.run_folder import SAVED
 
 DECAYS = (0.0, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 

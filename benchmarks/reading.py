@@ -30,12 +30,12 @@ from backstory.models import (
     choose_device,
     choose_precision,
 )
-from backstory.reading import Reader, StaticReader
-from backstory.reading.cache import NeuralCache
-from backstory.reading.dynamic import DynamicEvaluation
-from backstory.reading.gates import GateNetwork
-from backstory.reading.learned import Learned, LearnedReader
-from backstory.reading.statistics import Collected, Statistics
+from backstory.readers import Reader, StaticReader
+from backstory.readers.dynamic import DynamicEvaluation
+from backstory.readers.gradient_statistics import Collected, Statistics
+from backstory.readers.learned import Learned, LearnedReader
+from backstory.readers.meta_network import GateNetwork
+from backstory.readers.neural_cache import NeuralCache
 
 SIZES = {"S": "ptb-small", "P": "ptb-awd-lstm"}
 """Recipes of the models: 2 layers of 200 units, and 2 of 1,150 and one of 400."""

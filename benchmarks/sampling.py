@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from figures import write
 
+from backstory.context.bootstrap import effective_context, paired_intervals
 from backstory.context.losses import LOSSES, Losses
-from backstory.context.statistics import effective_context, paired_intervals
 
 
 def coverage(folder: Path, targets: int, draws: int) -> list[dict[str, Any]]:

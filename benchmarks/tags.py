@@ -16,9 +16,9 @@ import numpy as np
 from figures import write
 
 from backstory.config.schema import TextConfig
-from backstory.text import prepare, tagged_by, tags_of, word_classes
-from backstory.text.published import TAGS
-from backstory.text.tokenizers import END, UNKNOWN
+from backstory.data import prepare, tagged_by, tags_of, word_classes
+from backstory.data.published_corpora import TAGS
+from backstory.data.tokenizers import END, UNKNOWN
 
 
 def agreement(corpus: str, split: str, data_dir: Path | None) -> dict[str, Any]:

@@ -295,13 +295,13 @@ def corpus(name: str, split: str = "types") -> int:
 
 
 def constant(module: str, name: str) -> Any:
-    """Return a constant of the code: `constant("backstory.reading.policy", "LEAST")`."""
+    """Return a constant of the code: `constant("backstory.evaluation.gate_statistics", "LEAST")`."""
     return getattr(importlib.import_module(module), name)
 
 
 def setting(grid: str, row: str, path: str) -> Any:
     """Return what a grid overrides in a row's recipe at the small scale: `setting("dual", "lstm", "training.epochs")`."""
-    text = (ROOT / "src/backstory/papers/grids" / f"{grid}.yaml").read_text(encoding="utf-8")
+    text = (ROOT / "src/backstory/papers/suites" / f"{grid}.yaml").read_text(encoding="utf-8")
     (value,) = (one["small"]["overrides"] for one in yaml.safe_load(text)["rows"] if one["name"] == row)
     for part in path.split("."):
         value = value[part]
@@ -508,7 +508,7 @@ def pages() -> dict[str, Callable[[str], str]]:
     docs = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
     headers = [
         *sorted((ROOT / "src/backstory/recipes").glob("*.yaml")),
-        *sorted((ROOT / "src/backstory/papers/grids").glob("*.yaml")),
+        *sorted((ROOT / "src/backstory/papers/suites").glob("*.yaml")),
     ]
     found: dict[str, Callable[[str], str]] = {path.relative_to(ROOT).as_posix(): prose for path in docs}
     return found | {path.relative_to(ROOT).as_posix(): lambda text: prose(heading_comments(text)) for path in headers}

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config.unknown_share import UnknownShare
+from backstory.data.algorithms import TASKS
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.published import paper
 from backstory.reports import Column, Result, Table, fill, reproductions, result_from
 from backstory.reports.formats import MISSING, duration
-from backstory.reports.words import effective_context, verdict
-from backstory.text.algorithms import TASKS
+from backstory.reports.phrases import effective_context, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"

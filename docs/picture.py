@@ -19,10 +19,10 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from backstory.config import RewardConfig
-from backstory.reading.policy import reward
+from backstory.evaluation.gate_statistics import reward
 from backstory.reports import svg, write
 from backstory.reports.examination_plots import levels
-from backstory.reports.memory import memory_curves
+from backstory.reports.memory_section import memory_curves
 from backstory.reports.plots import label
 from backstory.reports.theme import CSS
 

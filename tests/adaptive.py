@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from backstory.models import Blend, ComposedModel, Precision, Prediction, clone
-from backstory.reading import READERS, Reader, ReaderCapabilities, ReaderKind, StaticReader
+from backstory.readers import READERS, Reader, ReaderCapabilities, ReaderKind, StaticReader
 
 
 class Doubtful(Reader):

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from backstory.config import RunConfig
-from backstory.text import Dataset, prepare
+from backstory.data import Dataset, prepare
 from backstory.training import train
 
 # Results are compared bit for bit, and small products are faster so.
@@ -55,7 +55,7 @@ def isolated_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def one_audit_seed() -> Iterator[None]:
     """Audits draw the same seed each time, so that the figures of two evaluations can be compared."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("backstory.reading.audit.system_seed", lambda: 7)
+        patch.setattr("backstory.evaluation.audit.system_seed", lambda: 7)
         yield
 
 

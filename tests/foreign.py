@@ -60,7 +60,7 @@ def causal(kind: str, types: int = 17, spread: float | None = 0.3, **changes: An
 def wrapped(kind: str, types: int = 17, **changes: Any) -> Any:
     """The same as one of ours."""
     pytest.importorskip("transformers", reason="needs the extra hf")
-    from backstory.interop.checks import wrap
+    from backstory.interop.model_checks import wrap
 
     return wrap(causal(kind, types, **changes), kind)
 

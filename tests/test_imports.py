@@ -15,14 +15,17 @@ PACKAGE = Path(backstory.__file__).parent
 BELOW: dict[str, set[str]] = {"config": set()}
 """The rooms that each room may import."""
 BELOW["storage"] = {"config"}
-BELOW["text"] = {"storage", *BELOW["storage"]}
-BELOW["models"] = {"text", *BELOW["text"]}
-BELOW["reading"] = {"models", *BELOW["models"]}
-BELOW["training"] = {"reading", *BELOW["reading"]}
-BELOW["context"] = {"reading", "reports", *BELOW["reading"]}
+BELOW["data"] = {"storage", *BELOW["storage"]}
+BELOW["models"] = {"data", *BELOW["data"]}
+BELOW["runs"] = {"models", *BELOW["models"]}
+BELOW["readers"] = {"runs", *BELOW["runs"]}
+BELOW["evaluation"] = {"readers", *BELOW["readers"]}
+BELOW["training"] = {"evaluation", *BELOW["evaluation"]}
+BELOW["jobs"] = {"config", "storage"}
 BELOW["reports"] = {"config", "storage"}
-BELOW["interop"] = {"reading", "reports", *BELOW["reading"]}
-BELOW["search"] = {"reports", "training", *BELOW["training"]}
+BELOW["context"] = {"evaluation", "reports", *BELOW["evaluation"]}
+BELOW["interop"] = {"evaluation", "reports", *BELOW["evaluation"]}
+BELOW["tuning"] = {"reports", "training", "jobs", *BELOW["training"]}
 BELOW["explanations"] = {"context", "reports", *BELOW["context"]}
 BELOW["papers"] = set(BELOW)
 BELOW["api"] = set(BELOW)
@@ -77,16 +80,16 @@ def test_the_order_has_no_cycle() -> None:
 
 def test_imports_are_found_wherever_they_stand() -> None:
     source = "def f():\n    from backstory.cli import main\n\nfrom . import cheats\nfrom ..models import x\nimport torch.nn\n"
-    assert imported(source, "backstory.reading") == {
+    assert imported(source, "backstory.evaluation") == {
         "backstory.cli.main",
-        "backstory.reading.cheats",
+        "backstory.evaluation.cheats",
         "backstory.models.x",
         "torch.nn",
     }
     assert rooms_of({"backstory.models.x", "torch.nn", "backstory.cli.main"}) == {"models", "cli"}
 
 
-@pytest.mark.parametrize("name", ["config", "text", "reports"])
+@pytest.mark.parametrize("name", ["config", "data", "reports"])
 def test_rooms_without_torch_do_not_mention_it(name: str) -> None:
     modules = {m for path in SOURCES if room(path) == name for m in imports_of(path)}
     assert modules
@@ -105,9 +108,9 @@ def loaded_by(code: str) -> set[str]:
     [
         "import backstory",
         "import backstory.config, backstory.config.recipes",
-        "import backstory.text",
+        "import backstory.data",
         "import backstory.reports",
-        "from backstory.papers import grid, published; grid.load('base'); published.paper('mos')",
+        "from backstory.papers import published, suite; suite.load('base'); published.paper('mos')",
         "from backstory.cli.main import main; main(['--help'])",
     ],
 )
@@ -133,5 +136,5 @@ def test_help_is_there_at_once() -> None:
 
 def test_optuna_is_imported_late_and_by_the_search_alone() -> None:
     users = {room(path) for path in SOURCES if "optuna" in {m.split(".")[0] for m in imports_of(path)}}
-    assert users == {"search"}
-    assert "optuna" not in loaded_by("import backstory.search.sweep, backstory.cli.sweep, backstory.cli.ls")
+    assert users == {"tuning"}
+    assert "optuna" not in loaded_by("import backstory.tuning.sweeps, backstory.cli.sweep, backstory.cli.ls")

@@ -15,7 +15,7 @@ import pytest
 
 from backstory.cli import demo, main, train
 from backstory.config import RunConfig, recipes
-from backstory.training.run_folder import Mode
+from backstory.runs.run_folder import Mode
 
 ROOT = Path(__file__).parent.parent
 README, GUIDE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/guide.md"))

@@ -9,13 +9,14 @@ import numpy as np
 from backstory.config import TextConfig, UserError
 from backstory.config.arguments import checked
 from backstory.context import Examined, Scorer, examine_model, examine_run, examine_runs
+from backstory.data import Dataset, Vocabulary, prepare
+from backstory.evaluation import evaluate, generate
+from backstory.evaluation.opening import is_elsewhere, load_model
 from backstory.explanations import explain_run as explain
 from backstory.models import LanguageModel, choose_device
 from backstory.papers.published.context import BESIDE
-from backstory.reading import Reader, evaluate, generate
-from backstory.reading.opening import is_elsewhere, load_model
+from backstory.readers import Reader
 from backstory.reports import write
-from backstory.text import Dataset, Vocabulary, prepare
 from backstory.training import train
 
 __all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "train"]

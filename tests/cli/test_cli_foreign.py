@@ -13,9 +13,9 @@ import pytest
 from commands import Command, Outcome, process
 
 from backstory.config import TextConfig, UserError
+from backstory.data import corpora, prepare
+from backstory.data.corpora import find
 from backstory.storage.atomic import within
-from backstory.text import corpora, prepare
-from backstory.text.corpora import find
 
 needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 

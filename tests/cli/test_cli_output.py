@@ -17,7 +17,7 @@ from backstory.cli.main import main
 from backstory.config import interrupts
 from backstory.config.interrupts import Interrupted, Interrupts
 from backstory.config.output import Printed, Tolerant, plain, printing
-from backstory.reading.saved import load
+from backstory.evaluation.saved_reader import load
 from backstory.training.loop import Trainer
 from backstory.training.stopping import StopRequest
 

@@ -14,7 +14,7 @@ from backstory.config import AlgorithmConfig, RecallConfig, recipes
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file
 from backstory.reports import result_from
-from backstory.reports.words import effective_context, verdict
+from backstory.reports.phrases import effective_context, verdict
 
 FIGURES = {
     "training": "parameters epochs best_epoch valid_perplexity valid_nats unit tokens curve tokens_per_second",

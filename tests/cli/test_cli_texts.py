@@ -126,7 +126,7 @@ def test_a_reader_that_goes_away_ends_it(run_copy: Path) -> None:
 def test_a_terminal_without_the_character_is_no_reason_to_stop(desk: Path, run_copy: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     Path("prompt.py").write_text(
-        "import sys, backstory.reading as r; r.generate = lambda *_, **__: iter(['caf\\u00e9']);"
+        "import sys, backstory.evaluation as r; r.generate = lambda *_, **__: iter(['caf\\u00e9']);"
         "from backstory.cli.main import main; sys.exit(main(['generate', 'run']))"
     )
     done = subprocess.run([sys.executable, "prompt.py"], capture_output=True, text=True, env=environment, timeout=60)

@@ -14,8 +14,8 @@ from backstory.config.readers import CacheSettings
 from backstory.context import EXPERIMENTS, Examination, Losses, ReaderScorer, measure
 from backstory.context.whole_reading import WholeReading
 from backstory.models import ComposedModel, Precision, build_model
-from backstory.reading import Reader, StaticReader
-from backstory.reading.cache import NeuralCache
+from backstory.readers import Reader, StaticReader
+from backstory.readers.neural_cache import NeuralCache
 
 TYPES, TOKENS, START, UNKNOWN, SEED = 53, 700, 2, 4, 3
 FLOAT32 = Precision(torch.float32, "a test")

@@ -15,15 +15,17 @@ import torch
 from copying import Copying
 
 from backstory.config import UserError
-from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine, examine_run
+from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine_run
+from backstory.context import experiment_run as examine
 from backstory.context.experiments import CONTEXTS
+from backstory.data import prepare
+from backstory.evaluation import Block, evaluate, read
+from backstory.evaluation.opening import open_run
 from backstory.models import Precision, Prediction
-from backstory.models.loading import load_run
-from backstory.reading import Block, StaticReader, evaluate, read
-from backstory.reading.opening import open_run
+from backstory.readers import StaticReader
 from backstory.reports import read as read_results
 from backstory.reports import result_from
-from backstory.text import prepare
+from backstory.runs.loaded_run import load_run
 
 FLOAT32 = Precision(torch.float32, "a test")
 TYPES = 17

@@ -34,12 +34,12 @@ from backstory.context import (
     read_examination,
     regroup,
 )
+from backstory.context.bootstrap import clusters_of
 from backstory.context.losses import LOSSES, UNFINISHED, Progress
-from backstory.context.statistics import clusters_of
-from backstory.models.loading import load_run
-from backstory.reading import StaticReader
-from backstory.reading.cache import NeuralCache
-from backstory.text import prepare
+from backstory.data import prepare
+from backstory.readers import StaticReader
+from backstory.readers.neural_cache import NeuralCache
+from backstory.runs.loaded_run import load_run
 from backstory.training import train
 
 NOUNS, VERBS = ("tea", "jam", "oil", "ink"), ("saw", "took", "found", "sold")
@@ -204,7 +204,7 @@ class Threads:
 def test_ranks_that_share_the_targets_find_what_one_finds(
     experiment: str, world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["backstory.context.examine"], "PIECE", 7)
+    monkeypatch.setattr(sys.modules["backstory.context.experiment_run"], "PIECE", 7)
     alone = measure(experiment, examination(StaticReader(build(), FLOAT32)))
     alone.save(tmp_path / "alone.npz")
     shared, barrier = [None] * world, threading.Barrier(world)

@@ -18,7 +18,7 @@ from backstory.context import (
     reversed_order,
     shuffled,
 )
-from backstory.text.tags import is_content, is_function
+from backstory.data.tags import is_content, is_function
 
 TYPES = 40
 TRAINING = np.random.default_rng(1).integers(0, TYPES, 200).astype(np.uint16)

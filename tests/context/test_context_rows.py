@@ -16,9 +16,10 @@ from backstory.config.readers import CacheSettings
 from backstory.context import examine_run
 from backstory.context.folding import Folded
 from backstory.context.whole_reading import WholeReading
+from backstory.evaluation import read
 from backstory.models import Precision
-from backstory.reading import Reader, StaticReader, read
-from backstory.reading.cache import NeuralCache
+from backstory.readers import Reader, StaticReader
+from backstory.readers.neural_cache import NeuralCache
 
 FLOAT32 = Precision(torch.float32, "a test")
 

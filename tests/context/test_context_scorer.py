@@ -25,8 +25,8 @@ from backstory.config.readers import CacheSettings
 from backstory.context import ReaderScorer
 from backstory.context.scorer import STEPS
 from backstory.models import ComposedModel, LanguageModel, Precision, build_model
-from backstory.reading import Reader, StaticReader
-from backstory.reading.cache import NeuralCache
+from backstory.readers import Reader, StaticReader
+from backstory.readers.neural_cache import NeuralCache
 
 TYPES = 53
 FLOAT32 = Precision(torch.float32, "a test")

@@ -10,8 +10,8 @@ import pytest
 from backstory.config import TextConfig, UserError
 from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, figures
 from backstory.context.splits import outside_window, split_targets
+from backstory.data import prepare
 from backstory.papers.published import paper
-from backstory.text import prepare
 
 WORDS = [5, 1, 2, 5, 3, 1, 4, 4, 6, 5]
 

@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 
 from backstory.config import TextConfig, UserError
-from backstory.context import Examination, effective_context, measure, paired_interval, paired_intervals, statistics
-from backstory.context.statistics import (
+from backstory.context import (
+    Examination,
+    effective_context,
+    measure,
+    paired_interval,
+    paired_intervals,
+)
+from backstory.context import (
+    bootstrap as statistics,
+)
+from backstory.context.bootstrap import (
     BLOCK,
     EffectiveContext,
     Interval,
@@ -22,8 +31,8 @@ from backstory.context.statistics import (
     resampled_means,
     t_limit,
 )
+from backstory.data import prepare
 from backstory.reports.older import redefined
-from backstory.text import prepare
 
 CONTEXTS = (5, 10, 20, 50)
 

@@ -13,12 +13,12 @@ from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, UserError
 from backstory.context.folding import Folded, WordScorer, fold
 from backstory.context.scorer import Prefixes, ReaderScorer
 from backstory.context.whole_reading import WholeReading
+from backstory.data import Boundaries, Vocabulary, build, encode_split, word_nats
+from backstory.data.pieces import Pieces
+from backstory.data.tokenizers import tokenizer
 from backstory.models import build_model
-from backstory.reading import StaticReader
-from backstory.reading.cache import CacheSettings, NeuralCache
-from backstory.text import Boundaries, Vocabulary, build, encode_split, word_nats
-from backstory.text.pieces import Pieces
-from backstory.text.tokenizers import tokenizer
+from backstory.readers import StaticReader
+from backstory.readers.neural_cache import CacheSettings, NeuralCache
 
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

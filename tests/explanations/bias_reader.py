@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from backstory.models import LanguageModel, Precision, Prediction, clone
-from backstory.reading import ReaderCapabilities, ReaderKind, StaticReader, evaluating
+from backstory.readers import ReaderCapabilities, ReaderKind, StaticReader, evaluating
 
 
 @dataclass(frozen=True)

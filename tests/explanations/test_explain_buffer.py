@@ -16,15 +16,15 @@ from rich.console import Console
 from runs import with_model
 
 from backstory.config import GateConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig, UserError
+from backstory.data import prepare
 from backstory.explanations import Place, explain_run
 from backstory.explanations.buffer import links_of
+from backstory.explanations.displayed_words import led_by, spans
 from backstory.explanations.passage_reading import strong_high, weights_layer
-from backstory.explanations.words import led_by, spans
 from backstory.models import Blend
-from backstory.models.loading import load_run
 from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage, result_from
 from backstory.reports.passage import from_json
-from backstory.text import prepare
+from backstory.runs.loaded_run import load_run
 from backstory.training import train
 
 GATE = GateConfig(training_temperature=1.0, temperature=0.5)

@@ -15,11 +15,11 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError
 from backstory.config.readers import CacheSettings
+from backstory.data import prepare
 from backstory.explanations import Place, explain_run
-from backstory.models.loading import load_run
 from backstory.reports import Weights, passage_terminal, render_passage, result_from
 from backstory.reports.passage import from_json
-from backstory.text import prepare
+from backstory.runs.loaded_run import load_run
 from backstory.training import train
 
 CHOSEN = CacheSettings(window=6, theta=0.8, weight=0.3)

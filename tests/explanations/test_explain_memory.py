@@ -14,16 +14,16 @@ from rich.console import Console
 from runs import with_model
 
 from backstory.config import MDMConfig, NTMConfig, RunConfig, UserError
+from backstory.data import prepare
 from backstory.explanations import Place, explain_run
-from backstory.explanations import memory as explained
-from backstory.explanations.memory import READS, Attribution, measured, window_of
+from backstory.explanations import memory_reads as explained
+from backstory.explanations.memory_reads import READS, Attribution, measured, window_of
 from backstory.models import ComposedModel
 from backstory.models.cores import ExternalMemory
-from backstory.models.loading import load_run
 from backstory.models.memory import Addressing, Looked, TuringMachine, parse_addressing
 from backstory.reports import Passage, Weights, render_passage, result_from
 from backstory.reports.passage import from_json
-from backstory.text import prepare
+from backstory.runs.loaded_run import load_run
 from backstory.training import train
 
 END = 3

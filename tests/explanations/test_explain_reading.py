@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from backstory.config import RunConfig, UserError
-from backstory.context.statistics import paired_interval
+from backstory.context.bootstrap import paired_interval
+from backstory.data import prepare
+from backstory.evaluation import evaluate
 from backstory.explanations import Detail, Place, Stretch, compare_readers, explain_run, gains
 from backstory.explanations.gains import ENOUGH, Scored
-from backstory.models.loading import load_run
-from backstory.reading import READERS, ReaderKind, evaluate
+from backstory.readers import READERS, ReaderKind
 from backstory.reports import result_from
 from backstory.reports.passage import Numbers, from_json
-from backstory.text import prepare
+from backstory.runs.loaded_run import load_run
 from backstory.training import train
 
 THREE = {"reader": "bias:forget=0.1", "against": ("bias", "static")}

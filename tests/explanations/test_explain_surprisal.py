@@ -14,12 +14,13 @@ import torch
 from rich.console import Console
 
 from backstory.config import RunConfig, UserError
+from backstory.data import prepare
+from backstory.evaluation import evaluate
 from backstory.explanations import EXPLANATIONS, Place, explain_run
-from backstory.models.loading import load_run
-from backstory.reading import READERS, ReaderKind, evaluate
+from backstory.readers import READERS, ReaderKind
 from backstory.reports import Candidates, Numbers, result_from
 from backstory.reports.passage import from_json
-from backstory.text import prepare
+from backstory.runs.loaded_run import load_run
 from backstory.training import train
 
 

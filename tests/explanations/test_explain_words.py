@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from backstory.explanations.words import BLANK, LONGEST, MARK, shown, spans
-from backstory.text import Vocabulary, build, encode_split, tokenizer, word_numbers
-from backstory.text.tokenizers import BUILT_IN, END
+from backstory.data import Vocabulary, build, encode_split, tokenizer, word_numbers
+from backstory.data.tokenizers import BUILT_IN, END
+from backstory.explanations.displayed_words import BLANK, LONGEST, MARK, shown, spans
 
 TEXT = "Ann saw (two) jars,  and\nBob — naïve as ever — took 3.5 more.\n\nThe end of it\n"
 

@@ -10,9 +10,9 @@ import torch
 
 from backstory.context.folding import Folded, WordScorer, fold
 from backstory.context.scorer import ReaderScorer
+from backstory.data import Split, Vocabulary, encode_split
 from backstory.models import LanguageModel
-from backstory.reading import StaticReader
-from backstory.text import Split, Vocabulary, encode_split
+from backstory.readers import StaticReader
 
 TEXT = " = Robert = \n Robert <unk> is an English film , television and theatre actor . He had a 2.5 @-@ hour\nrole in 99 . \n"
 
@@ -63,8 +63,8 @@ def test_figures_of_words_are_sums(vocabulary: Vocabulary, split: Split) -> None
 def test_every_word_of_a_real_text_is_folded_once(
     vocabulary: Vocabulary, name: str, request: pytest.FixtureRequest
 ) -> None:
-    from backstory.text import find
-    from backstory.text.files import text_blocks
+    from backstory.data import find
+    from backstory.data.files import text_blocks
 
     data_dir: Path | None = request.getfixturevalue("data_dir") if name == "wikitext-2" else None
     text = "".join(text_blocks(find(name, data_dir).sources["valid"][0]))[:40_000]
@@ -134,7 +134,7 @@ def test_words_of_pieces_have_the_counts_and_tags_of_the_corpus_in_words(
 ) -> None:
     from backstory.config import TextConfig
     from backstory.context.subject import Options, Text
-    from backstory.text import prepare
+    from backstory.data import prepare
 
     pieces = replace(prepare(TextConfig(corpus="ptb"), data_dir, chosen=vocabulary.tokenizer), vocabulary=vocabulary)
     words = prepare(TextConfig(corpus="ptb"), data_dir)

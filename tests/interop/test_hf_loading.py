@@ -17,7 +17,7 @@ import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
 from backstory.interop.inwards import load
-from backstory.models.loading import weights_hash
+from backstory.runs.loaded_run import weights_hash
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 60
 
@@ -122,7 +122,7 @@ def test_an_examination_folds_pieces_into_words(folder: Path, text: Path, capsys
 
 @pytest.mark.parametrize("experiment", ["truncate", "shuffle", "replace"])
 def test_a_model_at_hand_is_examined_as_by_its_name(experiment: str, folder: Path, text: Path) -> None:
-    from backstory.reading.opening import open_run
+    from backstory.evaluation.opening import open_run
 
     name, numbers = f"hf:{folder}", {"targets": 20, "maximum_context": 12, "context": 8, "split": "train"}
     opened = open_run(name, "train", corpus=str(text))

@@ -13,10 +13,11 @@ from torch import Tensor
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings, DynamicSettings
 from backstory.context.scorer import ReaderScorer
+from backstory.evaluation import Audit, block_count, read
 from backstory.models import LanguageModel, clone, flatten, unflatten
-from backstory.reading import Audit, StaticReader, block_count, read
-from backstory.reading.cache import NeuralCache
-from backstory.reading.dynamic import DynamicEvaluation
+from backstory.readers import StaticReader
+from backstory.readers.dynamic import DynamicEvaluation
+from backstory.readers.neural_cache import NeuralCache
 
 TYPES = 17
 WAYS = {
@@ -197,7 +198,7 @@ def test_a_cache_that_lies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return plain(input_ids=input_ids, use_cache=use_cache)
 
     monkeypatch.setattr(causal, "forward", forgetful)
-    from backstory.interop.checks import wrap
+    from backstory.interop.model_checks import wrap
 
     with pytest.warns(UserWarning, match="read whole, with the 64 tokens before it"):
         model = wrap(causal, "it")

@@ -22,11 +22,11 @@ import backstory as bs
 from backstory.cli.main import main
 from backstory.config import NTMConfig, RunConfig, UserError
 from backstory.context import examine_run
-from backstory.interop.export import causal_lm, export
+from backstory.data import encode_split
+from backstory.evaluation.generation import encode_prompt
+from backstory.interop.exporting import causal_lm, export
 from backstory.interop.inwards import load as load_export
-from backstory.models.loading import load_run, weights, weights_hash
-from backstory.reading.generation import encode_prompt
-from backstory.text import encode_split
+from backstory.runs.loaded_run import load_run, weights, weights_hash
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "export.md"

@@ -19,11 +19,11 @@ from outward import buffer, trained
 
 import backstory as bs
 from backstory.config import RunConfig, UserError
+from backstory.evaluation import read
+from backstory.evaluation.generation import encode_prompt
+from backstory.evaluation.opening import open_reader
 from backstory.interop import extras
-from backstory.models.loading import load_run
-from backstory.reading import read
-from backstory.reading.generation import encode_prompt
-from backstory.reading.opening import open_reader
+from backstory.runs.loaded_run import load_run
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra eval")
 
@@ -194,7 +194,7 @@ def own_model(folder: Path, **settings: Any) -> Any:
 def test_an_export_is_scored_as_by_the_harness_s_own_model(
     run: Path, add_bos_token: bool | None, tmp_path: Path
 ) -> None:
-    from backstory.interop.export import export
+    from backstory.interop.exporting import export
 
     folder, start = export(run, tmp_path / "export"), load_run(run).vocabulary.start
     # Its tokenizer names no token that begins a text, for the sake of texts in which that is written out.

@@ -11,11 +11,12 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from backstory.config import UserError, to_dict
+from backstory.evaluation import Sampling, generate_ids
+from backstory.evaluation.sampling import filtered
 from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM, StateCache
 from backstory.models import flatten
-from backstory.models.loading import weights
-from backstory.reading import Sampling, StaticReader, generate_ids
-from backstory.reading.sampling import filtered
+from backstory.readers import StaticReader
+from backstory.runs.loaded_run import weights
 
 
 @pytest.fixture(params=KINDS)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from subwords import byte_level, metaspace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from backstory.data import Vocabulary, build, encode_split
+from backstory.data.pieces import Pieces
+from backstory.data.tokenizers import BUILT_IN
+from backstory.evaluation.generation import encode_prompt
 from backstory.interop.tokenizing import fast_tokenizer
-from backstory.reading.generation import encode_prompt
-from backstory.text import Vocabulary, build, encode_split
-from backstory.text.pieces import Pieces
-from backstory.text.tokenizers import BUILT_IN
 
 TEXT = (
     'The (cat) sat, "well"; 3.5 dögs – naïve 😀 \u200d日本; <unk> don\'t x-ray 1,000th.\n\nNobody\u00a0else\tdid!\n [a]{b}\n'

@@ -11,8 +11,8 @@ from torch import Tensor
 from backstory.config import DualConfig
 from backstory.models import ComposedModel, dropout
 from backstory.models.dual import Dual
-from backstory.reading import StaticReader
-from backstory.reading.cache import head_input
+from backstory.readers import StaticReader
+from backstory.readers.neural_cache import head_input
 from backstory.training.objectives import Likelihood
 
 ROWS, STEPS = 2, 3

@@ -40,7 +40,7 @@ from backstory.models.memory import (
     parse_addressing,
 )
 from backstory.models.memory.addressing import EPSILON, TIE, chosen
-from backstory.models.memory.machine import sharpened
+from backstory.models.memory.interface import sharpened
 
 ADDRESSINGS = [
     "dense", "literal", "localized:3", "localized:3x2", "literal:3", "localized:3:strict", "localized:3x2:strict",

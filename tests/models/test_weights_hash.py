@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from backstory.models import loading
-from backstory.models.loading import tensors_hash, weights, weights_hash
+from backstory.runs import loaded_run as loading
+from backstory.runs.loaded_run import tensors_hash, weights, weights_hash
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from backstory.config import from_yaml
-from backstory.papers.grid import Grid
 from backstory.papers.plan import Run, runs_of
+from backstory.papers.suite import Grid
 
 CLAIM = {"sentence": "Wide beats plain", "better": {"row": "wide"}, "than": {"row": "plain"}}
 GRID: dict[str, Any] = {

@@ -14,10 +14,10 @@ from grids import BROKEN, finish, grid, planned, start, write
 
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
-from backstory.papers import runner
-from backstory.papers.folder import Folder
-from backstory.papers.grid import Grid
-from backstory.papers.progress import DONE, FAILED, WAITING, Standing, minutes_to_go
+from backstory.papers import suite_runner as runner
+from backstory.papers.suite import Grid
+from backstory.papers.suite_folder import Folder
+from backstory.papers.suite_progress import DONE, FAILED, WAITING, Standing, minutes_to_go
 from backstory.reports import result_at
 from backstory.training.stopping import StopRequest
 

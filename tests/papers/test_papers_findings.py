@@ -15,13 +15,13 @@ from backstory.config import UserError, from_yaml
 from backstory.context.figures import figures
 from backstory.context.losses import Losses
 from backstory.context.splits import Groups
-from backstory.papers import grid as grids
+from backstory.papers import suite as grids
 from backstory.papers.claims import MISSING, UNDECIDED, YES, judge
+from backstory.papers.effect_sizes import measured
 from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, judged
-from backstory.papers.grid import Asked, Grid
-from backstory.papers.measures import measured
 from backstory.papers.plan import runs_of
 from backstory.papers.published import paper
+from backstory.papers.suite import Asked, Grid
 from backstory.reports.older import by_present_definitions
 
 PAPER = paper("context")

@@ -13,10 +13,10 @@ from grids import BROKEN, CLAIM, grid, write
 from backstory.cli.main import main
 from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, from_yaml
 from backstory.models import build_model, count_parameters
-from backstory.papers import grid as grids
 from backstory.papers import published
-from backstory.papers.grid import Grid, Scale
+from backstory.papers import suite as grids
 from backstory.papers.plan import published_figure, runs_of
+from backstory.papers.suite import Grid, Scale
 
 PTB_TYPES = 10_000
 PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"

@@ -14,8 +14,8 @@ from grids import Reproduced, finish, grid, start, write
 from backstory.cli.main import main
 from backstory.config import from_yaml
 from backstory.papers.claims import judge
-from backstory.papers.grid import Grid
 from backstory.papers.plan import fingerprints, runs_of
+from backstory.papers.suite import Grid
 
 RESULT = Path("runs/grid-small/result.json")
 Changed = Callable[[dict[str, Any]], Any]

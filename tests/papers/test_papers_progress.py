@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from backstory.config import RunConfig
-from backstory.papers.display import Display, state
-from backstory.papers.grid import Metric
+from backstory.jobs.child import threads
 from backstory.papers.plan import Run
-from backstory.papers.progress import DONE, FAILED, Standing, expected_minutes, minutes_to_go
-from backstory.storage.child import threads
+from backstory.papers.suite import Metric
+from backstory.papers.suite_display import Display, state
+from backstory.papers.suite_progress import DONE, FAILED, Standing, expected_minutes, minutes_to_go
 
 
 def run(row: str, seed: int, minutes: float) -> Run:
@@ -98,7 +98,7 @@ def test_a_process_has_one_thread_unless_told(named: str | None, number: int, mo
 
 PARENT = """
 import os, subprocess, sys, time
-code = ("import os, sys, time; from backstory.storage.child import end_with; end_with(int(sys.argv[1])); "
+code = ("import os, sys, time; from backstory.jobs.child import end_with; end_with(int(sys.argv[1])); "
         "print(os.getpid(), flush=True); time.sleep(60)")
 subprocess.Popen([sys.executable, "-c", code, str(os.getpid())])
 time.sleep(60)
@@ -129,6 +129,6 @@ def _lives(number: int) -> bool:
 
 
 def test_a_child_whose_parent_went_before_it_asked_ends_at_once() -> None:
-    code = "from backstory.storage.child import end_with; end_with(1 if __import__('os').getppid() != 1 else 2)"
+    code = "from backstory.jobs.child import end_with; end_with(1 if __import__('os').getppid() != 1 else 2)"
     done = subprocess.run([sys.executable, "-c", code], env=dict(os.environ))
     assert done.returncode == (143 if sys.platform.startswith("linux") else 0)

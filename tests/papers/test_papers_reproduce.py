@@ -379,7 +379,7 @@ def children() -> list[int]:
             command, where = (path / "cmdline").read_bytes(), os.readlink(path / "cwd")
         except OSError:
             continue
-        if b"backstory.storage.child" in command and where == str(Path.cwd()):
+        if b"backstory.jobs.child" in command and where == str(Path.cwd()):
             found.append(int(path.name))
     return found
 

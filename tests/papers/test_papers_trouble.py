@@ -17,13 +17,14 @@ from grids import Reproduced, grid, write
 
 from backstory.cli.main import main
 from backstory.config import RunConfig, UserError, from_yaml
-from backstory.papers import folder as folders
-from backstory.papers import reproduce, runner
-from backstory.papers.folder import Command, Folder
-from backstory.papers.grid import Grid
+from backstory.jobs import child
+from backstory.papers import reproduction as reproduce
+from backstory.papers import suite_folder as folders
+from backstory.papers import suite_runner as runner
 from backstory.papers.plan import Run, runs_of
-from backstory.papers.progress import Standing
-from backstory.storage import child
+from backstory.papers.suite import Grid
+from backstory.papers.suite_folder import Command, Folder
+from backstory.papers.suite_progress import Standing
 from backstory.storage.atomic import TEMPORARY
 from backstory.training.stopping import Stopped, StopRequest
 

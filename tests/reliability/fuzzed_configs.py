@@ -31,9 +31,9 @@ from backstory.cli.mistakes import settings
 from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_yaml
 from backstory.config.readers import CacheSettings, DynamicSettings
 from backstory.models.memory import parse_addressing
-from backstory.reading.kinds import parse_stack, stack_name
-from backstory.reading.preparation import parse_grid, parse_turns
-from backstory.search.space import Space, parameters
+from backstory.readers.registry import parse_stack, stack_name
+from backstory.tuning.preparation import parse_grid, parse_turns
+from backstory.tuning.space import Space, parameters
 
 DATACLASSES = [
     (demo.Arguments, None),
@@ -95,7 +95,7 @@ LAUGHS, MERGES = _unfolding("[x, x]", "a{0}: &a{0} [{1}]"), _unfolding("{x: 1}",
 BOMBS = [LAUGHS, MERGES, f"{LAUGHS}training: *a24\n", f"{LAUGHS}seed: *a24\n", f"{MERGES}training: *a24\n"]
 
 WORK = [
-    "backstory.reading.evaluate",
+    "backstory.evaluation.evaluate",
     "backstory.context.examine_run",
     "backstory.explanations.compare_readers",
     "backstory.explanations.explain_run",
@@ -105,7 +105,7 @@ WORK = [
     "backstory.cli.explain.write_view",
     "backstory.cli.explain_reading.show",
     "backstory.cli.explain_reading.write_view",
-    "backstory.papers.reproduce.Reproduction.run",
+    "backstory.papers.reproduction.Reproduction.run",
     "backstory.reports.write",
 ]
 """What takes time, taken out, so that only what is typed decides."""

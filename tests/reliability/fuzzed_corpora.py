@@ -11,9 +11,9 @@ import numpy as np
 from calling import Hung, within
 
 from backstory.config import TextConfig, UserError
-from backstory.text import Dataset, Split, files, prepare, vocabulary
-from backstory.text.corpora import SPLITS, find
-from backstory.text.files import text_blocks
+from backstory.data import Dataset, Split, files, prepare, vocabulary
+from backstory.data.corpora import SPLITS, find
+from backstory.data.files import text_blocks
 
 WORDS = ["ann", "bob", "saw", "the", "jam", "and", "<unk>", "<eos>", "1,000", "it's", "é", "漢字", "😀", "ﬁ", "İ"]
 WORDS += ["ΑΣ", "ß", "word-with-dash", "=", "Title", "\u202e", "\u00ad"]

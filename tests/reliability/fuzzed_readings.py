@@ -17,12 +17,12 @@ from runs import tiny_config, tiny_corpus
 
 from backstory.config.errors import NonFiniteError, UserError
 from backstory.config.readers import CacheSettings, DynamicSettings, GateSettings
-from backstory.models.loading import load_run, weights_hash
-from backstory.reading.gates import GateNetwork
-from backstory.reading.kinds import SAVED
-from backstory.reading.learned import Learned, save_learned
-from backstory.reading.session import session
-from backstory.reading.statistics import collect, save_statistics
+from backstory.evaluation.session import session
+from backstory.readers.gradient_statistics import collect, save_statistics
+from backstory.readers.learned import Learned, save_learned
+from backstory.readers.meta_network import GateNetwork
+from backstory.runs.loaded_run import load_run, weights_hash
+from backstory.runs.run_folder import SAVED
 from backstory.training import train
 
 READERS = ("static", "dynamic:rule=nadam,rate=0.001", "cache:window=20", "dynamic+cache", "learned:network=mine")

@@ -33,11 +33,11 @@ from backstory.reports import (
     search_terminal,
     to_text,
 )
-from backstory.reports import answers as answers_told
-from backstory.reports import memory as memory_told
-from backstory.reports import recency as recency_told
+from backstory.reports import answer_section as answers_told
+from backstory.reports import memory_section as memory_told
+from backstory.reports import recency_section as recency_told
+from backstory.reports.memory_weights import BY_HEAD, heads, older
 from backstory.reports.passage import from_json
-from backstory.reports.weights import BY_HEAD, heads, older
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "reports"))

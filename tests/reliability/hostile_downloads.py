@@ -15,8 +15,8 @@ from pathlib import Path
 
 from localhost import ARCHIVE, GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
-from backstory.text.download import Patience
-from backstory.text.published import Published
+from backstory.data.download import Patience
+from backstory.data.published_corpora import Published
 
 FIRST = next(iter(TEXTS))
 

@@ -13,9 +13,9 @@ from threading import Thread
 from unittest import mock
 
 from backstory.cli.main import main
-from backstory.text import data_folder
-from backstory.text.download import Patience
-from backstory.text.published import PUBLISHED, Download, File, Published
+from backstory.data import data_folder
+from backstory.data.download import Patience
+from backstory.data.published_corpora import PUBLISHED, Download, File, Published
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

@@ -54,7 +54,6 @@ from backstory.context import (
     combine,
     drop_target,
     effective_context,
-    examine,
     examine_model,
     examine_run,
     examine_runs,
@@ -68,26 +67,22 @@ from backstory.context import (
     reversed_order,
     shuffled,
 )
+from backstory.context import (
+    experiment_run as examine,
+)
+from backstory.data import encode_split, prepare, rows, tokenizer
+from backstory.data.vocabulary import build
+from backstory.evaluation import Audit, Sampling, block_count, generate_ids, read, token_scores
+from backstory.evaluation.audit import usual_places
+from backstory.evaluation.session import session
 from backstory.explanations import Detail, Place, Stretch, compare_readers
 from backstory.models import build_model, choose_device, choose_precision, clone, detach, flatten, map_state, unflatten
-from backstory.reading import (
-    Audit,
-    Sampling,
-    StaticReader,
-    block_count,
-    generate_ids,
-    read,
-    token_scores,
-)
-from backstory.reading.audit import usual_places
-from backstory.reading.cache import NeuralCache
-from backstory.reading.dynamic import DynamicEvaluation
-from backstory.reading.kinds import parse_stack
-from backstory.reading.session import session
-from backstory.reading.tempered import TemperedReader
+from backstory.readers import StaticReader
+from backstory.readers.dynamic import DynamicEvaluation
+from backstory.readers.neural_cache import NeuralCache
+from backstory.readers.registry import parse_stack
+from backstory.readers.tempered import TemperedReader
 from backstory.reports import tables
-from backstory.text import encode_split, prepare, rows, tokenizer
-from backstory.text.vocabulary import build
 from backstory.training.objectives import Likelihood
 
 RAISED = (UserError, NonFiniteError, TypeError, ValueError)

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.context import examine_run
+from backstory.evaluation import evaluate
 from backstory.explanations import Detail, Place, Stretch, compare_readers, explain_run
-from backstory.reading import evaluate
 from backstory.reports import render_comparison, render_passage, result_from, shades, write
 from backstory.reports.passage import to_json
 from backstory.training import train

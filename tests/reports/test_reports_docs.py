@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backstory.reports import kinds, result_from
-from backstory.reports.recency import terminal
+from backstory.reports.recency_section import terminal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
 ELSEWHERE = ("explanation", "sample")

@@ -16,9 +16,9 @@ from backstory.context.result import table
 from backstory.papers import published as papers
 from backstory.papers.published.context import BESIDE
 from backstory.reports import examination_words, examinations, examined, read, render, result_from, tables
+from backstory.reports.phrases import effective_context
 from backstory.reports.plots import context_curves
-from backstory.reports.published import Published
-from backstory.reports.words import effective_context
+from backstory.reports.published_section import Published
 
 CORPUS = {"name": "ptb", "fingerprint": "f00d", "types": 10_000}
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from backstory.reports import gates, read, render
+from backstory.reports import gate_section as gates
+from backstory.reports import read, render
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 SHARES = ((0.02, 0.30, 0.08), (0.10, 0.28, 0.16), (0.12, 0.25, 0.20))

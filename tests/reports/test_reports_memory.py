@@ -8,7 +8,8 @@ import pytest
 from drawings import lines_of, texts
 
 from backstory.config import UserError
-from backstory.reports import memory, read, render, result_from
+from backstory.reports import memory_section as memory
+from backstory.reports import read, render, result_from
 from backstory.reports.groups import groups
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from backstory.config import UserError
 from backstory.reports import render, render_passage, result_from, write
-from backstory.reports.words import passage_summary
+from backstory.reports.phrases import passage_summary
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 

@@ -10,8 +10,9 @@ import pytest
 from drawings import marks_of, texts
 
 from backstory.config import UserError
-from backstory.reading import evaluate
-from backstory.reports import read, recency, render, result_from
+from backstory.evaluation import evaluate
+from backstory.reports import read, render, result_from
+from backstory.reports import recency_section as recency
 
 
 def measured(

@@ -7,8 +7,8 @@ import pytest
 
 from backstory.config import UserError
 from backstory.reports import Result, epochs, read, render, to_html
+from backstory.reports.phrases import summary
 from backstory.reports.reproductions import GATES, JUDGED, RULE, claims, findings, gates, memories, recencies, systems
-from backstory.reports.words import summary
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from backstory.reports import (
     searches,
     to_text,
 )
-from backstory.reports.words import search_summary
+from backstory.reports.phrases import search_summary
 
 
 def found(**changes: Any) -> Result:

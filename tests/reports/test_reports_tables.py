@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from backstory.config import UserError, plural
 from backstory.reports import Column, Table, fill, formats, read, tables, to_html, to_markdown, to_text
-from backstory.reports.words import verdict
+from backstory.reports.phrases import verdict
 
 SMALL = Table((Column("Run"), Column("Perplexity", numeric=True)), (("a", "98.1"), ("b", "1,204")))
 

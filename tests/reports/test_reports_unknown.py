@@ -8,7 +8,7 @@ import pytest
 from backstory.config import UserError
 from backstory.config.unknown_share import UnknownShare
 from backstory.reports import read, tables, write
-from backstory.reports.words import summary
+from backstory.reports.phrases import summary
 
 LOST = UnknownShare(20123, 2012, 1811, "words").figures()
 

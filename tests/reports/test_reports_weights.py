@@ -11,7 +11,7 @@ from drawings import NAMESPACE, texts
 
 from backstory.config import UserError
 from backstory.reports import Result, render_passage, result_from
-from backstory.reports.weights import heads, memory_weights, older
+from backstory.reports.memory_weights import heads, memory_weights, older
 
 
 def weights(rows: int = 5, tokens: int = 8) -> dict[str, Any]:

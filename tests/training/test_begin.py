@@ -10,8 +10,8 @@ import torch
 from runs import contents, outcome, tiny_corpus, with_model, with_training
 
 from backstory.config import LSTMConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig, UserError
-from backstory.models.loading import load_run, weights_hash
-from backstory.reading import evaluate
+from backstory.evaluation import evaluate
+from backstory.runs.loaded_run import load_run, weights_hash
 from backstory.training import Stopped, loop
 
 Train = Callable[..., dict]

@@ -12,11 +12,11 @@ from runs import with_model, with_training
 
 from backstory.cli.evaluate import describe, summary
 from backstory.config import RunConfig, recipes
-from backstory.reading import evaluate
+from backstory.evaluation import evaluate
 from backstory.reports import formats
+from backstory.reports.phrases import learning_caption
+from backstory.reports.phrases import summary as sentence
 from backstory.reports.results import read
-from backstory.reports.words import learning_caption
-from backstory.reports.words import summary as sentence
 from backstory.training import train
 
 

@@ -20,12 +20,13 @@ from backstory.config import (
     TrellisConfig,
 )
 from backstory.context import examine_run
+from backstory.evaluation import evaluate, read
+from backstory.evaluation.opening import open_run
 from backstory.explanations import Place, explain_run
-from backstory.models.loading import load_run
-from backstory.reading import StaticReader, evaluate, read
-from backstory.reading.opening import open_run
-from backstory.reading.preparation import collect_statistics
+from backstory.readers import StaticReader
+from backstory.runs.loaded_run import load_run
 from backstory.training import Stopped
+from backstory.tuning.preparation import collect_statistics
 
 Train = Callable[..., dict]
 

@@ -15,11 +15,12 @@ import torch
 from runs import checkpoints, contents, events, outcome, with_training
 
 from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig, TrainingConfig
+from backstory.data import Dataset, Recall, prepare, rows, segment_bounds
+from backstory.evaluation import read
 from backstory.models import ComposedModel, Prediction, clone, flatten
-from backstory.models.loading import load_run
-from backstory.reading import StaticReader, read
+from backstory.readers import StaticReader
+from backstory.runs.loaded_run import load_run
 from backstory.storage.checkpoint import read_checkpoint
-from backstory.text import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.training import Likelihood, Stopped, loop
 from backstory.training.loop import Trainer
 from backstory.training.optimizers import non_monotonic

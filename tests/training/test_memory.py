@@ -29,8 +29,8 @@ from backstory.config import (
 from backstory.models import Precision
 from backstory.models.free_memory import available
 from backstory.models.precision import choose_precision
-from backstory.training import memory
-from backstory.training.memory import Text, check_memory, estimate
+from backstory.training import memory_estimate as memory
+from backstory.training.memory_estimate import Text, check_memory, estimate
 
 CPU = torch.device("cpu")
 FLOAT32, BFLOAT16 = (Precision(dtype, "the test says so") for dtype in (torch.float32, torch.bfloat16))

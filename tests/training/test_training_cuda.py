@@ -9,7 +9,7 @@ from runs import ADVERSARIAL, checkpoints, outcome, with_model, with_training
 
 from backstory.config import LSTMConfig, MixtureConfig, RewardConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig
 from backstory.context import examine_run
-from backstory.reading import evaluate
+from backstory.evaluation import evaluate
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Stopped
 from backstory.training.gradients import Recorded

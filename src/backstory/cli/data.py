@@ -12,7 +12,7 @@ from backstory.cli.verbs import dispatch
 from backstory.config import TextConfig
 
 if TYPE_CHECKING:
-    from backstory.text import Dataset
+    from backstory.data import Dataset
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def prepare(arguments: Sequence[str]) -> int:
     given = parse(PrepareArguments, arguments, "data prepare")
 
     from backstory.cli.progress import progress_bar
-    from backstory.text import CORPORA, fetch
+    from backstory.data import CORPORA, fetch
 
     files = CORPORA[given.corpus].files if given.corpus in CORPORA else None
     if files is not None:
@@ -62,7 +62,7 @@ def prepare(arguments: Sequence[str]) -> int:
 
 def _figures(given: ShowArguments) -> int:
     from backstory.cli.progress import progress_bar
-    from backstory.text import check_drawn, gold_file, prepare
+    from backstory.data import check_drawn, gold_file, prepare
 
     check_drawn(given)
     with progress_bar(f"preparing {given.corpus}", "MB", 1_000_000) as told:

@@ -32,12 +32,12 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.config.console import make_console
     from backstory.context import examine_run
+    from backstory.evaluation import evaluate, generate
     from backstory.explanations import Place, explain_run
     from backstory.papers.published.context import BESIDE
-    from backstory.reading import evaluate, generate
-    from backstory.reading.kinds import parse_stack
-    from backstory.reading.preparation import tune_reader
+    from backstory.readers.registry import parse_stack
     from backstory.reports import write
+    from backstory.tuning.preparation import tune_reader
 
     console, out = make_console(), given.out
     buffered, longer = (out.with_name(f"{out.resolve().name}-{name}") for name in ("buffer", "longer"))
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 def _train(console: Any, given: Arguments, buffered: Path, longer: Path) -> int:
     """Train the LSTM, then go on from its weights with a buffer and, as long, without one; the exit code."""
     from backstory.cli.train import run_training
-    from backstory.training.run_folder import Mode, RunFolder, check_folder
+    from backstory.runs.run_folder import Mode, RunFolder, check_folder
 
     mode: Mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
     alone, memory = recipes.load("demo"), recipes.load("demo-buffer")
@@ -110,7 +110,7 @@ def _train(console: Any, given: Arguments, buffered: Path, longer: Path) -> int:
 
 
 def _perplexity(name: str, result: dict[str, Any]) -> str:
-    from backstory.reports.words import verdict
+    from backstory.reports.phrases import verdict
 
     figures = result["figures"]
     unknown = UnknownShare.of(figures).phrase()
@@ -131,8 +131,8 @@ def _gains(results: Sequence[dict[str, Any]]) -> str:
 def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
     """Perplexity with only so much context, a line for each system."""
     from backstory.reports.formats import count, perplexity
+    from backstory.reports.phrases import effective_context
     from backstory.reports.tables import Table, columns, to_text
-    from backstory.reports.words import effective_context
 
     figures = [result["figures"] for result in results]
     shown = [[c for c in f["conditions"] if c["context"] in SHOWN] for f in figures]

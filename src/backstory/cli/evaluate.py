@@ -12,11 +12,11 @@ from backstory.cli.parse import parse
 from backstory.cli.run_arguments import CorpusArguments, typed_text
 from backstory.config import UserError, plural
 from backstory.config.fields import between
-from backstory.config.measures import IN_BITS, told
 from backstory.config.printable import one_line
 from backstory.config.split_overlap import overlap_warnings
+from backstory.config.units import IN_BITS, told
 from backstory.config.unknown_share import UnknownShare, unknown_warning
-from backstory.text.files import is_pipe
+from backstory.data.files import is_pipe
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("a text has no splits; give a text or --split")
 
     from backstory.cli.progress import progress_bar
-    from backstory.reading.evaluation import as_json, evaluate
+    from backstory.evaluation.evaluation import as_json, evaluate
 
     text = None if given.text is None else source(given.text)
     with progress_bar(f"reading {given.text or given.split or 'test'}") as progress:
@@ -154,8 +154,10 @@ def _warnings(result: dict[str, Any]) -> list[str]:
 
 def describe(result: dict[str, Any]) -> str:
     """A result of `evaluate` in lines for a person."""
-    from backstory.reports import answers, memory, recency
-    from backstory.reports.words import verdict
+    from backstory.reports import answer_section as answers
+    from backstory.reports import memory_section as memory
+    from backstory.reports import recency_section as recency
+    from backstory.reports.phrases import verdict
 
     figures = result["figures"]
     unit = figures["unit"]

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.config.launched import first_here
     from backstory.context import examine_run, examine_runs
-    from backstory.reading.evaluation import as_json
+    from backstory.evaluation.evaluation import as_json
     from backstory.training.distributed import joined
 
     with joined() as ranks, progress_bar(f"examining {given.experiment}") as progress:

@@ -123,9 +123,9 @@ def show(result: dict[str, Any]) -> None:
     """Print a result of `explain_run` for a person."""
     from backstory.config.console import make_console
     from backstory.reports import passage_terminal, result_from, to_text
+    from backstory.reports.memory_weights import heads, older
     from backstory.reports.passage import from_json
-    from backstory.reports.weights import heads, older
-    from backstory.reports.words import passage_summary
+    from backstory.reports.phrases import passage_summary
 
     console, read = make_console(), result_from(json.dumps(result), "the result")
     passage_terminal.show(from_json(read.figures["passage"], read.source), console)

@@ -16,7 +16,7 @@ def tell(
     if page is not None:
         write(result, page)
     if as_json:
-        from backstory.reading.evaluation import as_json as written
+        from backstory.evaluation.evaluation import as_json as written
 
         print(written(result))
     elif page is not None:

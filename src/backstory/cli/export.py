@@ -23,7 +23,7 @@ class Arguments:
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "export")
 
-    from backstory.interop.export import CARD, export
+    from backstory.interop.exporting import CARD, export
 
     if find_spec("transformers") is not None:
         from transformers.utils.logging import disable_progress_bar

@@ -51,8 +51,8 @@ class Arguments(ModelArguments):
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "generate")
 
-    from backstory.reading import generate
-    from backstory.reading.generation import SAMPLE
+    from backstory.evaluation import generate
+    from backstory.evaluation.generation import SAMPLE
 
     prompt = given.prompt
     if prompt == "-":

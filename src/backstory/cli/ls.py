@@ -63,20 +63,20 @@ def _descriptions(module: str, name: str) -> Mapping[str, str]:
 
 
 def _grids() -> dict[str, str]:
-    grid = importlib.import_module("backstory.papers.grid")
+    grid = importlib.import_module("backstory.papers.suite")
     return {name: grid.load(name).title for name in grid.names()}
 
 
 def _spaces() -> dict[str, str]:
-    space = importlib.import_module("backstory.search.space")
+    space = importlib.import_module("backstory.tuning.space")
     return {name: space.load(name).title for name in space.names()}
 
 
 KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "models": _models,
     "recipes": lambda: {name: recipes.summary(name) for name in recipes.names()},
-    "corpora": lambda: _descriptions("backstory.text", "CORPORA"),
-    "readers": lambda: _descriptions("backstory.reading", "READERS"),
+    "corpora": lambda: _descriptions("backstory.data", "CORPORA"),
+    "readers": lambda: _descriptions("backstory.readers", "READERS"),
     "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
     "explanations": lambda: _descriptions("backstory.explanations", "EXPLANATIONS"),
     "grids": _grids,

@@ -18,7 +18,7 @@ from backstory.config.printable import cell, printable_json
 from backstory.config.unknown_share import UnknownShare, advice
 
 if TYPE_CHECKING:
-    from backstory.reading.session import Line, Session
+    from backstory.evaluation.session import Line, Session
 
 ENOUGH = 20
 """Tokens after which it is said that most are outside the vocabulary."""
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "read")
 
     from backstory.config.console import make_console
-    from backstory.reading.session import session
+    from backstory.evaluation.session import session
     from backstory.training.stopping import StopRequest
 
     typed = standard_input()
@@ -141,7 +141,7 @@ def _style(nats: float) -> str:
 
 
 def _summary(opened: "Session") -> str:
-    from backstory.reading.session import perplexity
+    from backstory.evaluation.session import perplexity
 
     at, unit = opened.at, opened.vocabulary.tokenizer.unit
     unknown, warning = opened.unknown_share().phrase(), _warning(opened)

@@ -14,8 +14,8 @@ from backstory.config.fields import between
 from backstory.config.readers import GateSettings, MetaTraining
 
 if TYPE_CHECKING:
-    from backstory.reading.opening import Opened
-    from backstory.reading.tuning import Tuned
+    from backstory.evaluation.opening import Opened
+    from backstory.tuning.reader_search import Tuned
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _opened(given: StatisticsArguments | TrainArguments) -> "Opened":
     """The run with the static reader, and the split to learn from."""
-    from backstory.reading.opening import open_run
+    from backstory.evaluation.opening import open_run
 
     how = {"precision": given.precision, "device": given.device, "data_dir": given.data_dir, "corpus": given.corpus}
     return open_run(given.run, given.split, **how)
@@ -106,7 +106,7 @@ def statistics(arguments: Sequence[str]) -> int:
     given = parse(StatisticsArguments, arguments, "reader statistics")
 
     from backstory.cli.progress import progress_bar
-    from backstory.reading.preparation import collect_statistics
+    from backstory.tuning.preparation import collect_statistics
 
     opened = _opened(given)
     with progress_bar("collecting statistics", unit="minibatches") as progress:
@@ -120,8 +120,8 @@ def tune(arguments: Sequence[str]) -> int:
     given = parse(TuneArguments, arguments, "reader tune")
 
     from backstory.cli.progress import progress_bar
-    from backstory.reading.kinds import parse_stack, stack_name
-    from backstory.reading.preparation import tune_in_turn, tune_reader
+    from backstory.readers.registry import parse_stack, stack_name
+    from backstory.tuning.preparation import tune_in_turn, tune_reader
 
     stack = parse_stack(given.reader or "dynamic")
     how = {"precision": given.precision, "device": given.device, "data_dir": given.data_dir, "corpus": given.corpus}
@@ -140,9 +140,9 @@ def train(arguments: Sequence[str]) -> int:
     given = parse(TrainArguments, arguments, "reader train")
 
     from backstory.cli.progress import progress_bar
-    from backstory.config.measures import perplexity
-    from backstory.reading.kinds import choose, parse_stack
-    from backstory.reading.preparation import train_learned
+    from backstory.config.units import perplexity
+    from backstory.readers.registry import choose, parse_stack
+    from backstory.tuning.preparation import train_learned
 
     stack = parse_stack(given.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
@@ -170,7 +170,7 @@ def train(arguments: Sequence[str]) -> int:
 
 def describe_tuned(tuned: "Tuned") -> str:
     """The best points of a search in lines for a person."""
-    from backstory.config.measures import perplexity
+    from backstory.config.units import perplexity
 
     whole = sorted(
         ((t.nats, t.settings) for t in tuned.trials if t.tokens == tuned.tokens and t.nats), key=lambda t: t[0]
@@ -187,9 +187,9 @@ def audit(arguments: Sequence[str]) -> int:
     given = parse(AuditArguments, arguments, "reader audit")
 
     from backstory.cli.progress import progress_bar
-    from backstory.reading.evaluation import Count, read_audited
-    from backstory.reading.kinds import parse_stack, stack_name
-    from backstory.reading.opening import open_run
+    from backstory.evaluation.evaluation import Count, read_audited
+    from backstory.evaluation.opening import open_run
+    from backstory.readers.registry import parse_stack, stack_name
 
     reader = given.reader
     opened = open_run(

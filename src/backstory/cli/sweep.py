@@ -83,8 +83,8 @@ def run(arguments: Sequence[str]) -> int:
             "`backstory ls spaces` lists them, a file is one, too"
         )
 
-    from backstory.search.sweep import Planned
     from backstory.training.stopping import Stopped
+    from backstory.tuning.sweeps import Planned
 
     config = with_corpus(given.config, given.corpus, recipes.load(recipe))
     planned = Planned.plan(recipe, config, given.space, given.out, given.storage)
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"backstory: {stopped}", file=sys.stderr)
         return stopped.exit_code
 
-    from backstory.reports.words import search_summary
+    from backstory.reports.phrases import search_summary
 
     folder, figures = planned.folder, result["figures"]
     print(search_summary(figures))
@@ -115,7 +115,7 @@ def show(arguments: Sequence[str]) -> int:
     given = parse(ShowArguments, arguments, "sweep show")
 
     from backstory.reports import check_page, render_search, result_from, write_page
-    from backstory.search.sweep import found
+    from backstory.tuning.sweeps import found
 
     if given.html is not None:
         check_page(given.html, given.overwrite)

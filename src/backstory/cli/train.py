@@ -14,7 +14,7 @@ from backstory.cli.parse import parse
 from backstory.config import RunConfig, TextConfig, UserError, changes, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
 from backstory.config.launched import first_here
-from backstory.config.measures import told
+from backstory.config.units import told
 from backstory.config.unknown_share import UnknownShare
 
 
@@ -75,7 +75,7 @@ def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> Run
     """The settings with another corpus, if one is given; what the recipe says of drawing its own documents is not for that."""
     text = dataclasses.replace(config.text, corpus=corpus or config.text.corpus)
     if text.corpus != recipe.text.corpus:
-        from backstory.text.dataset import DRAWN, drawn_by
+        from backstory.data.dataset import DRAWN, drawn_by
 
         for part in DRAWN:
             given, own, usual = (getattr(of, part) for of in (text, recipe.text, TextConfig()))

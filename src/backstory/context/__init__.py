@@ -1,7 +1,8 @@
 """What a prediction depends on: scorers, perturbations of the context, experiments and their statistics."""
 
+from backstory.context.bootstrap import Interval, effective_context, paired_interval, paired_intervals
 from backstory.context.examination import Examination, Ranks
-from backstory.context.examine import examine, measure, regroup
+from backstory.context.experiment_run import examine, measure, regroup
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment
 from backstory.context.figures import figures
 from backstory.context.folding import Folded, WordScorer, fold
@@ -23,7 +24,6 @@ from backstory.context.result import Examined
 from backstory.context.scorer import ReaderScorer, Scorer
 from backstory.context.sets import combine, examine_runs, read_examination
 from backstory.context.splits import SPLITS, Groups
-from backstory.context.statistics import Interval, effective_context, paired_interval, paired_intervals
 from backstory.context.subject import Options, Subject
 
 __all__ = [

@@ -9,8 +9,8 @@ import numpy as np
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
+from backstory.context.bootstrap import clusters_of
 from backstory.context.scorer import Scorer
-from backstory.context.statistics import clusters_of
 
 Advance = Callable[[int], None]
 """Is told how many tokens were read since it was last told."""

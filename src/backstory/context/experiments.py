@@ -20,7 +20,7 @@ from backstory.context.perturbations import (
     reversed_order,
     shuffled,
 )
-from backstory.text.tags import is_content, is_function
+from backstory.data.tags import is_content, is_function
 
 CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000)
 BOUNDARIES = (1, 5, 10, 15, 20, 30, 50, 100, 200)

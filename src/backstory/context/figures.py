@@ -7,10 +7,10 @@ import numpy as np
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.measures import perplexity
+from backstory.config.units import perplexity
+from backstory.context.bootstrap import EffectiveContext, Interval, effective_context, over_seeds, paired_intervals
 from backstory.context.losses import Losses
 from backstory.context.splits import Groups
-from backstory.context.statistics import EffectiveContext, Interval, effective_context, over_seeds, paired_intervals
 
 THRESHOLD = 0.01
 Figures = dict[str, Any]

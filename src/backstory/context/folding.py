@@ -1,7 +1,7 @@
 """Sub-word pieces folded into words: a text as words of pieces, and a scorer whose targets and contexts are such words.
 
 A word's score is the sum over its pieces, each after the context and the pieces before it, corrected for where it begins and
-ends (`backstory.text.boundaries`). Together the pieces of the words are the text's own, so a context that nothing was done to
+ends (`backstory.data.boundaries`). Together the pieces of the words are the text's own, so a context that nothing was done to
 is read exactly as it stands.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.context.scorer import NOTHING, Prefixes, PrefixScorer, Scorer
-from backstory.text import Boundaries, Split, Vocabulary, WordScore, lossless, word_numbers
+from backstory.data import Boundaries, Split, Vocabulary, WordScore, lossless, word_numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import torch
 from backstory.config import UserError, check_name, to_dict
 from backstory.config.arguments import checked
 from backstory.context.examination import Alone, Ranks, check_length
-from backstory.context.examine import check_model, chosen_splits, measure
+from backstory.context.experiment_run import check_model, chosen_splits, measure
 from backstory.context.experiments import EXPERIMENTS, check_experiment
 from backstory.context.figures import figures as figures_of
 from backstory.context.folding import WordScorer
@@ -23,19 +23,19 @@ from backstory.context.result import Examined
 from backstory.context.scorer import ReaderScorer, Scorer, refuse_adapting
 from backstory.context.splits import check_splits
 from backstory.context.subject import Options, Subject, Text, check_types, examination, hash_of
+from backstory.data import Dataset, WordScore, unknown_share
+from backstory.data.tags import Tagger
+from backstory.data.tokenizers import UNKNOWN
+from backstory.evaluation.evaluation import file_name
+from backstory.evaluation.opening import Opened, Readers, open_run, open_text
 from backstory.models import LanguageModel, device_name
 from backstory.models.allocator import keep_freed_memory
-from backstory.models.loading import weights_hash
-from backstory.reading import Reader, StaticReader
-from backstory.reading.cache import NeuralCache
-from backstory.reading.evaluation import file_name
-from backstory.reading.kinds import READERS, parse_stack, stack_name
-from backstory.reading.opening import Opened, Readers, open_run, open_text
+from backstory.readers import Reader, StaticReader
+from backstory.readers.neural_cache import NeuralCache
+from backstory.readers.registry import READERS, parse_stack, stack_name
+from backstory.runs.loaded_run import weights_hash
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place, provenance, write_result
-from backstory.text import Dataset, WordScore, unknown_share
-from backstory.text.tags import Tagger
-from backstory.text.tokenizers import UNKNOWN
 
 FORMAT = 1
 """Raised when the rules of this room change, so that losses made by older rules are not taken over."""

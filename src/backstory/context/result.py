@@ -9,7 +9,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.unknown_share import UnknownShare
 from backstory.context.losses import LOSSES, Losses
-from backstory.reports.words import context_hurts, effective_context, measured_in
+from backstory.reports.phrases import context_hurts, effective_context, measured_in
 from backstory.storage.provenance import check_place, write_result
 
 

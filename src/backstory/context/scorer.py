@@ -10,9 +10,9 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.config.arguments import checked, described, diagnosed
+from backstory.evaluation.token_scores import log_mass
 from backstory.models import Prediction
-from backstory.reading import Reader
-from backstory.reading.tokens import log_mass
+from backstory.readers import Reader
 
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""

@@ -14,8 +14,8 @@ from backstory.context.figures import figures as figures_of
 from backstory.context.laboratory import examine_run
 from backstory.context.losses import LOSSES, Losses
 from backstory.context.result import Examined
+from backstory.evaluation.opening import load_model
 from backstory.models import choose_device
-from backstory.reading.opening import load_model
 from backstory.reports.checks import check
 from backstory.reports.shapes import AMOUNT, COUNT, NAME, OBJECT, Some, wrong
 from backstory.storage.documents import parse

@@ -12,16 +12,16 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.unknown_share import UnknownShare
 from backstory.context.examination import Examination, check_length
-from backstory.context.examine import check_fits
+from backstory.context.experiment_run import check_fits
 from backstory.context.experiments import EXPERIMENTS
 from backstory.context.folding import Folded, fold
 from backstory.context.scorer import Scorer
 from backstory.context.splits import SPLITS
 from backstory.context.whole_reading import WholeReading, row_length
-from backstory.reading import Reader
-from backstory.reading.cache import NeuralCache
-from backstory.text import Dataset, WordScore, check_word_score, in_words
-from backstory.text.tags import Tagger, check_tagger, tagged_by, tags_of
+from backstory.data import Dataset, WordScore, check_word_score, in_words
+from backstory.data.tags import Tagger, check_tagger, tagged_by, tags_of
+from backstory.readers import Reader
+from backstory.readers.neural_cache import NeuralCache
 
 
 @checked(targets=2, maximum_context=1, context=2, near=1, seed=0, rows=1)

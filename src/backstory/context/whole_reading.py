@@ -8,10 +8,11 @@ from torch import Tensor
 
 from backstory.context.examination import Advance
 from backstory.context.folding import Folded
+from backstory.data import word_nats
+from backstory.evaluation import Block, read
+from backstory.evaluation.token_scores import log_mass
 from backstory.models import Prediction
-from backstory.reading import Block, Reader, read
-from backstory.reading.tokens import log_mass
-from backstory.text import word_nats
+from backstory.readers import Reader
 
 
 def row_length(tokens: int, rows: int, before: int) -> int:

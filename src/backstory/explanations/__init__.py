@@ -2,8 +2,8 @@
 
 from backstory.explanations.cases import CASES
 from backstory.explanations.compare import Detail, Stretch, compare_readers
-from backstory.explanations.explain import EXPLANATIONS, Explanation, check_explanation
-from backstory.explanations.laboratory import Place, explain_run
+from backstory.explanations.explainers import EXPLANATIONS, Explanation, check_explanation
+from backstory.explanations.explaining import Place, explain_run
 
 __all__ = [
     "CASES",

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from backstory.config import SpanBufferConfig, UserError, plural, to_dict
+from backstory.evaluation.opening import Opened
+from backstory.explanations.displayed_words import Span, led_by
+from backstory.explanations.explanation import Explained, Progress, Subject
 from backstory.explanations.passage_reading import (
     LINKS,
     Parts,
@@ -22,11 +25,8 @@ from backstory.explanations.passage_reading import (
     surprisal_layer,
     weights_layer,
 )
-from backstory.explanations.subject import Explained, Progress, Subject
-from backstory.explanations.words import Span, led_by
 from backstory.models import Blend, ComposedModel, LanguageModel, Prediction
 from backstory.models.buffer import SpanBuffer
-from backstory.reading.opening import Opened
 from backstory.reports.passage import MOST_SHOWN, Candidates, Numbers
 
 BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"

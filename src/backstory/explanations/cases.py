@@ -11,13 +11,14 @@ from torch import Tensor
 
 from backstory.config import UserError, check_name
 from backstory.context.folding import fold
+from backstory.data import Split, Vocabulary
+from backstory.data.tokenizers import END, UNKNOWN
+from backstory.evaluation import Block, read
+from backstory.evaluation.opening import Opened
 from backstory.models import Prediction
 from backstory.models.pointer import Pointer
-from backstory.reading import Block, Reader, read
-from backstory.reading.cache import NeuralCache
-from backstory.reading.opening import Opened
-from backstory.text import Split, Vocabulary
-from backstory.text.tokenizers import END, UNKNOWN
+from backstory.readers import Reader
+from backstory.readers.neural_cache import NeuralCache
 
 Name = Literal["success", "failure"]
 CASES: dict[Name, str] = {

@@ -16,10 +16,16 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
+from backstory.data import Boundaries, WordScore, check_word_score, unknown_share
+from backstory.evaluation import Block, read
+from backstory.evaluation.evaluation import file_name
+from backstory.evaluation.opening import Opened, Readers
+from backstory.evaluation.token_scores import log_mass
 from backstory.explanations import gains
 from backstory.explanations.excerpts import excerpts
 from backstory.explanations.gains import Scored
-from backstory.explanations.opening import (
+from backstory.explanations.passage_reading import word_score_of
+from backstory.explanations.sources import (
     open_at,
     open_other,
     other_name,
@@ -29,17 +35,12 @@ from backstory.explanations.opening import (
     text_part,
     title,
 )
-from backstory.explanations.passage_reading import word_score_of
 from backstory.models import Prediction
-from backstory.models.loading import LoadedRun
-from backstory.reading import Block, Reader, read
-from backstory.reading.evaluation import file_name
-from backstory.reading.kinds import Chosen, names_readers, parse_stack, stack_name
-from backstory.reading.opening import Opened, Readers
-from backstory.reading.tokens import log_mass
+from backstory.readers import Reader
+from backstory.readers.registry import Chosen, names_readers, parse_stack, stack_name
 from backstory.reports.passage import MOST_WORDS
+from backstory.runs.loaded_run import LoadedRun
 from backstory.storage.provenance import write_result
-from backstory.text import Boundaries, WordScore, check_word_score, unknown_share
 
 TOKENS = 20_000
 """Tokens of a stretch, unless told otherwise."""

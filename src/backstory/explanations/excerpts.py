@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from backstory.evaluation.opening import Opened
+from backstory.explanations.displayed_words import Span, spans
 from backstory.explanations.gains import Scored, chosen, pairs
 from backstory.explanations.passage_reading import (
     gain_layer,
@@ -14,8 +16,6 @@ from backstory.explanations.passage_reading import (
     surprisal_layer,
     word_score_of,
 )
-from backstory.explanations.words import Span, spans
-from backstory.reading.opening import Opened
 from backstory.reports.passage import Layer, Passage, to_json
 
 

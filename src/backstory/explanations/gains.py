@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from backstory.context.statistics import BLOCK, resampled_means
-from backstory.text import word_nats
+from backstory.context.bootstrap import BLOCK, resampled_means
+from backstory.data import word_nats
 
 ENOUGH = 8
 """Documents, or blocks, from which on a gain has an interval: fewer say little of how they differ."""

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config.measures import perplexity
-from backstory.explanations.subject import Progress, Subject
-from backstory.explanations.words import shown
+from backstory.config.units import perplexity
+from backstory.data import Boundaries, Vocabulary, WordScore, word_nats
+from backstory.evaluation import Block, read
+from backstory.evaluation.token_scores import TokenScores, token_scores
+from backstory.explanations.displayed_words import shown
+from backstory.explanations.explanation import Progress, Subject
 from backstory.models import Prediction
-from backstory.reading import Block, Reader, read
-from backstory.reading.tokens import TokenScores, token_scores
+from backstory.readers import Reader
 from backstory.reports import shades
 from backstory.reports.passage import Candidates, Layer, Numbers, Weights
-from backstory.text import Boundaries, Vocabulary, WordScore, word_nats
 
 FOLDED_HIGH = 15.0
 """Nats at which a word made of several tokens has the full colour."""

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from backstory.evaluation.token_scores import TokenScores
+from backstory.explanations.explanation import Explained, Progress, Subject
 from backstory.explanations.passage_reading import (
     candidates_of,
     figures_of,
@@ -17,9 +19,7 @@ from backstory.explanations.passage_reading import (
     scores_from,
     surprisal_layer,
 )
-from backstory.explanations.subject import Explained, Progress, Subject
-from backstory.reading import Reader
-from backstory.reading.tokens import TokenScores
+from backstory.readers import Reader
 from backstory.reports.passage import Candidates, Layer, Numbers
 
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, nearest
+from backstory.data import Vocabulary, decode_stream, encode_split
+from backstory.evaluation import Sampling, generate_ids
+from backstory.evaluation.generation import encode_prompt, until
+from backstory.evaluation.opening import open_reader
 from backstory.interop.extras import need
 from backstory.interop.fitting import FittingPieces
 from backstory.models import Prediction
 from backstory.models.linear_log_prob import CHUNK
-from backstory.reading import Sampling, generate_ids
-from backstory.reading.generation import encode_prompt, until
-from backstory.reading.opening import open_reader
-from backstory.text import Vocabulary, decode_stream, encode_split
 
 need("lm_eval", "eval", "the evaluation harness")
 

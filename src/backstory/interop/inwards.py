@@ -20,17 +20,18 @@ import torch
 
 from backstory.config import TextConfig, UserError
 from backstory.config.small_file import read_small
-from backstory.interop.checks import wrap
-from backstory.interop.export import VOCABULARY
+from backstory.data import Dataset, Vocabulary, prepare
+from backstory.data import tokenizer_check as tried
+from backstory.data.disk_cache import folder as cache_folder
+from backstory.data.pieces import from_file
+from backstory.interop.exporting import VOCABULARY
 from backstory.interop.fitting import FittingPieces
 from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, Held, look, weight_files
+from backstory.interop.model_checks import wrap
 from backstory.interop.wrapped import HuggingFaceModel
 from backstory.models import ComposedModel, LanguageModel, choose_device
-from backstory.models.loading import LoadedRun
+from backstory.runs.loaded_run import LoadedRun
 from backstory.storage.documents import parse
-from backstory.text import Dataset, Vocabulary, prepare, tried
-from backstory.text.cache import folder as cache_folder
-from backstory.text.pieces import from_file
 
 PREFIX = "hf:"
 INSTALL = "pip install 'backstory[hf]'"

@@ -8,9 +8,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from backstory.text import Vocabulary
-from backstory.text.pieces import Pieces
-from backstory.text.tokenizers import BEGIN, END, UNKNOWN
+from backstory.data import Vocabulary
+from backstory.data.pieces import Pieces
+from backstory.data.tokenizers import BEGIN, END, UNKNOWN
 
 SPACE = r"\s\x1c-\x1f"
 """White space as Python has it, inside brackets."""

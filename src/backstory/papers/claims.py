@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backstory.context.statistics import t_limit
+from backstory.context.bootstrap import t_limit
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
 ONE_SEED, MISSING = "one seed: no claim", "runs are missing: no claim"

@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from backstory.context.bootstrap import Interval, over_seeds
 from backstory.context.experiments import EXPERIMENTS
 from backstory.context.splits import SPLITS
-from backstory.context.statistics import Interval, over_seeds
 from backstory.papers.claims import MISSING, UNDECIDED, YES
-from backstory.papers.folder import Folder
-from backstory.papers.grid import Asked, Examination, Grid
-from backstory.papers.measures import CONTEXT, SPLIT, TRUNCATE, kept, losses_of, measured
+from backstory.papers.effect_sizes import CONTEXT, SPLIT, TRUNCATE, kept, losses_of, measured
 from backstory.papers.plan import Run
 from backstory.papers.published import Finding, Measure, Paper, paper
+from backstory.papers.suite import Asked, Examination, Grid
+from backstory.papers.suite_folder import Folder
 from backstory.reports.examined import SMALL
 from backstory.reports.results import MutableRecord, Record
 

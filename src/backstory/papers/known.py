@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.papers.folder import Folder
-from backstory.papers.grid import Grid, Scale
 from backstory.papers.plan import Run, fingerprints, place_of
-from backstory.papers.progress import DONE, Known
+from backstory.papers.suite import Grid, Scale
+from backstory.papers.suite_folder import Folder
+from backstory.papers.suite_progress import DONE, Known
 from backstory.reports import Result, result_at
 from backstory.reports.reproductions import place_in
 from backstory.reports.results import MutableRecord

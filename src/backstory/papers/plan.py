@@ -9,15 +9,15 @@ from typing import Any, get_args
 
 from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
 from backstory.context.experiments import check_experiment
+from backstory.data import check_drawn
+from backstory.data.corpora import SPLITS
+from backstory.evaluation.evaluation import check_after
 from backstory.models.cores.external_memory import check_addressing
-from backstory.papers.grid import Asked, Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
-from backstory.reading.evaluation import check_after
-from backstory.reading.kinds import parse_stack, stack_name
+from backstory.papers.suite import Asked, Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
+from backstory.readers.registry import parse_stack, stack_name
 from backstory.reports.reproductions import Place
-from backstory.text import check_drawn
-from backstory.text.corpora import SPLITS
 from backstory.training.stages import check_settings
 
 LARGEST_SEED = 2**31 - 1

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 
 from backstory.config import UserError, check_name
 from backstory.config.readers import LearnedSettings
-from backstory.reading.kinds import SAVED, kinds_of, parse_stack, settings_file
-from backstory.reading.learned import learned_name
-from backstory.reading.statistics import statistics_name
+from backstory.readers.gradient_statistics import statistics_name
+from backstory.readers.learned import learned_name
+from backstory.readers.registry import kinds_of, parse_stack, settings_file
+from backstory.runs.run_folder import SAVED
 from backstory.storage.checkpoint import MANIFEST
 
 

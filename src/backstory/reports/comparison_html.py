@@ -2,7 +2,8 @@
 
 from html import escape
 
-from backstory.reports import comparisons, passage_html, pieces
+from backstory.reports import comparisons, passage_html
+from backstory.reports import html_pieces as pieces
 from backstory.reports.comparison_plots import along, by_position
 from backstory.reports.passage import from_json
 from backstory.reports.results import Result

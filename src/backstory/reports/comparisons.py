@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from backstory.config import measures, plural
+from backstory.config import plural
+from backstory.config import units as measures
 from backstory.config.unknown_share import UnknownShare
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count

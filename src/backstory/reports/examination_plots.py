@@ -18,6 +18,7 @@ from backstory.reports.examined import (
     spread_words,
 )
 from backstory.reports.formats import count
+from backstory.reports.phrases import measured_in
 from backstory.reports.plots import (
     LARGEST,
     Plot,
@@ -29,9 +30,8 @@ from backstory.reports.plots import (
     log_axis,
     perplexity_axis,
 )
-from backstory.reports.published import Published
+from backstory.reports.published_section import Published
 from backstory.reports.results import Record, Result
-from backstory.reports.words import measured_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,9 +15,9 @@ from backstory.reports.examined import (
     small_from,
 )
 from backstory.reports.formats import count, percent
-from backstory.reports.published import Published
+from backstory.reports.phrases import context_hurts, effective_context, measured_in
+from backstory.reports.published_section import Published
 from backstory.reports.results import Record, Result
-from backstory.reports.words import context_hurts, effective_context, measured_in
 
 DONE = {"shuffle": "shuffling", "reverse": "reversing", "replace": "replacing"}
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}

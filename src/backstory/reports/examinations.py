@@ -6,15 +6,16 @@ from html import escape
 from backstory.config import plural
 from backstory.reports import examination_plots as plots
 from backstory.reports import examination_words as words
-from backstory.reports import formats, pieces, tables
+from backstory.reports import formats, tables
+from backstory.reports import html_pieces as pieces
 from backstory.reports.examination_words import comparability
 from backstory.reports.examined import EXPERIMENTS, TRUNCATE, Examinations, conditions_of, grouped, groups_of, name_of
 from backstory.reports.formats import MISSING, count, decimal
+from backstory.reports.phrases import effective_context, effective_context_printed, measured_in, reading
 from backstory.reports.plots import Plot, context_curves
-from backstory.reports.published import Published
+from backstory.reports.published_section import Published
 from backstory.reports.results import Record, Result, RunResults
 from backstory.reports.tables import Table, columns
-from backstory.reports.words import effective_context, effective_context_printed, measured_in, reading
 
 FIGURES: tuple[Callable[[Examinations, Published | None, str], Plot | None], ...] = (
     plots.frequency,

@@ -15,32 +15,39 @@ from backstory.config.printable import one_line
 from backstory.config.split_overlap import overlap_warnings
 from backstory.config.unknown_share import unknown_warning
 from backstory.reports import (
-    answers,
+    answer_section as answers,
+)
+from backstory.reports import (
     comparison_html,
     epochs,
     examinations,
-    gates,
-    memory,
     passage_html,
-    pieces,
-    provenance,
-    recency,
     reproductions,
     search_html,
     svg,
     tables,
 )
+from backstory.reports import (
+    gate_section as gates,
+)
+from backstory.reports import (
+    html_pieces as pieces,
+)
+from backstory.reports import (
+    memory_section as memory,
+)
+from backstory.reports import (
+    provenance_section as provenance,
+)
+from backstory.reports import (
+    recency_section as recency,
+)
 from backstory.reports.comparisons import compared
 from backstory.reports.examined import EXPERIMENTS
 from backstory.reports.formats import plain
+from backstory.reports.memory_weights import heads, memory_weights, older
 from backstory.reports.passage import from_json
-from backstory.reports.plots import learning_curves
-from backstory.reports.published import Published
-from backstory.reports.results import Result, RunResults, apart, current, read
-from backstory.reports.tables import to_html
-from backstory.reports.theme import CSS
-from backstory.reports.weights import heads, memory_weights, older
-from backstory.reports.words import (
+from backstory.reports.phrases import (
     comparison,
     failures,
     passage_summary,
@@ -49,6 +56,11 @@ from backstory.reports.words import (
     stale_results,
     summary,
 )
+from backstory.reports.plots import learning_curves
+from backstory.reports.published_section import Published
+from backstory.reports.results import Result, RunResults, apart, current, read
+from backstory.reports.tables import to_html
+from backstory.reports.theme import CSS
 from backstory.storage.atomic import write_atomically
 
 # The browser itself refuses everything that is not in the file, whatever a run's name or settings hold.

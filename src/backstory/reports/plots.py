@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backstory.config import measures
+from backstory.config import units as measures
 from backstory.reports import svg
 from backstory.reports.examined import spread
 from backstory.reports.formats import count, decimal, perplexity
-from backstory.reports.published import Published
+from backstory.reports.phrases import context_caption, context_hurts, learning_caption, measured_in, told_in_bits
+from backstory.reports.published_section import Published
 from backstory.reports.results import Record, Result, RunResults
-from backstory.reports.words import context_caption, context_hurts, learning_caption, measured_in, told_in_bits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

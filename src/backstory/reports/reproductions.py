@@ -8,9 +8,9 @@ from operator import itemgetter
 from backstory.config import plural
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count, span
+from backstory.reports.phrases import effective_context
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Table, columns, without_empty_columns
-from backstory.reports.words import effective_context
 
 GATES = (
     "Lambda is the mean share of the second prediction (q), PoU the share of tokens that give it half or more. p alone, q "

@@ -2,7 +2,9 @@
 
 from html import escape
 
-from backstory.reports import pieces, search_plots, searches, words
+from backstory.reports import html_pieces as pieces
+from backstory.reports import phrases as words
+from backstory.reports import search_plots, searches
 from backstory.reports.results import Result
 
 MOST_BEST = 5

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from backstory.config.measures import IN_BITS, measure_of
+from backstory.config.units import IN_BITS, measure_of
 from backstory.reports import svg
+from backstory.reports.phrases import as_told, best_trial, trial_value, valued
 from backstory.reports.plots import LARGEST, Plot, whole_numbers
 from backstory.reports.results import Record, Result
 from backstory.reports.searches import setting
 from backstory.reports.shapes import NUMBER
-from backstory.reports.words import as_told, best_trial, trial_value, valued
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

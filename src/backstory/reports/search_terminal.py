@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from backstory.config.printable import printable
-from backstory.reports import searches, words
+from backstory.reports import phrases as words
+from backstory.reports import searches
 from backstory.reports.formats import perplexity
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Table, to_text

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from backstory.config.measures import measure_of
+from backstory.config.units import measure_of
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count
+from backstory.reports.phrases import as_told, trial_value
 from backstory.reports.results import Record, Result
 from backstory.reports.tables import Column, Table, columns
-from backstory.reports.words import as_told, trial_value
 
 NOTE = (
     "Importance is the share of a setting in what sets the good trials apart from the others (PED-ANOVA); few trials say "

@@ -14,8 +14,8 @@ from backstory.config.printable import cell
 from backstory.config.unknown_share import UnknownShare
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count, decimal
+from backstory.reports.phrases import audit_word, effective_context, measured_in, otherwise
 from backstory.reports.results import Record, Result, RunResults
-from backstory.reports.words import audit_word, effective_context, measured_in, otherwise
 
 MOST_ROWS = 200
 """The most rows of a table of a result this version does not know."""

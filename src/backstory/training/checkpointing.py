@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from backstory.config.errors import shown
 from backstory.models import State, flatten
-from backstory.models.loading import check_tensors, weights
+from backstory.runs.loaded_run import check_tensors, weights
 from backstory.storage.documents import conforms
 from backstory.training.optimizers import WeightAverage, optimizer_state, saved_state
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from backstory.config import UserError, check_name
+from backstory.runs.run_folder import TENSORBOARD
 from backstory.training.metrics import MetricsLog
 
 
@@ -52,7 +53,6 @@ class Trackio:
         self._run.finish()
 
 
-TENSORBOARD = "tensorboard"
 TRACKERS: dict[str, Callable[[Path, int], Tracker]] = {TENSORBOARD: TensorBoard, "trackio": Trackio}
 """By name, which is that of the package each needs: made of a run's folder and the step it stands at."""
 

@@ -16,13 +16,15 @@ from backstory.config.arguments import checked
 from backstory.config.console import make_console
 from backstory.config.errors import check_utf8
 from backstory.config.machine import NoDisk, NoMemory, refused
-from backstory.config.measures import perplexity
 from backstory.config.small_file import read_lines, read_small
 from backstory.config.strict import conforming
+from backstory.config.units import perplexity
 from backstory.config.unknown_share import advice
+from backstory.data import Dataset, check_drawn, prepare, unknown_share
+from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.allocator import keep_freed_memory
-from backstory.models.loading import (
+from backstory.runs.loaded_run import (
     check_tensors,
     corpus_places,
     load_run,
@@ -31,22 +33,20 @@ from backstory.models.loading import (
     weights,
     weights_hash,
 )
+from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder, trained_with
 from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, now, provenance, write_result
 from backstory.storage.run_weights import BEST, WEIGHTS_FILE
-from backstory.text import Dataset, check_drawn, prepare, unknown_share
-from backstory.text.overlap import check_splits_differ, overlaps
 from backstory.training.checkpointing import Progress
-from backstory.training.display import Display, say
 from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, check_trackers
 from backstory.training.loop import Trainer
-from backstory.training.memory import Text, check_memory
+from backstory.training.memory_estimate import Text, check_memory
 from backstory.training.metrics import MetricsLog, check_log, mend_log, read_events
-from backstory.training.run_folder import Mode, RunFolder, check_folder, open_folder, trained_with
+from backstory.training.progress_display import Display, say
 from backstory.training.stages import check_settings, last_epoch
 from backstory.training.stopping import Stopped, StopRequest
 

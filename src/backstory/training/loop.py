@@ -12,13 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
-from backstory.config.measures import perplexity
+from backstory.config.units import perplexity
+from backstory.data import Dataset
+from backstory.data.streams import piece, rotations, rows, segment_bounds
+from backstory.evaluation import read
+from backstory.evaluation.answer_scores import AnswerScores
+from backstory.evaluation.gate_statistics import PolicyWatch
 from backstory.models import ComposedModel, Precision, Prediction, State, clone, to, unflatten
-from backstory.models.loading import corpus_places, load_weights, weights
-from backstory.reading import StaticReader, read
-from backstory.reading.answers import AnswerScores
-from backstory.reading.policy import PolicyWatch
-from backstory.reading.stream import Block
+from backstory.readers import StaticReader
+from backstory.readers.blocks import Block
+from backstory.runs.loaded_run import corpus_places, load_weights, weights
+from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import (
     DamagedCheckpoint,
     drop_checkpoint,
@@ -26,8 +30,6 @@ from backstory.storage.checkpoint import (
     rotate_checkpoints,
     write_checkpoint,
 )
-from backstory.text import Dataset
-from backstory.text.streams import piece, rotations, rows, segment_bounds
 from backstory.training import stages
 from backstory.training.checkpointing import (
     Progress,
@@ -39,13 +41,12 @@ from backstory.training.checkpointing import (
     unpack_optimizer,
     unpack_random,
 )
-from backstory.training.display import Display
 from backstory.training.distributed import Ranks
 from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, Recorded
 from backstory.training.objectives import ASKED, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
-from backstory.training.run_folder import RunFolder
+from backstory.training.progress_display import Display
 from backstory.training.stopping import StopRequest
 
 WINDOW = 20

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from backstory.config import RewardConfig, RunConfig, TrellisConfig, UserError
 from backstory.config.arguments import checked, described, diagnosed
+from backstory.evaluation.gate_statistics import LEAST, reward
 from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
-from backstory.reading.policy import LEAST, reward
 
 
 class Objective(Protocol):

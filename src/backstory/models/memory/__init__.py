@@ -2,7 +2,7 @@
 
 from backstory.models.memory.addressing import Addressing, Keys, content_weights, cosines, parse_addressing
 from backstory.models.memory.dnc import NeuralComputer
-from backstory.models.memory.machine import Looked, Machine, MemoryState
+from backstory.models.memory.interface import Looked, Machine, MemoryState
 from backstory.models.memory.ntm import TuringMachine
 from backstory.models.memory.segment import Layer, Weights, controlled
 

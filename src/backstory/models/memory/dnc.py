@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.models.memory.addressing import EPSILON, Keys, content_weights
-from backstory.models.memory.machine import Looked, Machine, MemoryState, one_plus, sharpened
+from backstory.models.memory.interface import Looked, Machine, MemoryState, one_plus, sharpened
 from backstory.models.memory.rows import Rows
 
 

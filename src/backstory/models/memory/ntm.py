@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backstory.models.memory.addressing import Keys, content_weights
-from backstory.models.memory.machine import Looked, Machine, MemoryState, one_plus, sharpened
+from backstory.models.memory.interface import Looked, Machine, MemoryState, one_plus, sharpened
 from backstory.models.memory.rows import Rows
 
 

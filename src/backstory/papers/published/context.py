@@ -14,7 +14,7 @@ from backstory.papers.published.paper import (
     Printed,
 )
 from backstory.reports.examined import SMALL
-from backstory.reports.published import Published
+from backstory.reports.published_section import Published
 
 _WHERE: dict[str, tuple[str, Printed]] = {
     "valid": ("table 1", "perplexity"),

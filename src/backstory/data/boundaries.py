@@ -1,0 +1,123 @@
+"""Boundaries of words made of smaller tokens, and the score of such a word.
+
+Where a token carries the blank before a word, the tokens of a word do not say that it ends: the next token does. The
+probability of a word w after a context c, both in tokens, is then (Pimentel & Meister 2024; Oh & Schuler 2024)
+
+    p(w | c) = prod_i p(w_i | c w_<i) * B(c w) / B(c)
+
+with B(h) the mass of the tokens that begin a word (or end the text) after h. The plain sum of log p(w_i | ...) leaves both out:
+it charges a word for its own beginning and not for its end, so that over all words it comes to more than one. Over a text the
+two agree up to its ends, since B(c w) of a word is B(c) of the next.
+
+- The blank comes first (`Ġ` of byte-level pieces, `▁` of SentencePiece; characters and bytes too): tokens that begin with white
+  space begin a word.
+- Pieces inside a word are marked (`##` of WordPiece): all others begin a word.
+- The blank comes last (`</w>`): a word ends with its own last piece, B is one, and the plain sum is right. So it is after a
+  line end, and where a text begins.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from backstory.config import check_name
+from backstory.data.pieces import Pieces
+
+if TYPE_CHECKING:
+    from backstory.data.vocabulary import Vocabulary
+
+WordScore = Literal["corrected", "sum"]
+"""How tokens become a word's score: with its boundaries, or the plain sum."""
+TRIALS = 5
+"""Tokens tried as the end of a word, until another token goes on with it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Boundaries:
+    """How the V tokens of a vocabulary mark words."""
+
+    begins: np.ndarray
+    """(V,) bool: after an unfinished word, this token begins the next."""
+    closed: np.ndarray
+    """(V,) bool: after this token every token begins a word."""
+
+    @property
+    def beginning(self) -> np.ndarray:
+        """The ids of the tokens that begin a word."""
+        return np.flatnonzero(self.begins)
+
+    def uncertain(self, ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Return where B is not one, (N + 1,) bool: before each token of a text from its beginning, and after the last.
+
+        `starts` are the tokens at which words begin. A cut where the next token goes on with a word is no boundary.
+        """
+        found = np.zeros(len(ids) + 1, bool)
+        found[starts] = self.begins[ids[starts]]
+        found[len(ids)] = True
+        found[1:] &= ~self.closed[ids]
+        found[0] = False
+        return found
+
+
+def word_nats(nats: np.ndarray, log_begins: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the negative log-probabilities (..., W) of words from those of their tokens (..., N).
+
+    `log_begins` (..., N + 1) is log B before each token and after the last, 0 where B is one; `starts` (W,) the first tokens.
+    """
+    sums = np.add.reduceat(nats, starts, -1)
+    ends = np.append(starts[1:], nats.shape[-1])
+    with np.errstate(invalid="ignore"):  # infinite: a word that is impossible, whatever its boundaries
+        return np.where(np.isinf(sums), sums, sums + log_begins[..., starts] - log_begins[..., ends])
+
+
+def check_word_score(name: str) -> None:
+    """Raise UserError unless there is a word score of that name."""
+    check_name(name, get_args(WordScore), "word score")
+
+
+def boundaries(vocabulary: "Vocabulary") -> Boundaries | None:
+    """Find out from how tokens are joined to text which of them begin words; None where tokens are words."""
+    tokenizer, words = vocabulary.tokenizer, vocabulary.words
+    if tokenizer.unit == "word":
+        return None
+    special = _special(vocabulary)
+    for end in _ends(words):
+        base = tokenizer.join([end])
+        added = [text[len(base) :] for text in _joined(vocabulary, [[end, token] for token in words])]
+        inside = [i for i, text in enumerate(added) if text[:1].isalnum() and not special[i]]
+        if not inside:
+            continue
+        begins = np.array([text[:1].isspace() for text in added]) | special
+        follower = min(inside, key=lambda i: len(added[i]))
+        texts = _joined(vocabulary, [[end, token, words[follower]] for token in words])
+        rests = [text[len(base) :].removesuffix(added[follower]) for text in texts]
+        return Boundaries(begins, np.array([rest[-1:].isspace() for rest in rests]) | special)
+    # No token goes on with another: each is a word by itself.
+    return Boundaries(np.ones(len(words), bool), np.ones(len(words), bool))
+
+
+def _ends(words: Sequence[str]) -> list[str]:
+    """A few short tokens that a word may end in."""
+    letters = [word for word in words if word.isalnum()]
+    return sorted(letters, key=lambda word: (not word.isascii(), len(word)))[:TRIALS]
+
+
+def _joined(vocabulary: "Vocabulary", lists: list[list[str]]) -> list[str]:
+    tokenizer = vocabulary.tokenizer
+    if not isinstance(tokenizer, Pieces):
+        return [tokenizer.join(tokens) for tokens in lists]
+    ids = [[tokenizer.model.token_to_id(token) for token in tokens] for tokens in lists]
+    return tokenizer.model.decode_batch([[i for i in each if i is not None] for each in ids], skip_special_tokens=False)
+
+
+def _special(vocabulary: "Vocabulary") -> np.ndarray:
+    """(V,) bool: special tokens, which are part of no word; one that stands for an unknown piece may be."""
+    found = np.zeros(len(vocabulary), bool)
+    if isinstance(vocabulary.tokenizer, Pieces):
+        added = json.loads(vocabulary.tokenizer.json).get("added_tokens") or []
+        named = {vocabulary.index[token["content"]] for token in added if token["special"]}
+        found[sorted(named - {vocabulary.unknown})] = True
+    return found

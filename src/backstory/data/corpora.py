@@ -1,0 +1,303 @@
+"""Corpora: a name or a path to the files of its three splits, its tokenizer and where its documents begin."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backstory.config.errors import UserError, nearest
+from backstory.data import data_folder, files, stdlib
+from backstory.data.algorithms import TASKS
+from backstory.data.files import Source
+
+SPLITS = ("train", "valid", "test")
+"""The three splits, in the order they are made."""
+
+Document = tuple[str, Iterable[str]]
+"""A title and the document's text in blocks, which are read before the next document is asked for."""
+
+
+def whole(title: str, blocks: Iterable[str]) -> Iterator[Document]:
+    """A stretch of a file that is one document."""
+    yield title, blocks
+
+
+def articles(title: str, blocks: Iterable[str]) -> Iterator[Document]:
+    """The articles of a WikiText file: each begins at a line ` = Title = ` between two blank lines.
+
+    Lines before the first title belong to the first article, so that no token is lost.
+    """
+    text: list[str] = []
+    for before, line, after in _with_neighbours(_lines(blocks)):
+        heading = _TITLE.fullmatch(line.rstrip("\n"))
+        if heading and not before.strip() and not after.strip():
+            if text and (title or "".join(text).strip()):
+                yield title, text
+                text = []
+            title = heading[1]
+        text.append(line)
+    if text:
+        yield title, text
+
+
+# One equals sign on each side. Tables hold such lines too, but never alone between blank lines.
+_TITLE = re.compile(r" = ([^=](?:.*[^=])?) = ")
+
+
+def sentences(title: str, blocks: Iterable[str]) -> Iterator[Document]:
+    """A stretch of a file that is one document, its lines without the white space around them."""
+    yield title, (line.strip() + "\n" for line in _lines(blocks))
+
+
+def _lines(blocks: Iterable[str]) -> Iterator[str]:
+    rest = ""
+    for block in blocks:
+        *full, rest = (rest + block).split("\n")
+        for line in full:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def _with_neighbours(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
+    before, line = "", next(lines, None)
+    while line is not None:
+        after = next(lines, None)
+        yield before, line, after or ""
+        before, line = line, after
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text in three splits.
+
+    `sources` gives the stretches of files of train, valid and test, `documents` cuts one such stretch into documents,
+    `tokenizer` is the one used unless another is asked for, `provenance` says in a sentence where the text comes from.
+    `closed`: with that tokenizer the types of the training text are all there are, and none stands for others.
+    """
+
+    name: str
+    tokenizer: str
+    provenance: str
+    sources: dict[str, list[Source]]
+    documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class NamedCorpus:
+    """A corpus known by name: a line that describes it, and how to open it given the data folder.
+
+    What is drawn, as `recall` is, is not opened: it has no files. `files` names the published corpus whose files it is made
+    of, if any.
+    """
+
+    description: str
+    open: Callable[[Path | None], Corpus] | None = field(repr=False)
+    files: str | None = None
+
+
+def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
+    """The corpus of that name, looked up in `data_dir` or BACKSTORY_DATA, or the text file or folder of that path.
+
+    Raises UserError for an unknown name, a path that is not there, files that are missing or cannot be read.
+    """
+    if name_or_path in CORPORA:
+        opened = CORPORA[name_or_path].open
+        if opened is None:
+            raise UserError(f"{name_or_path} has no files, as its documents are drawn; `prepare` draws them")
+        return opened(data_dir)
+    path, known = Path(os.path.expanduser(name_or_path)), ", ".join(CORPORA)
+    if name_or_path and os.path.isdir(path):
+        return _folder(path)
+    if name_or_path and os.path.exists(path):
+        return _file(path)
+    if path.suffix or os.sep in name_or_path:
+        raise UserError(f"there is no file or folder {name_or_path!r}; give the path of a text or one of {known}")
+    raise UserError(f"unknown corpus {name_or_path!r}{nearest(name_or_path, CORPORA)}; give one of {known} or a path")
+
+
+def _file(path: Path) -> Corpus:
+    first, second = files.cuts(path)
+    stretches = ((0, first), (first, second), (second, None))
+    sources = {split: [Source(path, path.stem, *s)] for split, s in zip(SPLITS, stretches, strict=True)}
+    return Corpus(path.name, "regex", f"the file {path.name}, cut into 90, 5 and 5 percent", sources)
+
+
+def _folder(path: Path) -> Corpus:
+    found = _visible(path)
+    if not found:
+        raise UserError(f"the folder {path} holds no files; give a folder of text files")
+    name = path.resolve().name
+    if (named := _named_splits(found, path)) is not None:
+        sources = {split: [Source(file)] for split, file in named.items()}
+        return Corpus(name, "words", f"the folder {name} with files for train, valid and test", sources)
+    sources: dict[str, list[Source]] = {split: [] for split in SPLITS}
+    titles = [str(p.relative_to(path).with_suffix("")) for p in found]
+    if len(found) < len(SPLITS):
+        for file, title in zip(found, titles, strict=True):
+            for split, part in _file(file).sources.items():
+                sources[split] += [Source(s.path, title, s.start, s.end) for s in part]
+        return Corpus(name, "regex", f"the folder {name}, each file cut into 90, 5 and 5 percent", sources)
+    for i, (file, title) in enumerate(zip(found, titles, strict=True)):
+        sources[{0: "valid", 1: "test"}.get(i % 20, "train")].append(Source(file, title))
+    how = "a document a file, every 20th to valid and the one after each of these to test"
+    return Corpus(name, "regex", f"the folder {name}, {how}", sources)
+
+
+def _visible(folder: Path) -> list[Path]:
+    """The files of a folder and of those inside it, sorted by path; hidden ones (`.name`) are left out."""
+
+    found, left = [], [str(folder)]
+    while left:  # `os.walk` is recursive: it ends at a thousand folders in each other
+        try:
+            with os.scandir(left.pop()) as entries:
+                shown = [e for e in entries if not e.name.startswith(".")]
+        except OSError as error:
+            raise files.unreadable(Path(error.filename or folder), error) from None
+        left += [e.path for e in shown if e.is_dir(follow_symlinks=False)]
+        found += [Path(e.path) for e in shown if os.path.isfile(e.path)]
+    return sorted(found)
+
+
+_SPLIT_FILE = re.compile(r"(?:.+[._-])?(train|valid|validation|val|dev|test)(?:\.\w+)?")
+
+
+def _named_splits(found: list[Path], folder: Path) -> dict[str, Path] | None:
+    """The files called train, valid and test (`train.txt`, `wiki.train.tokens`), if the folder has one for train."""
+    named: dict[str, list[Path]] = {}
+    for path in found:
+        if path.parent == folder and (match := _SPLIT_FILE.fullmatch(path.name)):
+            kind = "valid" if match[1] in ("validation", "val", "dev") else match[1]
+            named.setdefault(kind, []).append(path)
+    if "train" not in named:
+        return None
+    for split in SPLITS:
+        if len(named.get(split, [])) != 1:
+            held = ", ".join(p.name for p in named.get(split, [])) or "none"
+            raise UserError(
+                f"{folder} has a file for train, so it needs one for {split} too ({held} found); add or rename a file"
+            )
+    return {split: named[split][0] for split in SPLITS}
+
+
+def _published(
+    name: str,
+    description: str,
+    tokenizer: str,
+    provenance: str,
+    sources: Callable[[Path], dict[str, list[Source]]],
+    documents: Callable[[str, Iterable[str]], Iterator[Document]] = whole,
+    files: str | None = None,
+    closed: bool = False,
+) -> NamedCorpus:
+    """A corpus made of published files, its own or those of another, given how its splits lie in their folder."""
+    home = files or name
+
+    def open_corpus(data_dir: Path | None) -> Corpus:
+        folder, checked = data_folder.find(home, data_dir)
+        return Corpus(name, tokenizer, f"{provenance}; {checked}", sources(folder), documents, closed)
+
+    return NamedCorpus(description, open_corpus, home)
+
+
+def _by_name(pattern: str) -> Callable[[Path], dict[str, list[Source]]]:
+    """A file for each split."""
+    return lambda folder: {split: [Source(folder / pattern.format(split))] for split in SPLITS}
+
+
+def _by_bytes(name: str, total: int) -> Callable[[Path], dict[str, list[Source]]]:
+    """One file of that many bytes, cut exactly at 90 and 95 percent of them."""
+
+    def sources(folder: Path) -> dict[str, list[Source]]:
+        if (size := files.size(folder / name)) != total:
+            raise UserError(
+                f"{folder / name} has {size:,} bytes, not {total:,}, so it is not {folder.name}; replace it"
+            )
+        bounds = (0, total * 90 // 100, total * 95 // 100, total)
+        return {s: [Source(folder / name, "", *bounds[i : i + 2])] for i, s in enumerate(SPLITS)}
+
+    return sources
+
+
+def _stdlib(_: Path | None) -> Corpus:
+    return Corpus("stdlib", "regex", stdlib.PROVENANCE, stdlib.sources())
+
+
+_PTB = "Penn Treebank, Wall Street Journal, Mikolov preprocessing; licensed by the LDC, not to be redistributed"
+
+CORPORA: dict[str, NamedCorpus] = {
+    "stdlib": NamedCorpus(
+        "docstrings and help topics of the running Python, about 300,000 words; always there", _stdlib
+    ),
+    "recall": NamedCorpus(
+        "drawn documents in which things come back long after, the exact cost of every token known; always there", None
+    ),
+    **{name: NamedCorpus(task.description, None) for name, task in TASKS.items()},
+    "ptb": _published(
+        "ptb",
+        "Penn Treebank (Mikolov), 929,589 training words, 10,000 types; by `data prepare`, 6 MB",
+        "words",
+        _PTB,
+        _by_name("ptb.{}.txt"),
+    ),
+    "ptb-char": _published(
+        "ptb-char",
+        "Penn Treebank as characters, 5,017,482 to train on, 50 types, made of the files of ptb; by `data prepare`, 6 MB",
+        "characters",
+        f"the characters of {_PTB}",
+        _by_name("ptb.{}.txt"),
+        sentences,
+        files="ptb",
+        closed=True,
+    ),
+    "ptb-char-50": _published(
+        "ptb-char-50",
+        "the same with <unk> as one symbol and two marks around every line, 4,879,470 symbols to train on, 50 types",
+        "marked-characters",
+        f"the characters of {_PTB}",
+        _by_name("ptb.{}.txt"),
+        sentences,
+        files="ptb",
+        closed=True,
+    ),
+    "wikitext-2": _published(
+        "wikitext-2",
+        "WikiText-2, 600 training articles, 2,088,628 words, 33,278 types; by `data prepare`, 5 MB",
+        "words",
+        "WikiText-2, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
+        _by_name("wiki.{}.tokens"),
+        articles,
+    ),
+    "wikitext-103": _published(
+        "wikitext-103",
+        "WikiText-103, 28,475 training articles, 103,227,021 words, 267,735 types; by `data prepare`, 190 MB",
+        "words",
+        "WikiText-103, good and featured articles of Wikipedia (Merity et al. 2016); CC BY-SA 3.0",
+        _by_name("wiki.{}.tokens"),
+        articles,
+    ),
+    "enwik8": _published(
+        "enwik8",
+        "the first 100,000,000 bytes of a Wikipedia dump, split 90 / 5 / 5 million; by `data prepare`, 36 MB",
+        "bytes",
+        "enwik8, the first 100,000,000 bytes of the English Wikipedia of 3 March 2006 (Mahoney); GFDL",
+        _by_bytes("enwik8", 100_000_000),
+    ),
+    "enwik8-prefix": _published(
+        "enwik8-prefix",
+        "the first 4,154,399 bytes of enwik8, for small runs: not comparable with enwik8; needs a data folder",
+        "bytes",
+        "a prefix of enwik8 of 4,154,399 bytes; figures on it are not comparable with those on enwik8; GFDL",
+        _by_bytes("enwik8.prefix", 4_154_399),
+    ),
+    "text8": _published(
+        "text8",
+        "100,000,000 letters and spaces of Wikipedia, split 90 / 5 / 5 million; by `data prepare`, 31 MB",
+        "characters",
+        "text8, 100,000,000 characters (a to z and space) of the English Wikipedia of 3 March 2006 (Mahoney); GFDL",
+        _by_bytes("text8", 100_000_000),
+    ),
+}
+"""The corpora known by name."""

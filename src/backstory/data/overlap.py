@@ -1,0 +1,105 @@
+"""How much of one split stands in another, by hashes of all their windows; and splits that are the same text."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from backstory.config.errors import UserError
+from backstory.config.small_file import read_small
+from backstory.config.split_overlap import SplitOverlap
+from backstory.storage.atomic import write_atomically
+from backstory.data import disk_cache as cache
+from backstory.data.dataset import Dataset, unknown_tokens
+
+FORMAT = 1
+"""Raised when overlaps are measured otherwise, so that stored ones are not used."""
+WINDOW, LETTERS = 50, 250
+"""Tokens of a window, and those of characters or bytes: about as many words."""
+AT_ONCE = 1 << 20
+"""Windows of the longer text that are hashed at once."""
+PAIRS = (("valid", "train"), ("test", "train"), ("test", "valid"))
+_ODD, _MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
+
+
+def overlaps(dataset: Dataset) -> list[SplitOverlap] | None:
+    """Return how much of the held-out splits stands in those before them, from the cache where it was measured before.
+
+    None for a corpus that is drawn, and for a text alone.
+    """
+    if dataset.source is not None or "train" not in dataset.splits:
+        return None
+
+    def measure(folder: Path) -> None:
+        records = [overlap(dataset, dataset.splits[a].ids, a, b).figures() for a, b in PAIRS]
+        write_atomically(folder / "overlap.json", json.dumps(records))
+
+    entry = cache.fetch(f"overlap-{FORMAT}-{dataset.fingerprint[:32]}", measure)
+    return list(SplitOverlap.of({"overlap": json.loads(read_small(entry / "overlap.json", inside=entry))}))
+
+
+def overlap(dataset: Dataset, ids: np.ndarray, name: str, split: str) -> SplitOverlap:
+    """Return how much of a text, given by its ids (tokens,) in the vocabulary of a corpus, stands in a split of it."""
+    usual = LETTERS if dataset.vocabulary.tokenizer.unit in ("character", "byte") else WINDOW
+    window = min(usual, len(ids))
+    share = shared(ids, dataset.splits[split].ids, window, dataset.vocabulary.unknown)
+    return SplitOverlap(name, split, window, share)
+
+
+def check_splits_differ(dataset: Dataset, allow_equal: bool) -> None:
+    """Raise UserError where validation and test are the same text, unless that is allowed."""
+    if allow_equal or dataset.source is not None or not {"valid", "test"} <= dataset.splits.keys():
+        return
+    valid, test = dataset.splits["valid"], dataset.splits["test"]
+    # Texts that are half `<unk>` may have the same ids and be different.
+    known = 2 * (unknown_tokens(dataset.vocabulary, valid) or 0) < len(valid.ids)
+    if known and valid.characters == test.characters and np.array_equal(valid.ids, test.ids):
+        raise UserError(
+            f"validation and test of {dataset.corpus} are the same text, so a test figure would be of text that the model was "
+            "chosen on; give another test text, or use --allow-equal-splits"
+        )
+
+
+def shared(ids: np.ndarray, other: np.ndarray, window: int, unknown: int | None = None) -> float:
+    """Return the share of the windows of a text (tokens,), all that there are, that another text (tokens,) holds too.
+
+    A window of which more than half is `unknown` is like any other such window, and is not looked for.
+    """
+    if len(ids) < window or len(other) < window:
+        return 0.0
+    ours = _hashes(ids, window)
+    windows = len(ours)
+    if unknown is not None:
+        count = np.concatenate([[0], np.cumsum(ids == unknown)])
+        ours = ours[2 * (count[window:] - count[:-window]) <= window]
+    if not len(ours):
+        return 0.0
+    hashes, counts = np.unique(ours, return_counts=True)
+    # Most windows of the other text are ruled out by one look into a table of the first bits of the hashes.
+    bits = min(26, max(16, int(16 * len(hashes)).bit_length()))
+    shift, table = np.uint64(64 - bits), np.zeros(1 << bits, bool)
+    table[hashes >> shift] = True
+    held = np.zeros(len(hashes), bool)
+    for first in range(0, len(other) - window + 1, AT_ONCE):
+        theirs = _hashes(other[first : first + AT_ONCE + window - 1], window)
+        theirs = theirs[table[theirs >> shift]]
+        places = np.minimum(np.searchsorted(hashes, theirs), len(hashes) - 1)
+        held[places[hashes[places] == theirs]] = True
+    return float(counts[held].sum() / windows)
+
+
+def _hashes(ids: np.ndarray, window: int) -> np.ndarray:
+    """The polynomial hash (uint64, modulo 2^64) of every window of a text (tokens,) that has one."""
+    values = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_ODD)
+    values = (values ^ (values >> np.uint64(29))) * np.uint64(_MIX)
+    values ^= values >> np.uint64(32)
+    # Hashes of windows of 1, 2, 4, ... tokens; those in the binary form of `window` follow each other.
+    hashes, start, size = np.zeros(len(ids) - window + 1, np.uint64), 0, 1
+    while True:
+        power = np.uint64(pow(_ODD, size, 1 << 64))
+        if window & size:
+            hashes = hashes * power + values[start : start + len(hashes)]
+            start += size
+        if 2 * size > window:
+            return hashes
+        values, size = values[:-size] * power + values[size:], 2 * size

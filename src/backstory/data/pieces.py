@@ -1,0 +1,152 @@
+"""Hugging Face tokenizers: the subword pieces of a tokenizer.json, with its own ids; needs the package `tokenizers`."""
+
+import json as json_format
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from backstory.config.errors import UserError
+from backstory.config.printable import one_line
+from backstory.config.small_file import read_small_text
+from backstory.data import tokenizer_check as tried
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "[BOS]", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>", "[EOS]")
+"""What tokenizers call the token at the start of a text, or else the one at its end, in the order of preference."""
+_LONGEST = 1_000_000
+"""Characters encoded at once; part of the definition, since how a piece is cut may depend on its neighbours."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A Hugging Face tokenizer: the path it came from, and the text of its tokenizer.json.
+
+    Special tokens are not added around a text, but those written out in it are recognised. A text longer than a million
+    characters is encoded in parts that end at the last line end (else the last space) of every million.
+    """
+
+    name: str
+    json: str = field(repr=False)
+    unit: Literal["piece"] = "piece"
+    sample: str = field(default="", repr=False, compare=False)
+    """Some of the text that it is to read, on which it is tried."""
+
+    @cached_property
+    def model(self) -> "tokenizers.Tokenizer":
+        """The tokenizer itself. Raises UserError if it is not to be used or the package `tokenizers` is missing."""
+        try:
+            import tokenizers
+        except ImportError:
+            raise UserError(f"{self.name} needs the package tokenizers; pip install 'backstory[hf]'") from None
+        tried.check(self.name, self.json, self.sample)
+        model = tokenizers.Tokenizer.from_str(self.json)
+        model.no_truncation()
+        model.no_padding()
+        return model
+
+    def encode(self, text: str) -> "tokenizers.Encoding":
+        """A part of a text in pieces. Raises UserError where the tokenizer has none for it, or breaks down."""
+        return self._called(self.model.encode, text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Ids as text. Raises UserError where the tokenizer breaks down."""
+        return self._called(self.model.decode, ids, skip_special_tokens=False)
+
+    def _called(self, function: Callable[..., Any], *arguments: Any, **settings: bool) -> Any:
+        try:
+            return function(*arguments, **settings)
+        except BaseException as error:
+            if type(error) is not Exception and not tried.is_panic(error):  # the package raises plain Exception
+                raise
+            why = tried.reason(error)
+        name = one_line(self.name)
+        raise UserError(f"the tokenizer {name} cannot read this text ({why}); choose another, or change the text")
+
+    @property
+    def lossless(self) -> bool:
+        """Whether pieces hold all of a text: any byte has a piece, and the normaliser loses nothing.
+
+        Marking spaces (`▁`), putting one in front and composing accents (NFC) count as losing nothing.
+        """
+        data = json_format.loads(self.json)
+        byte_level = any(s.get("type") == "ByteLevel" for s in _steps(data.get("pre_tokenizer")))
+        harmless = [
+            s.get("type") in ("NFC", "Prepend") or s.get("content") == "▁" for s in _steps(data.get("normalizer"))
+        ]
+        return (byte_level or bool(data["model"].get("byte_fallback"))) and all(harmless)
+
+    def split(self, text: str) -> list[str]:
+        """The pieces of a text."""
+        return [piece for pieces in self.stream([text]) for piece in pieces]
+
+    def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
+        """The pieces of a text that comes in blocks cut anywhere: the same pieces as `split` of the whole."""
+        for part in parts(blocks):
+            yield self.encode(part).tokens
+
+    def stream_with_text(self, blocks: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+        """The pieces as `stream` gives them, and the stretch of text that each stands for."""
+        for part in parts(blocks):
+            encoded = self.encode(part)
+            yield encoded.tokens, [part[start:end] for start, end in encoded.offsets]
+
+    def join(self, tokens: list[str]) -> str:
+        """Pieces as text."""
+        ids = [self.model.token_to_id(token) for token in tokens]
+        return self.decode([i for i in ids if i is not None])
+
+    def vocabulary(self) -> tuple[list[str], int | None, int]:
+        """Its pieces by id (an id it skips is called `<unused N>`), and the ids of its unknown and its start token."""
+        ids: dict[str, int] = self.model.get_vocab(with_added_tokens=True)
+        words = [f"<unused {i}>" for i in range(max(ids.values(), default=-1) + 1)]
+        for piece, i in ids.items():
+            words[i] = piece
+        if not words:
+            raise UserError(f"the tokenizer {self.name} has no vocabulary; give one that was trained")
+        return words, self._unknown(ids), next((ids[s] for s in _STARTS if s in ids), 0)
+
+    def _unknown(self, ids: dict[str, int]) -> int | None:
+        data: dict[str, Any] = json_format.loads(self.json).get("model", {})
+        if data.get("unk_id") is not None:
+            return int(data["unk_id"])
+        unknown = data.get("unk_token")
+        return None if unknown is None else ids.get(unknown)
+
+
+def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The steps of a normaliser or pre-tokenizer, which may be none, one or a sequence."""
+    if part is None:
+        return []
+    return [s for p in part.get("normalizers", part.get("pretokenizers", [])) for s in _steps(p)] or [part]
+
+
+def parts(blocks: Iterable[str]) -> Iterator[str]:
+    """The parts that a text is encoded in, which comes in blocks cut anywhere."""
+    rest = ""
+    for block in blocks:
+        rest += block
+        while len(rest) > _LONGEST:
+            cut = next((c for c in (rest.rfind(s, 0, _LONGEST) + 1 for s in ("\n", " ")) if c), _LONGEST)
+            yield rest[:cut]
+            rest = rest[cut:]
+    if rest:
+        yield rest
+
+
+def from_file(path: Path, sample: str = "") -> Pieces:
+    """The tokenizer in a file, tried on a sample of what it is to read.
+
+    Raises UserError if it cannot be read, is not to be used (`tried.check`), or `tokenizers` is missing.
+    """
+    try:
+        text = read_small_text(path)
+    except OSError as error:
+        why = f"cannot read the tokenizer {path}: {error.strerror}"
+        raise UserError(f"{why}; give the path of a tokenizer.json") from None
+    pieces = Pieces(str(path), text, sample=sample)
+    _ = pieces.model  # an unusable file is reported here, not in the middle of a corpus
+    return pieces

@@ -1,0 +1,195 @@
+"""Part-of-speech tags of a text's words, of the Penn Treebank's set: from files that go with a corpus, or by a tagger."""
+
+import hashlib
+import importlib.metadata
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from backstory.config.errors import UserError, nearest
+from backstory.config.small_file import read_small
+from backstory.storage.atomic import write_atomically
+from backstory.data import disk_cache as cache, data_folder, files
+from backstory.data.dataset import Dataset
+from backstory.data.files import Source
+from backstory.data.published_corpora import TAGS
+from backstory.data.tokenizers import END, UNKNOWN
+
+Tagger = Callable[[list[str]], Sequence[str]]
+"""The words of a line, never none, to as many tags."""
+Coded = tuple[list[str], np.ndarray]
+"""Names of tags, and for every word but `<eos>` the number of its tag's name (int32)."""
+
+CONTENT = ("N", "V", "J", "R")
+"""How tags of content words begin: nouns, verbs, adjectives, adverbs (and the particle RP)."""
+FUNCTION = ("C", "D", "E", "F", "I", "M", "P", "T", "U", "W")
+"""How tags of function words begin: all other words. Punctuation, symbols (SYM), currency and list marks (LS) are neither."""
+FORMAT = 1
+"""Raised when the rules of this module change, so that tags made by older rules are not used."""
+AUTO, GOLD, PATTERN = "auto", "gold", "pattern"
+
+
+def is_content(tag: str) -> bool:
+    """Whether a word with this tag is a content word; `<unk>` and `<eos>` are neither content nor function words."""
+    return tag.startswith(CONTENT)
+
+
+def is_function(tag: str) -> bool:
+    """Whether a word with this tag is a function word."""
+    return tag.startswith(FUNCTION)
+
+
+def word_classes(tags: np.ndarray) -> np.ndarray:
+    """`content`, `function` or `neither` for each of the tags (N,) -> (N,) str."""
+    names, places = np.unique(tags, return_inverse=True)
+    classes = ["content" if is_content(t) else "function" if is_function(t) else "neither" for t in names.tolist()]
+    return np.array(classes, dtype="<U8")[places]
+
+
+def tags_of(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, data_dir: Path | None = None) -> np.ndarray:
+    """The tag of every token of a split (N,), str; that of `<eos>` is `<eos>`, and that of `<unk>` is `<unk>`.
+
+    `tagger`: `gold`, the file of tags that goes with a published corpus (in the folder `pos` of `data_dir` or of
+    BACKSTORY_DATA); `pattern`, TextBlob's PatternTagger; `auto`, the first of these there is; or a function from the words
+    of a line to their tags. Raises UserError for a text whose tokens are not words, tags that do not fit the text line by
+    line, an unknown tagger, `gold` where there is no such file, and a package that is missing.
+    """
+    vocabulary, ids = dataset.vocabulary, dataset.splits[split_name].ids
+    _check_unit(dataset)
+    chosen, by = _choose(dataset, split_name, tagger, data_dir), tagged_by(dataset, split_name, tagger, data_dir)
+    ended = np.asarray(ids == vocabulary.index.get(END, -1))
+    if isinstance(chosen, Path):
+        names, codes = _coded(_read(chosen, dataset, split_name), by, split_name)
+    elif chosen is None:
+        names, codes = _by_pattern(dataset, split_name, by)
+    else:
+        names, codes = _coded(_tagged(dataset, split_name, chosen), by, split_name)
+    tags = np.full(len(ids), END, dtype=f"<U{max(map(len, [END, UNKNOWN, *names]))}")
+    if names:
+        tags[~ended] = np.array(names)[codes]
+    tags[np.asarray(ids) == vocabulary.unknown] = UNKNOWN
+    return tags
+
+
+def tagged_by(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, data_dir: Path | None = None) -> str:
+    """Where `tags_of` has its tags from, for a person: `gold (pos/penn/valid.txt)`. Raises UserError for an unknown tagger,
+    `gold` where there is no file of them, and a package that is missing.
+    """
+    chosen = _choose(dataset, split_name, tagger, data_dir)
+    if isinstance(chosen, Path):
+        return f"gold ({TAGS[dataset.corpus][split_name]})"
+    return f"PatternTagger (textblob {_version()})" if chosen is None else getattr(chosen, "__name__", "a tagger")
+
+
+def gold_file(dataset: Dataset, split_name: str, data_dir: Path | None = None) -> Path | None:
+    """The file of tags that goes with a split; None without one, and for a text that is not as published and in words."""
+    named = TAGS.get(dataset.corpus, {}).get(split_name)
+    fits = dataset.provenance.endswith(data_folder.AS_PUBLISHED) and dataset.vocabulary.tokenizer.name == "words"
+    return data_folder.beside(named, data_dir) if named and fits else None
+
+
+def _check_unit(dataset: Dataset) -> None:
+    unit = dataset.vocabulary.tokenizer.unit
+    if unit != "word":
+        raise UserError(
+            f"parts of speech are of words, and the tokens of {dataset.corpus} are {unit}s; use the tokenizer words or regex"
+        )
+
+
+def check_tagger(tagger: object) -> None:
+    """Raise UserError for what is neither the name of a tagger nor a function."""
+    known = (AUTO, GOLD, PATTERN)
+    if not isinstance(tagger, str) and not callable(tagger):
+        raise UserError(f"a tagger is {', '.join(known)} or a function from words to tags, not {tagger!r}")
+    if isinstance(tagger, str) and tagger not in known:
+        raise UserError(f"unknown tagger {tagger!r}{nearest(tagger, known)}; use {', '.join(known)} or a function")
+
+
+def _choose(dataset: Dataset, split: str, tagger: str | Tagger, data_dir: Path | None) -> Path | Tagger | None:
+    """A file of tags, a user's tagger, or None for PatternTagger."""
+    check_tagger(tagger)
+    if not isinstance(tagger, str):
+        return tagger
+    found = None if tagger == PATTERN else gold_file(dataset, split, data_dir)
+    if found is None and tagger == GOLD:
+        raise UserError(
+            f"there is no file of tags for the {split} text of {dataset.corpus} in the data folder; use the tagger {PATTERN}"
+        )
+    return found
+
+
+def _lines(dataset: Dataset, split: str) -> Iterator[list[str]]:
+    """The words of each line of a split without its `<eos>`; what follows the last `<eos>` is a line too."""
+    vocabulary, ids = dataset.vocabulary, dataset.splits[split].ids
+    start = 0
+    for end in np.flatnonzero(ids == vocabulary.index.get(END, -1)).tolist():
+        yield vocabulary.tokens(ids[start:end])
+        start = end + 1
+    if start < len(ids):
+        yield vocabulary.tokens(ids[start:])
+
+
+def _read(path: Path, dataset: Dataset, split: str) -> Iterator[tuple[list[str], Sequence[str]]]:
+    """The words and the tags of each line, from a file. Raises UserError for another number of lines."""
+    lines = list(_lines(dataset, split))
+    found = "".join(files.text_blocks(Source(path))).removesuffix("\n").split("\n")
+    if len(found) != len(lines):
+        raise UserError(
+            f"{path} has {len(found):,} lines, and the {split} text {len(lines):,}; replace the file of tags"
+        )
+    return ((words, tags.split()) for words, tags in zip(lines, found, strict=True))
+
+
+def _tagged(dataset: Dataset, split: str, tagger: Tagger) -> Iterator[tuple[list[str], Sequence[str]]]:
+    """The words and the tags of each line, by a tagger."""
+    return ((words, tagger(words) if words else []) for words in _lines(dataset, split))
+
+
+def _coded(lines: Iterable[tuple[list[str], Sequence[str]]], by: str, split: str) -> Coded:
+    """The tags of all lines as numbers. Raises UserError for a line with more or fewer tags than words."""
+    codes: dict[str, int] = {}
+    rows = [np.empty(0, np.int32)]
+    for number, (words, tags) in enumerate(lines, 1):
+        if len(tags) != len(words) or not all(isinstance(tag, str) for tag in tags):
+            many = f"{len(tags):,} tags" if len(tags) != len(words) else "tags that are not text"
+            raise UserError(
+                f"line {number:,} of the {split} text has {len(words):,} words and, by {by}, {many}; give each word its tag"
+            )
+        rows.append(np.fromiter((codes.setdefault(tag, len(codes)) for tag in tags), np.int32, len(tags)))
+    return list(codes), np.concatenate(rows)
+
+
+def _by_pattern(dataset: Dataset, split: str, by: str) -> Coded:
+    """The tags of PatternTagger, kept in the cache: a long text takes it seconds, and so does loading it."""
+
+    def make(folder: Path) -> None:
+        names, codes = _coded(_tagged(dataset, split, _pattern_tagger()), by, split)
+        write_atomically(folder / "tags.json", json.dumps(names))
+        write_atomically(folder / "tags.codes", codes.astype("<i4").tobytes())
+
+    key = json.dumps([FORMAT, dataset.fingerprint, split, by])
+    entry = cache.fetch(f"tags-{hashlib.sha256(key.encode()).hexdigest()[:32]}", make)
+    return json.loads(read_small(entry / "tags.json", inside=entry)), np.fromfile(entry / "tags.codes", "<i4")
+
+
+def _pattern_tagger() -> Tagger:
+    from textblob.taggers import PatternTagger
+
+    tagger = PatternTagger()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # it leaves the file of its lexicon, read at its first word, open
+        tagger.tag("a", tokenize=False)
+    # Words hold no white space, so split at the spaces between them they come back as they were.
+    return lambda words: [tag for _, tag in tagger.tag(" ".join(words), tokenize=False)]
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("textblob")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError("part-of-speech tags need the package textblob: pip install 'backstory[pos]'") from None

@@ -1,0 +1,218 @@
+"""The vocabulary: which words there are, how often the training text holds them, and text to ids and back."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from backstory.config.arguments import checked, described, diagnosed
+from backstory.config.errors import UserError
+from backstory.storage.documents import conforms, has_fields
+from backstory.data.boundaries import Boundaries, boundaries
+from backstory.data.pieces import Pieces
+from backstory.data.tokenizers import BUILT_IN, END, UNKNOWN, Tokenizer
+from backstory.data.tokenizer_check import LARGEST
+
+_STORED = {"words": list[str], "counts": list[int], "lowercase": bool, "unknown": int | None, "start": int}
+_DAMAGED = "the stored vocabulary is damaged; make it again from the corpus"
+
+
+def _check_ids(vocabulary: "Vocabulary", ids: Any = None) -> None:
+    """Raise TypeError or ValueError unless these are ids of the vocabulary's words."""
+    try:
+        ids = [index(i) for i in ids]
+    except (TypeError, RuntimeError):
+        raise TypeError(f"ids must be whole numbers, one for each token, not {described(ids)}") from None
+    if wrong := [i for i in ids if not 0 <= i < len(vocabulary)]:
+        raise ValueError(f"ids must be from 0 to {len(vocabulary) - 1}, not {int(wrong[0])}")
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Words by id: `words[id]`, with `counts[id]` (int64) of the training split, most frequent first.
+
+    `unknown` is the id of `<unk>`, None where nothing can be unknown. `start` is fed before the first token of
+    a stream, so that the first one is scored too. Text is split by `tokenizer`, lower-cased before if `lowercase`.
+    """
+
+    words: list[str]
+    counts: np.ndarray
+    tokenizer: Tokenizer
+    lowercase: bool
+    unknown: int | None
+    start: int
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """The id of each word."""
+        return {word: i for i, word in enumerate(self.words)}
+
+    @cached_property
+    def boundaries(self) -> Boundaries | None:
+        """Which tokens begin words; None where tokens are words."""
+        return boundaries(self)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether ids hold all of a text of known words, so that bits per character and byte mean something."""
+        return self.tokenizer.lossless and not self.lowercase
+
+    @checked()
+    def encode(self, text: str) -> np.ndarray:
+        """The ids (int32, one per token) of a text. Raises UserError for an unknown word where there is no `<unk>`."""
+        return np.concatenate([np.empty(0, np.int32), *self.encode_stream([text])])
+
+    def encode_stream(self, blocks: Iterable[str]) -> Iterator[np.ndarray]:
+        """The ids (int32) of a text that comes in blocks cut anywhere. Raises UserError as `encode` does."""
+        return (ids for ids, _ in self.encode_marked(blocks))
+
+    def encode_marked(self, blocks: Iterable[str]) -> Iterator[tuple[np.ndarray, dict[int, str]]]:
+        """Encode as `encode_stream` does, each time with the tokens outside the vocabulary by their place in the ids.
+
+        An `<unk>` that the text itself writes is none of these.
+        """
+        index, unknown = self.index, self.unknown
+        for tokens, texts in self._tokenized(blocks):
+            try:
+                ids = map(index.__getitem__, tokens) if unknown is None else (index.get(t, unknown) for t in tokens)
+                encoded = np.fromiter(ids, np.int32, len(tokens))
+            except KeyError as error:
+                raise UserError(
+                    f"{error.args[0]!r} is not in the vocabulary, which has no {UNKNOWN}; remove it from the text"
+                ) from None
+            places = [] if unknown is None else np.flatnonzero(encoded == unknown).tolist()
+            yield encoded, {place: texts[place] for place in places if texts[place] != self.words[unknown or 0]}
+
+    def _tokenized(self, blocks: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+        """The tokens of a text, and what it has in their place: the same, but for pieces that stand for anything."""
+        if isinstance(self.tokenizer, Pieces) and self.unknown is not None:
+            return self.tokenizer.stream_with_text(lowered(blocks, self.lowercase))
+        return ((tokens, tokens) for tokens in tokenize(blocks, self.tokenizer, self.lowercase))
+
+    @diagnosed(_check_ids)
+    def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """The words of the ids. Raises TypeError and ValueError for what are none."""
+        words, beyond = self.words, len(self.words)
+        return [words[i if i >= 0 else beyond] for i in ids]  # below 0 a list counts from its end
+
+    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+        """The ids as text to show; of a lossless vocabulary, the text that was encoded."""
+        return self.tokenizer.join(self.tokens(ids))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain values that JSON can hold; a Hugging Face tokenizer is embedded."""
+        pieces = {"json": self.tokenizer.json} if isinstance(self.tokenizer, Pieces) else {}
+        return {
+            "words": self.words,
+            "counts": self.counts.tolist(),
+            "tokenizer": {"name": self.tokenizer.name, **pieces},
+            "lowercase": self.lowercase,
+            "unknown": self.unknown,
+            "start": self.start,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "Vocabulary":
+        """The vocabulary that `to_json` described. Raises UserError for anything else."""
+        named: Any = data.get("tokenizer")
+        told = {k: v for k, v in data.items() if k != "tokenizer"}
+        if not has_fields(told, _STORED):
+            raise UserError(_DAMAGED)
+        if not conforms(named, dict[str, str]) or not {"name"} <= named.keys() <= {"name", "json"}:
+            raise UserError(_DAMAGED)
+        if "json" not in named and named["name"] not in BUILT_IN:
+            raise UserError(_DAMAGED)
+        tokenizer = Pieces(named["name"], named["json"]) if "json" in named else BUILT_IN[named["name"]]
+        counts, size = told.pop("counts"), len(told["words"])
+        ids = {told["start"], told["unknown"]} - {None}
+        if len(counts) != size or len(set(told["words"])) != size or not ids <= set(range(size)):
+            raise UserError(_DAMAGED)
+        if not all(0 <= count < 2**63 for count in counts):
+            raise UserError(_DAMAGED)
+        vocabulary = Vocabulary(counts=np.array(counts, np.int64), tokenizer=tokenizer, **told)
+        if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":  # those whose ids are given
+            fixed = _fixed({}, tokenizer, vocabulary.lowercase)
+            if fixed.unknown is None and told["unknown"] == vocabulary.index.get("None"):
+                # Older versions stored the piece `None` as the unknown token of a tokenizer without one.
+                told["unknown"], vocabulary = None, replace(vocabulary, unknown=None)
+            if (fixed.words, fixed.unknown, fixed.start) != (told["words"], told["unknown"], told["start"]):
+                raise UserError(_DAMAGED)
+        return vocabulary
+
+
+@checked(minimum_count=0, maximum_size=1)
+def build(
+    counts: Mapping[str, int],
+    tokenizer: Tokenizer,
+    lowercase: bool = False,
+    minimum_count: int = 1,
+    maximum_size: int | None = None,
+    closed: bool = False,
+) -> Vocabulary:
+    """The vocabulary of a training text whose tokens were counted, most frequent first, ties in the order of `counts`.
+
+    Words seen fewer than `minimum_count` times and, beyond `maximum_size` types (special ones included), the rarest are
+    counted as `<unk>`; `<eos>` and `<unk>` are never cut. Words and characters always get an `<unk>` (the text's own if
+    it has one), since other text may hold more of them, unless the text is of an alphabet that is `closed` and cut to no
+    `maximum_size`: then `<unk>`, if it is there, is a type like others. Bytes and Hugging Face pieces have a vocabulary of
+    their own, which no setting changes. Raises UserError for a cut of those, for rare types of a closed alphabet that are to
+    go, and for more than 2,000,000 types.
+    """
+    if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":
+        if minimum_count > 1 or maximum_size is not None:
+            setting = "text.minimum_count to 1" if minimum_count > 1 else "text.maximum_size to null"
+            raise UserError(f"the vocabulary of the tokenizer {tokenizer.name} is fixed; set {setting}")
+        return _fixed(counts, tokenizer, lowercase)
+    if closed and minimum_count > 1:
+        raise UserError("the alphabet of this corpus is closed, its rare symbols too; set text.minimum_count to 1")
+    closed = closed and maximum_size is None
+    special = [*([] if closed else [UNKNOWN]), *([END] if END in counts else [])]
+    ranked = sorted((w for w in counts if w not in special), key=lambda w: -counts[w])
+    kept = [w for w in ranked if counts[w] >= minimum_count]
+    if maximum_size is not None:
+        kept = kept[: max(0, maximum_size - len(special))]
+    if len(kept) + len(special) > LARGEST:
+        raise UserError(
+            f"the vocabulary would hold {len(kept) + len(special):,} types, more than {LARGEST:,}; "
+            "set text.maximum_size or text.minimum_count, or use the tokenizer characters or bytes"
+        )
+    frequency = {w: counts[w] for w in kept} | {w: counts.get(w, 0) for w in special}
+    if not closed:
+        frequency[UNKNOWN] += sum(counts.values()) - sum(frequency.values())
+    words = sorted(frequency, key=lambda w: -frequency[w])
+    start = next((words.index(w) for w in (END, "\n") if w in frequency), 0)
+    numbers = np.array([frequency[w] for w in words], np.int64)
+    return Vocabulary(words, numbers, tokenizer, lowercase, None if closed else words.index(UNKNOWN), start)
+
+
+def _fixed(counts: Mapping[str, int], tokenizer: Tokenizer, lowercase: bool) -> Vocabulary:
+    """The 256 bytes, or the pieces of a Hugging Face tokenizer by its own ids."""
+    if isinstance(tokenizer, Pieces):
+        words, unknown, start = tokenizer.vocabulary()
+    else:
+        words, unknown, start = [chr(i) for i in range(256)], None, ord("\n")
+    numbers = np.array([counts.get(w, 0) for w in words], np.int64)
+    if unknown is not None:
+        numbers[unknown] += sum(counts.values()) - int(numbers.sum())
+    return Vocabulary(words, numbers, tokenizer, lowercase, unknown, start)
+
+
+def tokenize(blocks: Iterable[str], tokenizer: Tokenizer, lowercase: bool) -> Iterator[list[str]]:
+    """The tokens of a text that comes in blocks cut anywhere, lower-cased first if asked."""
+    return tokenizer.stream(lowered(blocks, lowercase))
+
+
+def lowered(blocks: Iterable[str], lowercase: bool) -> Iterable[str]:
+    """The blocks of a text in lower case, if asked."""
+    return map(_lower, blocks) if lowercase else blocks
+
+
+def _lower(text: str) -> str:
+    # A capital sigma is the one letter whose lower case depends on its neighbours, which a block may cut off.
+    return text.replace("Σ", "σ").lower()

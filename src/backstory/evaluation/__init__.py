@@ -1,0 +1,25 @@
+"""Read a text once and score it honestly: the reading loop, the audit, metrics, generation and sessions."""
+
+from backstory.evaluation.audit import Audit, AuditReport
+from backstory.evaluation.evaluation import evaluate
+from backstory.evaluation.generation import generate, generate_ids
+from backstory.evaluation.reading_loop import Reading, read
+from backstory.evaluation.sampling import Sampling
+from backstory.evaluation.token_scores import TokenScores, token_scores
+from backstory.readers.blocks import Block, block_count, blocks
+
+__all__ = [
+    "Audit",
+    "AuditReport",
+    "Block",
+    "Reading",
+    "Sampling",
+    "TokenScores",
+    "block_count",
+    "blocks",
+    "evaluate",
+    "generate",
+    "generate_ids",
+    "read",
+    "token_scores",
+]

@@ -1,0 +1,177 @@
+"""The audit of a reader: causal, a full distribution, scored before it learns, one pass, and scores as reported.
+
+It looks at random blocks of the stream that is being read. A copy of the reader is made from outside, without a call that the
+reader could notice, and decodes some of the block's targets from the tokens before them; then the reader itself reads the
+block, and the scores that it reports must be those.
+"""
+
+import copy
+import secrets
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config.arguments import checked
+from backstory.evaluation.audited_place import PIECE, AuditedPlace, Tolerance, start_digest
+from backstory.readers.base import Reader
+from backstory.readers.blocks import Block
+
+CHECKS = ("causal", "distribution", "scored_before_update", "one_pass", "as_reported")
+FEWEST_PLACES, PLACES, MOST_PLACES = 2, 8, 64
+"""Blocks that are audited unless a number is given: of many rows, of one, and of one in short blocks."""
+PER_CUT = 300
+"""Steps of the stream for each cut: an audit takes the same share of the time of a longer reading."""
+FEWEST_CUTS, MOST_CUTS = 16, 64
+"""Of a place."""
+REREADING_CUTS = 4
+"""Of a place, where the model reads all that is before a piece again."""
+
+
+def system_seed() -> int:
+    """Return a seed of 128 bits from the operating system."""
+    return secrets.randbits(128)
+
+
+@checked(block=1, rows=1)
+def usual_places(block: int, rows: int = 1) -> int:
+    """Return how many blocks are audited: 8, or as many as have 512 tokens, up to 64; fewer of several rows, but 2."""
+    return max(FEWEST_PLACES, max(PLACES, min(MOST_PLACES, 512 // block)) // rows)
+
+
+@dataclass
+class AuditReport:
+    """What the audit found, and what it looked at."""
+
+    places: int = 0
+    """Blocks that were audited."""
+    cuts: int = 0
+    """Cuts that were tried: steps of a row whose scores were compared with what is known before the cut."""
+    steps: int = 0
+    """Steps of the audited blocks."""
+    seed: str = ""
+    """By which places and cuts were drawn; decimal digits, since it may be larger than JSON's numbers are in some programs."""
+    checks: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CHECKS, True))
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return self.places > 0 and all(self.checks.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """As results record it."""
+        return {"passed": self.passed, **asdict(self)}
+
+
+@dataclass
+class Gain:
+    """By how much the reported scores are better than those of the audit, added up over all places."""
+
+    tokens: int = 0
+    nats: float = 0.0
+
+    def add(self, differences: Tensor) -> None:
+        self.tokens, self.nats = self.tokens + len(differences), self.nats + differences.sum().item()
+
+    def exceeds(self, tolerance: Tolerance) -> bool:
+        return not self.nats <= tolerance.mean * self.tokens + tolerance.slack
+
+
+class Audit:
+    """Audits the reader at random blocks of a stream that is being read, on copies of it.
+
+    Give it to `read` as the observer; `places` of the stream's `total_blocks` blocks are looked at. The stream's own
+    reader is never restored, nor called.
+    """
+
+    @checked(total_blocks=1, places=1, seed=(0, 2**256), cuts=1)
+    def __init__(
+        self, total_blocks: int, places: int = PLACES, seed: int | None = None, cuts: int | None = None
+    ) -> None:
+        """`seed`: drawn from the operating system unless it is given; `cuts` of a place, else as many as the stream allows."""
+        self._blocks, self._places, self._cuts = total_blocks, min(places, total_blocks), cuts
+        self._draw(system_seed() if seed is None else seed)
+        self._next_block = self._size = 0
+        self._start: tuple[list[list[int]], str] | None = None
+        self._place: AuditedPlace | None = None
+        self._gains = Gain(), Gain()
+
+    def _draw(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self._chosen = set(self._random.choice(self._blocks, self._places, replace=False).tolist())
+        self.report = AuditReport(seed=str(seed))
+
+    def saved(self) -> dict[str, Any]:
+        """Return the audit's progress, as plain values."""
+        return {
+            "random": self._random.bit_generator.state,
+            "next": self._next_block,
+            "report": asdict(self.report),
+            "size": self._size,
+            "start": self._start,
+            "gains": [asdict(gain) for gain in self._gains],
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from the progress of an audit of the same stream and places, with its seed."""
+        report = AuditReport(**saved["report"])
+        self._draw(int(report.seed or 0))  # earlier versions drew by seed 0
+        self._random.bit_generator.state = saved["random"]
+        self._next_block, self.report = saved["next"], report
+        self._size, start = saved.get("size", 0), saved.get("start")
+        self._start = None if start is None else (start[0], start[1])
+        decoded, listed = saved.get("gains", [{}, {}])
+        self._gains = Gain(**decoded), Gain(**listed)
+
+    @torch.no_grad()
+    def before(self, reader: Reader, block: Block) -> None:
+        """Let a copy of the reader read this block, if it is one of the chosen."""
+        if block.index != self._next_block:
+            self._fail("one_pass", f"block {block.index} was read when block {self._next_block} was due")
+        self._next_block = block.index + 1
+        if self._start is None and block.index == 0:
+            probe = block.tokens[:, :PIECE]
+            self._start = probe.tolist(), start_digest(copied(reader), probe)
+        self._size = self._size or block.tokens.shape[1]
+        self._place = None
+        if block.index not in self._chosen:
+            return
+        self._place = AuditedPlace(copied(reader), block, self._random, self._cuts_of(reader), self._fail)
+        self.report.places += 1
+        self.report.cuts += self._place.cuts
+        self.report.steps += block.tokens.shape[1]
+
+    @torch.no_grad()
+    def after(self, block: Block, log_prob: Tensor) -> None:
+        """Compare the scores (rows, T) that are reported of the block with those of the copy."""
+        if self._place is None:
+            return
+        place, self._place = self._place, None
+        for gain, differences, tolerance in zip(self._gains, place.compare(log_prob), place.limits(), strict=True):
+            gain.add(differences)
+            if gain.exceeds(tolerance):
+                self._fail("as_reported", "the reported scores are better than the probabilities that the audit finds")
+        if self._start is not None:
+            tokens, digest = self._start
+            if place.starts_again(torch.tensor(tokens, device=block.tokens.device)) != digest:
+                self._fail("one_pass", "a reader that starts again does not forget what it has read")
+
+    def _cuts_of(self, reader: Reader) -> int:
+        if reader.model.capabilities.rereads:
+            return REREADING_CUTS
+        steps = self._blocks * self._size
+        return self._cuts or min(MOST_CUTS, max(FEWEST_CUTS, steps // (PER_CUT * self._places)))
+
+    def _fail(self, check: str, message: str) -> None:
+        self.report.checks[check] = False
+        if message not in self.report.failures:
+            self.report.failures.append(message)
+
+
+def copied(reader: Reader) -> Reader:
+    """Copy a reader over the same model, without calling it: it cannot know that there is a copy."""
+    model = reader.model
+    shared = {id(part): part for part in (model, *model.parameters(), *model.buffers())}
+    return copy.deepcopy(reader, shared)

@@ -1,0 +1,200 @@
+"""A reader in the middle of a text as a checkpoint, and back: with what it reads by, so that nothing else takes it up.
+
+What is saved is the reader's snapshot, which the audit knows to be all that reading changes: there is no second account of
+it that could differ. Its structure comes from the file, since what a reader remembers may have grown.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from backstory.config import UserError, from_dict
+from backstory.config.readers import completed
+from backstory.evaluation.opening import Readers, load_model, open_reader
+from backstory.models import choose_device, choose_precision
+from backstory.models.cores.external_memory import addressing_of
+from backstory.readers.base import Reader
+from backstory.readers.registry import READERS, Chosen, build, saved_in
+from backstory.runs.loaded_run import LoadedRun, weights_hash
+from backstory.runs.run_folder import SAVED as READERS_FOLDER
+from backstory.storage.atomic import sha256, sweep_temporaries, within
+from backstory.storage.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    DamagedCheckpoint,
+    newest_checkpoint,
+    rotate_checkpoints,
+    write_checkpoint,
+)
+from backstory.storage.documents import conforms, has_fields
+from backstory.storage.trees import pack, unpack
+
+FORMAT = 2
+"""Raised when what is saved changes."""
+PREFIX = "reading"
+"""A saved reading is the folder `reading-TOKENS`."""
+DOCUMENT = {"format": int, "by": dict[str, Any], "at": dict[str, Any], "tree": Any}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A reading as it was saved."""
+
+    path: Path
+    by: dict[str, Any]
+    """What it is read by (`read_by`, and more where more matters)."""
+    at: dict[str, Any]
+    """Where it stands, in plain values."""
+    tree: Any
+    tensors: dict[str, Tensor]
+
+    def restore(self, reader: Reader, rows: int = 1) -> None:
+        """Put a reader of the same kind where this one was. Raises UserError where it does not fit."""
+        device = next(reader.model.parameters()).device
+        reader.start(rows)
+        try:
+            snapshot = unpack(self.tree, self.tensors, reader.snapshot(), device)
+            reader.restore(snapshot)
+            with torch.no_grad():  # sizes that do not go together show when they meet
+                reader.predict(torch.zeros(rows, 1, dtype=torch.long, device=device)).log_probs()
+        except (ValueError, RuntimeError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            raise UserError(f"{self.path} does not fit its own reader ({error}); remove it and start again") from None
+        reader.restore(snapshot)
+
+
+def read_by(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[str, Any]:
+    """What every score of a reader depends on, but for the text: weights and vocabulary, readers and settings, precision."""
+    addressing = addressing_of(run.model)
+    return {
+        "model": weights_hash(run.model),
+        **({} if addressing is None else {"addressing": addressing}),
+        "vocabulary": run.corpus["fingerprint"],
+        "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],
+        "prepared": _prepared(run) if reader.capabilities.adapts_weights else "",
+        "precision": reader.precision.name,
+    }
+
+
+def _prepared(run: LoadedRun) -> str:
+    """The SHA-256 (hex) of what was collected or trained for readers of a run, whose settings do not tell of it."""
+    manifests = sorted(saved_in(run).glob(f"*/{MANIFEST}"))
+    told = (
+        f"{p.parent.name} {sha256(within(run.folder, READERS_FOLDER, p.parent.name, MANIFEST))}\n" for p in manifests
+    )
+    return hashlib.sha256("".join(told).encode()).hexdigest()
+
+
+def save(folder: Path, number: int, reader: Reader, by: Mapping[str, Any], at: Mapping[str, Any]) -> Path:
+    """Write `reading-NUMBER` into the folder, in the place of those that are there. Raises OSError."""
+    tree, tensors = pack(reader.snapshot(), next(reader.model.parameters()).device)
+    document = {"format": FORMAT, "by": by, "at": at, "tree": tree}
+    folder.mkdir(parents=True, exist_ok=True)  # it may have been removed while it was read
+    path = write_checkpoint(folder, f"{PREFIX}-{number}", {"reader": tensors}, {"reading": document})
+    rotate_checkpoints(path, 1)
+    return path
+
+
+def load(folder: Path) -> Saved | None:
+    """The reading that is saved in a folder, if there is one. Raises UserError for a damaged one and one of another version."""
+    try:
+        found = newest_checkpoint(folder, PREFIX)
+    except DamagedCheckpoint as error:
+        raise UserError(f"{error}; what was read is lost: remove {folder} and start again") from None
+    if found is None:
+        return None
+    document = found.documents.get("reading")
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise UserError(f"{found.path} was saved by another version of backstory; go on with that one, or start again")
+    return _checked(found, document)
+
+
+def _checked(found: Checkpoint, document: dict[str, Any]) -> Saved:
+    if not has_fields(document, DOCUMENT) or found.tensors.keys() != {"reader"}:
+        raise UserError(f"{found.path} is damaged: it is not a saved reading; remove it and start again")
+    by = document["by"]
+    if "readers" in by:
+        by = by | {"readers": _completed(by["readers"])}
+    return Saved(found.path, by, document["at"], document["tree"], found.tensors["reader"])
+
+
+def _completed(readers: Any) -> Any:
+    """Readers as a file names them, with the settings that it is too old to have; what is damaged stays as it is."""
+    if not conforms(readers, list[dict[str, Any]]):
+        return readers
+    return [
+        layer | {"settings": completed(READERS[layer["name"]].settings, layer["settings"])}
+        if has_fields(layer, {"name": str, "settings": dict[str, Any]}) and layer["name"] in READERS
+        else layer
+        for layer in readers
+    ]
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left unfinished; the folder must be held."""
+    sweep_temporaries(folder, f"*-{PREFIX}-*")
+
+
+def check_same(saved: Saved, by: Mapping[str, Any]) -> None:
+    """Raise UserError unless a reading was saved by the same means, which says what differs."""
+    different = [key for key in (*by, *saved.by) if by.get(key) != saved.by.get(key)]
+    if not different:
+        return
+    key = different[0]
+    if key == "prepared":
+        raise UserError(
+            f"{saved.path} was saved with other statistics or meta-learners than {READERS_FOLDER}/ of the run holds now; "
+            "start again in another folder"
+        )
+    if key in ("model", "vocabulary", "text"):
+        raise UserError(f"{saved.path} was saved with another {key}; give that one, or start again in another folder")
+    there, here = (_shown(v.get(key)) for v in (saved.by, by))
+    what = "reader" if key == "readers" else key
+    raise UserError(
+        f"{saved.path} was saved with the {what} {there}, not {here}; give the same, or start again in another folder"
+    )
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    return "+".join(
+        ":".join(filter(None, [v["name"], ",".join(f"{k}={s}" for k, s in v["settings"].items())])) for v in value
+    )
+
+
+def open_saved(
+    folder: Path | str, saved: Saved, reader: Readers | None, precision: str = "float32", device: str = "auto"
+) -> tuple[LoadedRun, Reader, tuple[Chosen, ...]]:
+    """Load a run and take a saved reader up over it: by its own settings, or by the same ones given. Raises UserError."""
+    if reader is not None:
+        run, made, layers = open_reader(folder, reader, precision, device)
+    else:
+        place = choose_device(device)
+        run, layers = load_model(folder, place), _layers(saved)
+        made = build(layers, run, choose_precision(precision, place))
+    check_same(saved, read_by(run, layers, made))
+    saved.restore(made)
+    return run, made, layers
+
+
+def _layers(saved: Saved) -> tuple[Chosen, ...]:
+    """The readers that a file names, with their settings."""
+    named = saved.by.get("readers")
+    if not conforms(named, list[dict[str, Any]]) or not named:
+        raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
+    layers = []
+    for layer in named:
+        if not has_fields(layer, {"name": str, "settings": dict[str, Any]}):
+            raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
+        if layer["name"] not in READERS:
+            raise UserError(f"{saved.path} was saved with the reader {layer['name']}, which this version has not")
+        settings = from_dict(READERS[layer["name"]].settings, layer["settings"], str(saved.path))
+        if READERS[layer["name"]].wraps != bool(layers):  # the first reads with the model, the others go around it
+            raise UserError(f"{saved.path} is damaged: its readers do not go on each other; remove it and start again")
+        layers.append(Chosen(layer["name"], settings, "saved"))
+    return tuple(layers)

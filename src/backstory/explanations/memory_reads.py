@@ -1,0 +1,291 @@
+"""What the heads of an external memory do at each word: whose rows they read, how sharply, and how they find them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config import UserError
+from backstory.evaluation import Block
+from backstory.evaluation.opening import Opened
+from backstory.evaluation.token_scores import TokenScores
+from backstory.explanations.displayed_words import Span, led_by, shown
+from backstory.explanations.explanation import Explained, Progress, Subject
+from backstory.explanations.passage_reading import (
+    after,
+    expected_layer,
+    figures_of,
+    joined,
+    nats_of,
+    note_on,
+    part_name,
+    read_passage,
+    scores_from,
+    surprisal_layer,
+    weights_layer,
+)
+from backstory.models import Prediction
+from backstory.models.cores.external_memory import ExternalMemory, memory_of
+from backstory.models.memory import Addressing, Looked, Machine, TuringMachine
+from backstory.models.memory.addressing import chosen
+from backstory.reports.passage import Layer, Numbers
+
+BEFORE = 500
+"""The most tokens before a passage whose words are told apart; those before them are one."""
+WINDOW = 257
+"""Rows of the window that is asked about where a memory has none, as in Lee et al. (2020)."""
+MOST_ROWS, MOST_TOKENS = 64, 400
+"""Of the picture."""
+DIGITS = 3
+"""Of a weight in it."""
+READS = "read weights"
+
+
+def check_memory(opened: Opened) -> None:
+    """Raise UserError unless the run has an external memory, and its reader predicts with nothing but the model."""
+    reader = opened.reader
+    if memory_of(opened.run.model) is None:
+        folder = opened.run.folder
+        raise UserError(f"{folder} has no external memory; train one with --model.core.kind ntm, dnc or mdm")
+    if reader.name != "static":
+        raise UserError(f"`explain memory` shows what the model does by itself; leave the reader {reader.name} out")
+
+
+class Attribution:
+    """Which words wrote each row: a mixture of words for each of N rows, nothing where none has."""
+
+    def __init__(self, rows: int, words: int) -> None:
+        self._shares = torch.zeros(rows, words, dtype=torch.float64)
+
+    def clear(self) -> None:
+        """The memory begins anew: no row is of any word."""
+        self._shares.zero_()
+
+    def write(self, word: int, weights: Tensor, left: Tensor) -> None:
+        """A word is written with weights (N,), and what a row held counts as much less as `left` (N,) says.
+
+        Words must be written in their order.
+        """
+        there = self._shares[:, : word + 1]
+        there *= left.unsqueeze(1)
+        there[:, word] += weights
+
+    def read(self, weights: Tensor) -> Tensor:
+        """What weights (N,) read of each word (words,); less than they are where they are on rows that nobody wrote."""
+        total = self._shares.sum(1)
+        return torch.where(total > 0, weights / total, 0) @ self._shares
+
+
+def measured(looked: Looked, how: Addressing) -> dict[str, np.ndarray]:
+    """Of each head (T, 1 + R), the write head first, at T steps that stand in the place of a batch.
+
+    `entropy` of the weights in bits, `largest` of them, whether all cosines are negative (`negative`), and the mass in the
+    window (`window`) of a memory that is addressed so. Not a number: the entropy of no weights, and the window of no maximum.
+    """
+    total = looked.weights.sum(2, keepdim=True)
+    entropy = torch.special.entr(looked.weights / total).sum(2) / math.log(2)
+    negative = looked.cosines.amax(2) < 0
+    # Where content alone has no window, it is what one would leave of the content that is asked.
+    weights = looked.content if how.selected is None else looked.weights
+    inside = chosen(looked.cosines, replace(how, selected=window_of(how, looked.cosines.shape[2])))
+    mass = (weights * inside).sum(2).masked_fill(negative, torch.nan)
+    found = {"entropy": entropy, "largest": looked.weights.amax(2), "negative": negative.double(), "window": mass}
+    return {name: values.numpy() for name, values in found.items()}
+
+
+def window_of(how: Addressing, rows: int) -> int:
+    """Rows of the window of a memory: its own, or the usual one where it has none, odd and no larger than it."""
+    return how.selected or min(WINDOW, rows - 1 + rows % 2)
+
+
+def memory(subject: Subject, progress: Progress) -> Explained:
+    """Layers read weights, entropies, masses, surprisal and candidates; words before the passage that are read lead it.
+
+    Raises UserError when there is another reader to compare with.
+    """
+    if subject.against is not None:
+        raise UserError("`explain memory` has nothing to compare its memory with; leave --against out")
+    core = memory_of(subject.reader.model)
+    assert core is not None
+    begin = max(0, subject.start - BEFORE)
+    words = led_by(
+        subject.vocabulary, subject.ids[begin : subject.start], int(subject.ids[subject.start]), subject.spans
+    )
+    trace, scores, done = _Trace(core, subject, words), [], 0
+
+    def look(block: Block, prediction: Prediction, first: int) -> None:
+        scores.append(scores_from(prediction, block, first, subject))
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        trace.add(looked)
+        looked.clear()
+        done += tokens
+        progress(done, len(subject.ids))
+
+    with core.traced() as looked:
+        read_passage(subject.reader, subject, advance, look)
+    return _explained(subject, trace, joined(scores), words)
+
+
+class _Trace:
+    """What is kept of the steps that read a context and a passage."""
+
+    def __init__(self, core: ExternalMemory, subject: Subject, words: Sequence[Span]) -> None:
+        self.machine, self.start, self.end = core.machine, subject.start, len(subject.ids)
+        # What is read first is no word of the text, so a step reads the token before the one that it predicts.
+        self.begins = {1 + int(place) for place in np.flatnonzero(subject.ids == core.begin)}
+        self.starts = {span.start for span in subject.spans}
+        self.owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
+        # The first is all that was read before the words.
+        self.written = Attribution(self.machine.rows, 1 + len(words))
+        self.step = 0
+        self.links: list[dict[int, float]] = []
+        self.older: list[float] = []
+        self.measures: list[dict[str, np.ndarray]] = []
+        self.weights: list[Tensor] = []
+
+    def add(self, looked: Sequence[Looked]) -> None:
+        """The steps of a block of one text; what is read beyond it is none of it."""
+        looked = looked[: max(0, self.end - self.step)]
+        if not looked:
+            return
+        steps = Looked(*(torch.cat(part).cpu().double() for part in zip(*looked, strict=True)))
+        first = max(0, self.start - self.step)
+        for time in range(len(looked)):
+            place = self.step - self.start
+            if self.step in self.begins:
+                self.written.clear()
+            self.written.write(1 + self.owner.get(place - 1, -1), steps.weights[time, 0], steps.left[time])
+            if place in self.starts:
+                self._read(self.written.read(steps.weights[time, 1:].mean(0)).tolist())
+            self.step += 1
+        if first < len(looked):
+            self.measures.append(measured(Looked(*(part[first:] for part in steps)), self.machine.addressing))
+            room = MOST_TOKENS - sum(map(len, self.weights))
+            self.weights.append(steps.weights[first : first + room])
+
+    def _read(self, mass: Sequence[float]) -> None:
+        self.older.append(mass[0])
+        self.links.append({word: weight for word, weight in enumerate(mass[1:]) if weight > 0})
+
+    def measure(self, name: str) -> np.ndarray:
+        """Of each head at each token of the passage (tokens, 1 + R)."""
+        return np.concatenate([found[name] for found in self.measures])
+
+
+def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequence[Span]) -> Explained:
+    lead, machine = len(words) - len(subject.spans), trace.machine
+    note = (
+        "The weight of the rows that each word wrote, by its share in them, of the mean of all reading heads; with what older "
+        "words wrote, weights add up to what is read."
+    )
+    reads = weights_layer(READS, [{}] * lead + trace.links, note)
+    # Words before the passage are there to be looked back at.
+    cut = min((j for of in reads.links for j, _ in of if j < lead), default=lead)
+    links = tuple(tuple((j - cut, weight) for j, weight in of) for of in reads.links[cut:])
+    lead -= cut
+    nats = nats_of(subject, scores)
+    layers: list[Layer] = [replace(reads, links=links)]
+    layers += [after(lead, layer) for layer in _numbers(trace, subject, nats)]
+    if subject.top:
+        layers.append(after(lead, expected_layer(subject, {part_name(subject.reader): scores})))
+    strongest = [max(of.values(), default=0.0) for of in trace.links]
+    figures: dict[str, Any] = {
+        "settings": {
+            "kind": type(machine).__name__,
+            "rows": machine.rows,
+            "width": machine.width,
+            "heads": machine.heads,
+            "addressing": str(machine.addressing),
+        },
+        **figures_of(subject, scores),
+        "entropy_bits": _by_head(trace.measure("entropy")),
+        "largest_percent": _by_head(100 * trace.measure("largest")),
+        "fall_back_percent": _by_head(100 * trace.measure("negative")),
+        "window": window_of(machine.addressing, machine.rows),
+        "windows": machine.addressing.windows,
+        "window_percent": _by_head(100 * trace.measure("window")),
+        "older_percent": 100 * float(np.mean(trace.older)),
+        "weights": _picture(subject, torch.cat(trace.weights)),
+    }
+    told = note_on(subject, "weights and candidates")
+    first = 0 if trace.links[0] else int(np.argmax(strongest))
+    return Explained(figures, tuple(layers), told, tuple(span.word for span in words[cut:]), lead + first)
+
+
+def _by_head(values: np.ndarray) -> dict[str, Any]:
+    """The means of what each head has (tokens, 1 + R) where it is a number; None where it never is."""
+    means = [_mean(of) for of in values.T]
+    return {"write": means[0], "read": means[1:]}
+
+
+def _mean(values: np.ndarray) -> float | None:
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if len(there) else None
+
+
+def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]:
+    first, machine = [span.start for span in subject.spans], trace.machine
+    bits = max(1.0, math.log2(machine.rows))
+
+    def of(measure: str, heads: slice, scale: float = 1.0) -> tuple[float | None, ...]:
+        found = (_mean(at[heads]) for at in trace.measure(measure)[first])
+        return tuple(None if value is None else scale * value for value in found)
+
+    negative = "Heads whose cosines are all negative: no window, all rows have a weight."
+    layers: list[Numbers] = []
+    for head, heads in (("read", slice(1, None)), ("write", slice(0, 1))):
+        layers += [
+            Numbers("sequential", f"entropy, {head}", of("entropy", heads), "bits", 0.0, bits, note="Of the weights."),
+            Numbers("sequential", f"largest, {head}", of("largest", heads, 100), "%", 0.0, 100.0,
+                    note="The weight of the row that has most."),
+            Numbers("sequential", f"window, {head}", of("window", heads, 100), "%", 0.0, 100.0,
+                    note=_window_note(machine, head)),
+            Numbers("plain", f"fall-back, {head}", of("negative", heads, 100), "%", 0.0, 100.0, 0, negative),
+        ]  # fmt: skip
+    older = tuple(100 * mass for mass in trace.older)
+    return [
+        *layers,
+        Numbers("plain", "read of older words", older, "%", 0.0, 100.0),
+        surprisal_layer("surprisal", nats, subject.vocabulary),
+    ]
+
+
+def _window_note(machine: Machine, head: str) -> str:
+    """What the mass in the window is of, and where the rest of it is."""
+    how = machine.addressing
+    rows = f"{window_of(how, machine.rows):,} rows around the largest cosine"
+    if how.windows > 1:
+        rows = f"{how.windows} windows of {rows}s"
+    if how.selected is None:
+        return f"What content alone has within {rows}: what localized addressing would leave of it."
+    if how.kind == "window":
+        return f"What the weights have within {rows}: all of them."
+    elsewhere = "links lead" if head == "read" else "the memory is free, or is not written"
+    if isinstance(machine, TuringMachine):
+        elsewhere = "locations lead"
+    return f"What the weights have within {rows}; the rest is where {elsewhere}."
+
+
+def _picture(subject: Subject, weights: Tensor) -> dict[str, Any]:
+    """The weights (T, 1 + R, N) of the rows that have most, over the tokens of the passage."""
+    write, read = weights[:, 0], weights[:, 1:].mean(1)
+    most = (write + read).sum(0).topk(min(MOST_ROWS, weights.shape[2])).indices.sort().values
+    ids = subject.ids[subject.start : subject.start + len(weights)]
+
+    def panel(values: Tensor) -> list[list[float]]:
+        return [[float(f"{weight:.{DIGITS}g}") for weight in row] for row in values[:, most].T.tolist()]
+
+    return {
+        "rows": most.tolist(),
+        "of": weights.shape[2],
+        "heads": weights.shape[1] - 1,
+        "tokens": [shown(token) for token in subject.vocabulary.tokens(ids)],
+        "write": panel(write),
+        "read": panel(read),
+    }

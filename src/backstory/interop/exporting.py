@@ -1,0 +1,138 @@
+"""A trained run as a folder that `AutoModelForCausalLM.from_pretrained` loads, with its tokenizer and a model card."""
+
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from backstory.config import UserError, changes, to_dict
+from backstory.config.arguments import checked
+from backstory.interop.extras import need
+from backstory.models import count_parameters
+from backstory.reports import tables
+from backstory.reports.results import current, read
+from backstory.runs.loaded_run import LoadedRun, load_run, load_weights, weights, weights_hash
+from backstory.storage.atomic import TEMPORARY, check_writable
+from backstory.storage.provenance import RESULT
+
+if TYPE_CHECKING:
+    from backstory.interop.modeling import BackstoryForCausalLM
+
+FOLDER, CARD = "export", "README.md"
+VOCABULARY = "backstory.json"
+"""The run's vocabulary, by which `hf:EXPORT` cuts a text as the run does, into the same units."""
+
+
+@checked()
+def export(run: Path | str, out: Path | str | None = None) -> Path:
+    """Write config.json, generation_config.json, model.safetensors, the tokenizer's files, the vocabulary and README.md into a
+    new folder.
+
+    That is `out`, else RUN/export, and it is returned. Raises UserError where it is there already or cannot be written, for
+    what is no run, and without transformers.
+    """
+    need("transformers", "hf", "export")
+    out = Path(run, FOLDER) if out is None else Path(out)
+    if os.path.lexists(out):
+        raise UserError(f"{out} exists; choose another folder with --out, or remove it")
+    loaded = load_run(Path(run))
+    check_writable(out)
+
+    from backstory.interop.tokenizing import fast_tokenizer
+
+    model, tokenizer, card = causal_lm(loaded), fast_tokenizer(loaded.vocabulary), model_card(loaded, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # It gets its name when it is whole.
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out.parent) as staging:
+        folder = Path(staging) / "model"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / VOCABULARY).write_text(json.dumps(loaded.vocabulary.to_json()), encoding="utf-8")
+        (folder / CARD).write_text(card, encoding="utf-8")
+        for path in folder.iterdir():  # the weights come as a file for their owner alone
+            path.chmod((folder / CARD).stat().st_mode)
+        os.replace(folder, out)
+    return out
+
+
+def causal_lm(run: LoadedRun) -> "BackstoryForCausalLM":
+    """A run's model as one of transformers, in evaluation mode, with a copy of its weights.
+
+    It goes on with a text as `backstory generate` does: from the same first token, never with `<unk>`, past the ends of lines.
+    """
+    from transformers import GenerationConfig
+
+    from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM
+
+    vocabulary = run.vocabulary
+    parts, start = to_dict(run.config.model), vocabulary.start
+    model = BackstoryForCausalLM(
+        BackstoryConfig(vocab_size=len(vocabulary), parts=parts, bos_token_id=start, weights=weights_hash(run.model))
+    )
+    load_weights(model.model, weights(run.model))
+    unknown = None if vocabulary.unknown is None else [vocabulary.unknown]
+    model.generation_config = GenerationConfig(bos_token_id=start, suppress_tokens=unknown)
+    return model.eval()
+
+
+def model_card(run: LoadedRun, folder: Path) -> str:
+    """What a run is, what its result files say of it, and how it is loaded from a folder, in Markdown."""
+    config, name = run.config, run.folder.resolve().name
+    unit = run.vocabulary.tokenizer.unit
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            "pipeline_tag: text-generation",
+            f"tags: [backstory, {config.model.core.kind}]",
+            "---",
+            f"# {tables.escape_markdown(name)}",
+            "",
+            f"A language model of {count_parameters(run.model):,} parameters over {len(run.vocabulary):,} types "
+            f"({unit}s), trained with Backstory on {tables.escape_markdown(str(run.corpus['name']))} "
+            f"({tables.escape_markdown(str(run.corpus['provenance']))}). SHA-256 of its weights: `{weights_hash(run.model)}`.",
+            "",
+            *_figures(run.folder),
+            "## Use",
+            "",
+            "```python",
+            "import backstory.interop  # makes the model known to transformers: pip install 'backstory[hf]'",
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            "",
+            f"folder = {str(folder)!r}",
+            "tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)",
+            'tokens = tokenizer("the", return_tensors="pt")',
+            "print(tokenizer.decode(model.generate(**tokens, max_new_tokens=50, do_sample=True)[0]))",
+            "```",
+            "",
+            "Logits are log-probabilities: they are normalised already. `past_key_values` is the recurrent state.",
+            "",
+            "## Settings",
+            "",
+            "What differs from the defaults of Backstory:",
+            "",
+            "```yaml",
+            yaml.safe_dump({part: changes(getattr(config, part)) for part in ("model", "training")}, sort_keys=False)
+            + "```",
+            "",
+        ]
+    )
+
+
+def _figures(folder: Path) -> list[str]:
+    """The tables of a run's result files, under a heading; nothing where there are none."""
+    if not [*folder.glob(RESULT), *folder.glob(f"*/{RESULT}")]:
+        return []
+    run = read(folder)
+    for line in run.unread:
+        warnings.warn(f"left out of {CARD}: {line}", stacklevel=2)
+    results = [current(run)]  # what is stale is not of the weights that are exported
+    found = [table for table in (tables.figures(results), tables.trainings(results)) if table.rows]
+    said = (
+        "A reader other than `static` adds to the model while it reads, in Backstory; what is loaded here is `static`."
+    )
+    return ["## Figures", "", *(f"{tables.to_markdown(table)}\n" for table in found), said, ""]

@@ -1,0 +1,146 @@
+"""A grid: the runs that put a paper's claims to the test, at a small scale and at the published one, as strict YAML."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backstory.config.fields import between
+from backstory.config.packaged import Packaged
+from backstory.papers.published import Metric
+
+Scale = Literal["small", "full"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure that a paper printed: one of a paper in this package, or a value with its source."""
+
+    figure: str | None = None
+    """PAPER/FIGURE, as `awd-lstm/ptb-test`."""
+    value: float | None = between(None, 0.0, above=True)
+    """The number itself."""
+    source: str = ""
+    """Where it is printed: authors, year, table."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A split that is read with a reader."""
+
+    split: str = "test"
+    reader: str = "static"
+    rows: int = between(1, 1)
+    """Rows read side by side, as in `backstory evaluate --rows`."""
+    after: str | None = None
+    """A split that is read first, from whose weights an adaptive reader goes on, as in `backstory evaluate --after`."""
+    addressing: str | None = None
+    """Of the external memory, in place of the one it was trained with, as in `backstory evaluate --addressing`."""
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class Examination:
+    """An experiment on a row's use of context."""
+
+    experiment: str = "truncate"
+    split: str = "valid"
+    targets: int = between(2000, 2)
+    maximum_context: int = between(1000, 1)
+    runs: int = between(1, 1)
+    """How many of the row's runs are examined, in the order of its seeds."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a row is run at one scale."""
+
+    recipe: str
+    """A packaged recipe, or the path of a YAML file."""
+    minutes: float = field(metadata={"range": (0.0, float("inf"), True)})
+    """What one run takes: on one CPU core at the small scale, on one GPU at the full one."""
+    seeds: tuple[int, ...]
+    """A run for each."""
+    overrides: dict = field(default_factory=dict)
+    """Settings that differ from the recipe's, nested as there."""
+    begin: str | None = None
+    """A row whose run of the same seed each run begins with, as in `backstory train --begin`."""
+    examinations: tuple[Examination, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system: one line of a paper's table."""
+
+    name: str
+    """Letters, digits, dots and hyphens; run folders are called by it."""
+    readings: tuple[Reading, ...] = (Reading(),)
+    prepare: tuple[str, ...] = ()
+    """What is done with each trained run before it is read, as `backstory reader` is told it: `tune --reader dynamic`."""
+    note: str = ""
+    small: Setup | None = None
+    full: Setup | None = None
+
+    def at(self, scale: Scale) -> Setup | None:
+        """How the row is run at a scale; None where it is not."""
+        return self.small if scale == "small" else self.full
+
+
+@dataclass(frozen=True)
+class Side:
+    """A reading of a row, as a claim names it."""
+
+    row: str
+    split: str = "test"
+    reader: str = "static"
+    rows: int = between(1, 1)
+    after: str | None = None
+    addressing: str | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That one reading scores better (lower) than another."""
+
+    sentence: str
+    better: Side
+    than: Side
+    confounded: str = ""
+    """How the sides differ beyond the claim. Such a claim is not judged; its gain stands with this reason."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """That a row is judged by what a paper of this package found."""
+
+    paper: str
+    row: str
+    beside: str | None = None
+    """Another row, for what the paper found of one system beside another; left out, for all that it found of one."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows and the claims made of them."""
+
+    title: str
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...] = ()
+    findings: tuple[Asked, ...] = ()
+    papers: tuple[str, ...] = ()
+    """Papers of this package that it is about."""
+    metric: Metric = "perplexity"
+    """What is compared; lower is better."""
+    note: str = ""
+    """What the small scale shrinks, and whatever else a reader of its table must know."""
+
+
+_PACKAGED = Packaged(Grid, "backstory.papers", "suites", "grid")
+
+
+def names() -> list[str]:
+    """The packaged grids."""
+    return _PACKAGED.names()
+
+
+def load(name_or_path: str) -> Grid:
+    """A packaged grid by its name, or one's own by the path of its YAML file. Raises UserError; `plan` checks the rest."""
+    return _PACKAGED.load(name_or_path)

@@ -1,0 +1,186 @@
+"""The folder of a reproduction: where each run lies, the commands that make it, and what of it is done already."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backstory.config import RunConfig, UserError, to_yaml
+from backstory.config.errors import as_argument
+from backstory.config.small_file import read_small
+from backstory.config.strict import from_file
+from backstory.evaluation.evaluation import file_name
+from backstory.papers.plan import Run
+from backstory.papers.preparations import preparation
+from backstory.papers.suite import Grid, Reading
+from backstory.reports import Result, result_or_none
+from backstory.reports.staleness import is_stale
+from backstory.runs.loaded_run import CONFIG
+from backstory.runs.run_folder import RunFolder
+from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically
+from backstory.storage.documents import parse
+from backstory.storage.lock import LOCK
+from backstory.storage.provenance import RESULT, check_place
+from backstory.training.fit import BEGUN
+
+AGAIN = "--again"
+"""The flag with which an examination takes the place of one that was made with other options."""
+GRID = "grid.yaml"
+"""The grid as it is run; it makes a folder that of a reproduction."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a run."""
+
+    state: str
+    """What the run is doing meanwhile: running, preparing, reading, examining."""
+    arguments: tuple[str, ...]
+    kind: str
+    """Of its result."""
+    out: Path
+    """Folder of its result."""
+    settings: tuple[str, ...] = ()
+    """The flags its result depends on; a training's are in its settings file, which `Folder.check` compares."""
+
+    made: Path | None = None
+    """A file that is there when it is done, of a command that writes no result."""
+    reading: Reading | None = None
+    """What the grid asks for, where it is that."""
+
+    def result(self) -> Result | None:
+        """What it wrote; None where that is missing, damaged, or of a command with other settings or of other weights."""
+        if self.made is not None:
+            return None
+        found = result_or_none(self.out / RESULT)
+        if found is None:
+            return None
+        try:
+            # The command as recorded, from after `backstory VERB RUN` up to `--out FOLDER`.
+            made = shlex.split(str(found.provenance.get("command")))[3:-2]
+        except ValueError:
+            return None
+        made = [part for part in made if part != AGAIN]
+        if found.kind != self.kind or (self.settings and made != [*self.settings]):
+            return None
+        return found if found.kind == "training" or not is_stale(found, self.out.parent) else None
+
+    def done(self) -> bool:
+        """Whether its result is there."""
+        return self.result() is not None if self.made is None else self.made.is_file()
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Paths of a reproduction."""
+
+    path: Path
+
+    def run(self, run: Run) -> Path:
+        return within(self.path, "runs", run.name)
+
+    def recipe(self, run: Run) -> Path:
+        return within(self.path, "recipes", f"{run.row}.yaml")
+
+    def log(self, run: Run) -> Path:
+        """What the commands of a run printed."""
+        return within(self.path, "logs", f"{run.name}.log")
+
+    def commands(self, run: Run) -> list[Command]:
+        """Train, then what prepares the readings, the readings, then the examinations. A training that was begun is resumed."""
+        place = self.run(run)
+        named = as_argument(place)
+        train = ["train", as_argument(self.recipe(run)), "--seed", str(run.seed), "--out", named, *self._mode(run)]
+        commands = [Command("running", tuple(train), "training", place)]
+        for text in run.prepare:
+            found = preparation(text)
+            arguments = ("reader", found.action, named, *found.arguments)
+            commands.append(Command("preparing", arguments, "", place, made=place / found.made))
+        for reading in run.readings:
+            reader = [] if reading.reader == "static" else [reading.reader]
+            several = [] if reading.rows == 1 else [str(reading.rows)]
+            before = [] if reading.after is None else [reading.after]
+            addressed = [] if reading.addressing is None else [reading.addressing]
+            parts = (*reader, *(f"after-{split}" for split in before), *(f"rows{rows}" for rows in several), *addressed)
+            out = within(place, file_name("evaluate", reading.split, *parts))
+            flags = ("--split", reading.split, "--reader", reading.reader)
+            for flag, values in (("--rows", several), ("--after", before), ("--addressing", addressed)):
+                flags += tuple(part for value in values for part in (flag, value))
+            arguments = ("evaluate", named, *flags, "--out", as_argument(out))
+            commands.append(Command("reading", arguments, "evaluation", out, flags, reading=reading))
+        for e in run.examinations:
+            out = within(place, f"examine-{e.experiment}-{e.split}")
+            flags = ("--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets))
+            flags += ("--maximum-context", str(e.maximum_context))
+            # What is there and is not done was asked for otherwise: the folder is the grid's, which asks for this now.
+            again = (AGAIN,) if (out / RESULT).is_file() else ()
+            arguments = ("examine", named, *flags, *again, "--out", as_argument(out))
+            commands.append(Command("examining", arguments, "examination", out, flags))
+        return commands
+
+    def _mode(self, run: Run) -> list[str]:
+        """How its training starts: anew, with another run's weights, or from where it was."""
+        place = self.run(run)
+        begin = ["--begin", as_argument(self.path / "runs" / run.begin)] if run.begin else []
+        if not (place / CONFIG).is_file():
+            return begin
+        # One that was killed before its first checkpoint holds nothing of the run it begins with.
+        saved = not begin or RunFolder(place).resumable
+        return ["--resume"] if saved else ["--overwrite", *begin]
+
+    def made(self, run: Run) -> list[tuple[Command, Result]]:
+        """The commands that have a result, and what they wrote: training first.
+
+        Whatever else lies in its folder is no part of it.
+        """
+        return [(command, result) for command in self.commands(run) if (result := command.result())]
+
+    def results(self, run: Run) -> list[Result]:
+        """What its commands wrote so far, training first."""
+        return [result for _, result in self.made(run)]
+
+    def finished(self, run: Run) -> bool:
+        """Whether all its results are there."""
+        return all(command.done() for command in self.commands(run))
+
+    def check(self, runs: Sequence[Run]) -> None:
+        """Raise UserError unless the runs can begin or go on here; nothing is written."""
+        check_place(self.path, "reproduction")
+        others = [p for p in self.path.glob("*") if p.name != LOCK and not p.name.startswith(TEMPORARY)]
+        if others and not (self.path / GRID).is_file():
+            raise UserError(f"{self.path} holds something other than a reproduction; choose another folder with --out")
+        for run in runs:
+            saved = self.run(run) / CONFIG
+            if saved.is_file() and from_file(RunConfig, saved, self.run(run)) != run.config:
+                raise UserError(
+                    f"{self.run(run)} was trained with other settings than the grid now has for it; "
+                    "remove that folder to train it again, or choose another with --out"
+                )
+            if saved.is_file() and (begun := self._begun(run)) != run.begin:
+                raise UserError(
+                    f"{self.run(run)} began with {begun or 'weights of its own'}, and the grid now has it begin with "
+                    f"{run.begin or 'weights of its own'}; remove that folder to train it again, or choose another with --out"
+                )
+
+    def _begun(self, run: Run) -> str | None:
+        """The run that it began with, as its training recorded; what it is to begin with, where that is not told yet."""
+        path = RunFolder(self.run(run)).provenance
+        try:
+            found = parse(read_small(path, inside=path.parent))
+        except (OSError, ValueError):
+            return run.begin
+        begun = found.get(BEGUN) if isinstance(found, dict) else None
+        return begun.get("run") if isinstance(begun, dict) else None
+
+    def open(self, grid: Grid, runs: Sequence[Run]) -> None:
+        """Make the folder, or take it, after `check`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        sweep_temporaries(self.path)
+        write_atomically(self.path / GRID, to_yaml(grid))  # first, as without it the rest is no reproduction's
+        for place in (within(self.path, name) for name in ("runs", "recipes", "logs")):
+            place.mkdir(exist_ok=True)
+            sweep_temporaries(place)
+        for run in {
+            run.row: run for run in reversed(runs)
+        }.values():  # the seed is its first; each run is given its own
+            write_atomically(self.recipe(run), to_yaml(run.config))

@@ -1,0 +1,208 @@
+"""The result of a reproduction: published beside ours, row by row, and whether each claim and finding holds."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from backstory.config import to_dict
+from backstory.config.unknown_share import UnknownShare
+from backstory.papers.claims import AUDIT_FAILED, CONFOUNDED, MISSING, OPPOSITE, UNDECIDED, YES, Judgement, judge
+from backstory.papers.findings import judged, measures_of
+from backstory.papers.plan import Run, fingerprints, place_of, published_figure, reads
+from backstory.papers.published import paper
+from backstory.papers.suite import Claim, Grid, Reading, Row, Scale, Side
+from backstory.papers.suite_folder import Folder
+from backstory.papers.suite_progress import DONE, FAILED, Standing
+from backstory.reports.reproductions import place_in
+from backstory.reports.results import MutableRecord, Result
+from backstory.storage.provenance import commit, versions
+
+
+def figures(
+    grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence[Standing], threads: int
+) -> MutableRecord:
+    """What docs/results.md describes as the figures of a reproduction."""
+    settings = fingerprints([standing.run for standing in found])
+    each = [
+        standing.known.record if standing.known else _run(standing, folder, grid, settings[standing.run.name])
+        for standing in found
+    ]
+    planned = {row.name: [r for r in each if r["row"] == row.name] for row in grid.rows if row.at(scale)}
+    trained = protocols([standing.run for standing in found])
+    return {
+        "grid": name,
+        "scale": scale,
+        "title": grid.title,
+        "note": grid.note,
+        "papers": [f"{p.cited}: {p.title}" for p in map(paper, grid.papers)],
+        "metric": grid.metric,
+        "unit": next((r["unit"] for r in each if r["unit"]), None),
+        "planned": len(each),
+        "finished": sum(r["state"] == DONE for r in each),
+        "failed": sum(r["state"] == FAILED for r in each),
+        "core_hours": round(sum(r["seconds"] for r in each) * threads / 3600, 3),
+        "threads": threads,
+        "rows": [
+            _row(row, reading, planned[row.name]) | {"protocol": trained[row.name]}
+            for row in grid.rows
+            if row.name in planned
+            for reading in row.readings
+        ],
+        "claims": [
+            _claim(claim, grid, planned)
+            for claim in grid.claims
+            if claim.better.row in planned and claim.than.row in planned
+        ],
+        "findings": judged(grid, [standing.run for standing in found], {r["run"]: r for r in each}),
+        "runs": each,
+    }
+
+
+def protocols(runs: Sequence[Run]) -> dict[str, MutableRecord]:
+    """Return how each row is trained, by its name: corpus, epochs, optimizer, and the row that it begins with."""
+    rows = {run.name: run.row for run in runs}
+    return {run.row: _protocol(run, rows) for run in runs}
+
+
+def _protocol(run: Run, rows: Mapping[str, str]) -> MutableRecord:
+    training = run.config.training
+    keys = ("epochs", "finetune_epochs", "optimizer", "learning_rate", "batch_size", "segment")
+    begin = None if run.begin is None else rows[run.begin]
+    return {"corpus": run.config.text.corpus, **{key: getattr(training, key) for key in keys}, "begin": begin}
+
+
+def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: str, started: str) -> MutableRecord:
+    """What the result says of how it came about: settings of the grid, and what the finished runs agree or differ on."""
+    done = [s for s in found if s.known or folder.finished(s.run)]
+    origins = [s.known.provenance if s.known else folder.results(s.run)[0].provenance for s in done]
+
+    def told(key: str) -> str | None:
+        return "; ".join(dict.fromkeys(str(o[key]) for o in origins if o.get(key) is not None)) or None
+
+    corpora = list({str(o.get("corpus")): o.get("corpus") or {} for o in origins}.values())
+    return {
+        "config": to_dict(grid),
+        "seed": sorted({standing.run.seed for standing in found}),
+        "commit": commit(),
+        "versions": versions(),
+        "device": told("device"),
+        "precision": told("precision"),
+        "precision_reason": told("precision_reason"),
+        "corpus": corpora[0] if len(corpora) == 1 else {"name": ", ".join(str(c.get("name")) for c in corpora)},
+        "started": started,
+        "command": command,
+    }
+
+
+def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> MutableRecord:
+    """A run by its figures; those it has not come to are null or absent."""
+    run, done = standing.run, folder.made(standing.run)
+    results = [result for _, result in done]
+    trained = next((r for r in results if r.kind == "training"), None)
+    made = trained.provenance if trained else {}
+    record: MutableRecord = {"run": run.name, "row": run.row, "seed": run.seed, "state": standing.state}
+    record |= {"problem": standing.problem or None, "settings": settings}
+    for key in ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second"):
+        record[key] = trained.figures[key] if trained else None
+    record["curve"] = [[e["epoch"], e["valid_perplexity"]] for e in trained.figures["curve"]] if trained else []
+    for key in ("commit", "device", "precision", "weights"):
+        record[key] = made.get(key)
+    record["seconds"] = round(sum(r.provenance.get("seconds") or 0.0 for r in results), 1)
+    record["readings"] = [_reading(command.reading, result, grid) for command, result in done if command.reading]
+    keys = ("experiment", "split", "targets", "maximum_context", "effective_context")
+    record["examinations"] = [
+        {key: r.figures[key] for key in keys if key in r.figures} for r in results if r.kind == "examination"
+    ]
+    return record | {"measured": measures_of(grid, folder, run)}
+
+
+def _reading(asked: Reading, result: Result, grid: Grid) -> MutableRecord:
+    f = result.figures
+    audited = f["audit"]["passed"] if f.get("audit") else None
+    return {
+        "split": f["split"],
+        "reader": f["reader"],
+        "rows": f.get("rows", 1),
+        "after": f.get("after"),
+        "addressing": asked.addressing,
+        "tokens": f["tokens"],
+        **({"unknown_share": UnknownShare.of(f).share} if "unknown_tokens" in f else {}),
+        "seconds": result.provenance.get("seconds"),
+        "value": f[grid.metric],
+        "audited": audited,
+        "weights": result.provenance.get("weights"),
+        "policy": f.get("policy"),
+        "memory": f.get("memory"),
+        "recency": f.get("recency"),
+    }
+
+
+def _row(row: Row, reading: Reading, runs: Sequence[MutableRecord]) -> MutableRecord:
+    """A line of the table: the published figure, and ours over the seeds that are finished."""
+    value, deviation, source = published_figure(reading.published) if reading.published else (None, None, None)
+    found = _readings(runs, reading)
+    ours = [r["value"] for r in found.values()]
+    return {
+        "row": row.name,
+        "note": row.note,
+        "split": reading.split,
+        "reader": reading.reader,
+        "rows": reading.rows,
+        "after": reading.after,
+        "addressing": reading.addressing,
+        "published": value,
+        "published_deviation": deviation,
+        "source": source,
+        "mean": statistics.fmean(ours) if ours else None,
+        "deviation": statistics.stdev(ours) if len(ours) > 1 else None,
+        "seeds": list(found),
+        "planned_seeds": [run["seed"] for run in runs],
+        "tokens": next((r["tokens"] for r in found.values()), None),
+        "unknown_share": next((r.get("unknown_share") for r in found.values()), None),
+        "audited": all(r["audited"] for r in found.values()) if found else None,
+        "parameters": next((run["parameters"] for run in runs if run["parameters"]), None),
+    }
+
+
+def _readings(runs: Sequence[MutableRecord], reading: Reading | Side) -> dict[int, MutableRecord]:
+    """The reading (or that of a claim's side) by seed, in the runs that have it."""
+    place = place_of(reading)
+    return {run["seed"]: r for run in runs for r in run["readings"] if place_in(r) == place}
+
+
+def _claim(claim: Claim, grid: Grid, planned: dict[str, list[MutableRecord]]) -> MutableRecord:
+    sides = (claim.better, claim.than)
+    better, than = (_published(grid, side) for side in sides)
+    found = [_readings(planned[side.row], side) for side in sides]
+    judgement = _judged(found) if all(_whole(planned[side.row], side) for side in sides) else Judgement(MISSING)
+    if claim.confounded and judgement.verdict in (YES, OPPOSITE, UNDECIDED):
+        judgement = replace(judgement, verdict=CONFOUNDED)
+    return {
+        "sentence": claim.sentence,
+        "better": vars(claim.better),
+        "than": vars(claim.than),
+        "published_gain": round(than - better, 6) if better is not None and than is not None else None,
+        "seeds": [len(readings) for readings in found],
+        "confounded": claim.confounded,
+        **vars(judgement),
+    }
+
+
+def _whole(runs: Sequence[MutableRecord], side: Side) -> bool:
+    """Whether every run of a side is finished and was read so."""
+    return all(run["state"] == DONE for run in runs) and len(_readings(runs, side)) == len(runs)
+
+
+def _judged(found: Sequence[dict[int, MutableRecord]]) -> Judgement:
+    """The judgement on two sides of readings by seed, which there is of honest ones only."""
+    if any(r["audited"] is False for readings in found for r in readings.values()):
+        return Judgement(AUDIT_FAILED)
+    better, than = ({seed: r["value"] for seed, r in readings.items()} for readings in found)
+    return judge(better, than)
+
+
+def _published(grid: Grid, side: Side) -> float | None:
+    """What the paper printed for a claim's side."""
+    readings = next(row.readings for row in grid.rows if row.name == side.row)
+    published = next(r.published for r in readings if reads(r, side))
+    return published_figure(published)[0] if published else None

@@ -1,0 +1,13 @@
+"""Readers: how a text is read, from a static model to weights that move; each predicts before it observes."""
+
+from backstory.readers.base import Reader, ReaderCapabilities, StaticReader, evaluating
+from backstory.readers.registry import READERS, ReaderKind
+
+__all__ = [
+    "READERS",
+    "Reader",
+    "ReaderCapabilities",
+    "ReaderKind",
+    "StaticReader",
+    "evaluating",
+]

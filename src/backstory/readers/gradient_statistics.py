@@ -1,0 +1,215 @@
+"""What training gradients were like, weight by weight: their root mean square, and the diagonal Fisher information.
+
+RMS = sqrt(mean over minibatches of g^2) (Krause et al. 2018); F is the precision of the weights' posterior in elastic weight
+consolidation (Kirkpatrick et al. 2017).
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config import UserError, pasted
+from backstory.models import LanguageModel, Precision, Softmax, detach
+from backstory.readers.blocks import blocks
+from backstory.readers.moving_weights import MovingWeights
+from backstory.runs.loaded_run import check_tensors, weights_hash
+from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
+from backstory.storage.documents import has_fields
+
+NAME = "statistics"
+EVERY = 10
+"""The expected Fisher information of a softmax is taken of every so many minibatches: it is the dearest, and a smooth mean."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """How statistics were collected."""
+
+    weights: str
+    """Hash of the model's weights."""
+    moving: str
+    """Which weights they are of, as `MovingWeights` takes it."""
+    text: str
+    """The split, and the corpus's fingerprint."""
+    batch_size: int
+    segment: int
+    minibatches: int
+    tokens: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of each parameter by name, in its shape, in its dtype or at least float32."""
+
+    mean_square: dict[str, Tensor]
+    """Mean over minibatches of the squared gradient of their mean loss."""
+    information: dict[str, Tensor]
+    """Fisher information of a token: the squared gradients times the tokens of a minibatch; for the rows of a softmax the
+    expected (p - p^2)^T h^2, which covers the words that are rare as well."""
+    collected: Collected
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Statistics":
+        return self  # nothing changes them, and they are as large as the model
+
+    def rms(self, weights: MovingWeights) -> Tensor:
+        """(N,): root mean square of the gradients of the weights that move. Raises UserError if these are not theirs."""
+        return self._flat(self.mean_square, weights)
+
+    def fisher(self, weights: MovingWeights) -> Tensor:
+        """(N,): square root of the Fisher information. Raises UserError."""
+        return self._flat(self.information, weights)
+
+    def _flat(self, found: dict[str, Tensor], weights: MovingWeights) -> Tensor:
+        missing = [name for name in weights.names if name not in found]
+        if missing:
+            raise UserError(
+                f"the statistics are of {self.collected.moving} weights and have none of {missing[0]}; collect them for the "
+                f"weights that are to move with `backstory reader statistics RUN --moving ...`"
+            )
+        for name, static in zip(weights.names, weights.static, strict=True):
+            if found[name].shape != static.shape or not found[name].is_floating_point():
+                raise UserError(
+                    f"the statistics of {name} do not fit the model; collect them again with "
+                    "`backstory reader statistics RUN`"
+                )
+        return torch.cat([found[n].flatten() for n in weights.names]).to(weights.delta).sqrt_()
+
+
+def collect(
+    model: LanguageModel,
+    ids: np.ndarray,
+    first: int,
+    *,
+    text: str = "",
+    moving: str = "all",
+    batch_size: int = 100,
+    segment: int = 5,
+    precision: Precision | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Statistics:
+    """Read a text (N,) in `batch_size` rows and minibatches of `segment` tokens of each, every dropout off.
+
+    `progress` takes the minibatches read and those there are. Raises UserError for a text that is too short for one minibatch.
+    """
+    if len(ids) < batch_size * segment:
+        raise UserError(_too_short(ids, batch_size, segment))
+    if moving != "all" and not moving.startswith("low-rank"):
+        raise UserError(f"statistics are of all weights, which serves {moving} too, or of low-rank:R adapters")
+    precision = precision or Precision(torch.float32, "the default for reading")
+    weights = MovingWeights(model, moving)
+    count = _whole_minibatches(len(ids), batch_size, segment)
+    squares, rows = torch.zeros_like(weights.delta), _Rows()
+    minibatches = tokens = 0
+    state = model.start(min(batch_size, len(ids)))
+    for block in blocks(ids, first, batch_size, segment, weights.delta.device):
+        # Where rows have ended, what is left is no minibatch like the others.
+        if not bool(block.scored.all()) or block.tokens.shape[1] < segment:
+            break
+        with torch.enable_grad(), precision.context(block.tokens.device):
+            prediction, state = weights.model(block.tokens, state)
+            gradients = weights.gradients(-prediction.log_prob(block.targets).mean())
+        with torch.no_grad():
+            for (_, place), grad in zip(weights.places(), gradients, strict=True):
+                if grad is not None:
+                    flat = grad.reshape(-1).to(squares.dtype)
+                    squares[place].addcmul_(flat, flat)
+            if isinstance(prediction, Softmax) and block.index % EVERY == 0:
+                rows.add(prediction)
+        state, minibatches, tokens = detach(state), minibatches + 1, tokens + block.tokens.numel()
+        if progress is not None:
+            progress(block.index + 1, count)
+    if not minibatches:
+        raise UserError(_too_short(ids, batch_size, segment))
+    squares /= minibatches
+    shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.places(), weights.static, strict=True)}
+    information = {name: value * (batch_size * segment) for name, value in shaped.items()}
+    for name, moved in zip(weights.names, weights.moved, strict=True):
+        expected = rows.of(moved)
+        if expected is not None:
+            information[name] = expected
+    how = Collected(weights_hash(model), moving, text, batch_size, segment, minibatches, tokens, precision.name)
+    return Statistics(shaped, information, how)
+
+
+def _whole_minibatches(tokens: int, batch_size: int, segment: int) -> int:
+    """Return how many minibatches have `segment` tokens in every row; the last rows may be shorter than the others."""
+    last_row = tokens - (batch_size - 1) * -(-tokens // batch_size)
+    return max(0, last_row) // segment
+
+
+def _too_short(ids: np.ndarray, batch_size: int, segment: int) -> str:
+    return (
+        f"the text has {len(ids):,} tokens, too few for minibatches of {batch_size:,} x {segment:,}; "
+        "use a smaller --batch-size or --segment"
+    )
+
+
+class _Rows:
+    """Means of the expected Fisher information of a softmax's rows, (p - p^2)^T h^2, and of its bias, p - p^2."""
+
+    def __init__(self) -> None:
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
+        self.sums: tuple[Tensor, Tensor] | None = None
+        self.tokens = 0
+
+    def add(self, prediction: Softmax) -> None:
+        p = prediction.log_probs().flatten(0, 1).exp()
+        h = prediction.hidden.flatten(0, 1).to(p.dtype)
+        p = p - p * p
+        new = p.t() @ (h * h), p.sum(0)
+        self.weight, self.bias = prediction.weight, prediction.bias
+        self.tokens += len(h)
+        self.sums = new if self.sums is None else (self.sums[0] + new[0], self.sums[1] + new[1])
+
+    def of(self, parameter: Tensor) -> Tensor | None:
+        """The mean for this parameter, if it is the softmax's."""
+        if self.sums is None or all(parameter is not p for p in (self.weight, self.bias)):
+            return None
+        return self.sums[0 if parameter is self.weight else 1].cpu() / self.tokens
+
+
+def save_statistics(folder: Path, statistics: Statistics) -> Path:
+    """Write them into a folder of readers' files, in the place of those of the same weights. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {"mean_square": statistics.mean_square, "information": statistics.information}
+    return write_checkpoint(
+        folder, statistics_name(statistics.collected.moving), tensors, {NAME: asdict(statistics.collected)}
+    )
+
+
+def statistics_name(moving: str) -> str:
+    """The folder of statistics: low-rank adapters have their own."""
+    return f"{NAME}-{moving.replace(':', '-')}" if moving.startswith("low-rank") else NAME
+
+
+def load_statistics(folder: Path, model: LanguageModel, moving: str, run: Path) -> Statistics:
+    """The statistics of a model that are saved in the folder. Raises UserError where there are none, or another model's."""
+    path, again = folder / statistics_name(moving), "collect them with `backstory reader statistics RUN`"
+    if not path.exists():
+        more = f" --moving {moving}" if moving.startswith("low-rank") else ""
+        raise UserError(
+            f"{run} has no statistics of training gradients yet; collect them once with "
+            f"`backstory reader statistics {pasted(run)}{more}`"
+        )
+    try:
+        found = read_checkpoint(path)
+    except DamagedCheckpoint as error:
+        raise UserError(f"{error}; {again}") from None
+    document: Any = found.documents.get(NAME)
+    if not has_fields(document, get_type_hints(Collected)) or found.tensors.keys() != {"mean_square", "information"}:
+        raise UserError(f"{path} holds no statistics of this version; {again}")
+    if document["weights"] != weights_hash(model):
+        raise UserError(f"{path} are statistics of other weights than {run} has now; {again}")
+    squares, information = found.tensors["mean_square"], found.tensors["information"]
+    try:
+        check_tensors(information, squares, "statistics")
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; {again}") from None
+    return Statistics(squares, information, Collected(**document))

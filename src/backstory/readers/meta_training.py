@@ -1,0 +1,212 @@
+"""Trains the meta-learner: its updates are unrolled over many segments, and the adjoint of the displacement runs back.
+
+With the features of g detached the adjoint is elementwise, A_{t-1} = (1 - r_t) A_t + g_t / K, where g_t is the gradient that
+the update itself used: no second backward pass through the language model, and any subset of the weights has an exact gradient
+of its own. So only every n-th weight is followed, times n, another subset in every stream: unbiased over them, and small. The
+updates of the last K are looked back on with the gates that g sets now.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backstory.config import NonFiniteError, UserError, to_dict
+from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
+from backstory.models import LanguageModel, Precision
+from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
+from backstory.readers.gradient_statistics import Statistics
+from backstory.readers.learned import Learned, LearnedReader
+from backstory.readers.meta_network import GateNetwork, logs_of
+from backstory.readers.moving_weights import MovingWeights
+
+
+class Made(NamedTuple):
+    """An update that was made, of the n weights that are followed."""
+
+    grad: Tensor
+    """g_t (n,)"""
+    delta: Tensor
+    """delta_{t-1} (n,)"""
+    loss: Tensor
+    """The segment's loss as g reads it."""
+    nats: float
+    """Its mean loss."""
+
+
+@dataclass
+class Unrolled:
+    """What is kept of updates, of the n weights that are followed."""
+
+    place: Tensor
+    """(n,) which weights."""
+    parts: list[tuple[int, slice, Tensor]]
+    """For each tensor of the model: its number, which of the n lie in it, and where in it."""
+    most: int
+    """Updates that are kept, the last ones."""
+    updates: deque[Made] = field(default_factory=deque)
+
+
+def follow(weights: MovingWeights, offset: int, every: int, most: int) -> Unrolled:
+    """Every so many-th weight from an offset on."""
+    place, parts = torch.arange(offset, len(weights), every, device=weights.delta.device), []
+    for tensor, (_, where) in enumerate(weights.places()):
+        first, last = (max(0, -(-(edge - offset) // every)) for edge in (where.start, where.stop))
+        if first < last:
+            parts.append((tensor, slice(first, last), place[first:last] - where.start))
+    return Unrolled(place, parts, most)
+
+
+class Recording(LearnedReader):
+    """Keeps what `backward` needs of every update it makes."""
+
+    unrolled: Unrolled
+
+    @torch.no_grad()
+    def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
+        kept, delta = self.unrolled, self.weights.delta
+        grad = delta.new_zeros(len(kept.place))
+        for tensor, where, inside in kept.parts:
+            if (found := gradients[tensor]) is not None:
+                grad[where] = found.reshape(-1)[inside].to(delta.dtype)
+        before = delta[kept.place]
+        super().learn(loss, gradients)
+        kept.updates.append(Made(grad, before, self.gated.loss, loss.item()))
+        if len(kept.updates) > kept.most:
+            kept.updates.popleft()
+
+
+def backward(reader: LearnedReader, unrolled: Unrolled, scale: float) -> None:
+    """Add the gradient of the mean of the unrolled losses to the meta-learner's parameters."""
+    gated, steps = reader.gated, len(unrolled.updates)
+    rate, decay = gated.base.rate[unrolled.place], gated.base.decay[unrolled.place]
+    static = None if gated.static is None else gated.static[unrolled.place]
+    adjoint = torch.zeros_like(rate)
+    for back, made in enumerate(reversed(unrolled.updates)):
+        grad, delta = made.grad, made.delta
+        features = gated.features(grad, delta, unrolled.place)
+        with torch.enable_grad():
+            parts = [gated.network(features[:, where], made.loss, i) for i, where, _ in unrolled.parts]
+            c = torch.cat(parts, 1)
+        gates = c.detach().exp()
+        pull = decay * gates[1]
+        # Of min(1, r) the derivative is 0 where it is at its bound.
+        pulled = delta if static is None else delta + static
+        d_c = [-adjoint * grad * rate * gates[0], torch.where(pull < 1, -adjoint * pulled * pull, 0.0)]
+        if static is not None:
+            flush = decay * gates[2]
+            d_c.append(torch.where(flush < 1, adjoint * static * flush, 0.0))
+        if back:  # nothing that was read depends on the last update
+            c.backward(torch.stack(d_c) * scale)
+        adjoint = (1 - pull.clamp(max=1.0)) * adjoint + grad / steps
+
+
+def train_gates(
+    model: LanguageModel,
+    statistics: Statistics,
+    ids: np.ndarray,
+    first: int,
+    base: DynamicSettings,
+    gates: GateSettings,
+    training: MetaTraining,
+    *,
+    precision: Precision | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    report: Callable[[int, float], None] | None = None,
+) -> Learned:
+    """Train a meta-learner on streams out of a text (N,), around a dynamic evaluation with tuned settings.
+
+    `report` is told (tokens read, mean nats of the last unrolling). Raises UserError and NonFiniteError.
+    """
+    if base.rule != "rms" or base.clip:
+        what = f"the rule {base.rule}" if base.rule != "rms" else "clipped gradients"
+        raise UserError(f"a meta-learner goes around dynamic evaluation with the rule rms and no clip, not {what}")
+    segment, length = base.segment, min(training.stream, len(ids) - 1)
+    if length < segment * training.every:
+        raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {segment}")
+    torch.manual_seed(training.seed)
+    random = np.random.default_rng(training.seed)
+    network = GateNetwork(gates, len(MovingWeights(model, base.moving).names)).to(next(model.parameters()).device)
+    how = to_dict(training) | {"tokens": 0}
+    spread = measure_spread(DynamicEvaluation(model, base, statistics, precision), ids, first)
+    learned = Learned(network, base, spread, how)
+    reader = Recording(model, learned, statistics, precision)
+    parameters = list(network.parameters())
+    piece = segment * training.every
+    pieces = training.streams * (length // piece)
+    optimizer = torch.optim.Adam(parameters, training.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, pieces)
+    done = 0
+    for _ in range(training.streams):
+        place = int(random.integers(0, len(ids) - length)) if len(ids) > length else 0
+        offset = int(random.integers(0, training.sample))
+        reader.unrolled = follow(reader.weights, offset, training.sample, training.steps)
+        reader.start(1)
+        for start in range(place, place + length - piece + 1, piece):
+            read_on(reader, ids, first, start, training.every)
+            optimizer.zero_grad()
+            backward(reader, reader.unrolled, training.sample)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, training.clip)
+            if not torch.isfinite(norm):
+                raise NonFiniteError(
+                    "the meta-learner's gradient is not a number; lower its learning rate or base rate"
+                )
+            optimizer.step()
+            schedule.step()
+            done += 1
+            how["tokens"] += piece
+            if report is not None:
+                report(
+                    how["tokens"],
+                    sum(m.nats for m in list(reader.unrolled.updates)[-training.every :]) / training.every,
+                )
+            if progress is not None:
+                progress(done, pieces)
+    network.requires_grad_(False)
+    return learned
+
+
+def read_on(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, segments: int) -> None:
+    """Read so many segments from a place of the text."""
+    size, device = reader.settings.segment, reader.weights.delta.device
+    for at in range(start, start + segments * size, size):
+        before = [first] if at == 0 else ids[at - 1 : at]
+        piece = torch.from_numpy(np.concatenate([before, ids[at : at + size]]).astype(np.int64)).to(device)[None]
+        reader.predict(piece[:, :-1])
+        reader.observe(piece[:, 1:])
+
+
+class _Spread(DynamicEvaluation):
+    """Measures the logs of gradients while it reads."""
+
+    def start(self, batch_size: int) -> None:
+        super().start(batch_size)
+        self.found: list[tuple[Tensor, Tensor]] = []
+
+    @torch.no_grad()
+    def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
+        assert isinstance(self.rule, RootMeanSquare)
+        pieces = [
+            logs_of(g.flatten().to(self.rule.rate.dtype), self.rule.rate[p] / (10 * self.settings.rate))[
+                g.flatten() != 0
+            ]
+            for (_, p), g in zip(self.weights.places(), gradients, strict=True)
+            if g is not None
+        ]
+        # Weights that the segment does not touch, such as the vectors of its absent words, say nothing of the others.
+        variance, mean = torch.var_mean(torch.cat(pieces))
+        self.found.append((mean, variance))
+        super().learn(loss, gradients)
+
+
+def measure_spread(reader: DynamicEvaluation, ids: np.ndarray, first: int, segments: int = 20) -> tuple[float, float]:
+    """Mean and deviation of the log of |grad| in units of 10 (RMS + eps), over the first segments of the text."""
+    reader = _Spread(reader.model, reader.settings, reader.statistics, reader.precision)
+    reader.start(1)
+    read_on(reader, ids, first, 0, min(segments, len(ids) // reader.settings.segment))
+    means, variances = (torch.stack(values) for values in zip(*reader.found, strict=True))
+    return means.mean().item(), max((variances.mean() + means.var(correction=0)).sqrt().item(), 1e-3)

@@ -1,0 +1,325 @@
+"""The kinds of reader by name, and readers stacked on each other from words such as `dynamic+cache:theta=0.5`."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backstory.config import UserError, check_name, from_dict, to_dict
+from backstory.config.arguments import checked
+from backstory.config.errors import shown
+from backstory.config.readers import CacheSettings, DynamicSettings, LearnedSettings, TemperedSettings, completed
+from backstory.config.small_file import read_small
+from backstory.config.strict import parsed
+from backstory.models import Precision
+from backstory.readers.base import Reader, StaticReader
+from backstory.readers.dynamic import DynamicEvaluation, search_factors
+from backstory.readers.gradient_statistics import Statistics, load_statistics, statistics_name
+from backstory.readers.learned import LearnedReader, learned_name, load_learned
+from backstory.readers.neural_cache import NeuralCache
+from backstory.readers.shuffled_buffer import ForeignBuffer
+from backstory.readers.tempered import TemperedReader
+from backstory.runs.loaded_run import LoadedRun, weights_hash
+from backstory.runs.run_folder import SAVED
+from backstory.storage.atomic import sha256, within, write_atomically
+from backstory.storage.documents import has_fields, parse
+from backstory.storage.manifest import MANIFEST
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Of a reader that has none."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a reader is made on: a loaded run, and how its products are computed."""
+
+    run: LoadedRun
+    precision: Precision
+    inner: Reader | None = None
+    """The reader that it goes around; None for those that read with the model itself."""
+    loaded: dict[str, Statistics] = field(default_factory=dict)
+    """The run's statistics that were asked for already, by the weights they are of."""
+
+    def statistics(self, moving: str) -> Statistics:
+        """The run's statistics of the weights that move, read from its folder once. Raises UserError."""
+        self.run.check_as_trained("statistics of training gradients are")
+        if moving not in self.loaded:
+            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.model, moving, self.run.folder)
+        return self.loaded[moving]
+
+
+@dataclass(frozen=True)
+class ReaderKind:
+    """A kind of reader by what it does and how it is made."""
+
+    description: str
+    make: Callable[[Ground, Any], Reader]
+    """From what it is made on and its settings. Raises UserError where it does not fit."""
+    settings: type = NoSettings
+    """Its dataclass of settings, with the published ones as defaults."""
+    wraps: bool = False
+    """Whether it goes around another reader."""
+    adapts_weights: bool = False
+    """Whether weights move while it reads (`ReaderCapabilities`)."""
+    steps: Callable[[Any], dict[str, float]] | None = None
+    """By what factor each setting is stepped in a search that starts from these; None: it is not searched so."""
+
+
+def saved_in(run: LoadedRun) -> Path:
+    """Where a run keeps what its readers have learned or were given. Raises UserError where a link leads out of the run."""
+    return within(run.folder, SAVED)
+
+
+def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
+    found = ground.statistics(settings.moving) if settings.rule == "rms" else None
+    return DynamicEvaluation(ground.run.model, settings, found, ground.precision)
+
+
+def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
+    run = ground.run
+    run.check_as_trained("meta-learners are")
+    learned = load_learned(saved_in(run), settings.network, run.model, run.folder)
+    return LearnedReader(run.model, learned, ground.statistics(learned.base.moving), ground.precision, settings)
+
+
+def _cache(ground: Ground, settings: CacheSettings) -> Reader:
+    assert ground.inner is not None
+    return NeuralCache(ground.inner, settings)
+
+
+def _tempered(ground: Ground, settings: TemperedSettings) -> Reader:
+    assert ground.inner is not None
+    return TemperedReader(ground.inner, settings)
+
+
+READERS = {
+    "static": ReaderKind(
+        "the model as trained; nothing but its state changes while it reads",
+        lambda ground, settings: StaticReader(ground.run.model, ground.precision),
+    ),
+    "foreign": ReaderKind(
+        "a control: a span buffer's model, every row with the buffer of another row (several rows)",
+        lambda ground, settings: ForeignBuffer(ground.run.model, ground.precision),
+    ),
+    "dynamic": ReaderKind(
+        "dynamic evaluation: after every segment the weights take a step down the gradient of its loss",
+        _dynamic,
+        DynamicSettings,
+        adapts_weights=True,
+        steps=search_factors,
+    ),
+    "learned": ReaderKind(
+        "a language model with dynamic weights: dynamic evaluation with gates that a meta-learner sets",
+        _learned,
+        LearnedSettings,
+        adapts_weights=True,
+        steps=lambda settings: {"rate": 1.4, **({"decay": 1.8} if settings.decay else {})},
+    ),
+    "cache": ReaderKind(
+        "a neural cache on top: words that followed states like the present one lately are likelier to come again",
+        _cache,
+        CacheSettings,
+        wraps=True,
+    ),
+    "tempered": ReaderKind(
+        "a softmax temperature on top: what is predicted to the power 1 / T, normalised again",
+        _tempered,
+        TemperedSettings,
+        wraps=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One reader of a stack as it was asked for."""
+
+    name: str
+    given: str = ""
+    """Settings as they were typed: `theta=0.5,window=2000`."""
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.given}" if self.given else self.name
+
+
+Stack = tuple[Layer, ...]
+"""The innermost first."""
+
+
+@checked()
+def parse_stack(asked: str | Sequence[str]) -> Stack:
+    """Readers from their names, several joined by `+` or in a list, each with settings after a colon if need be.
+
+    The one that reads with the model goes first, whatever the order; without one it is `static`. Raises UserError.
+    """
+    words = [asked] if isinstance(asked, str) else list(asked)
+    layers = []
+    for word in (w for text in words for w in re.split(r"\+(?=[a-z])", text)):
+        name, _, given = word.partition(":")
+        check_name(name, READERS, "reader", "backstory ls readers")
+        layers.append(Layer(name, given))
+        given_settings(layers[-1])
+    names = [layer.name for layer in layers]
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if twice is not None:
+        raise UserError(f"the reader {twice} is asked for twice; give it once")
+    bases = [layer for layer in layers if not READERS[layer.name].wraps and layer.name != "static"]
+    if len(bases) > 1:
+        raise UserError(f"the readers {bases[0].name} and {bases[1].name} both read with the model; choose one of them")
+    base = bases[0] if bases else Layer("static")
+    return (base, *(layer for layer in layers if READERS[layer.name].wraps))
+
+
+def names_readers(text: str) -> bool:
+    """Whether a text is meant for `parse_stack`: it begins with the name of a reader."""
+    return re.split(r"[:+]", text)[0] in READERS
+
+
+def stack_name(stack: Stack) -> str:
+    """How a stack is called, which `parse_stack` understands: `static`, `cache`, `dynamic:rate=0.001+cache`."""
+    shown = stack[1:] if len(stack) > 1 and stack[0].name == "static" else stack
+    return "+".join(map(str, shown))
+
+
+def kinds_of(stack: Stack) -> str:
+    """The same without settings, but for the name of a meta-learner: what saved settings are filed under."""
+    return stack_name(tuple(Layer(_filed(layer)) for layer in stack))
+
+
+def _filed(layer: Layer) -> str:
+    """A reader by its name and by what makes it another one: rule, weights that move, mean RMS, meta-learner."""
+    usual, given = READERS[layer.name].settings(), given_settings(layer)
+    other = [
+        given[key]
+        for key in ("rule", "moving", "normalization", "network")
+        if given.get(key, vars(usual).get(key)) != vars(usual).get(key)
+    ]
+    return "-".join([layer.name, *(text.replace(":", "-") for text in other)])
+
+
+def given_settings(layer: Layer) -> Settings:
+    """The settings that were typed, checked by themselves."""
+    found: Settings = {}
+    for item in filter(None, layer.given.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key or not value:
+            raise UserError(f"reader {layer.name}: '{item}' must be written setting=value, as in {layer.name}:a=1,b=2")
+        if key in found:
+            raise UserError(f"reader {layer.name}: the setting {key} is given twice; give it once")
+        found[key] = typed(value, key)
+    from_dict(READERS[layer.name].settings, found, f"reader {layer.name}")
+    return found
+
+
+def typed(text: str, name: str) -> Any:
+    """The value of a setting as it was typed. Raises UserError."""
+    return parsed(text, lambda where: f"{shown(text)} is no value for {name}")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A layer with all of its settings, and where they come from."""
+
+    name: str
+    settings: Any
+    origin: str
+    """`default` or `tuned on ...`, and `given` where some were typed; that others were tuned for another addressing."""
+    file: str | None = None
+    """The file of the run's readers that tuned settings come from."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As results record it."""
+        return {"name": self.name, "settings": to_dict(self.settings), "origin": self.origin}
+
+
+def choose(stack: Stack, run: LoadedRun, renewed: Collection[str] = ()) -> tuple[Chosen, ...]:
+    """The settings of every layer: as typed, else as `save_settings` saved them for this run. Else the defaults.
+
+    A layer's own settings around the readers inside it come before those it has around the static reader. Those that were
+    tuned are not taken up where the memory is addressed otherwise. Raises UserError, also for settings that were tuned on other
+    weights, but for those of the readers whose settings are to be `renewed`.
+    """
+    found = []
+    for place, layer in enumerate(stack):
+        kind, given = READERS[layer.name], given_settings(layer)
+        names = [kinds_of(stack[: place + 1]), *([kinds_of((Layer("static"), layer))] if kind.wraps else [])]
+        name, saved = next(((n, s) for n in names if (s := _saved(run, n, layer.name in renewed))), (None, None))
+        origin = [f"tuned on {saved['tuned_on']}" if saved and run.as_trained else "default"]
+        if saved and not run.as_trained:
+            name, saved, origin = None, None, [*origin, "as others are tuned for another addressing"]
+        origin += ["given"] if given else []
+        settings = completed(kind.settings, saved["settings"]) if saved else {}
+        settings = from_dict(kind.settings, settings | given, f"reader {layer.name}")
+        file = settings_file(run.folder, name).name if name is not None else None
+        found.append(Chosen(layer.name, settings, ", ".join(origin), file))
+    return tuple(found)
+
+
+def build(
+    chosen: Sequence[Chosen], run: LoadedRun, precision: Precision, loaded: dict[str, Statistics] | None = None
+) -> Reader:
+    """The readers on each other; `loaded` holds the run's statistics from one call to the next.
+
+    Raises UserError where one does not fit the model.
+    """
+    made, loaded = None, {} if loaded is None else loaded
+    for layer in chosen:
+        made = READERS[layer.name].make(Ground(run, precision, made, loaded), layer.settings)
+    assert made is not None
+    return made
+
+
+def prepared_files(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[str, str]:
+    """Return what a reader over a run takes from its folder of readers, by name, with the SHA-256 (hex) of each.
+
+    That is tuned settings, statistics and meta-learners; of the last two it is the hash of the manifest.
+    """
+    files = [layer.file for layer in layers if layer.file is not None]
+    inner: Reader | None = reader
+    while inner is not None:
+        if isinstance(inner, DynamicEvaluation) and inner.statistics is not None:
+            files.append(f"{statistics_name(inner.statistics.collected.moving)}/{MANIFEST}")
+        if isinstance(inner, LearnedReader):
+            files.append(f"{learned_name(inner.scales.network)}/{MANIFEST}")
+        inner = inner.inner
+    return {name.removesuffix(f"/{MANIFEST}"): sha256(saved_in(run) / name) for name in sorted(files)}
+
+
+def settings_file(run: Path, name: str) -> Path:
+    """Where the settings of the outermost reader of a stack of this name are saved."""
+    return run / SAVED / f"{name}.json"
+
+
+def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
+    """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
+    path = saved_in(run) / settings_file(run.folder, kinds_of(stack)).name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"weights": weights_hash(run.model), "tuned_on": tuned_on}
+    document |= {"settings": to_dict(settings), "search": search}
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def _saved(run: LoadedRun, name: str, renewed: bool = False) -> dict[str, Any] | None:
+    path = saved_in(run) / settings_file(run.folder, name).name
+    try:
+        document = parse(read_small(path, inside=run.folder))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} is damaged ({why}); remove it, or tune again with `backstory reader tune`") from None
+    wanted = {"weights": str, "tuned_on": str, "settings": dict[str, Any], "search": dict[str, Any]}
+    if not has_fields(document, wanted):
+        raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
+    if document["weights"] != weights_hash(run.model):
+        if renewed:
+            return None
+        raise UserError(f"{path} was tuned for other weights than {run.folder} has now; remove it, or tune again")
+    return document

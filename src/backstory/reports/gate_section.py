@@ -1,0 +1,172 @@
+"""Gate curves: after every epoch, how often a gate takes the second prediction, and what each of the two is worth alone."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from backstory.reports import html_pieces as pieces
+from backstory.reports import svg
+from backstory.reports.formats import count, decimal, percent, perplexity
+from backstory.reports.phrases import MOST_TOLD
+from backstory.reports.plots import LARGEST, Plot, perplexity_axis, whole_numbers
+from backstory.reports.results import Record, RunResults
+from backstory.reports.tables import Table, columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Lines = tuple[tuple[str, str], ...]
+"""The figures of an epoch that are drawn, and what their lines are called."""
+
+SHARES: Lines = (("utilization", "λ ≥ ½ (PoU)"), ("win_share", "oracle"), ("mean_lambda", "mean λ"))
+PARTS: Lines = (("valid_perplexity", "mixture"), ("p_perplexity", "p alone"), ("q_perplexity", "q alone"))
+REACH = 5
+"""How many times the mixture's largest perplexity the axis holds: a q that is far worse would press all else flat."""
+ACROSS = 3
+"""Panels in a row, one for each run."""
+WIDTH, PANEL = 7.6, 1.9
+"""Inches: of a figure of several panels, and of the height of a row of them."""
+
+
+def body(runs: Sequence[RunResults]) -> str:
+    """Everything about the gates of runs in HTML; empty where no run has one."""
+    gated = [(run.name, found) for run in runs if (found := epochs(run))]
+    if not gated:
+        return ""
+    wide = len(gated) > 1
+    table = pieces.table(best(gated), "Gates after the best epoch")
+    return "\n".join([*(pieces.plot(plot, wide) for plot in (shares(gated), parts(gated))), table])
+
+
+Gated = tuple[str, list[Record]]
+"""A run's name, and what is known of its gate after each epoch."""
+
+
+def epochs(run: RunResults) -> list[Record]:
+    """The epochs whose validation told of a gate, each with that in it."""
+    found = ({**e["policy"], **e} for e in run.epochs if isinstance(e.get("policy"), dict))
+    return [e for e in found if _drawable(e)]
+
+
+def _drawable(epoch: Record) -> bool:
+    if not all(isinstance(epoch.get(key), int | float) for key, _ in (*SHARES, *PARTS)):
+        return False
+    whole = all(0 <= epoch[key] <= 1 for key, _ in SHARES) and all(epoch[key] > 0 for key, _ in PARTS)
+    return whole and epoch["valid_perplexity"] < LARGEST
+
+
+def best(gated: Sequence[Gated]) -> Table:
+    """What the gate of each run makes of its predictions after its best epoch, whose weights are kept."""
+    rows = []
+    for name, found in gated:
+        e = _best(found)
+        rows.append(
+            (
+                name,
+                count(e["epoch"]),
+                *(percent(100 * e[key]) for key in ("utilization", "win_share")),
+                decimal(e["mean_lambda"], 3),
+                *(_said(e[key]) for key, _ in PARTS),
+            )
+        )
+    heads = ("epoch#", "λ ≥ ½#", "q is better#", "mean λ#", *(f"{name}#" for _, name in PARTS))
+    return Table(columns("run", *heads), tuple(rows))
+
+
+def _said(value: float) -> str:
+    """A perplexity, of which the second prediction's may have hundreds of digits."""
+    return perplexity(value) if value < LARGEST else "above 10¹²"
+
+
+def _best(found: Sequence[Record]) -> Record:
+    return min(found, key=lambda e: e["valid_perplexity"])
+
+
+def shares(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
+    """The share of tokens at which lambda is one half or more, that of an oracle, and mean lambda, after each epoch."""
+    title = "Use of the second prediction"
+    caption = (
+        "Tokens of the validation text at which the gate gives the second prediction one half or more (PoU), tokens at "
+        "which that is the better one, which an oracle would give it, and its mean share λ."
+    )
+    if len(gated) <= MOST_TOLD:
+        told = (
+            f"{name} uses it at {percent(100 * e['utilization'])}, an oracle would at {percent(100 * e['win_share'])}"
+            for name, e in ((name, _best(found)) for name, found in gated)
+        )
+        caption += f" After the best epoch {'; '.join(told)}."
+    with svg.style():
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        figure = _panels(gated, SHARES, 1.0)
+        figure.axes[0].yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        figure.axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g}%"))
+        figure.axes[0].set_ylim(
+            0, 1.06 * max(0.01, *(e[key] for _, found in gated for e in found for key, _ in SHARES))
+        )
+        return Plot(title, svg.inline(figure, f"{prefix}-shares", title, caption), caption)
+
+
+def parts(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
+    """Validation perplexity of the mixture and of either prediction by itself, after each epoch."""
+    title = "Each prediction by itself"
+    values = [e[key] for _, found in gated for e in found for key, _ in PARTS]
+    limit = REACH * max(e["valid_perplexity"] for _, found in gated for e in found)
+    caption = (
+        "Validation perplexity of the mixture, of the model’s own prediction alone (p), of the second one alone (q)."
+    )
+    if max(values) > limit:
+        caption += " Triangles: beyond the axis."
+    if len(gated) <= MOST_TOLD:
+        told = (
+            f"{name} {mixed}, with p alone {p} and with q alone {q}"
+            for name, (mixed, p, q) in ((n, (_said(_best(f)[key]) for key, _ in PARTS)) for n, f in gated)
+        )
+        caption += f" After the best epoch: {'; '.join(told)}."
+    with svg.style():
+        figure = _panels(gated, PARTS, limit)
+        perplexity_axis(figure.axes[0], min(values), min(limit, max(values)))
+        return Plot(title, svg.inline(figure, f"{prefix}-parts", title, caption), caption)
+
+
+def _panels(gated: Sequence[Gated], lines: Lines, limit: float) -> "Figure":
+    """A panel for each run, all on the same axes; values beyond the limit are marked at it."""
+    from matplotlib.figure import Figure
+
+    alone, across = len(gated) == 1, min(len(gated), ACROSS)
+    rows = math.ceil(len(gated) / across)
+    figure = Figure((5.0, 3.1) if alone else (WIDTH, 0.6 + PANEL * rows), layout="constrained")
+    figure.subplots(rows, across, sharex=True, sharey=True)
+    for empty in figure.axes[len(gated) :]:
+        empty.remove()
+    for i, (axes, (name, found)) in enumerate(zip(figure.axes, gated, strict=True)):
+        for place, (key, called) in enumerate(lines):
+            _line(axes, [(e["epoch"], e[key]) for e in found], place, limit, called)
+        lowest = i + across >= len(gated)
+        axes.tick_params(labelleft=i % across == 0, labelbottom=lowest)
+        axes.set_xlabel("epoch" if lowest else "")
+        axes.set_ylabel("" if i % across else "share of tokens" if lines is SHARES else "perplexity")
+        if not alone:
+            axes.set_title(svg.label(name, 24), fontsize=9)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(lines))
+    _epoch_axis(figure.axes[0], [e["epoch"] for _, found in gated for e in found])
+    return figure
+
+
+def _line(axes: "Axes", points: Sequence[tuple[float, float]], place: int, limit: float, called: str) -> None:
+    # Dashed, as a gate that is all or nothing puts one line on another.
+    look: dict[str, Any] = {"color": svg.COLOURS[place], "linestyle": svg.DASHES[place]}
+    marker = "o" if len(points) == 1 else ""
+    axes.plot(
+        [x for x, _ in points], [min(y, limit) for _, y in points], marker=marker, clip_on=False, label=called, **look
+    )
+    if beyond := [x for x, y in points if y > limit]:
+        axes.plot(beyond, [limit] * len(beyond), "^", color=look["color"], markeredgecolor="none", clip_on=False)
+
+
+def _epoch_axis(axes: "Axes", numbers: Sequence[float]) -> None:
+    low, high = min(numbers), max(numbers)
+    margin = 0.02 * (high - low) or 0.5
+    axes.set_xlim(low - margin, high + margin)
+    whole_numbers(axes, 6)

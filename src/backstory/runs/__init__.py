@@ -1,0 +1,1 @@
+"""Runs: the folder of a training, and the trained model loaded from it."""

@@ -1,0 +1,137 @@
+"""The contract of a reader, which every new one joins by a line: honest, forked cleanly, wrapped or not, learning or not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from adapting import BASE, gates, statistics
+from adaptive import Doubtful, Learning
+from small_models import buffered, dual, lstm, mixture
+from torch import Tensor
+
+from backstory.config import NonFiniteError, UserError
+from backstory.config.readers import CacheSettings, TemperedSettings
+from backstory.evaluation import Audit, block_count, read
+from backstory.models import Capabilities, ComposedModel, Prediction
+from backstory.readers import Reader, StaticReader
+from backstory.readers.dynamic import DynamicEvaluation
+from backstory.readers.learned import LearnedReader
+from backstory.readers.neural_cache import NeuralCache
+from backstory.readers.tempered import TemperedReader
+
+
+def dynamic(model: ComposedModel) -> DynamicEvaluation:
+    return DynamicEvaluation(model, BASE, statistics(model))
+
+
+def learned(model: ComposedModel) -> LearnedReader:
+    return LearnedReader(model, gates(model, size=0.3), statistics(model))
+
+
+READERS: dict[str, Callable[[], Reader]] = {
+    "static": lambda: StaticReader(lstm()),
+    "wrapped": lambda: Doubtful(StaticReader(lstm())),
+    "learning": lambda: Learning(lstm()),
+    "wrapped learning": lambda: Doubtful(Learning(lstm())),
+    "static, span buffer": lambda: StaticReader(buffered()),
+    "dynamic, span buffer": lambda: dynamic(buffered(attention="bilinear")),
+    "cache over dynamic, span buffer": lambda: NeuralCache(dynamic(buffered()), CacheSettings(window=20, weight=0.3)),
+    "cache": lambda: NeuralCache(StaticReader(lstm()), CacheSettings(window=20, weight=0.3)),
+    "cache over learning": lambda: NeuralCache(Learning(lstm()), CacheSettings(window=20, weight=0.3)),
+    "dynamic": lambda: dynamic(lstm()),
+    "learned": lambda: learned(lstm()),
+    "static, dual mogrifier": lambda: StaticReader(dual()),
+    "dynamic, dual mogrifier": lambda: dynamic(dual()),
+    "learned, dual mogrifier": lambda: learned(dual()),
+    "cache over dynamic, dual mogrifier": lambda: NeuralCache(dynamic(dual()), CacheSettings(window=20, weight=0.3)),
+    "cache over dynamic": lambda: NeuralCache(dynamic(lstm()), CacheSettings(window=20, weight=0.3)),
+    "tempered": lambda: TemperedReader(StaticReader(lstm()), TemperedSettings(0.8)),
+    "tempered over dynamic, mixture": lambda: TemperedReader(dynamic(mixture()), TemperedSettings(1.3)),
+    "tempered over cache over dynamic, span buffer": lambda: TemperedReader(
+        NeuralCache(dynamic(buffered()), CacheSettings(window=20, weight=0.3)), TemperedSettings(1.3)
+    ),
+    "cache over tempered": lambda: NeuralCache(
+        TemperedReader(StaticReader(lstm()), TemperedSettings(1.3)), CacheSettings(window=20, weight=0.3)
+    ),
+    "cache over learned": lambda: NeuralCache(learned(lstm()), CacheSettings(window=20, weight=0.3)),
+}
+
+Stream = Callable[[int], np.ndarray]
+
+
+@pytest.fixture(params=READERS)
+def reader(request: pytest.FixtureRequest) -> Reader:
+    return READERS[request.param]()
+
+
+def test_it_passes_the_audit_and_the_audit_changes_nothing(reader: Reader, stream: Stream) -> None:
+    ids = stream(120)
+    plain = read(reader, ids, 0, block=15)
+    for seed in range(3):
+        audit = Audit(block_count(len(ids), 1, 15), 4, seed)
+        assert read(reader, ids, 0, block=15, observer=audit).nats == plain.nats
+        assert audit.report.failures == [] and audit.report.passed
+
+
+def test_a_fork_goes_its_own_way(reader: Reader, stream: Stream) -> None:
+    tokens = torch.from_numpy(stream(12).astype(np.int64))[None]
+    reader.start(1)
+    before = reader.predict(tokens).log_prob(tokens)
+    reader.observe(tokens)
+    after = reader.predict(tokens).log_prob(tokens)
+    assert not torch.equal(before, after)  # it is at another place now
+    fork = reader.fork()
+    fork.observe(tokens.flip(1))
+    fork.predict(tokens)
+    assert torch.equal(reader.predict(tokens).log_prob(tokens), after)
+
+
+def test_the_model_is_left_as_it_was(reader: Reader, stream: Stream) -> None:
+    kept = {name: p.detach().clone() for name, p in reader.model.named_parameters()}
+    read(reader, stream(60), 0)
+    assert all(torch.equal(p, kept[name]) for name, p in reader.model.named_parameters())
+
+
+def test_starting_again_forgets(reader: Reader, stream: Stream) -> None:
+    ids = stream(60)
+    assert read(reader, ids, 0).nats == read(reader, ids, 0).nats
+
+
+def test_a_learning_reader_chooses_its_block_and_reads_one_row(stream: Stream) -> None:
+    sizes: list[int] = []
+    read(Learning(lstm()), stream(23), 0, each=lambda block, prediction, score: sizes.append(block.tokens.shape[1]))
+    assert sizes == [5, 5, 5, 5, 3]
+    with pytest.raises(UserError, match=r"learns as it reads, so it reads one row only; use --rows 1"):
+        read(Learning(lstm()), stream(23), 0, rows=2)
+
+
+def test_a_score_that_is_not_a_number_stops_the_reading(stream: Stream) -> None:
+    model = lstm()
+    with torch.no_grad():
+        model.head.weight.fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="the score of block 0 is nan"):
+        read(StaticReader(model), stream(20), 0)
+
+
+class Forgetful(ComposedModel):
+    """Starts every call afresh, as a Transformer with a window does."""
+
+    def forward(self, tokens: Tensor, state: Any) -> tuple[Prediction, Any]:
+        prediction, _ = super().forward(tokens, self.start(len(tokens)))
+        return prediction, state
+
+
+def test_a_model_without_exact_state_is_read_in_its_own_blocks(stream: Stream) -> None:
+    whole = lstm()
+    model = Forgetful(whole.embedding, whole.core, whole.head)
+    model.capabilities = Capabilities(exact_state=False, recurrent=False, maximum_length=7)
+    sizes: list[int] = []
+    audit = Audit(block_count(20, 1, 7), 3)
+    reader = StaticReader(model)
+    read(
+        reader, stream(20), 0, observer=audit, each=lambda block, prediction, score: sizes.append(block.tokens.shape[1])
+    )
+    assert sizes == [7, 7, 6]
+    assert audit.report.failures == []

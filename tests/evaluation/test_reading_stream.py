@@ -1,0 +1,151 @@
+"""Reading a stream once: every token is scored, once, from the state that it should be."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from backstory.evaluation import Block, block_count, blocks, read
+from backstory.models import ComposedModel, Prediction
+from backstory.readers import StaticReader
+
+Stream = Callable[[int], np.ndarray]
+FIRST = 12
+CPU = torch.device("cpu")
+
+
+@given(st.integers(1, 80), st.integers(1, 9), st.integers(1, 30))
+def test_every_token_is_a_target_once_and_follows_its_input(count: int, rows: int, block: int) -> None:
+    ids = np.arange(100, 100 + count)
+    pieces = list(blocks(ids, 99, rows, block, CPU))
+    assert [p.index for p in pieces] == list(range(block_count(count, rows, block)))
+    assert all(p.tokens.shape == p.targets.shape == p.scored.shape for p in pieces)
+    assert all(1 <= p.tokens.shape[1] <= block for p in pieces)
+    tokens, targets, scored = (torch.cat([p[i] for p in pieces], 1) for i in range(3))
+    assert len(tokens) == min(rows, count)
+    # Row after row, the text is whole and in order, and each token was preceded by the one before it.
+    assert targets[scored].tolist() == ids.tolist()
+    assert tokens[scored].tolist() == [99, *ids[:-1].tolist()]
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])  # also where a row has ended
+    lengths = scored.sum(1)
+    assert torch.equal(scored, torch.arange(scored.shape[1]) < lengths[:, None])
+
+
+@given(st.integers(1, 80), st.integers(1, 9))
+def test_only_the_last_rows_may_be_shorter(count: int, rows: int) -> None:
+    (piece,) = blocks(np.arange(count), 99, rows, count, CPU)
+    lengths = piece.scored.sum(1).tolist()
+    full = -(-count // min(rows, count))
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[: count // full] == [full] * (count // full)
+
+
+@pytest.mark.parametrize(("rows", "block"), [(1, 7), (3, 7), (5, 100), (200, 7)])
+def test_a_reading_counts_and_averages_what_was_scored(
+    model: ComposedModel, stream: Stream, rows: int, block: int
+) -> None:
+    found: list[Tensor] = []
+
+    def each(piece: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        assert torch.equal(prediction.log_prob(piece.targets), log_prob)
+        assert not log_prob.requires_grad and log_prob.shape == piece.targets.shape
+        found.append(log_prob.double()[piece.scored])
+
+    reading = read(StaticReader(model), stream(60), FIRST, rows=rows, block=block, each=each)
+    assert reading.tokens == sum(map(len, found)) == 60
+    assert reading.rows == min(rows, 60)
+    assert reading.nats == pytest.approx(-torch.cat(found).mean().item(), rel=1e-12)
+    assert reading.seconds > 0
+
+
+@torch.no_grad()
+def by_hand(model: ComposedModel, ids: list[int], first: int) -> float:
+    """The sum of negative log-probabilities of a text read a token at a time."""
+    state, total, before = model.start(1), 0.0, first
+    for word in ids:
+        prediction, state = model(torch.tensor([[before]]), state)
+        total -= prediction.log_probs()[0, 0, word].item()
+        before = word
+    return total
+
+
+def test_one_row_is_a_token_at_a_time(model: ComposedModel, stream: Stream) -> None:
+    model.double()
+    ids = stream(50)
+    reading = read(StaticReader(model), ids, FIRST, block=16)
+    assert reading.nats == pytest.approx(by_hand(model, ids.tolist(), FIRST) / 50, rel=1e-10)
+
+
+def test_rows_begin_from_an_empty_state_with_the_token_before_them(model: ComposedModel, stream: Stream) -> None:
+    model.double()
+    ids = stream(50).tolist()  # four rows of 13, the last of 11
+    total = by_hand(model, ids[:13], FIRST)
+    total += sum(by_hand(model, ids[start : start + 13], ids[start - 1]) for start in (13, 26, 39))
+    reading = read(StaticReader(model), np.array(ids), FIRST, rows=4, block=5)
+    assert reading.nats == pytest.approx(total / 50, rel=1e-10)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_scores_do_not_depend_on_the_blocks(model: ComposedModel, stream: Stream, rows: int) -> None:
+    model.double()
+    nats = [read(StaticReader(model), stream(70), FIRST, rows=rows, block=block).nats for block in (1, 6, 70)]
+    assert nats == pytest.approx([nats[0]] * 3, rel=1e-12)
+
+
+def test_scores_do_not_depend_on_the_batch(model: ComposedModel, stream: Stream) -> None:
+    model.double()
+    tokens = torch.from_numpy(stream(40).astype(np.int64))[None]
+    scores = []
+    for rows in (1, 5):
+        reader = StaticReader(model)
+        reader.start(rows)
+        batch = tokens.expand(rows, -1)
+        scores.append(reader.predict(batch).log_prob(batch.roll(-1, 1)))
+    torch.testing.assert_close(scores[1], scores[0].expand(5, -1), rtol=0, atol=1e-12)
+
+
+def test_a_reading_begins_afresh(model: ComposedModel, stream: Stream) -> None:
+    reader = StaticReader(model)
+    first = read(reader, stream(40), FIRST, rows=2)
+    assert read(reader, stream(40), FIRST, rows=2).nats == first.nats
+
+
+def test_the_observer_sees_each_block_before_it_is_read_and_once_it_is_scored(
+    model: ComposedModel, stream: Stream
+) -> None:
+    events: list[str] = []
+
+    class Noted(StaticReader):
+        def predict(self, tokens: Tensor):
+            events.append("predict")
+            return super().predict(tokens)
+
+        def observe(self, targets: Tensor) -> None:
+            events.append("observe")
+            super().observe(targets)
+
+    class Observer:
+        def before(self, reader: object, block: Block) -> None:
+            events.append(f"before {block.index}")
+
+        def after(self, block: Block, log_prob: Tensor) -> None:
+            events.append(f"after {block.index}")
+
+    read(Noted(model), stream(20), FIRST, block=10, observer=Observer())
+    assert events == [
+        *("before 0", "predict", "after 0", "observe"),
+        *("before 1", "predict", "after 1", "observe"),
+    ]
+
+
+def test_a_uniform_model_scores_the_size_of_its_vocabulary(small_lstm: ComposedModel, stream: Stream) -> None:
+    with torch.no_grad():
+        for parameter in small_lstm.parameters():
+            parameter.zero_()
+    reading = read(StaticReader(small_lstm), stream(30), FIRST, rows=2)
+    assert reading.nats == pytest.approx(math.log(small_lstm.vocabulary_size), rel=1e-6)

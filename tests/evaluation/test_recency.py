@@ -1,0 +1,48 @@
+"""What words cost by how long ago they came last, against a loop over the figures of every token."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import backstory as bs
+from backstory.evaluation.by_distance import FROM
+from backstory.evaluation.by_recency import last_seen
+
+
+@given(ids=st.lists(st.integers(0, 4), max_size=40), row=st.integers(1, 15))
+def test_tokens_since_the_same_one_came_last_in_its_row(ids: list[int], row: int) -> None:
+    expected = []
+    for place, token in enumerate(ids):
+        begin = place - place % row
+        before = [at for at in range(begin, place) if ids[at] == token]
+        expected.append(place - before[-1] if before else 0)
+    assert last_seen(np.array(ids, np.int32), row).tolist() == expected
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_nats_by_distance_are_means_over_the_tokens(tiny_run: Path, tmp_path: Path, rows: int) -> None:
+    told = tmp_path / "tokens.jsonl"
+    figures = bs.evaluate(tiny_run, "test", out=tmp_path / "one", per_token=told)["figures"]
+    tokens = [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()]
+    if rows > 1:
+        figures = bs.evaluate(tiny_run, "test", rows=rows, out=tmp_path / "rows")["figures"]
+    recency = figures["recency"]
+    since = last_seen(np.unique([t["token"] for t in tokens], return_inverse=True)[1], -(-len(tokens) // rows))
+    counts = {0: int((since == 0).sum())} | {
+        low: int(((since >= low) & (since < high)).sum()) for low, high in zip(FROM, [*FROM[1:], 10**9], strict=True)
+    }
+    found = {0: recency["new"]["tokens"]} | {b["from"]: b["tokens"] for b in recency["bins"]}
+    assert found == {low: n for low, n in counts.items() if n or not low}
+    total = sum(part["tokens"] * part["nats"] for part in [recency["new"], *recency["bins"]])
+    assert total == pytest.approx(figures["tokens"] * figures["nats_per_token"], rel=1e-5)
+    if rows == 1:
+        nats = -np.array([t["log_prob"] for t in tokens])
+        assert recency["new"]["nats"] == pytest.approx(nats[since == 0].mean(), rel=1e-5)
+        for b in recency["bins"]:
+            at = (since >= b["from"]) & (since <= (b["to"] or 10**9))
+            assert b["nats"] == pytest.approx(nats[at].mean(), rel=1e-5)
+            assert b["distance"] == pytest.approx(since[at].mean())

@@ -1,0 +1,360 @@
+"""An evaluation that is stopped and taken up again: the same figures, nothing left behind, and nothing else taken up."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import adaptive
+import numpy as np
+import pytest
+import torch
+from adaptive import Doubtful, Learning, Remembering
+from runs import contents
+from small_models import lstm
+
+import backstory as bs
+from backstory.config import UserError
+from backstory.config.readers import DynamicSettings
+from backstory.evaluation import read
+from backstory.evaluation.reading_loop import Position
+from backstory.evaluation.saved_reader import check_same, load, save
+from backstory.models import map_state
+from backstory.readers import READERS, Reader, StaticReader
+from backstory.storage.atomic import TEMPORARY
+from backstory.storage.lock import LOCK
+
+ALWAYS = 1e-9
+"""Seconds between two savings: after every block."""
+Stream = Callable[[int], np.ndarray]
+MADE: dict[str, Callable[[], Reader]] = {
+    "static": lambda: StaticReader(lstm()),
+    "wrapped": lambda: Doubtful(StaticReader(lstm())),
+    "learning": lambda: Learning(lstm()),
+    "wrapped learning": lambda: Doubtful(Learning(lstm())),
+    "remembering": lambda: Remembering(lstm()),
+}
+
+
+@pytest.fixture(autouse=True)
+def registered(adaptive_readers: None) -> None:
+    """Every test here may ask for the readers of `adaptive` by name."""
+
+
+@pytest.fixture
+def text(tiny_corpus: Path, tmp_path: Path) -> Path:
+    """A text of more than a thousand tokens, so of five blocks."""
+    path = tmp_path / "text.txt"
+    path.write_text((tiny_corpus / "train.txt").read_text() * 2)
+    return path
+
+
+# --- a reader on disk ---
+
+
+def test_a_reading_that_was_saved_before_a_setting_came_goes_on(tmp_path: Path) -> None:
+    """A mean RMS over all weights was the only one there was."""
+
+    def by(settings: dict[str, Any]) -> dict[str, Any]:
+        return {"readers": [{"name": "dynamic", "settings": settings}]}
+
+    reader, earlier = StaticReader(lstm()), asdict(DynamicSettings())
+    del earlier["normalization"]
+    reader.start(1)
+    save(tmp_path, 0, reader, by(earlier), {})
+    saved = load(tmp_path)
+    assert saved is not None
+    check_same(saved, by(asdict(DynamicSettings(normalization="weights"))))
+    with pytest.raises(UserError, match=r"normalization=weights, not dynamic:.*normalization=tensors"):
+        check_same(saved, by(asdict(DynamicSettings(normalization="tensors"))))
+
+
+def test_readers_that_are_damaged_are_left_to_who_reads_them(tmp_path: Path) -> None:
+    reader, damaged = StaticReader(lstm()), {"readers": [{"name": 1}]}
+    reader.start(1)
+    save(tmp_path, 0, reader, damaged, {})
+    saved = load(tmp_path)
+    assert saved is not None and saved.by == damaged
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_reader_goes_on_from_disk_bit_for_bit(name: str, rows: int, stream: Stream, tmp_path: Path) -> None:
+    made, ids = MADE[name], stream(120)
+    if made().capabilities.adapts_weights and rows > 1:
+        pytest.skip("reads one row")
+    places: list[Position] = []
+    whole_scores: list[torch.Tensor] = []
+
+    def keep(position: Position) -> None:
+        places.append(position)
+        if position.block == 3:
+            save(tmp_path, position.tokens, reader, {"by": 1}, {"at": 2})
+
+    reader = made()
+    whole = read(reader, ids, 0, rows=rows, block=5, passed=keep, each=lambda b, p, s: whole_scores.append(s))
+    saved, again = load(tmp_path), made()
+    assert saved is not None and (saved.by, saved.at) == ({"by": 1}, {"at": 2})
+    saved.restore(again, rows)
+    scores: list[torch.Tensor] = []
+    part = read(again, ids, 0, rows=rows, block=5, at=places[2], each=lambda b, p, s: scores.append(s))
+    assert (part.nats, part.tokens) == (whole.nats, whole.tokens) and part.seconds > places[2].seconds
+    assert len(scores) == len(whole_scores) - 3
+    assert all(map(torch.equal, scores, whole_scores[3:]))
+    assert str(again.snapshot()) == str(reader.snapshot())
+
+
+# The learned one has to be trained first, and a foreign buffer needs a buffer, and rows.
+@pytest.mark.parametrize("name", [name for name in READERS if name not in ("learned", "foreign")])
+def test_every_reader_there_is_can_be_saved(name: str, tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    out, name = (
+        tmp_path / "out",
+        {"dynamic": "dynamic:rule=nadam"}.get(name, name),
+    )  # of its rules one without statistics
+    plain = bs.evaluate(tiny_run, text=text, reader=name, out=tmp_path / "plain")["figures"]
+    assert stopped(tiny_run, text, out, after=300, reader=name)
+    assert bs.evaluate(tiny_run, text=text, reader=name, out=out, resume=True)["figures"] == plain
+
+
+@pytest.mark.parametrize("changed", ["tree", "tensors"])
+def test_what_does_not_fit_the_reader_is_refused(changed: str, stream: Stream, tmp_path: Path) -> None:
+    reader = StaticReader(lstm())
+    read(reader, stream(20), 0)
+    kept = reader.snapshot()
+    strange = (kept,) if changed == "tree" else map_state(lambda t: t[..., 1:], kept)
+    other = Learning(lstm())
+    other.snapshot = lambda: strange  # type: ignore[method-assign]
+    save(tmp_path, 20, other, {}, {})
+    saved = load(tmp_path)
+    assert saved is not None
+    with pytest.raises(UserError, match="does not fit its own reader"):
+        saved.restore(reader)
+
+
+# --- evaluations ---
+
+
+class Killed(Exception):
+    """Stands for the end of a process."""
+
+
+def stopped(run: Path, text: Path | None, out: Path, after: int, **options: Any) -> bool:
+    """Evaluate until so many tokens are read, saving after every block; whether it was stopped and had saved something."""
+
+    def stop(done: int, total: int) -> None:
+        if done >= after:
+            raise Killed
+
+    try:
+        bs.evaluate(run, text=text, out=out, save_every=ALWAYS, progress=stop, **options)
+    except Killed:
+        return any(out.glob("reading-*"))
+    return False
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rows": 3},
+        {"after": "valid"},
+        {"reader": "learning"},
+        {"reader": "learning+doubtful", "after": "valid"},
+        {"reader": "doubtful", "rows": 2},
+        {"reader": "learning:rate=0.01"},
+    ],
+    ids=str,
+)
+def test_the_figures_are_those_of_a_reading_that_was_never_stopped(
+    options: dict[str, Any], tiny_run: Path, tmp_path: Path
+) -> None:
+    hashes, split = contents(tiny_run), "train"
+    plain = bs.evaluate(tiny_run, split, out=tmp_path / "plain", **options)
+    seen: list[int] = []
+    bs.evaluate(tiny_run, split, out=tmp_path / "plain", progress=lambda done, total: seen.append(done), **options)
+    stops = sorted({seen[min(len(seen) - 1, int(len(seen) * share))] for share in (0.3, 0.8)})
+    out, saved = tmp_path / "out", 0
+    for number, stop in enumerate(stops):
+        saved += stopped_split(tiny_run, split, out, stop, resume=number > 0, **options)
+    assert saved or seen[-1] <= 256 or len(seen) == 1
+    told: list[tuple[int, int]] = []
+    result = bs.evaluate(tiny_run, split, out=out, resume=True, progress=lambda *done: told.append(done), **options)
+    assert result["figures"] == plain["figures"]
+    assert (told[-1] == (seen[-1], seen[-1]) and len(told) < len(seen)) or not saved
+    assert [p.name for p in out.iterdir()] == ["result.json"]
+    assert json.loads((out / "result.json").read_text())["figures"] == plain["figures"]
+    assert contents(tiny_run) == hashes
+
+
+def stopped_split(run: Path, split: str, out: Path, stop_at: int, **options: Any) -> bool:
+    def stop(done: int, total: int) -> None:
+        if done >= stop_at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        bs.evaluate(run, split, out=out, save_every=ALWAYS, progress=stop, **options)
+    return any(out.glob("reading-*"))
+
+
+def test_without_resume_it_begins_anew(tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    out, seen = tmp_path / "out", []
+    plain = bs.evaluate(tiny_run, text=text)["figures"]
+    assert stopped(tiny_run, text, out, after=600)
+    for left in (LOCK, f"{TEMPORARY}1-result.json", f"{TEMPORARY}1-reading-7/half"):
+        (out / left).parent.mkdir(exist_ok=True)
+        (out / left).write_text("left by a process that was killed")
+    (out / f"{TEMPORARY}mine").write_text("somebody else's")
+    result = bs.evaluate(tiny_run, text=text, out=out, progress=lambda done, total: seen.append(done))
+    assert result["figures"] == plain and seen[0] <= 256
+    assert sorted(p.name for p in out.iterdir()) == [f"{TEMPORARY}mine", "result.json"]
+
+
+def test_nothing_is_saved_of_a_short_reading_or_where_it_is_not_wanted(
+    tiny_run: Path, text: Path, tmp_path: Path
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done > 900:
+            raise Killed
+
+    for options in ({}, {"save_every": 0.0}, {"save_every": ALWAYS, "per_token": tmp_path / "tokens.tsv"}):
+        with pytest.raises(Killed):
+            bs.evaluate(tiny_run, text=text, out=tmp_path / "out", progress=stop, **options)
+        assert not (tmp_path / "out").exists()
+
+
+def test_resume_without_anything_saved_reads_it_all(tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    first = bs.evaluate(tiny_run, text=text, out=tmp_path / "out", resume=True)
+    again = bs.evaluate(tiny_run, text=text, out=tmp_path / "out", resume=True)
+    assert first["figures"] == again["figures"] == bs.evaluate(tiny_run, text=text)["figures"]
+
+
+def other_weights(run: Path, folder: Path) -> Path:
+    """A run of the same settings and text with other weights."""
+    from safetensors.torch import load_file, save_file
+
+    copy = Path(shutil.copytree(run, folder))
+    checkpoint = next(copy.glob("checkpoints/best-*"))
+    path = checkpoint / "weights.safetensors"
+    save_file({name: t * 1.01 for name, t in load_file(path).items()}, path)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    content = path.read_bytes()
+    manifest["files"][path.name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"run": "other"}, "was saved with another model; give that one"),
+        ({"text": "other"}, "was saved with another text; give that one"),
+        ({"reader": "static"}, "was saved with the reader learning:rate=0.3, not static; give the same"),
+        ({"reader": "learning:rate=0.2"}, "the reader learning:rate=0.3, not learning:rate=0.2"),
+        ({"reader": "learning+doubtful"}, r"not learning:rate=0.3\+doubtful; give"),
+        ({"precision": "bfloat16"}, "with the precision float32, not bfloat16"),
+        ({"rows": 2}, "with the rows 1, not 2"),
+        ({"places": 3}, "with the places 64, not 3"),
+        ({"out": None}, "say with --out where its result goes"),
+        ({"per_token": Path("tokens.tsv")}, "leave --resume out, or --per-token"),
+    ],
+    ids=str,
+)
+def test_another_evaluation_is_not_taken_up(
+    change: dict[str, Any], says: str, tiny_run: Path, text: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert stopped(tiny_run, text, out, after=300, reader="learning")
+    (tmp_path / "other.txt").write_text(text.read_text() + "more\n")
+    options: dict[str, Any] = {"run": tiny_run, "text": text, "reader": "learning", "out": out} | change
+    if change == {"run": "other"}:
+        options["run"] = other_weights(tiny_run, tmp_path / "run")
+    if change == {"text": "other"}:
+        options["text"] = tmp_path / "other.txt"
+    before = contents(out)
+    with pytest.raises(UserError, match=says):
+        bs.evaluate(options.pop("run"), resume=True, **options)
+    assert contents(out) == before
+
+
+def test_other_statistics_are_noticed(tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    run, out = Path(shutil.copytree(tiny_run, tmp_path / "run")), tmp_path / "out"
+    for reader, taken in (("doubtful", True), ("learning", False)):
+        shutil.rmtree(out, ignore_errors=True)
+        assert stopped(run, text, out, after=300, reader=reader)
+        (run / "readers" / f"statistics-{reader}").mkdir(parents=True)
+        (run / "readers" / f"statistics-{reader}" / "manifest.json").write_text("{}")
+        with (
+            nullcontext()
+            if taken
+            else pytest.raises(UserError, match="was saved with other statistics or meta-learners")
+        ):
+            bs.evaluate(run, text=text, out=out, reader=reader, resume=True)
+
+
+def resigned(saved: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the document of a saved reading under right hashes."""
+    path = saved / "reading.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest["files"][path.name] = {
+        "bytes": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a tensor": (lambda p: flip(p / "reader.safetensors"), "has not the SHA-256 its manifest says"),
+    "the document": (lambda p: flip(p / "reading.json"), "has not the SHA-256 its manifest says"),
+    "cut off": (lambda p: (p / "reading.json").write_bytes(b"{"), "has not the size its manifest says"),
+    "no manifest": (lambda p: (p / "manifest.json").unlink(), "is missing or not JSON"),
+    "version": (lambda p: resigned(p, lambda d: d.update(format=99)), "was saved by another version of backstory"),
+    "no tree": (lambda p: resigned(p, lambda d: d.pop("tree")), "is damaged"),
+    "other tree": (lambda p: resigned(p, lambda d: d.update(tree=None)), "does not fit its own reader"),
+    "elsewhere": (lambda p: resigned(p, lambda d: d.update(at={})), "is damaged: it is no saved evaluation"),
+    "position": (lambda p: resigned(p, lambda d: d["at"].update(position={"block": "x"})), "is damaged"),
+    "audit": (lambda p: resigned(p, lambda d: d["at"]["parts"].update(audit={"random": 1})), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_saving_is_refused(what: str, tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert stopped(tiny_run, text, out, after=300)
+    damage, says = DAMAGE[what]
+    damage(next(out.glob("reading-*")))
+    before = contents(out)
+    with pytest.raises(UserError, match=says):
+        bs.evaluate(tiny_run, text=text, out=out, resume=True)
+    assert contents(out) == before
+
+
+def test_on_the_command_line_a_killed_evaluation_goes_on(tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    text.write_text(text.read_text() * 4)
+    out = tmp_path / "out"
+    program = [sys.executable, str(Path(adaptive.__file__)), "evaluate", str(tiny_run), str(text)]
+    program += ["--reader", "learning", "--reader", "doubtful", "--out", str(out), "--save-every", "0.05"]
+    program += ["--audit-seed", "7"]
+    process = subprocess.Popen(program)
+    while not any(out.glob("reading-*")):
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    done = subprocess.run([*program, "--resume", "--json"], capture_output=True, text=True, check=True)
+    plain = bs.evaluate(tiny_run, text=text, reader="learning+doubtful", audit_seed=7)
+    assert json.loads(done.stdout)["figures"] == plain["figures"]
+    assert [p.name for p in out.iterdir()] == ["result.json"]

@@ -1,0 +1,106 @@
+"""What the machine fails is not a trial spent: full disks stop a sweep, which goes on with the same trial."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from optuna.trial import TrialState
+from test_search_queue import claimed, queue
+
+from backstory.config import UserError
+from backstory.config.machine import NoDisk
+from backstory.jobs import child
+from backstory.storage.lock import locked
+from backstory.training.stopping import StopRequest
+from backstory.tuning import trial_runner as runner
+from backstory.tuning.study import open_storage
+from backstory.tuning.sweep_folder import Folder
+from backstory.tuning.trial_queue import TRIES
+from backstory.tuning.trial_runner import Ended, Runner
+
+FULL = "backstory: cannot write to x: No space left on device; make room on that disk, and go on with --resume"
+
+
+def ends_with(code: int, says: str) -> Callable[..., subprocess.Popen]:
+    """In the place of a training: a process that says this and ends so."""
+    told = f"import sys; print({says!r}, file=sys.stderr); sys.exit({code})"
+    return lambda arguments, log, data_dir: subprocess.Popen([sys.executable, "-c", told], stderr=log)
+
+
+def run(path: Path, worker: str) -> list[Ended]:
+    ended: list[Ended] = []
+    with locked(path / "workers" / worker, "test", "--out"):
+        Runner(queue(path, worker), Folder(path), 1, None, ended.append).run(2, StopRequest(), lambda trials: None)
+    return ended
+
+
+@pytest.mark.parametrize("says", [FULL, ""])  # the log is on the full disk, too
+def test_a_full_disk_stops_the_sweep_and_spends_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    path = tmp_path / "sweep"
+    monkeypatch.setattr(child, "start", ends_with(child.NO_DISK, says))
+    for _ in range(TRIES + 1):
+        with pytest.raises(
+            NoDisk, match=r"trial \d of .*sweep is stopped: .*; make room, .* same command again"
+        ) as told:
+            run(path, "a")
+        assert "--resume" not in str(told.value) and ("No space" in str(told.value)) == bool(says)
+    with locked(path / "workers" / "b", "test", "--out"):
+        mine = queue(path, "b")
+        assert [t.state for t in mine.trials()] == [TrialState.WAITING]
+        again = claimed(mine.claim(2))
+        assert (again.first, again.kills) == (0, 0)
+
+
+def test_a_trial_without_memory_is_tried_again_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "start", ends_with(child.NO_MEMORY, "backstory: there is not enough memory"))
+    monkeypatch.setattr(runner, "ASK", 0.0)
+    ended = run(tmp_path / "sweep", "a")
+    assert [e.state for e in ended] == ["again", "again", "failed"] * 2
+    assert "train ended for lack of memory" in ended[-1].problem
+
+
+def test_a_trial_that_cannot_even_be_started_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sweep"
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for place in ("backstory.tuning.sweep_folder.Folder.log", "backstory.tuning.trial_queue.write_atomically"):
+        with monkeypatch.context() as disk:
+            disk.setattr(place, full)
+            with pytest.raises(OSError, match="No space"):
+                run(path, "a")
+        with locked(path / "workers" / "b", "test", "--out"):
+            mine = queue(path, "b")
+            assert [(t.state, t.user_attrs["kills"]) for t in mine.trials()] == [(TrialState.WAITING, 0)]
+
+
+def test_garbage_at_the_end_of_a_journal_is_cut_off(tmp_path: Path) -> None:
+    path, journal = tmp_path / "sweep", tmp_path / "sweep" / "journal.log"
+    with locked(path / "workers" / "a", "test", "--out"):
+        mine = queue(path, "a")
+        mine.end(claimed(mine.claim(9)), 3.0)
+        whole = journal.read_bytes()
+        for garbage in (b"garbage\n", b"{]\n[]\n\n", b"x" * 9000 + b"\n" + b"y" * 5000, b"\xff\x00\n3\n{"):
+            journal.write_bytes(whole + garbage)
+            with pytest.warns(UserWarning, match=r"journal\.log had [\d,]+ damaged bytes at its end"):
+                open_storage(Folder(path), None, make=True)
+            assert journal.read_bytes() == whole
+        journal.write_bytes(whole + b"garbage\n")  # while it is worked on
+        with pytest.warns(UserWarning, match="damaged"):
+            mine.end(claimed(mine.claim(9)), 2.0)
+        assert [t.value for t in queue(path, "a").trials()] == [3.0, 2.0]
+
+
+def test_a_journal_of_nothing_but_garbage_is_left_alone(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.journal.write_bytes(b"my notes\nand more of them\n")
+    with pytest.raises(UserError, match=r"cannot open .*journal\.log: .*; put it back as it was"):
+        open_storage(folder, None, make=True)
+    assert folder.journal.read_bytes() == b"my notes\nand more of them\n"

@@ -1,0 +1,286 @@
+"""Trials are taken by one process at a time, and those of a process that is gone are tried again: real studies, real locks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from optuna.trial import TrialState
+
+from backstory.config import RunConfig, UserError, from_yaml
+from backstory.storage.lock import in_turn, locked
+from backstory.tuning.space import Space, parameters
+from backstory.tuning.study import JournalLock, check_installed, hidden, open_storage, open_study
+from backstory.tuning.sweep_folder import Folder, Sweep
+from backstory.tuning.trial_queue import TRIES, Claim, Queue, first_of
+
+SETTINGS = {"training.clip": {"range": [0.0, 5.0]}, "model.core.layers": {"choice": [1, 2]}}
+RECIPE = RunConfig()
+SPACE = from_yaml(Space, yaml.safe_dump({"settings": SETTINGS}), "mine")
+
+
+def queue(path: Path, worker: str, url: str | None = None) -> Queue:
+    """A queue on the sweep in the folder, made if need be."""
+    check_installed()
+    folder = Folder(path)
+    sweep = folder.open(Sweep("ours", url, "mine", "mine", SPACE, RECIPE))
+    with folder.claims():
+        study = open_study(open_storage(folder, url), folder, sweep, make=True)
+    return Queue(study, folder, parameters(SPACE, RECIPE, "mine"), RECIPE, worker)
+
+
+def claimed(found: Claim | None) -> Claim:
+    assert found is not None
+    return found
+
+
+@pytest.fixture(params=["journal", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    return None if request.param == "journal" else f"sqlite:///{tmp_path}/trials.db"
+
+
+def test_no_more_trials_are_taken_than_were_asked_for(tmp_path: Path, url: str | None) -> None:
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "a", "test", "--out"), locked(path / "workers" / "b", "test", "--out"):
+        one, two = queue(path, "a", url), queue(path, "b", url)
+        first, second, third = claimed(one.claim(3)), claimed(two.claim(3)), claimed(one.claim(3))
+        assert two.claim(3) is None
+        assert [c.trial.number for c in (first, second, third)] == [0, 1, 2]
+        one.end(first, 9.5)
+        two.end(second, None, "it broke", pruned=True)
+        one.end(third, None, "it failed")
+        assert one.claim(3) is None and two.claim(3) is None
+        states = [t.state for t in two.trials()]
+        assert states == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
+        assert claimed(two.claim(4)).trial.number == 3
+
+
+def test_a_trial_is_drawn_alike_by_whoever_takes_it(tmp_path: Path) -> None:
+    """The seed is the recipe's and the trial's number."""
+    drawn = []
+    for name in ("one", "two"):
+        with locked(tmp_path / name / "workers" / "a", "test", "--out"):
+            mine = queue(tmp_path / name, "a")
+            drawn.append([claimed(mine.claim(3)).trial.params for _ in range(3)])
+    assert drawn[0] == drawn[1]
+    assert len({p["training.clip"] for p in drawn[0]}) == 3
+
+
+def test_the_trial_of_a_process_that_is_gone_is_tried_again(tmp_path: Path, url: str | None) -> None:
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "dead", "test", "--out"):
+        lost = claimed(queue(path, "dead", url).claim(2))
+    with locked(path / "workers" / "b", "test", "--out"):
+        other = queue(path, "b", url)
+        again, fresh = claimed(other.claim(2)), claimed(other.claim(2))
+        assert (again.first, again.kills, again.trial.params) == (lost.first, 1, lost.trial.params)
+        assert again.config == lost.config and again.trial.number != lost.trial.number
+        assert fresh.trial.params != lost.trial.params
+        assert other.claim(2) is None
+        assert Counter(t.state for t in other.trials()) == {TrialState.RUNNING: 2}
+        other.end(again, 8.0)
+        [ended] = [t for t in other.trials() if t.state == TrialState.COMPLETE]
+        assert first_of(ended) == lost.first
+
+
+def test_it_waits_as_long_as_the_training_that_was_started_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "dead", "test", "--out"):
+        lost = claimed(queue(path, "dead").claim(1))
+    with locked(path / "workers" / "b", "test", "--out"):
+        other = queue(path, "b")
+        with locked(Folder(path).run(lost.first), "training", "--out"):
+            assert other.claim(1) is None
+        assert claimed(other.claim(1)).first == lost.first
+
+
+def test_a_trial_that_is_killed_again_and_again_fails(tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "a", "test", "--out"):
+        mine = queue(path, "a")
+        for number in range(TRIES):
+            lost = claimed(mine.claim(1))
+            assert (lost.first, lost.kills) == (0, number)
+            assert mine.give_back(lost, killed=True, problem="it was killed") == (number < TRIES - 1)
+        assert mine.claim(1) is None
+        [failed] = mine.trials()
+        assert (failed.state, failed.user_attrs["problem"]) == (TrialState.FAIL, "it was killed")
+
+
+def test_a_trial_that_was_stopped_may_be_as_often_as_one_likes(tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "a", "test", "--out"):
+        mine = queue(path, "a")
+        for _ in range(TRIES + 2):
+            assert mine.give_back(claimed(mine.claim(1)), killed=False)
+        assert claimed(mine.claim(1)).kills == 0
+
+
+def test_a_kill_between_queueing_a_trial_again_and_ending_it_queues_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "dead", "test", "--out"):
+        dead = queue(path, "dead")
+        lost = claimed(dead.claim(1))
+        monkeypatch.setattr(dead._study, "tell", die)
+        with pytest.raises(Killed):
+            dead.give_back(lost, killed=True)
+    with locked(path / "workers" / "b", "test", "--out"):
+        other = queue(path, "b")
+        assert claimed(other.claim(5)).first == lost.first
+        assert claimed(other.claim(5)).first != lost.first
+
+
+def test_a_trial_that_was_taken_but_not_drawn_is_tried_again(tmp_path: Path) -> None:
+    """Its process was killed between the two."""
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "b", "test", "--out"):
+        other = queue(path, "b")
+        other._study.ask()
+        again = claimed(other.claim(1))
+        assert (again.first, set(again.trial.params)) == (0, set(SETTINGS))
+        assert other.claim(1) is None
+
+
+MANY = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from test_search_queue import queue
+from backstory.storage.lock import locked
+worker, path = sys.argv[1], Path(sys.argv[2])
+with locked(path / "workers" / worker, "test", "--out"):
+    mine = queue(path, worker)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while claim := mine.claim(40):
+        mine.end(claim, float(claim.trial.number))
+"""
+
+
+def test_processes_side_by_side_take_every_trial_once(tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    code = MANY.format(here=str(Path(__file__).parent))
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, name, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for name in ("a", "b")
+    ]
+    for process in running:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    for process in running:
+        process.communicate(timeout=300)
+        assert process.returncode == 0
+    with locked(path / "workers" / "c", "test", "--out"):
+        trials = queue(path, "c").trials()
+    assert [t.number for t in trials] == list(range(40))
+    assert {t.state for t in trials} == {TrialState.COMPLETE}
+    assert {t.user_attrs["worker"] for t in trials} == {"a", "b"}
+
+
+# --- the journal ---
+
+
+def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "a", "test", "--out"):
+        mine = queue(path, "a")
+        mine.end(claimed(mine.claim(9)), 3.0)
+        journal = Folder(path).journal
+        whole = journal.read_bytes()
+        values = [3.0]
+        for torn in (b"{", b'{"op_code":4,"worker_id":"' + b"x" * 10_000):
+            journal.write_bytes(whole + torn)
+            assert [t.value for t in queue(path, "a").trials()] == values
+            values.append(2.0)
+            queue(path, "b").end(claimed(queue(path, "a").claim(9)), 2.0)
+            assert all(json.loads(line) for line in journal.read_bytes().splitlines())
+            whole = journal.read_bytes()
+    assert whole.count(b'"values":[2.0]') == 2
+
+
+def test_a_journal_that_is_one_torn_line_is_emptied(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.log"
+    for left in (b"", b"torn", b"x" * 9000):
+        journal.write_bytes(left)
+        lock = JournalLock(journal)
+        assert lock.acquire()
+        lock.release()
+        assert journal.read_bytes() == b""
+
+
+def test_a_process_that_is_killed_leaves_no_lock_behind(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.log"
+    journal.touch()
+    code = (
+        "import sys, time; from pathlib import Path; from backstory.tuning.study import JournalLock; "
+        "JournalLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(600)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(journal)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    waiting = subprocess.Popen([sys.executable, "-c", f"{code.split('print')[0]}", str(journal)])
+    time.sleep(0.5)
+    os.kill(holder.pid, signal.SIGKILL)
+    assert waiting.wait(60) == 0
+    holder.communicate()
+
+
+def test_a_damaged_journal_is_told_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "sweep"
+    with locked(path / "workers" / "a", "test", "--out"):
+        claimed(queue(path, "a").claim(1))
+    journal = Folder(path).journal
+    lines = journal.read_bytes().splitlines(keepends=True)
+    for damage in (b"{]\n", b"[]\n", b'{"op_code": 99}\n', b"3\n"):
+        journal.write_bytes(b"".join([lines[0], damage, *lines[1:]]))
+        with pytest.raises(UserError, match=r"cannot open .*journal.log: .*; put it back as it was") as told:
+            queue(path, "a")
+        assert "\n" not in str(told.value)
+
+
+def test_turns_are_taken_one_after_the_other(tmp_path: Path) -> None:
+    order: list[str] = []
+    code = (
+        "import sys; from pathlib import Path; from backstory.storage.lock import in_turn\n"
+        "print('asks', flush=True)\nwith in_turn(Path(sys.argv[1])): print('has it', flush=True)"
+    )
+    with in_turn(tmp_path / "turn"):
+        other = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "turn")], stdout=subprocess.PIPE, text=True
+        )
+        assert other.stdout is not None and other.stdout.readline() == "asks\n"
+        time.sleep(0.3)
+        order.append("first")
+        assert other.poll() is None
+    order.append(other.communicate(timeout=60)[0].strip())
+    assert order == ["first", "has it"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:secret@host/db", "postgresql://ann:***@host/db"),
+        ("mysql+pymysql://ann:a:b@host:3306/db", "mysql+pymysql://ann:***@host:3306/db"),
+        ("sqlite:///trials.db", "sqlite:///trials.db"),
+        ("postgresql://host/db?user=ann&password=secret&x=1", "postgresql://host/db?user=ann&password=***&x=1"),
+        ("sweep run x --storage mysql://a:b@h/d --trials 3", "sweep run x --storage mysql://a:***@h/d --trials 3"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert hidden(url) == shown
