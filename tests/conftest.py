@@ -19,8 +19,10 @@ from backstory.training import train
 # Results are compared bit for bit, and small products are faster so.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
-# A shell lets what it runs in the background ignore interrupts, and so would the processes that tests interrupt.
+# A shell lets what it runs in the background ignore interrupts, and nohup the closing of a terminal: so would the processes
+# that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 hypothesis.settings.register_profile("backstory", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.load_profile("backstory")

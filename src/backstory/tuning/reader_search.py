@@ -21,6 +21,8 @@ MARKS = (1 / 8, 1 / 4, 1 / 2)
 """Shares of the text at which a point is compared with the best so far, and given up where it is clearly worse."""
 MARGIN = 0.01
 """Nats per token by which it must be worse."""
+BROKEN_DOWN = 100.0
+"""Mean nats per token above which a reading broke down, also where the processor's arithmetic keeps the sum finite."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class Race:
 
         try:
             nats = read(self.make(settings), self.ids, self.first, each=each).nats
+            if nats > BROKEN_DOWN:
+                raise NonFiniteError(f"{nats:g} nats per token")
         except _Behind:
             self.trials[settings] = Trial(self.told(settings), total / tokens, tokens)
             return math.inf
