@@ -61,6 +61,13 @@ def test_a_training_whose_validation_says_nothing_says_so(run: Any, made: Any, t
     assert "in another script than the training text" in page
 
 
+@pytest.mark.parametrize(("cuts", "said"), [({"cuts": 272}, "audited"), ({}, "by an earlier audit")])
+def test_an_earlier_audit_is_told_from_the_present_one(cuts: dict[str, int], said: str, run: Any, made: Any) -> None:
+    audit = {key: value for key, value in made.evaluation()["audit"].items() if key != "cuts"} | cuts
+    folder = run(results={"e": made.result("evaluation", made.evaluation(audit=audit))})
+    assert [row["Audit"] for row in table_of(folder)] == [said]
+
+
 def test_an_overlap_is_a_note_beside_the_figure(run: Any, made: Any, tmp_path: Path) -> None:
     overlap = [
         {"split": "test", "in": name, "window": 50, "share": share} for name, share in (("train", 0.123), ("valid", 0))
