@@ -92,6 +92,11 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 130
 
 
+def test_the_readme_says_what_the_audit_is() -> None:
+    said = " ".join(README.split())
+    assert "It finds mistakes; the proof against malice is a decoder" in said and "tests each score" not in said
+
+
 def test_a_demo_goes_on_from_any_training(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

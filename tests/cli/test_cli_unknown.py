@@ -53,6 +53,18 @@ def test_a_capital_text_is_told_of_its_case(command: Command, run_copy: Path) ->
     assert "train with --text.lowercase" in command("evaluate", "run", "loud.txt").mistake()
 
 
+def test_a_text_whose_words_are_mostly_replaced_is_refused(command: Command, run_copy: Path) -> None:
+    """It read as `perplexity 4.61, 64.7% of them written as <unk>, audit passed`, with exit code 0."""
+    Path("cut.txt").write_text("ann <unk> <unk> <unk>\n" * 9)
+    says = command("evaluate", "run", "cut.txt").mistake()
+    assert says.startswith(
+        "75.0% of the words of cut.txt are <unk>, most of them written so in the text, so the perplexity"
+    )
+    assert says.endswith("take the text as it was before its words were replaced, or read it with --allow-unknown")
+    done = command("evaluate", "run", "cut.txt", "--allow-unknown")
+    assert done.code == 0 and "so the perplexity says nothing about the text" in done.out
+
+
 def test_python_refuses_too(run_copy: Path) -> None:
     Path("zh.txt").write_text(CHINESE)
     with pytest.raises(UserError, match="outside the vocabulary"):

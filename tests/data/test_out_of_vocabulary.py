@@ -127,8 +127,8 @@ def test_what_is_said_follows_what_the_vocabulary_lost() -> None:
     ptb = UnknownShare(82430, 4794, 0)
     assert (ptb.phrase(), ptb.cell()) == ("5.8% of them written as <unk>", "5.8% written")
     assert ptb.warning("the words", "") is None
-    older = UnknownShare.of({"tokens": 100, "unknown_tokens": 90})  # which of them are lost is not known: no guess
-    assert (older.phrase(), older.cell(), older.warning("the words", "")) == ("90.0% of them <unk>", "90.0%", None)
+    older = UnknownShare.of({"tokens": 100, "unknown_tokens": 40})  # which of them are lost is not known: no guess
+    assert (older.phrase(), older.cell(), older.warning("the words", "")) == ("40.0% of them <unk>", "40.0%", None)
     none = UnknownShare(100, 0, 0)
     assert (none.phrase(), none.cell(), none.share) == ("", "0.0%", 0.0)
     assert (UnknownShare(100, None).cell(), UnknownShare(100, None).share) == ("", None)
@@ -143,6 +143,22 @@ def test_what_is_said_follows_what_the_vocabulary_lost() -> None:
     assert most is not None and "so the perplexity says nothing about the text; do this" in most
     assert UnknownShare(100, 5, 5).warning("the words", "") is None
     assert not UnknownShare(100, 50, 50).meaningless
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        (0, "60.0% of the words are <unk>, most of them written so in the text, so the perplexity says nothing about the text; "
+            "take the text as it was before its words were replaced"),
+        (None, "60.0% of the words are <unk>, so the perplexity says nothing about the text; take the text as it was before "
+               "its words were replaced"),
+        (40, "40.0% of the words are outside the vocabulary (read as <unk>) and 20.0% are written as <unk>, so the perplexity "
+             "says nothing about the text; do this"),
+    ],
+)  # fmt: skip
+def test_a_text_that_is_mostly_unk_says_nothing_whoever_made_it_so(lost: int | None, says: str) -> None:
+    share = UnknownShare(100, 60, lost, "words")
+    assert share.meaningless and share.warning("the words", "do this") == says
 
 
 def test_advice_fits_the_cause() -> None:

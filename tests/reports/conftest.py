@@ -57,7 +57,7 @@ def evaluation(perplexity: float = 98.1, **changes: Any) -> dict[str, Any]:
     return {"split": "test", "reader": "static", "unit": "word", "tokens": 20123, "rows": 1, "nats_per_token": nats,
             "perplexity": perplexity, "bits_per_token": nats / math.log(2), "bits_per_character": None,
             "bits_per_byte": None,
-            "audit": {"passed": True, "places": 8, "checks": checks, "failures": []}} | changes  # fmt: skip
+            "audit": {"passed": True, "places": 8, "cuts": 272, "checks": checks, "failures": []}} | changes  # fmt: skip
 
 
 def memory(level: float = 2.0, kinds: tuple[str, ...] = ("old entity", "asked value")) -> dict[str, Any]:

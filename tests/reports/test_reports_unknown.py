@@ -48,6 +48,26 @@ def test_a_training_has_that_of_validation(run: Any, made: Any) -> None:
     assert [row["<unk>"] for row in table_of(folder)] == ["4.7% written"]
 
 
+def test_a_training_whose_validation_says_nothing_says_so(run: Any, made: Any, tmp_path: Path) -> None:
+    figures = made.training() | {"unknown": {"valid": UnknownShare(73760, 60000, 60000, "script").figures()}}
+    write([run(results={".": made.result("training", figures)})], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert (
+        page.count(
+            "81.3% of the validation words are outside the vocabulary (read as &lt;unk&gt;), so the perplexity says"
+        )
+        == 1
+    )
+    assert "in another script than the training text" in page
+
+
+@pytest.mark.parametrize(("cuts", "said"), [({"cuts": 272}, "audited"), ({}, "by an earlier audit")])
+def test_an_earlier_audit_is_told_from_the_present_one(cuts: dict[str, int], said: str, run: Any, made: Any) -> None:
+    audit = {key: value for key, value in made.evaluation()["audit"].items() if key != "cuts"} | cuts
+    folder = run(results={"e": made.result("evaluation", made.evaluation(audit=audit))})
+    assert [row["Audit"] for row in table_of(folder)] == [said]
+
+
 def test_an_overlap_is_a_note_beside_the_figure(run: Any, made: Any, tmp_path: Path) -> None:
     overlap = [
         {"split": "test", "in": name, "window": 50, "share": share} for name, share in (("train", 0.123), ("valid", 0))

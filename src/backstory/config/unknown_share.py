@@ -68,8 +68,8 @@ class UnknownShare:
 
     @property
     def meaningless(self) -> bool:
-        """Whether it says nothing about the text."""
-        return (self.lost or 0) > MEANINGLESS * (self.tokens - self.ends)
+        """Whether it says nothing about the text, whoever made most of it `<unk>`: the vocabulary or the text itself."""
+        return (self.unknown or 0) > MEANINGLESS * (self.tokens - self.ends)
 
     def phrase(self, tokens: str = "them") -> str:
         """Return what is said after a number of tokens: `5.8% of them written as <unk>`; empty where none is `<unk>`."""
@@ -92,12 +92,24 @@ class UnknownShare:
         return [(_percent(count / self.tokens), kind) for count, kind in counts if count]
 
     def warning(self, tokens: str, advice: str) -> str | None:
-        """Return the sentence on too many tokens outside the vocabulary; `tokens` is what they are called."""
-        if not self.incomparable:
+        """Return the sentence on too many unknown tokens; `tokens` is what they are called.
+
+        `advice` is what helps against those outside the vocabulary. It does not against those that are written as `<unk>`.
+        """
+        kept = self.tokens - self.ends
+        if self.meaningless and 2 * (self.lost or 0) <= (self.unknown or 0):
+            written = "are <unk>" if self.lost is None else "are <unk>, most of them written so in the text"
+            return (
+                f"{_percent((self.unknown or 0) / kept)} of {tokens} {written}, so the perplexity {NOT_MEANINGFUL}; "
+                "take the text as it was before its words were replaced"
+            )
+        if not self.incomparable and not self.meaningless:
             return None
         why = NOT_MEANINGFUL if self.meaningless else NOT_COMPARABLE
-        share = _percent((self.lost or 0) / (self.tokens - self.ends))
-        return f"{share} of {tokens} are outside the vocabulary (read as <unk>), so the perplexity {why}; {advice}"
+        told = f"{_percent((self.lost or 0) / kept)} of {tokens} are outside the vocabulary (read as <unk>)"
+        if self.meaningless and self.unknown != self.lost:
+            told += f" and {_percent(((self.unknown or 0) - (self.lost or 0)) / kept)} are written as <unk>"
+        return f"{told}, so the perplexity {why}; {advice}"
 
 
 _IN_SENTENCES = ("written as <unk>", "outside the vocabulary", "<unk>")
@@ -123,11 +135,14 @@ def advice(cause: Cause | None, unit: str = "word", minimum_count: int = 1, maxi
 
 
 def unknown_warning(figures: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
-    """Return the sentence on the figures of an evaluation, given the settings of its run."""
-    share, made = UnknownShare.of(figures), config.get("text")
+    """Return the sentence on the figures of an evaluation, or of a training's validation, given the settings of its run."""
+    tokens, unknown, read = figures["tokens"], figures, ""
+    if isinstance(tokens, Mapping):  # of every split: a training
+        tokens, unknown, read = tokens["valid"], (figures.get("unknown") or {}).get("valid", {}), "validation "
+    share, made = UnknownShare.of(unknown, tokens), config.get("text")
     made = made if isinstance(made, Mapping) else {}
     helps = advice(share.cause, figures["unit"], made.get("minimum_count", 1), made.get("maximum_size"))
-    return share.warning(f"the {plural(figures['unit'])}", helps)
+    return share.warning(f"the {read}{plural(figures['unit'])}", helps)
 
 
 def _share(count: int | None, tokens: int) -> float | None:

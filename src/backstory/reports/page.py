@@ -388,8 +388,6 @@ def _figures(runs: Sequence[RunResults]) -> str:
 
 def _warnings(result: Result) -> list[str]:
     """What has to be known of a training's or an evaluation's figures before they are compared."""
-    if result.kind == "training":
-        return overlap_warnings(result.figures)
     unknown = unknown_warning(result.figures, result.provenance.get("config") or {})
     return [*([unknown] if unknown else []), *overlap_warnings(result.figures)]
 

@@ -17,6 +17,7 @@ from backstory.reports.formats import MISSING, count, decimal
 from backstory.reports.phrases import audit_word, effective_context, measured_in, otherwise
 from backstory.reports.results import Record, Result, RunResults
 
+EARLIER_AUDIT = "by an earlier audit"
 MOST_ROWS = 200
 """The most rows of a table of a result this version does not know."""
 
@@ -186,9 +187,14 @@ def _unknown(figures: Record, tokens: int) -> str:
 
 
 def _audit(result: Result) -> str:
-    """What the audit said; of a stale result that passed, why it says nothing of the run as it is now."""
+    """What the audit said; of a stale result that passed, why it says nothing of the run as it is now.
+
+    A result without cuts was audited by an earlier version, which some cheats pass.
+    """
     word = audit_word(result.figures)
-    return result.stale if result.stale and word == "audited" else word
+    if word != "audited":
+        return word
+    return result.stale or (word if result.figures["audit"].get("cuts") else EARLIER_AUDIT)
 
 
 def _text(result: Result, split: str) -> str:
