@@ -17,8 +17,10 @@ from backstory.config.strict import from_file, plain_yaml
 from backstory.models.loading import CHECKPOINTS, CONFIG
 from backstory.reading.kinds import SAVED
 from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
+from backstory.storage.checkpoint import sweep_removals
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT
+from backstory.storage.run_weights import BEST
 from backstory.training.events import TENSORBOARD
 
 Mode = Literal["new", "resume", "overwrite"]
@@ -125,6 +127,8 @@ def open_folder(path: Path, config: RunConfig, mode: Mode, stands: Callable[[], 
     folder.checkpoints.mkdir(exist_ok=True)
     fsync_folder(path)
     sweep_temporaries(folder.checkpoints)
+    for prefix in ("last", BEST):
+        sweep_removals(folder.checkpoints, prefix)
     return folder
 
 
