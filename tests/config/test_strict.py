@@ -120,6 +120,10 @@ def test_wrong_types_are_refused(text: str, message: str) -> None:
         ("training: {clip: 1e999}", "training.clip must be at least 0 and finite, not inf"),
         ("model: {core: {weight_drop: 1.0}}", "model.core.weight_drop must be at least 0 and at most 0.999, not 1.0"),
         ("model: {head: {kind: mixture, experts: 0}}", "model.head.experts must be at least 1, not 0"),
+        (
+            "model: {core: {kind: trellis, levels: 1001}}",
+            "model.core.levels must be at least 1 and at most 1000, not 1001",
+        ),
         ("text: {maximum_size: 1}", "text.maximum_size must be at least 2, not 1"),
         ("seed: -1", "seed must be at least 0 and at most 2147483647, not -1"),
     ],

@@ -156,6 +156,31 @@ def test_resuming_a_finished_run_changes_nothing(
     assert outcome(folder) == outcome(tiny_run)
 
 
+def test_what_a_kill_left_of_removed_checkpoints_is_swept(
+    tiny_config: RunConfig, tiny_run: Path, quietly: Train, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_run, tmp_path / "tiny"))
+    last, best = checkpoints(folder, "last")[0], checkpoints(folder, "best")[0]
+    for origin, name in ((last, f"{last.name}-replaced"), (last, "last-1"), (best, f"{best.name}-replaced")):
+        copy = Path(shutil.copytree(origin, folder / "checkpoints" / name))
+        if origin == last:  # the removal had begun
+            (copy / "manifest.json").unlink()
+    quietly(tiny_config, folder, mode="resume")
+    assert {p.name for p in (folder / "checkpoints").iterdir()} == {last.name, best.name}
+
+
+def test_a_replaced_checkpoint_is_kept_where_its_replacement_is_damaged(
+    tiny_config: RunConfig, tiny_run: Path, quietly: Train, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_run, tmp_path / "tiny"))
+    last = checkpoints(folder, "last")[0]
+    shutil.copytree(last, replaced := last.with_name(f"{last.name}-replaced"))
+    (last / "manifest.json").unlink()
+    with pytest.warns(UserWarning, match="skipping a damaged checkpoint"):
+        quietly(tiny_config, folder, mode="resume")
+    assert replaced.is_dir() and last.is_dir()
+
+
 # --- damaged checkpoints ---
 
 

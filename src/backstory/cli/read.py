@@ -74,7 +74,10 @@ def main(arguments: Sequence[str]) -> int:
         opened.read(typed.fileno(), stopped=lambda: listening.requested or failure() is not None)
     if not given.json:
         print(_summary(opened))
-    where = "" if given.session is None else f" and saved in {given.session}; --resume goes on with it"
+    where = ""
+    if given.session is not None:
+        saved = f" and saved in {given.session}; --resume goes on with it"
+        where = saved if opened.at.tokens else ", but nothing came, so nothing is saved"
     if listening.signal is not None:
         print(f"backstory: stopped{where}", file=sys.stderr)
         return 128 + listening.signal

@@ -184,7 +184,7 @@ class TrellisConfig:
 
     kind: Literal["trellis"] = "trellis"
     """The kind of core."""
-    levels: int = between(60, 1, 10_000)
+    levels: int = between(60, 1, 1_000)
     """Number of levels; each sees one token further back."""
     hidden: int = between(1250, 1)
     """Units of every level."""

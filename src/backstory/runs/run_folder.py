@@ -15,15 +15,11 @@ from backstory.config import RunConfig, UserError, from_dict, to_dict, to_yaml
 from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
 from backstory.runs.loaded_run import CHECKPOINTS, CONFIG
-from backstory.storage.atomic import (
-    TEMPORARY,
-    check_writable,
-    fsync_folder,
-    sweep_temporaries,
-    write_atomically,
-)
+from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
+from backstory.storage.checkpoint import sweep_removals
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT
+from backstory.storage.run_weights import BEST
 
 Mode = Literal["new", "resume", "overwrite"]
 SAVED = "readers"
@@ -134,6 +130,8 @@ def open_folder(path: Path, config: RunConfig, mode: Mode, stands: Callable[[], 
     folder.checkpoints.mkdir(exist_ok=True)
     fsync_folder(path)
     sweep_temporaries(folder.checkpoints)
+    for prefix in ("last", BEST):
+        sweep_removals(folder.checkpoints, prefix)
     return folder
 
 

@@ -199,6 +199,21 @@ def remove_checkpoints(parent: Path, prefix: str) -> None:
             _remove(path)
 
 
+def sweep_removals(parent: Path, prefix: str) -> None:
+    """Remove what a killed process left of checkpoints that it was removing or replacing, once a newer one verifies."""
+    found = [path for path in numbered(parent, prefix) if not path.is_symlink()]
+    left = [path for path in found if path.name.endswith(REPLACED) or not (path / MANIFEST).exists()]
+    for path in found if left else ():
+        try:
+            verify_checkpoint(path)
+        except DamagedCheckpoint:
+            continue
+        for older in found[found.index(path) + 1 :]:
+            if older in left:
+                _remove(older)
+        return
+
+
 def drop_checkpoint(path: Path) -> bool:
     """Remove `prefix-NUMBER` if it stands and another before it is whole; whether a whole one is left."""
     found = numbered(path.parent, path.name.rsplit("-", 1)[0])
