@@ -40,7 +40,7 @@ from backstory.config import (  # noqa: E402
     recipes,
 )
 from backstory.config.readers import CacheSettings, DynamicSettings  # noqa: E402
-from backstory.evaluation import Audit, block_count, read
+from backstory.evaluation import Audit, block_count, read  # noqa: E402
 from backstory.evaluation.audit import FEWEST_CUTS, MOST_CUTS, PER_CUT, PLACES, usual_places  # noqa: E402
 from backstory.models import ComposedModel, Precision, build_model  # noqa: E402
 from backstory.readers import Reader, StaticReader  # noqa: E402

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from backstory.config.errors import UserError
+from backstory.data import Dataset, dataset
+from backstory.data import disk_cache as cache
 from backstory.storage.atomic import write_atomically
-from backstory.data import Dataset, disk_cache as cache, dataset
 
 Make = Callable[..., Dataset]
 TEXT = b"the cat saw the dog\nthe dog saw the cat\n"

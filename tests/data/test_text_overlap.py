@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from backstory.config import TextConfig, UserError
 from backstory.config.split_overlap import NOTABLE, SplitOverlap
-from backstory.data import Dataset, disk_cache as cache, prepare
+from backstory.data import Dataset, prepare
+from backstory.data import disk_cache as cache
 from backstory.data import overlap as module
 from backstory.data.overlap import WINDOW, check_splits_differ, overlap, overlaps, shared
 

@@ -15,10 +15,12 @@ from backstory.data import (
     is_content,
     is_function,
     prepare,
-    published_corpora as published,
     tagged_by,
     tags_of,
     word_classes,
+)
+from backstory.data import (
+    published_corpora as published,
 )
 from backstory.data.published_corpora import TAGS, File
 

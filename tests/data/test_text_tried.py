@@ -10,7 +10,8 @@ from subwords import byte_level
 
 from backstory.config import UserError
 from backstory.config.schema import TextConfig
-from backstory.data import prepare, tokenizer, tokenizer_check as tried
+from backstory.data import prepare, tokenizer
+from backstory.data import tokenizer_check as tried
 from backstory.data.pieces import Pieces
 
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")

@@ -19,7 +19,7 @@ from backstory.config.machine import NoDisk
 from backstory.runs.loaded_run import load_run
 from backstory.storage import manifest
 from backstory.training import Stopped, train
-from backstory.training.metrics import MetricsLog
+from backstory.training.events import MetricsLog
 
 Train = Callable[..., dict]
 

@@ -18,7 +18,7 @@ from backstory.runs import run_folder
 from backstory.runs.loaded_run import load_run, weights_hash
 from backstory.storage.lock import LOCK
 from backstory.training import train
-from backstory.training.metrics import MetricsLog, read_events
+from backstory.training.events import MetricsLog, read_events
 from backstory.training.stopping import StopRequest
 
 Train = Callable[..., dict]

@@ -29,7 +29,7 @@ from backstory.data.tokenizers import UNKNOWN
 from backstory.evaluation.evaluation import file_name
 from backstory.evaluation.opening import Opened, Readers, open_run, open_text
 from backstory.models import LanguageModel, device_name
-from backstory.models.allocator import keep_freed_memory
+from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import READERS, parse_stack, stack_name

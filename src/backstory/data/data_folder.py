@@ -7,14 +7,15 @@ from pathlib import Path
 
 from backstory.config.errors import UserError, pasted
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sweep_temporaries, within, write_atomically
-from backstory.storage.documents import parse
-from backstory.storage.lock import locked
-from backstory.data import disk_cache as cache, files
+from backstory.data import disk_cache as cache
+from backstory.data import files
 from backstory.data.archive import unpack
 from backstory.data.download import Patience, Told, download
 from backstory.data.files import Source
 from backstory.data.published_corpora import PUBLISHED, Download, File, Published
+from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sweep_temporaries, within, write_atomically
+from backstory.storage.documents import parse
+from backstory.storage.lock import locked
 
 RECORD = "download.json"
 """Beside downloaded files: their sizes and hashes and where they came from.

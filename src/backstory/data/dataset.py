@@ -18,8 +18,8 @@ from backstory.config.schema import TextConfig
 from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
 from backstory.config.unknown_share import UnknownShare
-from backstory.storage.atomic import write_atomically
-from backstory.data import algorithms, disk_cache as cache, corpora, files, recall, vocabulary
+from backstory.data import algorithms, corpora, files, recall, vocabulary
+from backstory.data import disk_cache as cache
 from backstory.data.algorithms import OWN, TASKS, Algorithm, Answers
 from backstory.data.corpora import SPLITS, Corpus, Document
 from backstory.data.out_of_vocabulary import OutOfVocabulary, classify
@@ -27,6 +27,7 @@ from backstory.data.pieces import Pieces
 from backstory.data.recall import Recall, Truth
 from backstory.data.tokenizers import END, UNKNOWN, Tokenizer, tokenizer
 from backstory.data.vocabulary import Vocabulary
+from backstory.storage.atomic import write_atomically
 
 FORMAT = 1
 """Raised when the rules of this room change, so that ids made by older rules are not used."""

@@ -8,9 +8,9 @@ import numpy as np
 from backstory.config.errors import UserError
 from backstory.config.small_file import read_small
 from backstory.config.split_overlap import SplitOverlap
-from backstory.storage.atomic import write_atomically
 from backstory.data import disk_cache as cache
 from backstory.data.dataset import Dataset, unknown_tokens
+from backstory.storage.atomic import write_atomically
 
 FORMAT = 1
 """Raised when overlaps are measured otherwise, so that stored ones are not used."""

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from backstory.config.errors import UserError
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import write_atomically
 from backstory.data import disk_cache as cache
 from backstory.data.files import Source
+from backstory.storage.atomic import write_atomically
 
 PROVENANCE = f"docstrings and help topics of Python {platform.python_version()} (PSF licence)"
 FORMAT = 1

@@ -11,12 +11,13 @@ import numpy as np
 
 from backstory.config.errors import UserError, nearest
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import write_atomically
-from backstory.data import disk_cache as cache, data_folder, files
+from backstory.data import data_folder, files
+from backstory.data import disk_cache as cache
 from backstory.data.dataset import Dataset
 from backstory.data.files import Source
 from backstory.data.published_corpora import TAGS
 from backstory.data.tokenizers import END, UNKNOWN
+from backstory.storage.atomic import write_atomically
 
 Tagger = Callable[[list[str]], Sequence[str]]
 """The words of a line, never none, to as many tags."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from backstory.config.arguments import checked, described, diagnosed
 from backstory.config.errors import UserError
-from backstory.storage.documents import conforms, has_fields
 from backstory.data.boundaries import Boundaries, boundaries
 from backstory.data.pieces import Pieces
-from backstory.data.tokenizers import BUILT_IN, END, UNKNOWN, Tokenizer
 from backstory.data.tokenizer_check import LARGEST
+from backstory.data.tokenizers import BUILT_IN, END, UNKNOWN, Tokenizer
+from backstory.storage.documents import conforms, has_fields
 
 _STORED = {"words": list[str], "counts": list[int], "lowercase": bool, "unknown": int | None, "start": int}
 _DAMAGED = "the stored vocabulary is damaged; make it again from the corpus"

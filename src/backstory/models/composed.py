@@ -16,13 +16,14 @@ from backstory.config import (
 from backstory.config.arguments import checked
 from backstory.config.errors import off
 from backstory.config.strict import conforming
-from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
+from backstory.models.auxiliary import Gated, GatedState, SecondSoftmax
 from backstory.models.contract import LanguageModel
 from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
 from backstory.models.dual import Dual
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
 from backstory.models.prediction import Activations, Prediction
+from backstory.models.span_buffer import SpanBuffer
 from backstory.models.state import State
 
 

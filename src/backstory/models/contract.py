@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from backstory.config.arguments import described, diagnosed
-from backstory.models.misuse import check_ids, check_state
 from backstory.models.prediction import Prediction
+from backstory.models.shape_checks import check_ids, check_state
 from backstory.models.state import State
 
 

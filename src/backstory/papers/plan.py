@@ -18,7 +18,7 @@ from backstory.papers.published import figure, paper
 from backstory.papers.suite import Asked, Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.reports.reproductions import Place
-from backstory.training.stages import check_settings
+from backstory.training.progress import check_settings
 
 LARGEST_SEED = 2**31 - 1
 DEFAULTS = 1

@@ -20,7 +20,7 @@ from backstory.data.vocabulary import Vocabulary
 from backstory.models.composed import ComposedModel, build_model
 from backstory.models.contract import LanguageModel
 from backstory.models.cores.external_memory import addressing_of, readdressed
-from backstory.models.free_memory import available, shown_bytes
+from backstory.models.devices import available, shown_bytes
 from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint

@@ -23,7 +23,7 @@ from backstory.config.unknown_share import advice
 from backstory.data import Dataset, check_drawn, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
-from backstory.models.allocator import keep_freed_memory
+from backstory.models.devices import keep_freed_memory
 from backstory.runs.loaded_run import (
     check_tensors,
     corpus_places,
@@ -40,14 +40,12 @@ from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, now, provenance, write_result
 from backstory.storage.run_weights import BEST, WEIGHTS_FILE
-from backstory.training.checkpointing import Progress
 from backstory.training.distributed import Ranks, check_batch, joined
-from backstory.training.events import TRACKERS, Events, check_trackers
+from backstory.training.events import TRACKERS, Events, MetricsLog, check_log, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer
 from backstory.training.memory_estimate import Text, check_memory
-from backstory.training.metrics import MetricsLog, check_log, mend_log, read_events
+from backstory.training.progress import Progress, check_settings, last_epoch
 from backstory.training.progress_display import Display, say
-from backstory.training.stages import check_settings, last_epoch
 from backstory.training.stopping import Stopped, StopRequest
 
 BEGUN = "begun_with"

@@ -30,9 +30,8 @@ from backstory.storage.checkpoint import (
     rotate_checkpoints,
     write_checkpoint,
 )
-from backstory.training import stages
+from backstory.training import progress as stages
 from backstory.training.checkpointing import (
-    Progress,
     check_files,
     pack,
     pack_rank,
@@ -46,6 +45,7 @@ from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, Recorded
 from backstory.training.objectives import ASKED, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
+from backstory.training.progress import Progress
 from backstory.training.progress_display import Display
 from backstory.training.stopping import StopRequest
 

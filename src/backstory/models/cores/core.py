@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from backstory.config.arguments import diagnosed
 from backstory.models.contract import Capabilities
-from backstory.models.misuse import check_state, check_vectors
+from backstory.models.shape_checks import check_state, check_vectors
 from backstory.models.state import State
 
 

@@ -13,9 +13,9 @@ from backstory.config import ExternalMemoryConfig, UserError, plural
 from backstory.config.cores import CoreConfig, NeuralComputerConfig
 from backstory.config.errors import off
 from backstory.models.cores.core import Core, CoreOutput
-from backstory.models.cores.stacked import LSTMState
-from backstory.models.dropout import locked_dropout, row_mask
-from backstory.models.free_memory import available, shown_bytes
+from backstory.models.cores.lstm import LSTMState
+from backstory.models.devices import available, compute_dtype, shown_bytes
+from backstory.models.dropout import locked_dropout, recurrent_mask
 from backstory.models.memory import (
     Layer,
     Looked,
@@ -27,7 +27,6 @@ from backstory.models.memory import (
     controlled,
 )
 from backstory.models.memory.addressing import Addressing, parse_addressing
-from backstory.models.precision import compute_dtype
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -148,7 +147,7 @@ class ExternalMemory(Core):
         for module in self.layers:
             layer = cast(ControllerLayer, module)
             below = layer.weight_ih.shape[1] - self.inputs - reads
-            mask = row_mask((rows, below), between, like, self.training) if below else None
+            mask = recurrent_mask((rows, below), between, like, self.training) if below else None
             layers.append(Layer(layer.weight_ih.to(like.dtype), layer.weight_hh.to(like.dtype), layer.bias, mask))
         return Weights(tuple(layers), self.interface.weight.to(like.dtype), self.interface.bias)
 
