@@ -46,7 +46,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Folder:
+class SweepFolder:
     """Paths of a sweep."""
 
     path: Path
