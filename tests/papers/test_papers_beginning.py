@@ -15,13 +15,13 @@ from rich.console import Console
 
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
+from backstory.config.stopping import StopRequest
 from backstory.jobs.display import JobDisplay
 from backstory.jobs.runner import run_jobs
 from backstory.papers.suite import Grid
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteJobs, minutes_to_go
 from backstory.reports import result_at
-from backstory.training.stopping import StopRequest
 
 SPANS = {"kind": "span-buffer", "size": 12, "span": 3, "attention": "bilinear"}
 

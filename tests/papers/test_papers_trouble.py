@@ -19,6 +19,7 @@ from rich.console import Console
 
 from backstory.cli.main import main
 from backstory.config import RunConfig, UserError, from_yaml
+from backstory.config.stopping import Stopped, StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.display import JobDisplay
 from backstory.papers import reproduction as reproduce
@@ -28,7 +29,6 @@ from backstory.papers.suite import Grid
 from backstory.papers.suite_folder import Command, SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs
 from backstory.storage.atomic import TEMPORARY
-from backstory.training.stopping import Stopped, StopRequest
 
 
 class Crash(BaseException):

@@ -13,10 +13,10 @@ from test_search_queue import claimed, queue
 
 from backstory.config import UserError
 from backstory.config.machine import NoDisk
+from backstory.config.stopping import StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.display import JobDisplay
 from backstory.storage.lock import locked
-from backstory.training.stopping import StopRequest
 from backstory.tuning.study import open_storage
 from backstory.tuning.sweep_folder import SweepFolder
 from backstory.tuning.trial_jobs import COLUMNS, SweepJobs

@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code 0, 1 when a run failed, 128 + the signal's number after a stop."""
     given = parse(Arguments, arguments, "reproduce")
 
+    from backstory.config.stopping import Stopped
     from backstory.papers.reproduction import Reproduction, failures
-    from backstory.training.stopping import Stopped
 
     planned = Reproduction.plan(given.grid, given.scale, given.out, given.only, given.known)
     if given.dry_run:

@@ -15,9 +15,9 @@ from typing import IO, Protocol
 
 from backstory.config import UserError
 from backstory.config.machine import NoDisk
+from backstory.config.stopping import StopRequest
 from backstory.jobs import child
 from backstory.reports.results import read_log
-from backstory.training.stopping import StopRequest
 
 POLL_SECONDS = 0.05
 """Seconds between checks whether a child has ended."""

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from backstory.config import TextConfig, UserError, plural
 from backstory.config.console import make_console
+from backstory.config.stopping import Stopped, StopRequest
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
 from backstory.jobs.child import threads
@@ -24,7 +25,6 @@ from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, KnownRun, RunJob,
 from backstory.reports.formats import duration
 from backstory.storage.lock import locked
 from backstory.storage.provenance import now, write_result
-from backstory.training.stopping import Stopped, StopRequest
 
 HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
 """What a grid states its costs in."""

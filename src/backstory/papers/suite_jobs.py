@@ -133,7 +133,8 @@ class SuiteJobs:
 
     def __init__(self, jobs: Sequence[RunJob], display: JobDisplay, title: str, processes: int, metric: Metric) -> None:
         self._jobs, self._display, self._title = jobs, display, title
-        self._processes, self._metric = processes, metric
+        self._processes = processes
+        self._metric: Metric = metric
         self._by_name = {job.run.name: job for job in jobs}
 
     def take(self) -> RunJob | None:

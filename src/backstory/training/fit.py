@@ -13,10 +13,11 @@ from rich.console import Console
 
 from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict
 from backstory.config.arguments import checked
-from backstory.config.console import make_console
+from backstory.config.console import make_console, say
 from backstory.config.errors import check_utf8
 from backstory.config.machine import NoDisk, NoMemory, refused
 from backstory.config.small_file import read_lines, read_small
+from backstory.config.stopping import Stopped, StopRequest
 from backstory.config.strict import conforming
 from backstory.config.units import perplexity
 from backstory.config.unknown_share import advice
@@ -45,8 +46,7 @@ from backstory.training.events import TRACKERS, Events, MetricsLog, check_log, c
 from backstory.training.loop import Trainer
 from backstory.training.memory_estimate import Text, check_memory
 from backstory.training.progress import Progress, check_settings, last_epoch
-from backstory.training.progress_display import Display, say
-from backstory.training.stopping import Stopped, StopRequest
+from backstory.training.progress_display import Display
 
 BEGUN = "begun_with"
 """Of a run's provenance: the run whose weights it began with."""

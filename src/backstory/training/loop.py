@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
+from backstory.config.stopping import StopRequest
 from backstory.config.units import perplexity
 from backstory.data import Dataset
 from backstory.data.streams import piece, rotations, rows, segment_bounds
@@ -47,7 +48,6 @@ from backstory.training.objectives import ASKED, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.progress import Progress
 from backstory.training.progress_display import Display
-from backstory.training.stopping import StopRequest
 
 WINDOW = 20
 """Steps that one line of metrics.jsonl sums up."""

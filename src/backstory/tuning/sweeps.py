@@ -11,6 +11,7 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError, pasted, plural, recipes, validate
 from backstory.config.console import make_console
 from backstory.config.small_file import read_small_text
+from backstory.config.stopping import Stopped, StopRequest
 from backstory.config.units import IN_BITS
 from backstory.data import Dataset, check_drawn, prepare
 from backstory.jobs.display import JobDisplay
@@ -20,7 +21,6 @@ from backstory.reports.phrases import validation
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
 from backstory.storage.provenance import command, now, write_result
-from backstory.training.stopping import Stopped, StopRequest
 from backstory.tuning import space as spaces
 from backstory.tuning import sweep_result as outcome
 from backstory.tuning.space import Parameter
