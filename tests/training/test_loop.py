@@ -20,7 +20,7 @@ from backstory.data import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.evaluation import read
 from backstory.models import ComposedModel, Prediction, clone, flatten
 from backstory.readers import StaticReader
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Likelihood, Stopped, loop
 from backstory.training.loop import Trainer

@@ -15,7 +15,7 @@ from backstory.papers.preparations import preparation
 from backstory.papers.suite import Grid, Reading
 from backstory.reports import Result, result_or_none
 from backstory.reports.staleness import is_stale
-from backstory.runs.loaded_run import CONFIG
+from backstory.runs.run import CONFIG
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically
 from backstory.storage.documents import parse

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.models import State, flatten
-from backstory.runs.loaded_run import check_tensors, weights
+from backstory.runs.run import check_tensors, weights
 from backstory.training.optimizers import WeightAverage, optimizer_state, saved_state
 
 

@@ -25,14 +25,13 @@ from backstory.data import Dataset, check_drawn, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory
-from backstory.runs.loaded_run import (
+from backstory.runs.run import (
     check_tensors,
     corpus_places,
     load_run,
     load_weights,
     tensors_hash,
     weights,
-    weights_hash,
 )
 from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder, trained_with
 from backstory.storage.atomic import write_atomically
@@ -164,7 +163,7 @@ def begin_with(trainer: Trainer, folder: Path) -> dict[str, str]:
     except ValueError as error:
         raise UserError(f"{folder} is no part of this model: {error}; give the same sizes and parts") from None
     load_weights(trainer.model, {name: p.detach() for name, p in own.items()} | theirs)
-    return {"run": folder.resolve().name, "weights": weights_hash(run.model)}
+    return {"run": folder.resolve().name, "weights": run.weights_hash}
 
 
 def _run(

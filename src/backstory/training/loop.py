@@ -22,7 +22,7 @@ from backstory.evaluation.gate_statistics import PolicyWatch
 from backstory.models import ComposedModel, Precision, Prediction, State, clone, to, unflatten
 from backstory.readers import StaticReader
 from backstory.readers.blocks import Block
-from backstory.runs.loaded_run import corpus_places, load_weights, weights
+from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import (
     DamagedCheckpoint,
