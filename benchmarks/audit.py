@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "reading"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests" / "evaluation"), str(ROOT / "tests")]
 
 import cheats  # noqa: E402  # pyright: ignore[reportMissingImports]
 import small_models  # noqa: E402  # pyright: ignore[reportMissingImports]

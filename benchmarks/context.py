@@ -26,7 +26,7 @@ from training import Contenders, compare
 from backstory.config import recipes
 from backstory.context import ReaderScorer
 from backstory.models import ComposedModel, build_model, choose_device, choose_precision
-from backstory.models.allocator import keep_freed_memory
+from backstory.models.devices import keep_freed_memory
 from backstory.readers import StaticReader
 
 SIZES = {"S": "ptb-small", "P": "ptb-awd-lstm"}

@@ -23,9 +23,9 @@ from training import Contenders, timed
 
 from backstory.config import DualConfig, EmbeddingConfig, LSTMConfig, ModelConfig, MogrifierConfig, SoftmaxConfig
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision
-from backstory.models.allocator import keep_freed_memory
 from backstory.models.cores import mogrifier
-from backstory.models.cores.mogrification import Round
+from backstory.models.devices import keep_freed_memory
+from backstory.models.kernels.mogrifier_segment import Round
 
 TYPES, UNITS, ROWS, STEPS, WARM_UP = 10_000, 850, 32, 25, 1
 PLAIN = "plain loop"

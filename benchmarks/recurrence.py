@@ -11,8 +11,8 @@ from unittest import mock
 
 import torch
 
-from backstory.models.allocator import keep_freed_memory
-from backstory.models.cores import recurrence
+from backstory.models.devices import keep_freed_memory
+from backstory.models.kernels import lstm_segment as recurrence
 
 ROWS, STEPS, TURNS = 20, 70, 7
 

@@ -53,7 +53,7 @@ def ours(
 
     from backstory.config import recipes
     from backstory.models import build_model, choose_precision
-    from backstory.models.allocator import keep_freed_memory
+    from backstory.models.devices import keep_freed_memory
     from backstory.training.gradients import LOSS, Eager, Recorded
     from backstory.training.objectives import build_objective
     from backstory.training.optimizers import build_optimizer

@@ -19,10 +19,11 @@ BELOW["data"] = {"storage", *BELOW["storage"]}
 BELOW["models"] = {"data", *BELOW["data"]}
 BELOW["runs"] = {"models", *BELOW["models"]}
 BELOW["readers"] = {"runs", *BELOW["runs"]}
-BELOW["evaluation"] = {"readers", *BELOW["readers"]}
+BELOW["evaluation"] = {"readers", "results", *BELOW["readers"]}
 BELOW["training"] = {"evaluation", *BELOW["evaluation"]}
-BELOW["jobs"] = {"config", "storage"}
-BELOW["reports"] = {"config", "storage"}
+BELOW["results"] = {"config", "storage"}
+BELOW["reports"] = {"results", *BELOW["results"]}
+BELOW["jobs"] = {"reports", *BELOW["reports"]}
 BELOW["context"] = {"evaluation", "reports", *BELOW["evaluation"]}
 BELOW["interop"] = {"evaluation", "reports", *BELOW["evaluation"]}
 BELOW["tuning"] = {"reports", "training", "jobs", *BELOW["training"]}
@@ -89,7 +90,7 @@ def test_imports_are_found_wherever_they_stand() -> None:
     assert rooms_of({"backstory.models.x", "torch.nn", "backstory.cli.main"}) == {"models", "cli"}
 
 
-@pytest.mark.parametrize("name", ["config", "data", "reports"])
+@pytest.mark.parametrize("name", ["config", "data", "results", "reports"])
 def test_rooms_without_torch_do_not_mention_it(name: str) -> None:
     modules = {m for path in SOURCES if room(path) == name for m in imports_of(path)}
     assert modules
@@ -109,6 +110,7 @@ def loaded_by(code: str) -> set[str]:
         "import backstory",
         "import backstory.config, backstory.config.recipes",
         "import backstory.data",
+        "import backstory.results",
         "import backstory.reports",
         "from backstory.papers import published, suite; suite.load('base'); published.paper('mos')",
         "from backstory.cli.main import main; main(['--help'])",

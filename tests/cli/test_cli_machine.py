@@ -14,8 +14,8 @@ from commands import SMALL, Command, tree
 from backstory.cli import main as cli
 from backstory.config.errors import pasted
 from backstory.config.machine import refused
-from backstory.models import free_memory
-from backstory.models.free_memory import available
+from backstory.models import devices as free_memory
+from backstory.models.devices import available
 from backstory.storage import atomic
 
 BAD = os.fsdecode(b"caf\xe9")

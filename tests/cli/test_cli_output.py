@@ -17,9 +17,9 @@ from backstory.cli.main import main
 from backstory.config import interrupts
 from backstory.config.interrupts import Interrupted, Interrupts
 from backstory.config.output import Printed, Tolerant, plain, printing
+from backstory.config.stopping import StopRequest
 from backstory.evaluation.saved_reader import load
 from backstory.training.loop import Trainer
-from backstory.training.stopping import StopRequest
 
 TRAIN = ["train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new"]
 FULL = "backstory: cannot write to standard output: No space left on device; make room, or send it elsewhere\n"

@@ -9,7 +9,7 @@ import pytest
 from commands import Command, tree
 
 from backstory.cli import progress
-from backstory.runs.loaded_run import load_run, weights_hash
+from backstory.runs.run import load_run, weights_hash
 
 STEPS = "segment=5,rate=0.01,decay=0.01,epsilon=0.01"
 

@@ -15,7 +15,7 @@ import pytest
 from commands import SMALL, Command, Outcome, process
 
 from backstory.reports import read
-from backstory.runs.loaded_run import load_run, weights_hash
+from backstory.runs.run import load_run, weights_hash
 from backstory.storage.atomic import sha256
 
 TRAIN_ON = ("train", "m", "--resume", "--accept", "config", "--training.epochs", "3")
@@ -251,7 +251,7 @@ def test_nothing_else_is_written_into_a_run_that_changed_meanwhile(
     trained(command)
     best = Path("m/checkpoints/best-1")
     # The run is trained on between loading and the end: a later epoch's weights, which are better.
-    from backstory.runs import loaded_run as loading
+    from backstory.runs import run as loading
 
     load = loading.newest_checkpoint
 

@@ -25,7 +25,7 @@ from backstory.models import Precision, Prediction
 from backstory.readers import StaticReader
 from backstory.reports import read as read_results
 from backstory.reports import result_from
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 
 FLOAT32 = Precision(torch.float32, "a test")
 TYPES = 17

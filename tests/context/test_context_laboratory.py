@@ -39,7 +39,7 @@ from backstory.context.losses import LOSSES, UNFINISHED, Progress
 from backstory.data import prepare
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import NeuralCache
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.training import train
 
 NOUNS, VERBS = ("tea", "jam", "oil", "ink"), ("saw", "took", "found", "sold")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backstory.config import RecallConfig, TextConfig, UserError
 from backstory.data import Dataset, Recall, encode_split, prepare
-from backstory.runs.loaded_run import corpus_places
+from backstory.runs.run import corpus_places
 
 SMALL: dict[str, Any] = {"entities": 30, "cast": 4, "names": 3, "values": 5, "words": 20, "length": 200}
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from backstory.models import Blend, LanguageModel, Precision, Prediction, clone, map_state
-from backstory.models.pointer import Pointer
+from backstory.models.prediction import Pointer
 from backstory.readers import StaticReader, evaluating
 from backstory.readers.neural_cache import NeuralCache
 

@@ -12,9 +12,8 @@ from backstory.cli.main import main
 from backstory.config import DNCConfig, MDMConfig, NTMConfig, RunConfig, SoftmaxConfig, UserError, to_dict
 from backstory.config.readers import CacheSettings
 from backstory.evaluation.evaluation import evaluate
-from backstory.models.cores.external_memory import addressing_of
 from backstory.readers.registry import parse_stack
-from backstory.runs.loaded_run import LoadedRun, load_run
+from backstory.runs.run import Run, load_run
 from backstory.training import train
 from backstory.tuning.preparation import tune_reader
 
@@ -58,17 +57,21 @@ def test_readers_of_one_run_with_other_addressings_do_not_disturb_each_other(run
     run = load_run(runs[name])
     tokens = torch.randint(len(run.vocabulary), (2, 9), generator=torch.Generator().manual_seed(0))
 
-    def scores(of: LoadedRun) -> torch.Tensor:
+    def scores(of: Run) -> torch.Tensor:
         with torch.no_grad():
             return of.model(tokens, of.model.start(2))[0].log_probs()
 
     own = scores(run)
-    others = [run.readdressed(how) for how in ("localized:3", "literal")]
+    others = [run.overridden({"core.addressing": how}) for how in ("localized:3", "literal")]
     found = [scores(other) for other in others]
     assert not torch.equal(found[0], own) and not torch.equal(found[0], found[1])
     assert torch.equal(scores(run), own) and torch.equal(scores(others[0]), found[0])
-    assert [addressing_of(of.model) for of in (run, *others)] == ["dense", "localized:3", "literal"]
-    assert torch.equal(scores(others[0].readdressed("dense")), own)
+    assert [of.model.inference_overrides()["core.addressing"] for of in (run, *others)] == [
+        "dense",
+        "localized:3",
+        "literal",
+    ]
+    assert torch.equal(scores(others[0].overridden({"core.addressing": "dense"})), own)
     for other in others:  # the weights are there once
         assert all(a is b for a, b in zip(run.model.parameters(), other.model.parameters(), strict=True))
         assert not other.model.training and other.settings() != run.settings()
@@ -88,7 +91,7 @@ def test_a_trained_window_is_read_as_it_was_trained(runs: dict[str, Path]) -> No
 @pytest.mark.parametrize(
     ("name", "addressing", "message"),
     [
-        ("lstm", "dense", "no external memory to address in another way; leave --addressing out"),
+        ("lstm", "dense", "no setting core.addressing that can change after training; remove it"),
         ("ntm", "localized:4", "an odd number"),
         ("ntm", "localized:9", "more rows than the 8"),
         ("mdm", "window:3", "link and model.core.allocation must be false"),
@@ -114,12 +117,10 @@ def test_what_was_prepared_for_the_trained_addressing_is_not_taken_for_another(r
         assert evaluate(run, reader="dynamic", addressing=own)["figures"]["audit"]["passed"]
     other = cache("localized:3")
     assert other["settings"] == to_dict(CacheSettings())
-    assert other["origin"] == "default, as others are tuned for another addressing"
-    told = (
-        r"statistics of training gradients are for the addressing that .*ntm was trained with; leave --addressing out"
-    )
+    assert other["origin"] == "default: the tuned settings are for the model as trained"
+    told = r"statistics of training gradients are for .*ntm as it was trained; leave --set and --addressing out"
     with pytest.raises(UserError, match=told):
         evaluate(run, reader="dynamic", addressing="localized:3")
     assert evaluate(run, reader="dynamic:rule=sgd", addressing="localized:3")["figures"]["audit"]["passed"]
-    with pytest.raises(UserError, match=r"readers are prepared for the addressing that .* was trained with"):
+    with pytest.raises(UserError, match=r"readers are prepared for .* as it was trained"):
         tune_reader(run, parse_stack("cache"), "valid", 60, addressing="localized:3")

@@ -16,7 +16,7 @@ from backstory.config import UserError
 from backstory.config.readers import CacheSettings
 from backstory.evaluation import Audit, Block, block_count, blocks, read
 from backstory.models import ComposedModel, Precision, Prediction
-from backstory.models import free_memory as memory_room
+from backstory.models import devices as memory_room
 from backstory.readers import Reader, StaticReader
 from backstory.readers import cache_memory as pairs_module
 from backstory.readers.neural_cache import NeuralCache

@@ -16,7 +16,7 @@ from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.learned import LearnedReader, load_learned, save_learned
 from backstory.readers.meta_training import train_gates
 from backstory.readers.moving_weights import MovingWeights
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run, weights_hash
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def test_gates_are_trained_saved_and_loaded(tmp_path: Path) -> None:
     training = MetaTraining(streams=1, stream=80, every=2, steps=3, sample=20)
     learned = train_gates(model, statistics(model), ids, 0, BASE, GateSettings(), training)
     assert {p.dtype for p in learned.network.parameters()} == {torch.float64}
-    save_learned(tmp_path, "g", model, learned)
+    save_learned(tmp_path, "g", weights_hash(model), learned)
     torch.set_default_dtype(torch.float32)
-    loaded = load_learned(tmp_path, "g", model, tmp_path)
+    loaded = load_learned(tmp_path, "g", weights_hash(model), tmp_path)
     for one, other in zip(loaded.network.parameters(), learned.network.parameters(), strict=True):
         assert torch.equal(one, other)
 

@@ -23,7 +23,7 @@ from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.gradient_statistics import collect, load_statistics, save_statistics
 from backstory.readers.moving_weights import MovingWeights
 from backstory.readers.tempered import TemperedReader
-from backstory.runs.loaded_run import weights_hash
+from backstory.runs.run import weights_hash
 
 MODELS = {"lstm": lstm, "mixture": mixture}
 
@@ -215,7 +215,7 @@ def test_any_choice_of_weights_is_honest_and_leaves_the_model(model: ComposedMod
 
 def test_gradients_that_share_memory_are_clipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layer for many units adds the two biases, which then have one gradient."""
-    from backstory.models.cores import recurrence
+    from backstory.models.kernels import lstm_segment as recurrence
 
     monkeypatch.setattr(recurrence, "OWN_FROM", 1)
     model, how, ids = lstm(), DynamicSettings("sgd", 1.0, 0.0, segment=5, clip=0.01), text(5)
@@ -280,18 +280,18 @@ def test_statistics_are_of_the_model_they_were_collected_of(tmp_path: Any) -> No
     model = lstm()
     found = statistics(model)
     save_statistics(tmp_path, found)
-    again = load_statistics(tmp_path, model, "all", tmp_path)
+    again = load_statistics(tmp_path, weights_hash(model), "all", tmp_path)
     assert all(torch.equal(again.mean_square[n], v) for n, v in found.mean_square.items())
     assert again.collected == found.collected
     with torch.no_grad():
         model.head.bias.add_(1e-3)
     with pytest.raises(UserError, match="statistics of other weights"):
-        load_statistics(tmp_path, model, "all", tmp_path)
+        load_statistics(tmp_path, weights_hash(model), "all", tmp_path)
     with pytest.raises(UserError, match="--moving low-rank:2"):
-        load_statistics(tmp_path, model, "low-rank:2", tmp_path)
+        load_statistics(tmp_path, weights_hash(model), "low-rank:2", tmp_path)
     (tmp_path / "statistics" / "mean_square.safetensors").write_bytes(b"x")
     with pytest.raises(UserError, match="collect them with"):
-        load_statistics(tmp_path, lstm(), "all", tmp_path)
+        load_statistics(tmp_path, weights_hash(lstm()), "all", tmp_path)
 
 
 def test_statistics_that_fit_each_other_but_not_the_model_are_refused() -> None:

@@ -18,7 +18,7 @@ from backstory.config import UserError
 from backstory.data import prepare
 from backstory.evaluation import per_token, read
 from backstory.readers import StaticReader
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.storage.atomic import TEMPORARY
 
 Runs = Callable[..., Path]

@@ -12,7 +12,7 @@ from backstory.config.readers import CacheSettings, DynamicSettings
 from backstory.evaluation import read
 from backstory.evaluation.opening import open_reader, open_run
 from backstory.readers.registry import choose, names_readers, parse_stack, stack_name
-from backstory.runs.loaded_run import load_run, weights_hash
+from backstory.runs.run import load_run, weights_hash
 from backstory.tuning.preparation import collect_statistics, parse_grid, tune_reader
 
 STEP = "dynamic:rate=0.01,decay=0.01,epsilon=0.01"

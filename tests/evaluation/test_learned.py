@@ -17,6 +17,7 @@ from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.learned import LearnedReader, load_learned, save_learned
 from backstory.readers.meta_network import Features, GateNetwork, Room
 from backstory.readers.meta_training import Recording, backward, follow, measure_spread, read_on, train_gates
+from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
 
@@ -182,26 +183,26 @@ def test_training_lowers_the_loss_of_what_it_reads() -> None:
 def test_saved_it_is_the_same_and_another_model_s_is_refused(tmp_path: Any) -> None:
     model = lstm()
     learned, found, ids = gates(model, size=0.4), statistics(model), text(80)
-    save_learned(tmp_path, "mine", model, learned)
-    again = load_learned(tmp_path, "mine", model, tmp_path)
+    save_learned(tmp_path, "mine", weights_hash(model), learned)
+    again = load_learned(tmp_path, "mine", weights_hash(model), tmp_path)
     assert (
         read(LearnedReader(model, again, found), ids, 0).nats == read(LearnedReader(model, learned, found), ids, 0).nats
     )
     with pytest.raises(UserError, match="no meta-learner called 'other'; there is mine"):
-        load_learned(tmp_path, "other", model, tmp_path)
+        load_learned(tmp_path, "other", weights_hash(model), tmp_path)
     with torch.no_grad():
         model.head.bias.add_(1e-3)
     with pytest.raises(UserError, match="trained for other weights"):
-        load_learned(tmp_path, "mine", model, tmp_path)
+        load_learned(tmp_path, "mine", weights_hash(model), tmp_path)
 
 
 def test_one_saved_before_the_mean_rms_could_be_chosen_goes_around_that_of_all_weights(tmp_path: Any) -> None:
     model = lstm()
-    path = save_learned(tmp_path, "mine", model, gates(model, size=0.4))
+    path = save_learned(tmp_path, "mine", weights_hash(model), gates(model, size=0.4))
     saved = read_checkpoint(path)
     assert saved.documents["gates"]["base"].pop("normalization") == "weights"
     write_checkpoint(tmp_path, path.name, saved.tensors, saved.documents)
-    assert load_learned(tmp_path, "mine", model, tmp_path).base.normalization == "weights"
+    assert load_learned(tmp_path, "mine", weights_hash(model), tmp_path).base.normalization == "weights"
 
 
 @pytest.mark.parametrize("normalization", ["weights", "tensors"])
@@ -225,7 +226,7 @@ def test_what_cannot_be_trained() -> None:
 @pytest.mark.parametrize("what", ["another rule", "no deviation", "a bias without rows"])
 def test_a_file_that_no_training_wrote_is_refused(what: str, tmp_path: Any) -> None:
     model = lstm()
-    path = save_learned(tmp_path, "mine", model, gates(model, size=0.4))
+    path = save_learned(tmp_path, "mine", weights_hash(model), gates(model, size=0.4))
     found = read_checkpoint(path)
     document: Any = found.documents["gates"]
     if what == "another rule":
@@ -236,7 +237,7 @@ def test_a_file_that_no_training_wrote_is_refused(what: str, tmp_path: Any) -> N
         found.tensors["gates"]["bias"] = torch.tensor(1.0)
     write_checkpoint(tmp_path, path.name, found.tensors, found.documents)
     with pytest.raises(UserError, match="is damaged"):
-        load_learned(tmp_path, "mine", model, tmp_path)
+        load_learned(tmp_path, "mine", weights_hash(model), tmp_path)
 
 
 def test_a_mean_that_is_not_one_number_is_not_gone_on_with() -> None:

@@ -24,7 +24,7 @@ from backstory.data import arriving, tokenizer
 from backstory.evaluation import Sampling, generate_ids
 from backstory.evaluation.saved_reader import Saved, _layers, load, save
 from backstory.evaluation.session import Line, Session, session, standing
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.storage.lock import LOCK
 
 Runs = Callable[..., Path]

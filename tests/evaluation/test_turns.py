@@ -13,7 +13,7 @@ from backstory.config import UserError
 from backstory.evaluation import read
 from backstory.evaluation.opening import open_reader, open_run
 from backstory.readers.registry import choose, parse_stack
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.tuning import reader_search as tuning
 from backstory.tuning.coordinate_search import settings_of
 from backstory.tuning.preparation import tune_in_turn, tune_reader

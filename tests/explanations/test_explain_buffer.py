@@ -24,7 +24,7 @@ from backstory.explanations.passage_reading import strong_high, weights_layer
 from backstory.models import Blend
 from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage, result_from
 from backstory.reports.passage import from_json
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.training import train
 
 GATE = GateConfig(training_temperature=1.0, temperature=0.5)

@@ -19,7 +19,7 @@ from backstory.data import prepare
 from backstory.explanations import Place, explain_run
 from backstory.reports import Weights, passage_terminal, render_passage, result_from
 from backstory.reports.passage import from_json
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.training import train
 
 CHOSEN = CacheSettings(window=6, theta=0.8, weight=0.3)

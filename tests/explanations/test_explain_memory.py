@@ -23,7 +23,7 @@ from backstory.models.cores import ExternalMemory
 from backstory.models.memory import Addressing, Looked, TuringMachine, parse_addressing
 from backstory.reports import Passage, Weights, render_passage, result_from
 from backstory.reports.passage import from_json
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.training import train
 
 END = 3

@@ -27,7 +27,7 @@ from backstory.explanations.gains import ENOUGH, Scored
 from backstory.readers import READERS, ReaderKind
 from backstory.reports import result_from
 from backstory.reports.passage import Numbers, from_json
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.training import train
 
 THREE = {"reader": "bias:forget=0.1", "against": ("bias", "static")}

@@ -20,7 +20,7 @@ from backstory.explanations import EXPLANATIONS, Place, explain_run
 from backstory.readers import READERS, ReaderKind
 from backstory.reports import Candidates, Numbers, result_from
 from backstory.reports.passage import from_json
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.training import train
 
 

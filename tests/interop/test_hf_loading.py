@@ -17,7 +17,7 @@ import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
 from backstory.interop.inwards import load
-from backstory.runs.loaded_run import weights_hash
+from backstory.runs.run import weights_hash
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 60
 

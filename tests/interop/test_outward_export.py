@@ -26,7 +26,7 @@ from backstory.data import encode_split
 from backstory.evaluation.generation import encode_prompt
 from backstory.interop.exporting import causal_lm, export
 from backstory.interop.inwards import load as load_export
-from backstory.runs.loaded_run import load_run, weights, weights_hash
+from backstory.runs.run import load_run, weights, weights_hash
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"
 DOCS = Path(__file__).parent.parent.parent / "docs" / "export.md"

@@ -23,7 +23,7 @@ from backstory.evaluation import read
 from backstory.evaluation.generation import encode_prompt
 from backstory.evaluation.opening import open_reader
 from backstory.interop import extras
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra eval")
 

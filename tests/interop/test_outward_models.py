@@ -16,7 +16,7 @@ from backstory.evaluation.sampling import filtered
 from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM, StateCache
 from backstory.models import flatten
 from backstory.readers import StaticReader
-from backstory.runs.loaded_run import weights
+from backstory.runs.run import weights
 
 
 @pytest.fixture(params=KINDS)

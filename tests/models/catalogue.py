@@ -40,7 +40,7 @@ from backstory.models import (
     build_model,
 )
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
-from backstory.models.pointer import Pointer
+from backstory.models.prediction import Pointer
 
 TYPES = 17
 MIXTURE = MixtureConfig(experts=3, latent_dropout=0.2)

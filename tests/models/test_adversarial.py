@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from backstory.models import ComposedModel, MixtureOfSoftmaxes, Softmax
-from backstory.models.adversarial import LARGEST, shifted, worst_shift
-from backstory.models.linear_log_prob import linear_log_prob
+from backstory.models.kernels.linear_log_prob import linear_log_prob
+from backstory.models.prediction import LARGEST, shifted, worst_shift
 
 Head = Softmax | MixtureOfSoftmaxes
 EPSILONS = [0.005, 0.028, 0.5, 1.0]

@@ -20,8 +20,8 @@ from backstory.config import (
     UserError,
 )
 from backstory.models import build_model, choose_device, choose_precision, outline
-from backstory.runs import loaded_run as loading
-from backstory.runs.loaded_run import check_state
+from backstory.runs import run as loading
+from backstory.runs.run import check_state
 
 
 def test_a_tied_softmax_needs_vectors_of_the_embeddings_size() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from backstory.models import LanguageModel, State, clone, detach, flatten, map_state, unflatten
 from backstory.models.heads import Head
-from backstory.runs.loaded_run import load_weights, weights
+from backstory.runs.run import load_weights, weights
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
 BATCH, TIME = 3, 12

@@ -387,10 +387,10 @@ def test_gradients_go_through_the_state_from_segment_to_segment(core: Any) -> No
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES)
 @pytest.mark.parametrize("piece", [1, 7, 1 << 17])
 def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("functions", "rows"):
-        monkeypatch.setattr(f"backstory.models.memory.{module}.PIECE", piece)
-    monkeypatch.setattr("backstory.models.memory.functions.LARGE", piece)
-    monkeypatch.setattr("backstory.models.memory.functions._memory_first", lambda: True)
+    for module in ("kernels.memory_passes", "memory.rows"):
+        monkeypatch.setattr(f"backstory.models.{module}.PIECE", piece)
+    monkeypatch.setattr("backstory.models.kernels.memory_passes.LARGE", piece)
+    monkeypatch.setattr("backstory.models.kernels.memory_passes._memory_first", lambda: True)
     model = model_of(core)
     tokens = torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(6))
     embedded, start = model.embedding(tokens), model.start(2)

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from backstory.models import MixtureOfSoftmaxes, Softmax, Tempered
 from backstory.models import prediction as predictions
-from backstory.models.linear_log_prob import linear_log_prob
+from backstory.models.kernels.linear_log_prob import linear_log_prob
 
 N, SIZE, TYPES = 7, 4, 11
 

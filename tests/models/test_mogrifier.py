@@ -13,8 +13,9 @@ from torch import Tensor
 
 from backstory.config import LSTMConfig, MogrifierConfig
 from backstory.models import dropout, flatten
-from backstory.models.cores import LSTM, LSTMState, Mogrifier, mogrification
-from backstory.models.cores.mogrification import Round, mogrifier_segment
+from backstory.models.cores import LSTM, LSTMState, Mogrifier
+from backstory.models.kernels import mogrifier_segment as mogrification
+from backstory.models.kernels.mogrifier_segment import Round, mogrifier_segment
 
 ROWS, INPUTS, UNITS = 2, 3, 5
 DROPOUTS = ("input_dropout", "state_dropout", "round_dropout", "layer_dropout", "output_dropout")

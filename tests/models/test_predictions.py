@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backstory.models import Blend, Prediction, Tempered
 from backstory.models import prediction as module
-from backstory.models.pointer import Pointer
+from backstory.models.prediction import Pointer
 
 BATCH, TIME = 2, 5
 

@@ -5,7 +5,7 @@ import torch
 from references import lstm_layer
 from torch import Tensor
 
-from backstory.models.cores import recurrence
+from backstory.models.kernels import lstm_segment as recurrence
 
 ROWS, INPUTS = 2, 3
 

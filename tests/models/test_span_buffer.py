@@ -20,9 +20,9 @@ from backstory.config import (
     UserError,
 )
 from backstory.models import Blend, ComposedModel, detach
-from backstory.models.buffer.attention import additive_scores
-from backstory.models.buffer.span_buffer import SpanBuffer
-from backstory.models.pointer import Pointer
+from backstory.models.kernels.span_attention import additive_scores
+from backstory.models.prediction import Pointer
+from backstory.models.span_buffer import SpanBuffer
 
 GATE = GateConfig(temperature=0.7)
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from backstory.config import TransformerConfig, UserError
 from backstory.models import dropout, flatten
-from backstory.models.cores import Transformer, windowed
+from backstory.models.cores import Transformer
 from backstory.models.cores import transformer as module
+from backstory.models.kernels import window_attention as windowed
 
 ROWS, INPUTS = 2, 3
 DROPOUTS = ("input_dropout", "attention_dropout", "layer_dropout", "output_dropout")

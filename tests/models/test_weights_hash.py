@@ -1,22 +1,24 @@
-"""The hash of a model's weights: of names, shapes, types and values, and computed once as long as none of them changes."""
+"""The hash of a model's weights: of names, shapes, types and values, and computed once for a loaded run."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from backstory.runs import loaded_run as loading
-from backstory.runs.loaded_run import tensors_hash, weights, weights_hash
+import backstory as bs
+from backstory.runs import run as runs
+from backstory.runs.run import load_run, weights_hash
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tensors were hashed, each time."""
-    times: list[int] = []
-    compute = loading.tensors_hash
-    monkeypatch.setattr(loading, "tensors_hash", lambda t: (times.append(len(t)), compute(t))[1])
-    return times
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """The models that were hashed."""
+    models: list[nn.Module] = []
+    compute = runs.weights_hash
+    monkeypatch.setattr(runs, "weights_hash", lambda model: (models.append(model), compute(model))[1])
+    return models
 
 
 def test_the_hash_is_that_of_names_shapes_types_and_bytes() -> None:
@@ -24,21 +26,34 @@ def test_the_hash_is_that_of_names_shapes_types_and_bytes() -> None:
     digest = hashlib.sha256()
     for name, p in model.named_parameters():
         digest.update(f"{name} {tuple(p.shape)} torch.float32\n".encode() + p.detach().numpy().tobytes())
-    assert weights_hash(model) == tensors_hash(weights(model)) == digest.hexdigest()
+    assert weights_hash(model) == digest.hexdigest()
 
 
-def test_a_model_is_hashed_once_until_a_weight_changes(hashed: list[int]) -> None:
+def test_the_hash_changes_with_any_value_or_type() -> None:
     model = nn.Linear(2, 3)
-    first = weights_hash(model)
-    assert weights_hash(model) == first and hashed == [2]
+    hashes = [weights_hash(model)]
     with torch.no_grad():
         model.weight[0, 0] += 1
-    second = weights_hash(model)
-    assert second != first and hashed == [2, 2]
+    hashes.append(weights_hash(model))
     model.bias = nn.Parameter(model.bias.detach() + 1)
-    assert weights_hash(model) not in (first, second) and len(hashed) == 3
-    model.double()
-    assert len({weights_hash(model), first, second}) == 3 and len(hashed) == 4
+    hashes.append(weights_hash(model))
+    hashes.append(weights_hash(model.double()))
+    assert len(set(hashes)) == 4
     other = nn.Linear(2, 3)
     other.load_state_dict({name: p.clone() for name, p in model.float().named_parameters()})
     assert weights_hash(other) == weights_hash(model)
+
+
+def test_a_run_is_hashed_once(tiny_run: Path, hashed: list[nn.Module]) -> None:
+    run = load_run(tiny_run)
+    assert not hashed
+    assert run.identity()["weights"] == run.weights_hash == weights_hash(run.model)
+    assert hashed == [run.model]
+
+
+@pytest.mark.parametrize("reader", ["static", "cache", "dynamic:rule=sgd+cache"])
+def test_an_evaluation_hashes_the_weights_once(
+    tiny_run: Path, hashed: list[nn.Module], tmp_path: Path, reader: str
+) -> None:
+    bs.evaluate(tiny_run, reader=reader, out=tmp_path)
+    assert len(hashed) == 1

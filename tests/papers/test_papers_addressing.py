@@ -51,7 +51,7 @@ def test_a_trained_memory_is_read_with_another_addressing(desk: Path) -> None:
 @pytest.mark.parametrize(
     ("core", "addressing", "told"),
     [
-        (None, WINDOW, "small: a core of kind lstm has no external memory to address"),
+        (None, WINDOW, "small: a core of kind lstm has no setting addressing that can change after training"),
         (MEMORY, "localized:11", "small: addressing 'localized:11' selects more rows than the 9 of the memory"),
         (MEMORY, "localised:3", "small: there is no addressing 'localised'"),
         (MEMORY, "window:3", "small: addressing `window` has nothing but content say where"),

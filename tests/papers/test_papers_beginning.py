@@ -2,24 +2,26 @@
 
 import copy
 import dataclasses
+import io
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from grids import BROKEN, finish, grid, planned, start, write
+from rich.console import Console
 
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
-from backstory.papers import suite_runner as runner
+from backstory.config.stopping import StopRequest
+from backstory.jobs.display import JobDisplay
+from backstory.jobs.runner import run_jobs
 from backstory.papers.suite import Grid
-from backstory.papers.suite_folder import Folder
-from backstory.papers.suite_progress import DONE, FAILED, WAITING, Standing, minutes_to_go
+from backstory.papers.suite_folder import SuiteFolder
+from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteJobs, minutes_to_go
 from backstory.reports import result_at
-from backstory.training.stopping import StopRequest
 
 SPANS = {"kind": "span-buffer", "size": 12, "span": 3, "attention": "bilinear"}
 
@@ -140,7 +142,7 @@ def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
 
     # Another time nothing of it is run again, and another grid takes it over.
     assert main(["reproduce", "grid.yaml", "--dry-run"]) == 0
-    assert Folder(folder).finished(planned(grid(rows=[row], claims=[]))["plain-seed1"])
+    assert SuiteFolder(folder).finished(planned(grid(rows=[row], claims=[]))["plain-seed1"])
 
 
 def test_what_may_not_be_read_before(desk: Path) -> None:
@@ -164,7 +166,7 @@ def test_what_may_not_be_read_before(desk: Path) -> None:
 
 
 def test_what_another_training_began_with_is_refused(desk: Path) -> None:
-    runs, folder = planned(begun()), Folder(desk / "out")
+    runs, folder = planned(begun()), SuiteFolder(desk / "out")
     run = runs["spans-seed1"]
     folder.open(from_yaml(Grid, yaml.safe_dump(begun()), "mine"), list(runs.values()))
     place = folder.run(run)
@@ -186,7 +188,7 @@ def test_what_another_training_began_with_is_refused(desk: Path) -> None:
 
 
 def test_a_training_goes_on_or_begins_again_with_the_other_run(desk: Path) -> None:
-    runs, folder = planned(begun()), Folder(Path("out"))
+    runs, folder = planned(begun()), SuiteFolder(Path("out"))
     run, begin = runs["spans-seed1"], ("--begin", "out/runs/plain-seed1")
     place = folder.run(run)
     assert folder.commands(run)[0].arguments[-2:] == begin
@@ -215,26 +217,29 @@ def test_a_run_waits_for_the_one_it_begins_with(desk: Path, monkeypatch: pytest.
     """Each pretends to run for a moment; the one that begins with another would be the first to start, as the longest."""
     runs, started = planned(begun()), []
 
-    def start(standing: Standing, *_: Any) -> list[Any]:
-        started.append(standing.run.name)
-        standing.state = FAILED if standing.run.row == "broken" else DONE
-        return []
+    def start(job: RunJob) -> None:
+        started.append(job.run.name)
+        job.state = FAILED if job.run.row == "broken" else DONE
 
-    monkeypatch.setattr(runner, "_start", start)
-    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
-    found = [Standing(run, minutes=run.minutes) for run in runs.values()]
-    runner.run_all(Folder(desk / "out"), found, 2, None, StopRequest(), lambda _: None)
+    def run(jobs: list[RunJob], processes: int) -> None:
+        display = JobDisplay(Console(file=io.StringIO()), COLUMNS)
+        run_jobs(SuiteJobs(jobs, display, "", processes, "perplexity"), processes, None, StopRequest())
+
+    monkeypatch.setattr(RunJob, "next_command", start)
+    found = [RunJob(run, SuiteFolder(desk / "out"), minutes=run.minutes) for run in runs.values()]
+    run(found, 2)
     assert started.index("plain-seed1") < started.index("spans-seed1") and "after-seed1" not in started
-    by_name = {standing.run.name: standing for standing in found}
+    by_name = {job.run.name: job for job in found}
     assert by_name["after-seed1"].problem == "it begins with broken-seed1, which failed"
-    alone = Standing(runs["spans-seed1"])
-    runner.run_all(Folder(desk / "out"), [alone], 1, None, StopRequest(), lambda _: None)
+    alone = RunJob(runs["spans-seed1"], SuiteFolder(desk / "out"))
+    run([alone], 1)
     assert alone.state == DONE, "what it begins with was finished before"
 
 
 def test_what_is_left_is_no_shorter_than_a_run_after_the_one_it_begins_with(desk: Path) -> None:
     runs = planned(begun())
-    plain, spans = (Standing(runs[name], WAITING, minutes=10.0) for name in ("plain-seed1", "spans-seed1"))
+    folder = SuiteFolder(desk / "out")
+    plain, spans = (RunJob(runs[name], folder, WAITING, minutes=10.0) for name in ("plain-seed1", "spans-seed1"))
     assert minutes_to_go([plain, spans], 2) == 20
     plain.state = DONE
     assert minutes_to_go([plain, spans], 2) == 10

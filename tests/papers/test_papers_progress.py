@@ -6,20 +6,26 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from backstory.config import RunConfig
 from backstory.jobs.child import threads
+from backstory.jobs.display import JobDisplay
 from backstory.papers.plan import Run
 from backstory.papers.suite import Metric
-from backstory.papers.suite_display import Display, state
-from backstory.papers.suite_progress import DONE, FAILED, Standing, expected_minutes, minutes_to_go
+from backstory.papers.suite_folder import SuiteFolder
+from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, RunJob, SuiteJobs, expected_minutes, minutes_to_go
 
 
 def run(row: str, seed: int, minutes: float) -> Run:
     return Run(row, seed, RunConfig(), minutes, (), ())
+
+
+def job(run: Run, *arguments: Any, **options: Any) -> RunJob:
+    return RunJob(run, SuiteFolder(Path("nowhere")), *arguments, **options)
 
 
 RUNS = [run("a", 1, 10.0), run("a", 2, 10.0), run("b", 1, 40.0)]
@@ -39,7 +45,7 @@ def test_times_are_those_stated_until_some_are_measured(measured: dict[str, floa
 
 
 def test_what_is_left_is_shared_by_processes_but_one_run_is_not() -> None:
-    found = [Standing(r, minutes=r.minutes) for r in RUNS]
+    found = [job(r, minutes=r.minutes) for r in RUNS]
     assert minutes_to_go(found, 1) == 60
     assert minutes_to_go(found, 2) == 40
     found[2].epoch, found[2].epochs, found[2].state = 3, 4, "running"
@@ -49,19 +55,19 @@ def test_what_is_left_is_shared_by_processes_but_one_run_is_not() -> None:
     assert minutes_to_go([], 2) == 0
 
 
-def shown(console: Console, *moments: list[Standing], metric: Metric = "perplexity") -> str:
-    display = Display(console, "base, small scale", 2, metric)
+def shown(console: Console, *moments: list[RunJob], metric: Metric = "perplexity") -> str:
+    display = JobDisplay(console, COLUMNS)
     with display.shown():
-        for found in moments:
-            display.show(found)
+        for jobs in moments:
+            SuiteJobs(jobs, display, "base, small scale", 2, metric).show()
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_lines_say_what_is_new_only() -> None:
-    one, other = Standing(RUNS[0], "running", epochs=3), Standing(RUNS[1])
-    later = Standing(RUNS[0], "running", epoch=1, epochs=3, valid=99.5)
-    last = Standing(RUNS[0], FAILED, problem="train ended [badly]", epoch=1, epochs=3, valid=99.5)
+    one, other = job(RUNS[0], "running", epochs=3), job(RUNS[1])
+    later = job(RUNS[0], "running", epoch=1, epochs=3, valid=99.5)
+    last = job(RUNS[0], FAILED, problem="train ended [badly]", epoch=1, epochs=3, valid=99.5)
     text = shown(Console(file=io.StringIO(), width=20), [one, other], [one, other], [later, other], [last, other])
     assert text.splitlines() == [
         "a-seed1: running, epoch 1 of 3",
@@ -71,21 +77,21 @@ def test_lines_say_what_is_new_only() -> None:
 
 
 def test_a_grid_in_bits_is_told_in_bits() -> None:
-    text = shown(Console(file=io.StringIO(), width=90), [Standing(RUNS[0], DONE, valid=8.0)], metric="bits_per_token")
+    text = shown(Console(file=io.StringIO(), width=90), [job(RUNS[0], DONE, valid=8.0)], metric="bits_per_token")
     assert text == "a-seed1: done, validation bits per token 3.000\n"
 
 
 def test_a_terminal_has_a_table() -> None:
     console = Console(file=io.StringIO(), width=90, force_terminal=True)
-    standings = [Standing(RUNS[0], DONE, minutes=9, valid=88.0), Standing(RUNS[2], "reading", minutes=40)]
-    text = shown(console, standings)
+    jobs = [job(RUNS[0], DONE, minutes=9, valid=88.0), job(RUNS[2], "reading", minutes=40)]
+    text = shown(console, jobs)
     assert "base, small scale: 1 of 2 runs done, about 40 min 0 s left" in text
     for cell in ("run", "seed", "state", "validation", "time left", "done", "88.0", "reading", "40 min 0 s"):
         assert cell in text, cell
 
 
 def test_the_last_epoch_is_not_counted_on() -> None:
-    assert state(Standing(RUNS[0], "running", epoch=3, epochs=3)) == "running, epoch 3 of 3"
+    assert job(RUNS[0], "running", epoch=3, epochs=3).status == "running, epoch 3 of 3"
 
 
 @pytest.mark.parametrize(("named", "number"), [(None, 1), ("4", 4), ("0", 1), ("many", 1), ("4,2", 1)])

@@ -1,5 +1,6 @@
 """Crashes and damage: a folder is never blocked, no process is left behind, and a run's trouble is that run's alone."""
 
+import io
 import json
 import os
 import shutil
@@ -14,19 +15,20 @@ from typing import Any
 import pytest
 import yaml
 from grids import Reproduced, grid, write
+from rich.console import Console
 
 from backstory.cli.main import main
 from backstory.config import RunConfig, UserError, from_yaml
-from backstory.jobs import child
+from backstory.config.stopping import Stopped, StopRequest
+from backstory.jobs import child, runner
+from backstory.jobs.display import JobDisplay
 from backstory.papers import reproduction as reproduce
 from backstory.papers import suite_folder as folders
-from backstory.papers import suite_runner as runner
 from backstory.papers.plan import Run, runs_of
 from backstory.papers.suite import Grid
-from backstory.papers.suite_folder import Command, Folder
-from backstory.papers.suite_progress import Standing
+from backstory.papers.suite_folder import Command, SuiteFolder
+from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs
 from backstory.storage.atomic import TEMPORARY
-from backstory.training.stopping import Stopped, StopRequest
 
 
 class Crash(BaseException):
@@ -47,7 +49,7 @@ def crashing(call: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
 
 def test_a_crash_at_the_start_does_not_block_the_folder(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = from_yaml(Grid, yaml.safe_dump(grid()), "mine")
-    runs, folder, steps = runs_of(mine, "small", "mine"), Folder(desk / "out"), 0
+    runs, folder, steps = runs_of(mine, "small", "mine"), SuiteFolder(desk / "out"), 0
     while True:
         shutil.rmtree(folder.path, ignore_errors=True)
         left = [steps]
@@ -67,7 +69,7 @@ def test_a_crash_at_the_start_does_not_block_the_folder(desk: Path, monkeypatch:
 
 def test_what_a_killed_start_left_unfinished_is_swept(desk: Path) -> None:
     mine = from_yaml(Grid, yaml.safe_dump(grid()), "mine")
-    runs, folder = runs_of(mine, "small", "mine"), Folder(desk / "out")
+    runs, folder = runs_of(mine, "small", "mine"), SuiteFolder(desk / "out")
     folder.path.mkdir()
     unfinished = folder.path / f"{TEMPORARY}77-grid.yaml"
     unfinished.touch()
@@ -77,7 +79,7 @@ def test_what_a_killed_start_left_unfinished_is_swept(desk: Path) -> None:
     (desk / "other").mkdir()
     (desk / "other" / "mine.txt").touch()
     with pytest.raises(UserError, match="holds something other than a reproduction"):
-        Folder(desk / "other").check(runs)
+        SuiteFolder(desk / "other").check(runs)
 
 
 # --- a run's trouble ---
@@ -114,7 +116,7 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
         def done(self) -> bool:
             return self.arguments == ("0",) and len(started) >= 2 and all(p.poll() == 0 for p in started[:2])
 
-    class Script(Folder):
+    class Script(SuiteFolder):
         def commands(self, run: Run) -> list[Command]:
             steps = [Step("running", (seconds,), "training", self.path) for seconds in ("0", "60")]
             if run.row == "bad" and steps[0].done():
@@ -133,9 +135,11 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=until_both_ended))
     (tmp_path / "logs").mkdir()
     runs = [Run(row, 1, RunConfig(), minutes, (), ()) for row, minutes in (("good", 2.0), ("bad", 1.0))]
+    display = JobDisplay(Console(file=io.StringIO()), COLUMNS)
+    jobs = SuiteJobs([RunJob(run, Script(tmp_path), minutes=run.minutes) for run in runs], display, "", 2, "perplexity")
     try:
         with pytest.raises(OSError, match="the disk fails"):
-            runner.run_all(Script(tmp_path), [Standing(run) for run in runs], 2, None, StopRequest(), lambda _: None)
+            runner.run_jobs(jobs, 2, None, StopRequest())
         assert [p.poll() for p in started] == [0, 0, -signal.SIGTERM]
     finally:
         for process in started:
@@ -148,17 +152,18 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
     ["not JSON", "[]", '{"event": "epoch"}', '{"event": "epoch", "valid_perplexity": "low", "seconds": 3.0}'],
 )
 def test_a_damaged_log_is_no_news(line: str, tmp_path: Path) -> None:
-    folder, standing = Folder(tmp_path), Standing(Run("a", 1, RunConfig(), 10.0, (), ()), "running")
-    log = folder.run(standing.run) / "metrics.jsonl"
+    folder = SuiteFolder(tmp_path)
+    job = RunJob(Run("a", 1, RunConfig(), 10.0, (), ()), folder, "running")
+    log = folder.run(job.run) / "metrics.jsonl"
     log.parent.mkdir(parents=True)
-    log.write_text('{"event": "epoch", "valid_perplexity": 9.0, "seconds": 60.0}\n')
-    standing.look(folder)
-    known = vars(standing).copy()
-    assert (standing.epoch, standing.valid, standing.minutes) == (1, 9.0, standing.epochs)
+    log.write_text('{"event": "epoch", "epoch": 1, "valid_perplexity": 9.0, "seconds": 60.0}\n')
+    job.watch()
+    known = vars(job).copy()
+    assert (job.epoch, job.valid, job.minutes) == (1, 9.0, job.epochs)
     with open(log, "a") as file:
         file.write(f"{line}\n")
-    standing.look(folder)
-    assert vars(standing) == known
+    job.watch()
+    assert vars(job) == known
 
 
 def test_a_damaged_log_of_a_finished_run_stops_nothing(reproduced: Reproduced, desk: Path) -> None:
@@ -188,7 +193,7 @@ def test_a_damaged_result_of_a_training_fails_that_run_alone(
 
 def test_a_stop_is_told_as_that_of_a_training(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(grid())
-    monkeypatch.setattr(reproduce, "run_all", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(reproduce, "run_jobs", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped, match=r"^runs/grid-small is stopped and its runs are saved; ") as stopped:
         reproduce.Reproduction.plan("grid.yaml", "small").run(1)
     assert (stopped.value.signal, stopped.value.exit_code) == (signal.SIGTERM, 143)

@@ -16,7 +16,7 @@ from checkpoint_changes import change
 from stopped_runs import KINDS, newest, stopped_run
 
 from backstory.config import UserError, to_dict
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 
 
 def run(trials: range, folder: Path) -> Iterator[str]:

@@ -21,7 +21,7 @@ from backstory.evaluation.session import session
 from backstory.readers.gradient_statistics import collect, save_statistics
 from backstory.readers.learned import Learned, save_learned
 from backstory.readers.meta_network import GateNetwork
-from backstory.runs.loaded_run import load_run, weights_hash
+from backstory.runs.run import load_run, weights_hash
 from backstory.runs.run_folder import SAVED
 from backstory.training import train
 
@@ -59,7 +59,7 @@ def _trained(folder: Path) -> Path:
     found = collect(loaded.model, ids, 0, batch_size=2, segment=5)
     save_statistics(run / SAVED, found)
     network = GateNetwork(GateSettings(), len(found.mean_square))
-    save_learned(run / SAVED, "mine", loaded.model, Learned(network, DynamicSettings(), (0.0, 1.0), {}))
+    save_learned(run / SAVED, "mine", loaded.weights_hash, Learned(network, DynamicSettings(), (0.0, 1.0), {}))
     tuned = {
         "weights": weights_hash(loaded.model),
         "tuned_on": "valid",

@@ -11,7 +11,7 @@ from runs import contents, outcome, tiny_corpus, with_model, with_training
 
 from backstory.config import LSTMConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig, UserError
 from backstory.evaluation import evaluate
-from backstory.runs.loaded_run import load_run, weights_hash
+from backstory.runs.run import load_run, weights_hash
 from backstory.training import Stopped, loop
 
 Train = Callable[..., dict]

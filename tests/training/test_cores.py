@@ -24,7 +24,7 @@ from backstory.evaluation import evaluate, read
 from backstory.evaluation.opening import open_run
 from backstory.explanations import Place, explain_run
 from backstory.readers import StaticReader
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.training import Stopped
 from backstory.tuning.preparation import collect_statistics
 

@@ -16,10 +16,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from backstory.config import RunConfig, UserError
 from backstory.config.machine import NoDisk
-from backstory.runs.loaded_run import load_run
+from backstory.runs.run import load_run
 from backstory.storage import manifest
 from backstory.training import Stopped, train
-from backstory.training.metrics import MetricsLog
+from backstory.training.events import MetricsLog
 
 Train = Callable[..., dict]
 

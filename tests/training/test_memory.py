@@ -27,8 +27,7 @@ from backstory.config import (
     to_dict,
 )
 from backstory.models import Precision
-from backstory.models.free_memory import available
-from backstory.models.precision import choose_precision
+from backstory.models.devices import available, choose_precision
 from backstory.training import memory_estimate as memory
 from backstory.training.memory_estimate import Text, check_memory, estimate
 
@@ -51,7 +50,7 @@ import torch
 from backstory.config import RunConfig, from_dict, recipes, to_dict
 from backstory.models import Precision, build_model, detach
 from backstory.training.objectives import build_objective
-from backstory.models.allocator import keep_freed_memory
+from backstory.models.devices import keep_freed_memory
 from backstory.training.optimizers import build_optimizer
 
 def now():

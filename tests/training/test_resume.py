@@ -25,7 +25,7 @@ from backstory.config import (
     UserError,
     to_yaml,
 )
-from backstory.models.cores import recurrence
+from backstory.models.kernels import lstm_segment as recurrence
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 from backstory.training import Stopped
 

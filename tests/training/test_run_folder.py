@@ -14,12 +14,12 @@ from rich.console import Console
 from runs import checkpoints, contents, events, with_training
 
 from backstory.config import RunConfig, UserError, from_yaml
+from backstory.config.stopping import StopRequest
 from backstory.runs import run_folder
-from backstory.runs.loaded_run import load_run, weights_hash
+from backstory.runs.run import load_run, weights_hash
 from backstory.storage.lock import LOCK
 from backstory.training import train
-from backstory.training.metrics import MetricsLog, read_events
-from backstory.training.stopping import StopRequest
+from backstory.training.events import MetricsLog, read_events
 
 Train = Callable[..., dict]
 

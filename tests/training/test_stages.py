@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from backstory.config import TrainingConfig, UserError
-from backstory.training import stages
-from backstory.training.checkpointing import Progress
+from backstory.training import progress as stages
+from backstory.training.progress import Progress
 
 
 def settings(**changes: Any) -> TrainingConfig:

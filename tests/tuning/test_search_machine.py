@@ -1,5 +1,6 @@
 """What the machine fails is not a trial spent: full disks stop a sweep, which goes on with the same trial."""
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,18 +8,19 @@ from pathlib import Path
 
 import pytest
 from optuna.trial import TrialState
+from rich.console import Console
 from test_search_queue import claimed, queue
 
 from backstory.config import UserError
 from backstory.config.machine import NoDisk
-from backstory.jobs import child
+from backstory.config.stopping import StopRequest
+from backstory.jobs import child, runner
+from backstory.jobs.display import JobDisplay
 from backstory.storage.lock import locked
-from backstory.training.stopping import StopRequest
-from backstory.tuning import trial_runner as runner
 from backstory.tuning.study import open_storage
-from backstory.tuning.sweep_folder import Folder
+from backstory.tuning.sweep_folder import SweepFolder
+from backstory.tuning.trial_jobs import COLUMNS, SweepJobs
 from backstory.tuning.trial_queue import TRIES
-from backstory.tuning.trial_runner import Ended, Runner
 
 FULL = "backstory: cannot write to x: No space left on device; make room on that disk, and go on with --resume"
 
@@ -29,11 +31,14 @@ def ends_with(code: int, says: str) -> Callable[..., subprocess.Popen]:
     return lambda arguments, log, data_dir: subprocess.Popen([sys.executable, "-c", told], stderr=log)
 
 
-def run(path: Path, worker: str) -> list[Ended]:
-    ended: list[Ended] = []
+def run(path: Path, worker: str) -> list[str]:
+    """Run two trials, and return a line on the end of each."""
+    console = Console(file=io.StringIO(), width=200)
     with locked(path / "workers" / worker, "test", "--out"):
-        Runner(queue(path, worker), Folder(path), 1, None, ended.append).run(2, StopRequest(), lambda trials: None)
-    return ended
+        jobs = SweepJobs(queue(path, worker), SweepFolder(path), 2, lambda: None, JobDisplay(console, COLUMNS), "test")
+        runner.run_jobs(jobs, 1, None, StopRequest())
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("says", [FULL, ""])  # the log is on the full disk, too
@@ -59,10 +64,10 @@ def test_a_trial_without_memory_is_tried_again_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "start", ends_with(child.NO_MEMORY, "backstory: there is not enough memory"))
-    monkeypatch.setattr(runner, "ASK", 0.0)
-    ended = run(tmp_path / "sweep", "a")
-    assert [e.state for e in ended] == ["again", "again", "failed"] * 2
-    assert "train ended for lack of memory" in ended[-1].problem
+    monkeypatch.setattr(runner, "TAKE_SECONDS", 0.0)
+    lines = run(tmp_path / "sweep", "a")
+    assert ["it is tried again" in line for line in lines] == [True, True, False] * 2
+    assert "failed: train ended for lack of memory" in lines[-1]
 
 
 def test_a_trial_that_cannot_even_be_started_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +76,7 @@ def test_a_trial_that_cannot_even_be_started_is_given_back(tmp_path: Path, monke
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for place in ("backstory.tuning.sweep_folder.Folder.log", "backstory.tuning.trial_queue.write_atomically"):
+    for place in ("backstory.tuning.sweep_folder.SweepFolder.log", "backstory.tuning.trial_queue.write_atomically"):
         with monkeypatch.context() as disk:
             disk.setattr(place, full)
             with pytest.raises(OSError, match="No space"):
@@ -90,7 +95,7 @@ def test_garbage_at_the_end_of_a_journal_is_cut_off(tmp_path: Path) -> None:
         for garbage in (b"garbage\n", b"{]\n[]\n\n", b"x" * 9000 + b"\n" + b"y" * 5000, b"\xff\x00\n3\n{"):
             journal.write_bytes(whole + garbage)
             with pytest.warns(UserWarning, match=r"journal\.log had [\d,]+ damaged bytes at its end"):
-                open_storage(Folder(path), None, make=True)
+                open_storage(SweepFolder(path), None, make=True)
             assert journal.read_bytes() == whole
         journal.write_bytes(whole + b"garbage\n")  # while it is worked on
         with pytest.warns(UserWarning, match="damaged"):
@@ -99,7 +104,7 @@ def test_garbage_at_the_end_of_a_journal_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_nothing_but_garbage_is_left_alone(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = SweepFolder(tmp_path)
     folder.journal.write_bytes(b"my notes\nand more of them\n")
     with pytest.raises(UserError, match=r"cannot open .*journal\.log: .*; put it back as it was"):
         open_storage(folder, None, make=True)

@@ -17,25 +17,25 @@ from backstory.config import RunConfig, UserError, from_yaml
 from backstory.storage.lock import in_turn, locked
 from backstory.tuning.space import Space, parameters
 from backstory.tuning.study import JournalLock, check_installed, hidden, open_storage, open_study
-from backstory.tuning.sweep_folder import Folder, Sweep
-from backstory.tuning.trial_queue import TRIES, Claim, Queue, first_of
+from backstory.tuning.sweep_folder import Sweep, SweepFolder
+from backstory.tuning.trial_queue import TRIES, ClaimedTrial, TrialQueue, first_of
 
 SETTINGS = {"training.clip": {"range": [0.0, 5.0]}, "model.core.layers": {"choice": [1, 2]}}
 RECIPE = RunConfig()
 SPACE = from_yaml(Space, yaml.safe_dump({"settings": SETTINGS}), "mine")
 
 
-def queue(path: Path, worker: str, url: str | None = None) -> Queue:
+def queue(path: Path, worker: str, url: str | None = None) -> TrialQueue:
     """A queue on the sweep in the folder, made if need be."""
     check_installed()
-    folder = Folder(path)
+    folder = SweepFolder(path)
     sweep = folder.open(Sweep("ours", url, "mine", "mine", SPACE, RECIPE))
     with folder.claims():
         study = open_study(open_storage(folder, url), folder, sweep, make=True)
-    return Queue(study, folder, parameters(SPACE, RECIPE, "mine"), RECIPE, worker)
+    return TrialQueue(study, folder, parameters(SPACE, RECIPE, "mine"), RECIPE, worker)
 
 
-def claimed(found: Claim | None) -> Claim:
+def claimed(found: ClaimedTrial | None) -> ClaimedTrial:
     assert found is not None
     return found
 
@@ -51,14 +51,14 @@ def test_no_more_trials_are_taken_than_were_asked_for(tmp_path: Path, url: str |
         one, two = queue(path, "a", url), queue(path, "b", url)
         first, second, third = claimed(one.claim(3)), claimed(two.claim(3)), claimed(one.claim(3))
         assert two.claim(3) is None
-        assert [c.trial.number for c in (first, second, third)] == [0, 1, 2]
+        assert [c.number for c in (first, second, third)] == [0, 1, 2]
         one.end(first, 9.5)
         two.end(second, None, "it broke", pruned=True)
         one.end(third, None, "it failed")
         assert one.claim(3) is None and two.claim(3) is None
         states = [t.state for t in two.trials()]
         assert states == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
-        assert claimed(two.claim(4)).trial.number == 3
+        assert claimed(two.claim(4)).number == 3
 
 
 def test_a_trial_is_drawn_alike_by_whoever_takes_it(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_trial_is_drawn_alike_by_whoever_takes_it(tmp_path: Path) -> None:
     for name in ("one", "two"):
         with locked(tmp_path / name / "workers" / "a", "test", "--out"):
             mine = queue(tmp_path / name, "a")
-            drawn.append([claimed(mine.claim(3)).trial.params for _ in range(3)])
+            drawn.append([claimed(mine.claim(3)).optuna.params for _ in range(3)])
     assert drawn[0] == drawn[1]
     assert len({p["training.clip"] for p in drawn[0]}) == 3
 
@@ -79,9 +79,9 @@ def test_the_trial_of_a_process_that_is_gone_is_tried_again(tmp_path: Path, url:
     with locked(path / "workers" / "b", "test", "--out"):
         other = queue(path, "b", url)
         again, fresh = claimed(other.claim(2)), claimed(other.claim(2))
-        assert (again.first, again.kills, again.trial.params) == (lost.first, 1, lost.trial.params)
-        assert again.config == lost.config and again.trial.number != lost.trial.number
-        assert fresh.trial.params != lost.trial.params
+        assert (again.first, again.kills, again.optuna.params) == (lost.first, 1, lost.optuna.params)
+        assert again.config == lost.config and again.number != lost.number
+        assert fresh.optuna.params != lost.optuna.params
         assert other.claim(2) is None
         assert Counter(t.state for t in other.trials()) == {TrialState.RUNNING: 2}
         other.end(again, 8.0)
@@ -95,7 +95,7 @@ def test_it_waits_as_long_as_the_training_that_was_started_is_there(tmp_path: Pa
         lost = claimed(queue(path, "dead").claim(1))
     with locked(path / "workers" / "b", "test", "--out"):
         other = queue(path, "b")
-        with locked(Folder(path).run(lost.first), "training", "--out"):
+        with locked(SweepFolder(path).run(lost.first), "training", "--out"):
             assert other.claim(1) is None
         assert claimed(other.claim(1)).first == lost.first
 
@@ -151,7 +151,7 @@ def test_a_trial_that_was_taken_but_not_drawn_is_tried_again(tmp_path: Path) -> 
         other = queue(path, "b")
         other._study.ask()
         again = claimed(other.claim(1))
-        assert (again.first, set(again.trial.params)) == (0, set(SETTINGS))
+        assert (again.first, set(again.optuna.params)) == (0, set(SETTINGS))
         assert other.claim(1) is None
 
 
@@ -167,7 +167,7 @@ with locked(path / "workers" / worker, "test", "--out"):
     print("ready", flush=True)
     sys.stdin.readline()
     while claim := mine.claim(40):
-        mine.end(claim, float(claim.trial.number))
+        mine.end(claim, float(claim.number))
 """
 
 
@@ -202,7 +202,7 @@ def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path) -> None
     with locked(path / "workers" / "a", "test", "--out"):
         mine = queue(path, "a")
         mine.end(claimed(mine.claim(9)), 3.0)
-        journal = Folder(path).journal
+        journal = SweepFolder(path).journal
         whole = journal.read_bytes()
         values = [3.0]
         for torn in (b"{", b'{"op_code":4,"worker_id":"' + b"x" * 10_000):
@@ -245,7 +245,7 @@ def test_a_damaged_journal_is_told_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "sweep"
     with locked(path / "workers" / "a", "test", "--out"):
         claimed(queue(path, "a").claim(1))
-    journal = Folder(path).journal
+    journal = SweepFolder(path).journal
     lines = journal.read_bytes().splitlines(keepends=True)
     for damage in (b"{]\n", b"[]\n", b'{"op_code": 99}\n', b"3\n"):
         journal.write_bytes(b"".join([lines[0], damage, *lines[1:]]))

@@ -1,6 +1,5 @@
 """`backstory sweep` on tiny models: what it leaves, that it goes on, and that nothing is lost with a killed process."""
 
-import io
 import json
 import os
 import re
@@ -14,16 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 from sweeps import Searched, finish, start
 
 from backstory.cli.main import main
 from backstory.config import recipes
 from backstory.reports import read, render
-from backstory.tuning.sweep_display import Display
-from backstory.tuning.sweep_folder import Folder
+from backstory.tuning.sweep_folder import SweepFolder
 from backstory.tuning.sweeps import found
-from backstory.tuning.trial_runner import Ended
+from backstory.tuning.trial_jobs import TrialOutcome
 
 
 def trials(folder: Path) -> list[dict[str, Any]]:
@@ -232,10 +229,7 @@ def test_without_optuna_it_is_said_what_to_install(
     [(None, "validation perplexity 4.000"), ("character", "validation 2.000 bits per character")],
 )
 def test_a_trial_is_told_in_bits_of_each_character(unit: str | None, line: str) -> None:
-    console = Console(file=io.StringIO())
-    Display(console, "a sweep", 3, unit).ended(Ended(1, 1, "complete", 4.0), best=True)
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == f"trial 1: complete, {line}  best\n"
+    assert TrialOutcome(1, 1, "complete", 4.0).line(best=True, unit=unit) == f"trial 1: complete, {line}  best"
 
 
 # --- trouble ---
@@ -298,7 +292,7 @@ def test_a_stopped_sweep_goes_on_with_the_same_command(number: signal.Signals, d
 def test_trials_are_kept_in_a_database(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = finish(start("--trials", "3", "--processes", "2", "--out", "sweep", "--storage", "sqlite:///x.db"))
     assert code == 0, err
-    assert not Folder(desk / "sweep").journal.exists() and Path("x.db").is_file()
+    assert not SweepFolder(desk / "sweep").journal.exists() and Path("x.db").is_file()
     assert [t["state"] for t in trials(desk / "sweep")] == ["complete"] * 3
     Path("x.db").rename("y.db")
     assert main(["sweep", "show", "sweep"]) == 2

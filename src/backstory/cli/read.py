@@ -52,8 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "read")
 
     from backstory.config.console import make_console
+    from backstory.config.stopping import StopRequest
     from backstory.evaluation.session import session
-    from backstory.training.stopping import StopRequest
 
     typed = standard_input()
     console, listening = make_console(highlight=False, soft_wrap=True), StopRequest()

@@ -45,17 +45,17 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code 0, 1 when a run failed, 128 + the signal's number after a stop."""
     given = parse(Arguments, arguments, "reproduce")
 
+    from backstory.config.stopping import Stopped
     from backstory.papers.reproduction import Reproduction, failures
-    from backstory.training.stopping import Stopped
 
     planned = Reproduction.plan(given.grid, given.scale, given.out, given.only, given.known)
     if given.dry_run:
-        found = planned.standings()
+        found = planned.jobs()
         print(*planned.told, planned.budget(found, given.processes), sep="\n")
-        asked = [standing for standing in found if standing.run in planned.todo]
-        width = max(len(standing.run.name) for standing in asked)
-        for standing in asked:
-            print(f"  {standing.run.name:<{width}} {standing.state:<8} {standing.minutes_left:8.1f} minutes")
+        asked = [job for job in found if job.run in planned.todo]
+        width = max(len(job.run.name) for job in asked)
+        for job in asked:
+            print(f"  {job.run.name:<{width}} {job.state:<8} {job.minutes_left:8.1f} minutes")
         return 0
     try:
         result = planned.run(given.processes, given.data_dir)

@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
             "`backstory ls spaces` lists them, a file is one, too"
         )
 
-    from backstory.training.stopping import Stopped
+    from backstory.config.stopping import Stopped
     from backstory.tuning.sweeps import Planned
 
     config = with_corpus(given.config, given.corpus, recipes.load(recipe))

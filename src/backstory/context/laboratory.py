@@ -29,11 +29,10 @@ from backstory.data.tokenizers import UNKNOWN
 from backstory.evaluation.evaluation import file_name
 from backstory.evaluation.opening import Opened, Readers, open_run, open_text
 from backstory.models import LanguageModel, device_name
-from backstory.models.allocator import keep_freed_memory
+from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import READERS, parse_stack, stack_name
-from backstory.runs.loaded_run import weights_hash
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place, provenance, write_result
 
@@ -225,7 +224,7 @@ def subject_of(
     on = examination(text, opened.reader, scorer, experiment, options, training, limit)
     layers = [layer.as_dict() for layer in opened.layers]
     described = {"split": split.name, "reader": reader, "readers": layers, "unit": text.unit}
-    made_of = {**described, **_made_of(opened.reader), "text": dataset.fingerprint}
+    made_of = {**described, **_made_of(opened.reader, run.weights_hash), "text": dataset.fingerprint}
     if source is not None:
         made_of["training"] = source.fingerprint
     if run.results is None:  # of a model from elsewhere its weights do not tell all
@@ -259,10 +258,10 @@ def _layers_of(reader: Reader | None) -> list[dict[str, Any]] | None:
     return found
 
 
-def _made_of(reader: Reader) -> dict[str, Any]:
+def _made_of(reader: Reader, weights: str) -> dict[str, Any]:
     """What the losses of a reader depend on beside the text."""
     return {
-        "weights": weights_hash(reader.model),
+        "weights": weights,
         "precision": reader.precision.name,
         "device": next(reader.model.parameters()).device.type,
         "torch": torch.__version__,

@@ -27,7 +27,6 @@ from backstory.evaluation.reading_loop import Reading
 from backstory.evaluation.saved_reader import read_by
 from backstory.evaluation.text_overlap import overlap_of
 from backstory.models import Prediction
-from backstory.models.cores.external_memory import addressing_of
 from backstory.readers.base import StaticReader
 from backstory.readers.blocks import Block, block_count
 from backstory.readers.registry import parse_stack, stack_name
@@ -108,7 +107,7 @@ def evaluate(
         usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
         usual[of_lengths(lengths)] = "lengths"
         if not opened.run.as_trained:
-            usual[str(addressing_of(opened.run.model))] = ""
+            usual[opened.run.model.inference_overrides()["core.addressing"]] = ""
         name_of = file_name("evaluate", split, *(k for k, v in usual.items() if k != v))
         out = out or within(opened.run.results, name_of)
     check_rows(rows, len(opened.split.ids))
@@ -175,7 +174,7 @@ def evaluate(
             "after": after,
             "unit": vocabulary.tokenizer.unit,
             "rows": reading.rows,
-            "addressing": addressing_of(opened.run.model),
+            "addressing": opened.run.model.inference_overrides().get("core.addressing"),
             "lengths": list(lengths) or None,
             "window": window(opened, reading),
             **score(reading, opened.split, vocabulary),

@@ -13,7 +13,7 @@ from backstory.config import UserError
 from backstory.evaluation.reading_loop import Position, Reading, read
 from backstory.evaluation.saved_reader import PREFIX, Saved, check_same, load, save, sweep
 from backstory.readers.base import Reader
-from backstory.runs.loaded_run import ChangedRun
+from backstory.runs.run import ChangedRun
 from backstory.storage.atomic import sweep_temporaries
 from backstory.storage.checkpoint import remove_checkpoints
 from backstory.storage.documents import has_fields

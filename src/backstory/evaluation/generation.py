@@ -17,7 +17,7 @@ from backstory.evaluation.saved_reader import load, open_saved
 from backstory.evaluation.session import standing
 from backstory.readers.base import Reader
 from backstory.readers.registry import Layer, parse_stack, stack_name
-from backstory.runs.loaded_run import LoadedRun
+from backstory.runs.run import Run
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place, write_result
 
@@ -88,7 +88,7 @@ def generate(
 
 
 def _kept(
-    texts: Iterator[str], run: LoadedRun, prompt: str, settings: dict[str, Any], origin: dict[str, Any]
+    texts: Iterator[str], run: Run, prompt: str, settings: dict[str, Any], origin: dict[str, Any]
 ) -> Iterator[str]:
     """The same texts; when they have ended, the result of them is written."""
     began, pieces = time.perf_counter(), []

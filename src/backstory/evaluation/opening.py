@@ -16,7 +16,7 @@ from backstory.data.files import BLOCK, Source, raw_blocks
 from backstory.models import choose_device, choose_precision, device_name
 from backstory.readers.base import Reader
 from backstory.readers.registry import Chosen, build, choose, parse_stack, prepared_files
-from backstory.runs.loaded_run import LoadedRun, load_run
+from backstory.runs.run import Run, load_run
 from backstory.storage.provenance import provenance
 
 ELSEWHERE = {"hf": "backstory.interop.inwards"}
@@ -30,7 +30,7 @@ Readers = str | Sequence[str]
 class Opened:
     """A trained run with its corpus and a reader over it."""
 
-    run: LoadedRun
+    run: Run
     dataset: Dataset
     split: Split
     reader: Reader
@@ -63,7 +63,7 @@ class Opened:
             )
 
 
-def origin_of(run: LoadedRun, layers: Sequence[Chosen], reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
+def origin_of(run: Run, layers: Sequence[Chosen], reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
     """What a result of a reader over a run, with a text that is described so, says of how it came about."""
     precision, device = reader.precision, next(run.model.parameters()).device
     origin = provenance(run.settings(), device_name(device), precision.name, precision.reason, corpus)
@@ -71,7 +71,7 @@ def origin_of(run: LoadedRun, layers: Sequence[Chosen], reader: Reader, corpus: 
     return origin | run.identity() | ({"prepared": prepared} if prepared else {})
 
 
-def load_model(name: Path | str, device: torch.device) -> LoadedRun:
+def load_model(name: Path | str, device: torch.device) -> Run:
     """A run by its folder, or a model from elsewhere by a name such as `hf:gpt2`. Raises UserError."""
     if is_elsewhere(name):
         return importlib.import_module(ELSEWHERE[str(name).partition(":")[0]]).load(str(name), device)
@@ -90,7 +90,7 @@ def open_reader(
     precision: str = "float32",
     device: str = "auto",
     addressing: str | None = None,
-) -> tuple[LoadedRun, Reader, tuple[Chosen, ...]]:
+) -> tuple[Run, Reader, tuple[Chosen, ...]]:
     """Load a run and make a reader over it, one or several on each other (see `parse_stack`).
 
     `addressing` takes the place of the one that the run's external memory was trained with. Raises UserError.
@@ -98,7 +98,7 @@ def open_reader(
     stack, place = parse_stack(reader), choose_device(device)
     run = load_model(folder, place)
     if addressing is not None:
-        run = run.readdressed(addressing)
+        run = run.overridden({"core.addressing": addressing})
     layers = choose(stack, run)
     return run, build(layers, run, choose_precision(precision, place)), layers
 

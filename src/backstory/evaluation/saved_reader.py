@@ -17,10 +17,9 @@ from backstory.config import UserError, from_dict
 from backstory.config.readers import completed
 from backstory.evaluation.opening import Readers, load_model, open_reader
 from backstory.models import choose_device, choose_precision
-from backstory.models.cores.external_memory import addressing_of
 from backstory.readers.base import Reader
 from backstory.readers.registry import READERS, Chosen, build, saved_in
-from backstory.runs.loaded_run import LoadedRun, weights_hash
+from backstory.runs.run import Run
 from backstory.runs.run_folder import SAVED as READERS_FOLDER
 from backstory.storage.atomic import sha256, sweep_temporaries, within
 from backstory.storage.checkpoint import (
@@ -67,12 +66,11 @@ class Saved:
         reader.restore(snapshot)
 
 
-def read_by(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[str, Any]:
+def read_by(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[str, Any]:
     """What every score of a reader depends on, but for the text: weights and vocabulary, readers and settings, precision."""
-    addressing = addressing_of(run.model)
     return {
-        "model": weights_hash(run.model),
-        **({} if addressing is None else {"addressing": addressing}),
+        "model": run.weights_hash,
+        **{name.removeprefix("core."): value for name, value in run.model.inference_overrides().items()},
         "vocabulary": run.corpus["fingerprint"],
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],
         "prepared": _prepared(run) if reader.capabilities.adapts_weights else "",
@@ -80,7 +78,7 @@ def read_by(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[st
     }
 
 
-def _prepared(run: LoadedRun) -> str:
+def _prepared(run: Run) -> str:
     """The SHA-256 (hex) of what was collected or trained for readers of a run, whose settings do not tell of it."""
     manifests = sorted(saved_in(run).glob(f"*/{MANIFEST}"))
     told = (
@@ -169,7 +167,7 @@ def _shown(value: Any) -> str:
 
 def open_saved(
     folder: Path | str, saved: Saved, reader: Readers | None, precision: str = "float32", device: str = "auto"
-) -> tuple[LoadedRun, Reader, tuple[Chosen, ...]]:
+) -> tuple[Run, Reader, tuple[Chosen, ...]]:
     """Load a run and take a saved reader up over it: by its own settings, or by the same ones given. Raises UserError."""
     if reader is not None:
         run, made, layers = open_reader(folder, reader, precision, device)

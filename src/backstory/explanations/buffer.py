@@ -26,7 +26,7 @@ from backstory.explanations.passage_reading import (
     weights_layer,
 )
 from backstory.models import Blend, ComposedModel, LanguageModel, Prediction
-from backstory.models.buffer import SpanBuffer
+from backstory.models.span_buffer import SpanBuffer
 from backstory.reports.passage import MOST_SHOWN, Candidates, Numbers
 
 BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"

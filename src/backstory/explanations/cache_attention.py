@@ -23,7 +23,7 @@ from backstory.explanations.passage_reading import (
     weights_layer,
 )
 from backstory.models import Prediction
-from backstory.models.pointer import Pointer
+from backstory.models.prediction import Pointer
 from backstory.readers.neural_cache import NeuralCache
 from backstory.reports.passage import Layer, Numbers
 

@@ -16,7 +16,7 @@ from backstory.data.tokenizers import END, UNKNOWN
 from backstory.evaluation import Block, read
 from backstory.evaluation.opening import Opened
 from backstory.models import Prediction
-from backstory.models.pointer import Pointer
+from backstory.models.prediction import Pointer
 from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 

@@ -39,7 +39,7 @@ from backstory.models import Prediction
 from backstory.readers import Reader
 from backstory.readers.registry import Chosen, names_readers, parse_stack, stack_name
 from backstory.reports.passage import MOST_WORDS
-from backstory.runs.loaded_run import LoadedRun
+from backstory.runs.run import Run
 from backstory.storage.provenance import write_result
 
 TOKENS = 20_000
@@ -85,7 +85,7 @@ class Contender:
     """One of the readers that are compared."""
 
     name: str
-    run: LoadedRun
+    run: Run
     reader: Reader
     layers: tuple[Chosen, ...]
 

@@ -12,7 +12,7 @@ from backstory.evaluation.opening import Opened, is_elsewhere, open_reader, open
 from backstory.explanations.cases import CASES, Case
 from backstory.readers import Reader
 from backstory.readers.registry import READERS, Chosen, names_readers
-from backstory.runs.loaded_run import LoadedRun
+from backstory.runs.run import Run
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
 
@@ -49,7 +49,7 @@ def open_other(
     own_text: bool,
     where: dict[str, Any],
     how: dict[str, Any],
-) -> tuple[LoadedRun, Reader, tuple[Chosen, ...]]:
+) -> tuple[Run, Reader, tuple[Chosen, ...]]:
     """The other reader of the same run, or the same reader of another run. Raises UserError unless they can be compared.
 
     A text of one's own is not read again: it may be a pipe, and its ids are those of the vocabulary that both runs have.

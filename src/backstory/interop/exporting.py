@@ -15,7 +15,7 @@ from backstory.interop.extras import need
 from backstory.models import count_parameters
 from backstory.reports import tables
 from backstory.reports.results import current, read
-from backstory.runs.loaded_run import LoadedRun, load_run, load_weights, weights, weights_hash
+from backstory.runs.run import Run, load_run, load_weights, weights
 from backstory.storage.atomic import TEMPORARY, check_writable
 from backstory.storage.provenance import RESULT
 
@@ -59,7 +59,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
     return out
 
 
-def causal_lm(run: LoadedRun) -> "BackstoryForCausalLM":
+def causal_lm(run: Run) -> "BackstoryForCausalLM":
     """A run's model as one of transformers, in evaluation mode, with a copy of its weights.
 
     It goes on with a text as `backstory generate` does: from the same first token, never with `<unk>`, past the ends of lines.
@@ -71,7 +71,7 @@ def causal_lm(run: LoadedRun) -> "BackstoryForCausalLM":
     vocabulary = run.vocabulary
     parts, start = to_dict(run.config.model), vocabulary.start
     model = BackstoryForCausalLM(
-        BackstoryConfig(vocab_size=len(vocabulary), parts=parts, bos_token_id=start, weights=weights_hash(run.model))
+        BackstoryConfig(vocab_size=len(vocabulary), parts=parts, bos_token_id=start, weights=run.weights_hash)
     )
     load_weights(model.model, weights(run.model))
     unknown = None if vocabulary.unknown is None else [vocabulary.unknown]
@@ -79,7 +79,7 @@ def causal_lm(run: LoadedRun) -> "BackstoryForCausalLM":
     return model.eval()
 
 
-def model_card(run: LoadedRun, folder: Path) -> str:
+def model_card(run: Run, folder: Path) -> str:
     """What a run is, what its result files say of it, and how it is loaded from a folder, in Markdown."""
     config, name = run.config, run.folder.resolve().name
     unit = run.vocabulary.tokenizer.unit
@@ -94,7 +94,7 @@ def model_card(run: LoadedRun, folder: Path) -> str:
             "",
             f"A language model of {count_parameters(run.model):,} parameters over {len(run.vocabulary):,} types "
             f"({unit}s), trained with Backstory on {tables.escape_markdown(str(run.corpus['name']))} "
-            f"({tables.escape_markdown(str(run.corpus['provenance']))}). SHA-256 of its weights: `{weights_hash(run.model)}`.",
+            f"({tables.escape_markdown(str(run.corpus['provenance']))}). SHA-256 of its weights: `{run.weights_hash}`.",
             "",
             *_figures(run.folder),
             "## Use",

@@ -20,7 +20,7 @@ from backstory.evaluation.opening import open_reader
 from backstory.interop.extras import need
 from backstory.interop.fitting import FittingPieces
 from backstory.models import Prediction
-from backstory.models.linear_log_prob import CHUNK
+from backstory.models.kernels.linear_log_prob import CHUNK
 
 need("lm_eval", "eval", "the evaluation harness")
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from backstory.config import TextConfig, UserError
+from backstory.config.recipes import merged
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data import tokenizer_check as tried
@@ -30,7 +31,7 @@ from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, Held, loo
 from backstory.interop.model_checks import wrap
 from backstory.interop.wrapped import HuggingFaceModel
 from backstory.models import ComposedModel, LanguageModel, choose_device
-from backstory.runs.loaded_run import LoadedRun
+from backstory.runs.run import Run
 from backstory.storage.documents import parse
 
 PREFIX = "hf:"
@@ -38,7 +39,7 @@ INSTALL = "pip install 'backstory[hf]'"
 
 
 @dataclass(frozen=True)
-class HuggingFaceRun(LoadedRun):
+class HuggingFaceRun(Run):
     """A Hugging Face model in the place of a run; `folder` holds what readers are given for it, in the cache."""
 
     model: Any
@@ -67,11 +68,9 @@ class HuggingFaceRun(LoadedRun):
         read = {"way": way, "maximum_length": model.capabilities.maximum_length}
         return {"seed": None, "huggingface": self.name, "read": read, "model": self.own_settings}
 
-    def _recorded(self, addressing: str) -> "HuggingFaceRun":
-        # Only what was exported from here has a memory.
-        parts = self.own_settings["parts"]
-        parts = {**parts, "core": {**parts["core"], "addressing": addressing}}
-        return replace(self, own_settings={**self.own_settings, "parts": parts})
+    def with_settings(self, changes: dict[str, Any]) -> "HuggingFaceRun":
+        # Only a model that was exported from here has such settings.
+        return replace(self, own_settings=merged(self.own_settings, {"parts": changes}))
 
     def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
         """A corpus by its name or path, in the model's own pieces. Raises UserError."""

@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from backstory.config import UserError
 from backstory.interop.caches import Layout
 from backstory.models import Activations, Capabilities, LanguageModel, Prediction, Softmax
-from backstory.models.linear_log_prob import CHUNK
+from backstory.models.kernels.linear_log_prob import CHUNK
 
 WHOLE = 1024
 """The most context of a model that is read whole, where its settings say nothing: every block reads it again."""

@@ -1,4 +1,4 @@
-"""A command in a process that ends with the one that started it: `python -m backstory.jobs.child PID VERB ...`."""
+"""A child process that runs one command and ends with its parent: `python -m backstory.jobs.child PID VERB ...`."""
 
 import ctypes
 import os
@@ -16,31 +16,31 @@ from backstory.config.machine import NoDisk, NoMemory
 _SET_PARENT_DEATH_SIGNAL = 1
 MODULE = "backstory.jobs.child"
 NO_DISK, NO_MEMORY = 74, 71
-"""Exit codes, in place of 2, of a process that the machine failed: there may have been no room for what it had to say."""
+"""Exit codes, in place of 2, for a full disk or no memory: the log may have had no room for the message."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGHUP)
 KILLED = {-number for number in _SIGNALS} | {128 + number for number in _SIGNALS} | {NO_MEMORY}
-"""Exit codes of a process that something else ended; other programs may have taken the memory."""
+"""Exit codes of a process that something outside ended; other programs may have taken the memory."""
 
 
 def end_with(parent: int) -> None:
-    """Ask Linux for SIGTERM, on which a training saves, when the parent is gone, however it ended; elsewhere nothing."""
+    """Ask Linux for SIGTERM, on which a training saves, when the parent ends in any way; do nothing elsewhere."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != parent:  # it went before we asked
+    if os.getppid() != parent:  # the parent ended before the request
         sys.exit(128 + signal.SIGTERM)
 
 
 def threads() -> int:
-    """CPU threads of a process: one, whatever runs beside it, so that figures are the same; OMP_NUM_THREADS overrides."""
-    named = os.environ.get("OMP_NUM_THREADS", "1")
-    return int(named) if named.isdecimal() and int(named) else 1
+    """Return the CPU threads of a child: one, so that its figures do not depend on its neighbours, or OMP_NUM_THREADS."""
+    text = os.environ.get("OMP_NUM_THREADS", "1")
+    return int(text) if text.isdecimal() and int(text) else 1
 
 
 def start(arguments: Sequence[str], log: IO[bytes], data_dir: Path | None) -> subprocess.Popen:
-    """Start `backstory ARGUMENTS` in a process that ends with this one; what it says goes into the log.
+    """Start `backstory ARGUMENTS` in a child process that ends with this one and writes its output to the log.
 
-    In a session of its own: Ctrl-C reaches this program alone, which then ends its processes one by one.
+    The child has a session of its own: Ctrl-C reaches this process alone, which then ends its children one by one.
     """
     return subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, str(os.getpid()), *arguments],
@@ -53,42 +53,33 @@ def start(arguments: Sequence[str], log: IO[bytes], data_dir: Path | None) -> su
 
 
 def open_log(path: Path) -> BinaryIO:
-    """A log to append to, made if need be; not through a link, nor into a pipe that nobody reads. Raises OSError."""
+    """Open a log to append to, and create it if need be. Follows no link and waits for no pipe. Raises OSError."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
     return open(os.open(path, flags, 0o666), "ab")
 
 
-def why_ended(code: int, verb: str, log: Path, begins: int) -> str:
-    """Why a process ended with an exit code that is not 0: the last line of its log from that place on, or the signal."""
+def exit_reason(code: int, verb: str, log: Path, log_start: int) -> str:
+    """Return why a child ended with an exit code other than 0: its signal, or the last line of its log after `log_start`."""
     if code < 0:
         likely = ", probably for lack of memory" if -code == signal.SIGKILL else ""
         return f"{verb} was ended by {signal.Signals(-code).name}{likely}"
     with open(log, "rb") as file:
-        file.seek(begins)
+        file.seek(log_start)
         lines = file.read().decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing").removeprefix(
-        "backstory: "
-    )
-    for lacking, what in ((NO_DISK, "room on the disk"), (NO_MEMORY, "memory")):
-        if code == lacking:
-            return f"{verb} ended for lack of {what}: {last.partition(';')[0]}"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    last = last.removeprefix("backstory: ")
+    for resource_code, resource in ((NO_DISK, "room on the disk"), (NO_MEMORY, "memory")):
+        if code == resource_code:
+            return f"{verb} ended for lack of {resource}: {last.partition(';')[0]}"
     return f"{verb} ended with exit code {code}: {last}"
 
 
-def check_disk(code: int, what: str, problem: str) -> None:
-    """Raise NoDisk where a process ended for lack of a disk: whatever is started after it would end so, too."""
-    if code == NO_DISK:
-        raise NoDisk(
-            f"{what} is stopped: {problem}; make room, and give the same command again: it goes on with what is left"
-        )
-
-
 def _environment(data_dir: Path | None) -> dict[str, str]:
-    """Of a process: this package, its threads, and the corpora without a path in the commands that results record."""
+    """Return a child's environment: this package, its threads, and the data folder, which the recorded commands leave out."""
     package = str(Path(backstory.__file__).resolve().parent.parent)
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads())}
-    return found if data_dir is None else {**found, "BACKSTORY_DATA": str(data_dir.resolve())}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads())}
+    return environment if data_dir is None else {**environment, "BACKSTORY_DATA": str(data_dir.resolve())}
 
 
 if __name__ == "__main__":

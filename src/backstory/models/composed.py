@@ -1,5 +1,8 @@
 """A language model composed of its parts: embedding -> core -> dual connection -> head -> second prediction."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,13 +19,14 @@ from backstory.config import (
 from backstory.config.arguments import checked
 from backstory.config.errors import off
 from backstory.config.strict import conforming
-from backstory.models.buffer import Gated, GatedState, SecondSoftmax, SpanBuffer
+from backstory.models.auxiliary import Gated, GatedState, SecondSoftmax
 from backstory.models.contract import LanguageModel
 from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
 from backstory.models.dual import Dual
 from backstory.models.heads import Head, MixtureHead, SoftmaxHead
 from backstory.models.prediction import Activations, Prediction
+from backstory.models.span_buffer import SpanBuffer
 from backstory.models.state import State
 
 
@@ -74,6 +78,9 @@ class ComposedModel(LanguageModel):
         second = None if self.gated is None else self.gated.second
         return second if isinstance(second, SpanBuffer) else None
 
+    def inference_overrides(self) -> dict[str, str]:
+        return {f"core.{name}": value for name, value in self.core.inference_overrides().items()}
+
     @checked(batch_size=1)
     def start(self, batch_size: int) -> State:
         core = self.core.start(batch_size)
@@ -120,6 +127,16 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     else:
         head = SoftmaxHead(config.head, embedding.weight, size)
     return ComposedModel(embedding, core, head, _build_gated(config, size), dual)
+
+
+def check_overrides(config: ModelConfig, changes: Mapping[str, str]) -> None:
+    """Raise UserError unless a model of this config can have these settings after training (`inference_overrides`)."""
+    for name, value in changes.items():
+        part, _, setting = name.partition(".")
+        if part != "core":
+            raise UserError(f"there is no setting {name} that can change after training; one is core.addressing")
+        core: Any = CORES[type(config.core)]
+        core.check_override(config.core, setting, value)
 
 
 def outline(config: ModelConfig, vocabulary_size: int) -> ComposedModel | None:

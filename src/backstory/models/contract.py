@@ -1,14 +1,17 @@
 """What every language model here is: `forward(tokens, state) -> (prediction, state)`, with the state made by `start`."""
 
+import copy
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
+from backstory.config import UserError
 from backstory.config.arguments import described, diagnosed
-from backstory.models.misuse import check_ids, check_state
 from backstory.models.prediction import Prediction
+from backstory.models.shape_checks import check_ids, check_state
 from backstory.models.state import State
 
 
@@ -54,3 +57,21 @@ class LanguageModel(nn.Module, ABC):
     @abstractmethod
     def vocabulary_size(self) -> int:
         """V, the number of types a prediction is over."""
+
+    def inference_overrides(self) -> dict[str, str]:
+        """Return the settings that may change after training, as `core.addressing`, with their present values."""
+        return {}
+
+    def overridden(self, changes: Mapping[str, str]) -> Self:
+        """Return a model of the same weights with other settings; this one stays as it is. Raises UserError."""
+        known = self.inference_overrides()
+        for name in changes:
+            if name not in known:
+                others = f"; those that can are {', '.join(known)}" if known else "; remove it"
+                raise UserError(f"this model has no setting {name} that can change after training{others}")
+        # The parameters themselves, so that they take no memory twice and tied ones stay tied.
+        other = copy.deepcopy(self, {id(p): p for p in (*self.parameters(), *self.buffers())})
+        for name, value in changes.items():
+            part, _, setting = name.partition(".")
+            getattr(other, part).override(setting, value)
+        return other

@@ -27,7 +27,7 @@ def locked_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     return x * keep_mask((x.shape[0], 1, *x.shape[2:]), probability, x)
 
 
-def row_mask(shape: tuple[int, ...], probability: float, like: Tensor, training: bool) -> Tensor | None:
+def recurrent_mask(shape: tuple[int, ...], probability: float, like: Tensor, training: bool) -> Tensor | None:
     """The mask (rows, size) of a locked dropout inside a recurrence, of `like`'s dtype; none where nothing is dropped."""
     return keep_mask(shape, probability, like) if training and probability else None
 

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backstory.config.arguments import checked, diagnosed
-from backstory.models.adversarial import shifted, worst_shift
-from backstory.models.linear_log_prob import CHUNK, linear_log_prob
-from backstory.models.misuse import check_ids
-from backstory.models.precision import compute_dtype
+from backstory.models.devices import compute_dtype
+from backstory.models.kernels.linear_log_prob import CHUNK, linear_log_prob
+from backstory.models.shape_checks import check_ids
 
 
 @dataclass(frozen=True)
@@ -255,3 +254,71 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _wide_log_softmax(logits: Tensor) -> Tensor:
     return torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+@dataclass(frozen=True)
+class Pointer(Prediction):
+    """The weights of earlier places, summed by the word of each; log 0 for every other word."""
+
+    weights: Tensor
+    """(B, T, N): they add up to one; or all are 0 where there is no place to point to."""
+    words: Tensor
+    """(B, T, N) int64: the word of each place."""
+    types: int
+    """V"""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return _log((self.weights * (self.words == targets[..., None])).sum(2))
+
+    def log_probs(self) -> Tensor:
+        rows, steps, _ = self.words.shape
+        place = torch.arange(rows * steps, device=self.words.device).view(rows, steps, 1) * self.types + self.words
+        return _log(_sums(place.flatten(), self.weights.flatten(), rows * steps * self.types)).view(rows, steps, -1)
+
+    def select(self, rows: Tensor, times: Tensor) -> "Pointer":
+        chosen = {name: getattr(self, name)[rows, times].unsqueeze(1) for name in ("weights", "words")}
+        return replace(self, activations=self._selected(rows, times), **chosen)
+
+    def confidence(self) -> Tensor:
+        """(B, T): the weight of the likeliest place."""
+        return self.weights.amax(2)
+
+
+def _log(mass: Tensor) -> Tensor:
+    """log, with no gradient where there is no mass, or less than what has an inverse."""
+    none = mass < torch.finfo(mass.dtype).tiny
+    return mass.masked_fill(none, 1.0).log().masked_fill(none, -torch.inf)
+
+
+def _sums(places: Tensor, values: Tensor, size: int) -> Tensor:
+    """Values (K,) added up at places (K,) of a table (size,); the same bits come out each time."""
+    table = values.new_zeros(size)
+    if table.is_cuda:  # scatter_add adds in any order there; this one sorts first
+        return table.index_put((places,), values, accumulate=True)
+    return table.scatter_add(0, places, values)
+
+
+LARGEST = 80.0
+"""The most nats that a logit is shifted by; the exponential of more overflows float32."""
+
+
+@torch.no_grad()
+def worst_shift(hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> Tensor:
+    """What the target's logit w_y h loses to the worst change of w_y inside a ball of radius epsilon |w_y|.
+
+    hidden (..., D), weight (V, D), targets (...) or what broadcasts to it -> (...), in at least float32, without a
+    gradient: epsilon |w_y| |h| where w_y h > 0, elsewhere 0. Every position has its own, also where a target repeats.
+    """
+    wide, rows = torch.promote_types(hidden.dtype, torch.float32), weight[targets]
+    of_rows, of_hidden = (torch.linalg.vector_norm(vectors, dim=-1, dtype=wide) for vectors in (rows, hidden))
+    acute = (hidden * rows).sum(-1) > 0
+    return torch.where(acute, (epsilon * of_rows * of_hidden).clamp(max=LARGEST), 0.0)
+
+
+def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
+    """log p of the targets once their logits are lower by `shift` (at most LARGEST); same shapes.
+
+    With p = e^z / (e^z + R) of the logit z and the other words' R, e^(z - s) / (e^(z - s) + R) = p / (p + (1 - p) e^s):
+    no logit is needed again, and the gradient goes through log p.
+    """
+    return log_prob - torch.log1p(-torch.expm1(log_prob) * torch.expm1(shift))

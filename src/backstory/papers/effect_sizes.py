@@ -19,7 +19,7 @@ from backstory.context.losses import LOSSES, Losses
 from backstory.papers.plan import Run
 from backstory.papers.published import Cost, Finding, Measure
 from backstory.papers.published.paper import EFFECTIVE_CONTEXT
-from backstory.papers.suite_folder import Folder
+from backstory.papers.suite_folder import SuiteFolder
 from backstory.reports.results import MutableRecord
 
 SPLIT = "valid"
@@ -37,7 +37,7 @@ def kept(context: int) -> Measure:
     return Measure(f"with {context:,} tokens", (Cost(TRUNCATE, f"truncate-{context}"),))
 
 
-def losses_of(folder: Folder, run: Run) -> dict[str, Losses]:
+def losses_of(folder: SuiteFolder, run: Run) -> dict[str, Losses]:
     """The losses of a run's finished examinations, by experiment; without those whose file is lost or damaged."""
     found = {}
     for command in folder.commands(run):

@@ -14,7 +14,7 @@ from backstory.papers.effect_sizes import CONTEXT, SPLIT, TRUNCATE, kept, losses
 from backstory.papers.plan import Run
 from backstory.papers.published import Finding, Measure, Paper, paper
 from backstory.papers.suite import Asked, Examination, Grid
-from backstory.papers.suite_folder import Folder
+from backstory.papers.suite_folder import SuiteFolder
 from backstory.reports.examined import SMALL
 from backstory.reports.results import MutableRecord, Record
 
@@ -26,7 +26,7 @@ FACTOR = 2
 """An effective context is about another where it is between this part and this multiple of it."""
 
 
-def measures_of(grid: Grid, folder: Folder, run: Run) -> dict[str, MutableRecord]:
+def measures_of(grid: Grid, folder: SuiteFolder, run: Run) -> dict[str, MutableRecord]:
     """What of a run the findings of the grid are judged by; empty for one that none is about."""
     asked = [a for a in grid.findings if run.row in (a.row, a.beside)]
     found = [finding for a in asked for finding in paper(a.paper).findings.values() if _about(finding, a)]

@@ -7,8 +7,8 @@ from pathlib import Path
 from backstory.config import UserError
 from backstory.papers.plan import Run, fingerprints, place_of
 from backstory.papers.suite import Grid, Scale
-from backstory.papers.suite_folder import Folder
-from backstory.papers.suite_progress import DONE, Known
+from backstory.papers.suite_folder import SuiteFolder
+from backstory.papers.suite_jobs import DONE, KnownRun
 from backstory.reports import Result, result_at
 from backstory.reports.reproductions import place_in
 from backstory.reports.results import MutableRecord
@@ -23,15 +23,21 @@ WEIGHTS = "to be run here, since others begin with their weights"
 
 
 def take_over(
-    paths: Sequence[Path], grid: Grid, name: str, scale: Scale, runs: Sequence[Run], todo: Iterable[Run], folder: Folder
-) -> tuple[dict[str, Known], list[str]]:
+    paths: Sequence[Path],
+    grid: Grid,
+    name: str,
+    scale: Scale,
+    runs: Sequence[Run],
+    todo: Iterable[Run],
+    folder: SuiteFolder,
+) -> tuple[dict[str, KnownRun], list[str]]:
     """The finished runs of result files that need not be run, by name, and a line on each file; of two, the first counts.
 
     Raises UserError for a file that cannot be read or is no result of this grid at this scale.
     """
     files = [(path, _opened(path, grid, name, scale)) for path in paths]
     settings, planned = fingerprints(runs), {run.name: run for run in runs}
-    found: dict[str, Known] = {}
+    found: dict[str, KnownRun] = {}
     left: dict[tuple[int, str], str] = {}
     for place, (path, result) in enumerate(files):
         for record in _done(result):
@@ -39,7 +45,7 @@ def take_over(
             if reason := _unfit(record, run, settings, folder, found):
                 left[place, record["run"]] = reason
             else:
-                found[record["run"]] = Known({**record, "known": path.name}, _origin(record, result))
+                found[record["run"]] = KnownRun({**record, "known": path.name}, _origin(record, result))
     needed = _begun_with(todo, planned, folder, found)
     lines = []
     for place, (path, result) in enumerate(files):
@@ -71,7 +77,7 @@ def _done(result: Result) -> list[MutableRecord]:
 
 
 def _unfit(
-    record: MutableRecord, run: Run | None, settings: Mapping[str, str], folder: Folder, found: Collection[str]
+    record: MutableRecord, run: Run | None, settings: Mapping[str, str], folder: SuiteFolder, found: Collection[str]
 ) -> str | None:
     """Why a finished run of a result is not taken over; None if it is."""
     if run is None:
@@ -103,7 +109,9 @@ def _origin(record: MutableRecord, result: Result) -> MutableRecord:
     }
 
 
-def _begun_with(todo: Iterable[Run], planned: Mapping[str, Run], folder: Folder, found: Collection[str]) -> set[str]:
+def _begun_with(
+    todo: Iterable[Run], planned: Mapping[str, Run], folder: SuiteFolder, found: Collection[str]
+) -> set[str]:
     """Names of the runs that those to be run begin with, and of what these would: their figures alone are not enough."""
     waiting = [run for run in todo if run.name not in found and not folder.finished(run)]
     needed: set[str] = set()

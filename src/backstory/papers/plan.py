@@ -12,13 +12,13 @@ from backstory.context.experiments import check_experiment
 from backstory.data import check_drawn
 from backstory.data.corpora import SPLITS
 from backstory.evaluation.evaluation import check_after
-from backstory.models.cores.external_memory import check_addressing
+from backstory.models.composed import check_overrides
 from backstory.papers.preparations import preparation
 from backstory.papers.published import figure, paper
 from backstory.papers.suite import Asked, Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.reports.reproductions import Place
-from backstory.training.stages import check_settings
+from backstory.training.progress import check_settings
 
 LARGEST_SEED = 2**31 - 1
 DEFAULTS = 1
@@ -198,7 +198,7 @@ def _check_setup(setup: Setup, readings: Sequence[Reading], where: str) -> None:
     _told(where, check_drawn, config.text)
     for reading in readings:
         if reading.addressing is not None:
-            _told(where, check_addressing, config.model.core, reading.addressing)
+            _told(where, check_overrides, config.model, {"core.addressing": reading.addressing})
 
 
 def _settings(setup: Setup, where: str) -> dict[str, Any]:

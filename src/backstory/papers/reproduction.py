@@ -9,23 +9,22 @@ from rich.console import Console
 
 from backstory.config import TextConfig, UserError, plural
 from backstory.config.console import make_console
+from backstory.config.stopping import Stopped, StopRequest
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
 from backstory.jobs.child import threads
+from backstory.jobs.display import JobDisplay
+from backstory.jobs.runner import run_jobs
 from backstory.models import choose_device
 from backstory.papers import suite_result as outcome
 from backstory.papers.known import take_over
 from backstory.papers.plan import Run, chosen, runs_of
 from backstory.papers.suite import Grid, Scale, load
-from backstory.papers.suite_display import Display
-from backstory.papers.suite_folder import Folder
-from backstory.papers.suite_progress import DONE, FAILED, Known, Standing, minutes_to_go, standings
-from backstory.papers.suite_runner import run_all
+from backstory.papers.suite_folder import SuiteFolder
+from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, KnownRun, RunJob, SuiteJobs, minutes_to_go, run_jobs_of
 from backstory.reports.formats import duration
 from backstory.storage.lock import locked
 from backstory.storage.provenance import now, write_result
-from backstory.training.progress_display import say
-from backstory.training.stopping import Stopped, StopRequest
 
 HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
 """What a grid states its costs in."""
@@ -38,12 +37,12 @@ class Reproduction:
     name: str
     grid: Grid
     scale: Scale
-    folder: Folder
+    folder: SuiteFolder
     runs: list[Run]
     """All of the scale."""
     todo: list[Run]
     """Those that were asked for."""
-    known: Mapping[str, Known]
+    known: Mapping[str, KnownRun]
     """Those that other results hold already, by name."""
     told: Sequence[str]
     """Which those are, a line on each of the results."""
@@ -55,18 +54,18 @@ class Reproduction:
         """Read and check a grid, its folder, and results of it that are known; nothing is written. Raises UserError."""
         grid, stem = load(name), Path(name).stem
         runs = runs_of(grid, scale, name if name != stem else f"grid {name}")
-        folder = Folder(_relative(out or Path("runs") / f"{stem}-{scale}"))
+        folder = SuiteFolder(_relative(out or Path("runs") / f"{stem}-{scale}"))
         folder.check(runs)
         todo = chosen(runs, only, grid)
         taken, told = take_over(known, grid, stem, scale, runs, todo, folder)
         _check_beginnings(todo, runs, folder, taken)
         return cls(name, grid, scale, folder, runs, todo, taken, told)
 
-    def standings(self) -> list[Standing]:
-        """Where all runs of the scale stand."""
-        return standings(self.folder, self.runs, self.known)
+    def jobs(self) -> list[RunJob]:
+        """Return all runs of the scale as jobs, with their progress."""
+        return run_jobs_of(self.folder, self.runs, self.known)
 
-    def budget(self, found: list[Standing], processes: int) -> str:
+    def budget(self, found: list[RunJob], processes: int) -> str:
         """Number of runs and what is left to spend, in one line."""
         asked = self._asked(found)
         done = sum(s.state == DONE for s in asked)
@@ -93,12 +92,16 @@ class Reproduction:
         started, console = now(), console or make_console(stderr=True)
         with locked(self.folder.path, "reproduction", "--out"):
             self.folder.open(self.grid, self.runs)
-            found, stop = self.standings(), StopRequest()
+            found, stop, display = self.jobs(), StopRequest(), JobDisplay(console, COLUMNS)
             for line in (*self.told, self.budget(found, processes)):
-                say(console, line)
-            display = Display(console, f"{self.name}, {self.scale} scale", processes, self.grid.metric)
+                display.say(line)
+            title = f"{self.name}, {self.scale} scale"
+            queue = SuiteJobs(self._asked(found), display, title, processes, self.grid.metric)
             with stop.listening(), display.shown():
-                run_all(self.folder, self._asked(found), processes, data_dir, stop, display.show)
+                try:
+                    run_jobs(queue, processes, data_dir, stop)
+                finally:
+                    queue.show()
             if stop.signal is not None:
                 raise Stopped(
                     f"{self.folder.path} is stopped and its runs are saved; the same command goes on with it",
@@ -106,8 +109,8 @@ class Reproduction:
                 )
             return self._write(found, started)
 
-    def _asked(self, found: list[Standing]) -> list[Standing]:
-        return [standing for standing in found if standing.run in self.todo]
+    def _asked(self, found: list[RunJob]) -> list[RunJob]:
+        return [job for job in found if job.run in self.todo]
 
     def _check_machine(self, data_dir: Path | None) -> None:
         """Raise UserError for a corpus or a device that is not there; the corpora are then ready for every process."""
@@ -141,7 +144,7 @@ class Reproduction:
                     "leave that file out of --known"
                 )
 
-    def _write(self, found: list[Standing], started: str) -> dict[str, Any]:
+    def _write(self, found: list[RunJob], started: str) -> dict[str, Any]:
         name = Path(self.name).stem
         figures = outcome.figures(self.grid, name, self.scale, self.folder, found, threads())
         command = f"backstory reproduce {name if name == self.name else Path(self.name).name} --scale {self.scale}"
@@ -155,7 +158,7 @@ def failures(result: dict[str, Any]) -> list[str]:
     return [f"{run['run']}: {run['problem']}" for run in result["figures"]["runs"] if run["state"] == FAILED]
 
 
-def _check_beginnings(todo: Iterable[Run], runs: Iterable[Run], folder: Folder, known: Collection[str]) -> None:
+def _check_beginnings(todo: Iterable[Run], runs: Iterable[Run], folder: SuiteFolder, known: Collection[str]) -> None:
     """Raise UserError unless what each run begins with is asked for, too, or finished here, where its weights are."""
     asked = {run.name for run in todo}
     left_out = {run.name: run for run in runs if run.name not in asked and not folder.finished(run)}

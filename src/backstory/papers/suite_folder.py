@@ -15,7 +15,7 @@ from backstory.papers.preparations import preparation
 from backstory.papers.suite import Grid, Reading
 from backstory.reports import Result, result_or_none
 from backstory.reports.staleness import is_stale
-from backstory.runs.loaded_run import CONFIG
+from backstory.runs.run import CONFIG
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically
 from backstory.storage.documents import parse
@@ -39,9 +39,9 @@ class Command:
     kind: str
     """Of its result."""
     out: Path
-    """Folder of its result."""
+    """SuiteFolder of its result."""
     settings: tuple[str, ...] = ()
-    """The flags its result depends on; a training's are in its settings file, which `Folder.check` compares."""
+    """The flags its result depends on; a training's are in its settings file, which `SuiteFolder.check` compares."""
 
     made: Path | None = None
     """A file that is there when it is done, of a command that writes no result."""
@@ -71,7 +71,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Folder:
+class SuiteFolder:
     """Paths of a reproduction."""
 
     path: Path

@@ -11,24 +11,21 @@ from backstory.papers.findings import judged, measures_of
 from backstory.papers.plan import Run, fingerprints, place_of, published_figure, reads
 from backstory.papers.published import paper
 from backstory.papers.suite import Claim, Grid, Reading, Row, Scale, Side
-from backstory.papers.suite_folder import Folder
-from backstory.papers.suite_progress import DONE, FAILED, Standing
+from backstory.papers.suite_folder import SuiteFolder
+from backstory.papers.suite_jobs import DONE, FAILED, RunJob
 from backstory.reports.reproductions import place_in
 from backstory.reports.results import MutableRecord, Result
 from backstory.storage.provenance import commit, versions
 
 
 def figures(
-    grid: Grid, name: str, scale: Scale, folder: Folder, found: Sequence[Standing], threads: int
+    grid: Grid, name: str, scale: Scale, folder: SuiteFolder, found: Sequence[RunJob], threads: int
 ) -> MutableRecord:
     """What docs/results.md describes as the figures of a reproduction."""
-    settings = fingerprints([standing.run for standing in found])
-    each = [
-        standing.known.record if standing.known else _run(standing, folder, grid, settings[standing.run.name])
-        for standing in found
-    ]
+    settings = fingerprints([job.run for job in found])
+    each = [job.known.record if job.known else _run(job, folder, grid, settings[job.run.name]) for job in found]
     planned = {row.name: [r for r in each if r["row"] == row.name] for row in grid.rows if row.at(scale)}
-    trained = protocols([standing.run for standing in found])
+    trained = protocols([job.run for job in found])
     return {
         "grid": name,
         "scale": scale,
@@ -53,7 +50,7 @@ def figures(
             for claim in grid.claims
             if claim.better.row in planned and claim.than.row in planned
         ],
-        "findings": judged(grid, [standing.run for standing in found], {r["run"]: r for r in each}),
+        "findings": judged(grid, [job.run for job in found], {r["run"]: r for r in each}),
         "runs": each,
     }
 
@@ -71,7 +68,7 @@ def _protocol(run: Run, rows: Mapping[str, str]) -> MutableRecord:
     return {"corpus": run.config.text.corpus, **{key: getattr(training, key) for key in keys}, "begin": begin}
 
 
-def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: str, started: str) -> MutableRecord:
+def provenance(grid: Grid, found: Sequence[RunJob], folder: SuiteFolder, command: str, started: str) -> MutableRecord:
     """What the result says of how it came about: settings of the grid, and what the finished runs agree or differ on."""
     done = [s for s in found if s.known or folder.finished(s.run)]
     origins = [s.known.provenance if s.known else folder.results(s.run)[0].provenance for s in done]
@@ -82,7 +79,7 @@ def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: s
     corpora = list({str(o.get("corpus")): o.get("corpus") or {} for o in origins}.values())
     return {
         "config": to_dict(grid),
-        "seed": sorted({standing.run.seed for standing in found}),
+        "seed": sorted({job.run.seed for job in found}),
         "commit": commit(),
         "versions": versions(),
         "device": told("device"),
@@ -94,14 +91,14 @@ def provenance(grid: Grid, found: Sequence[Standing], folder: Folder, command: s
     }
 
 
-def _run(standing: Standing, folder: Folder, grid: Grid, settings: str) -> MutableRecord:
+def _run(job: RunJob, folder: SuiteFolder, grid: Grid, settings: str) -> MutableRecord:
     """A run by its figures; those it has not come to are null or absent."""
-    run, done = standing.run, folder.made(standing.run)
+    run, done = job.run, folder.made(job.run)
     results = [result for _, result in done]
     trained = next((r for r in results if r.kind == "training"), None)
     made = trained.provenance if trained else {}
-    record: MutableRecord = {"run": run.name, "row": run.row, "seed": run.seed, "state": standing.state}
-    record |= {"problem": standing.problem or None, "settings": settings}
+    record: MutableRecord = {"run": run.name, "row": run.row, "seed": run.seed, "state": job.state}
+    record |= {"problem": job.problem or None, "settings": settings}
     for key in ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second"):
         record[key] = trained.figures[key] if trained else None
     record["curve"] = [[e["epoch"], e["valid_perplexity"]] for e in trained.figures["curve"]] if trained else []

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.models import clone
-from backstory.models.free_memory import available, shown_bytes
+from backstory.models.devices import available, shown_bytes
 
 GROWTH = 4
 """When there is no room left, a quarter of what is held is added, so that a token is copied a few times in all."""

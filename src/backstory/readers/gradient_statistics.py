@@ -17,7 +17,7 @@ from backstory.config import UserError, pasted
 from backstory.models import LanguageModel, Precision, Softmax, detach
 from backstory.readers.blocks import blocks
 from backstory.readers.moving_weights import MovingWeights
-from backstory.runs.loaded_run import check_tensors, weights_hash
+from backstory.runs.run import check_tensors, weights_hash
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from backstory.storage.documents import has_fields
 
@@ -189,8 +189,11 @@ def statistics_name(moving: str) -> str:
     return f"{NAME}-{moving.replace(':', '-')}" if moving.startswith("low-rank") else NAME
 
 
-def load_statistics(folder: Path, model: LanguageModel, moving: str, run: Path) -> Statistics:
-    """The statistics of a model that are saved in the folder. Raises UserError where there are none, or another model's."""
+def load_statistics(folder: Path, weights: str, moving: str, run: Path) -> Statistics:
+    """Load the statistics of a model from a folder of readers' files.
+
+    Raises UserError if there are none, or they are of other `weights` (their hash).
+    """
     path, again = folder / statistics_name(moving), "collect them with `backstory reader statistics RUN`"
     if not path.exists():
         more = f" --moving {moving}" if moving.startswith("low-rank") else ""
@@ -205,7 +208,7 @@ def load_statistics(folder: Path, model: LanguageModel, moving: str, run: Path) 
     document: Any = found.documents.get(NAME)
     if not has_fields(document, get_type_hints(Collected)) or found.tensors.keys() != {"mean_square", "information"}:
         raise UserError(f"{path} holds no statistics of this version; {again}")
-    if document["weights"] != weights_hash(model):
+    if document["weights"] != weights:
         raise UserError(f"{path} are statistics of other weights than {run} has now; {again}")
     squares, information = found.tensors["mean_square"], found.tensors["information"]
     try:

@@ -14,7 +14,8 @@ from backstory.models import LanguageModel, Precision
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.meta_network import FADING, Features, Gated, GateNetwork
-from backstory.runs.loaded_run import check_tensors, load_weights, saved_dtype, weights, weights_hash
+from backstory.runs.run import check_tensors, load_weights, saved_dtype
+from backstory.runs.run import weights as parameters
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from backstory.storage.documents import has_fields
 
@@ -52,7 +53,7 @@ class LearnedReader(DynamicEvaluation):
         if learned.network.settings.per_tensor and len(learned.network.bias) != len(self.weights.names):
             raise UserError("the meta-learner was trained for other weights of the model; train it again")
         self.learned, self.scales, base = learned, scales or LearnedSettings(), self.rule
-        learned.network.to(self.weights.delta.dtype)
+        learned.network.to(self.weights.delta.device, self.weights.delta.dtype)
         rms = statistics.rms(self.weights)
         fisher = statistics.fisher(self.weights) if learned.network.settings.fisher else None
         features = Features(base, rms, fisher, learned.spread)
@@ -121,21 +122,24 @@ def learned_name(name: str) -> str:
     return f"{NAME}-{name}"
 
 
-def save_learned(folder: Path, name: str, model: LanguageModel, learned: Learned) -> Path:
-    """Write a meta-learner into a folder of readers' files. Raises OSError."""
+def save_learned(folder: Path, name: str, weights: str, learned: Learned) -> Path:
+    """Write a meta-learner for a model with this hash of its weights into a folder of readers' files. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {
-        "weights": weights_hash(model),
+        "weights": weights,
         "base": to_dict(learned.base),
         "gates": to_dict(learned.network.settings),
         "spread": list(learned.spread),
         "how": learned.how,
     }
-    return write_checkpoint(folder, learned_name(name), {NAME: weights(learned.network)}, {NAME: document})
+    return write_checkpoint(folder, learned_name(name), {NAME: parameters(learned.network)}, {NAME: document})
 
 
-def load_learned(folder: Path, name: str, model: LanguageModel, run: Path) -> Learned:
-    """A meta-learner that is saved in the folder. Raises UserError where there is none of this name, or another model's."""
+def load_learned(folder: Path, name: str, weights: str, run: Path) -> Learned:
+    """Load a meta-learner from a folder of readers' files.
+
+    Raises UserError if there is none of this name, or it is for other `weights` (their hash).
+    """
     path, again = folder / learned_name(name), f"train it with `backstory reader train {pasted(run)}`"
     if not path.exists():
         there = sorted(p.name.removeprefix(f"{NAME}-") for p in folder.glob(f"{NAME}-*"))
@@ -156,7 +160,7 @@ def load_learned(folder: Path, name: str, model: LanguageModel, run: Path) -> Le
     }
     if tensors is None or not has_fields(document, hints) or len(document["spread"]) != 2:
         raise UserError(f"{path} holds no meta-learner of this version; {again}")
-    if document["weights"] != weights_hash(model):
+    if document["weights"] != weights:
         raise UserError(f"{path} was trained for other weights than {run} has now; {again}")
     try:
         base = from_dict(DynamicSettings, completed(DynamicSettings, document["base"]), str(path))
@@ -165,13 +169,13 @@ def load_learned(folder: Path, name: str, model: LanguageModel, run: Path) -> Le
             raise ValueError("no meta-learner was ever trained so")
         size = [*tensors["bias"].shape, 1][0] if "bias" in tensors else 1
         network = GateNetwork(gates, size).to(saved_dtype(tensors))
-        check_tensors(tensors, weights(network), "gates")
+        check_tensors(tensors, parameters(network), "gates")
     except (UserError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error}; {again}") from None
     load_weights(network, tensors)
     network.requires_grad_(False)
     return Learned(
-        network.to(next(model.parameters()).device),
+        network,
         base,
         (document["spread"][0], document["spread"][1]),
         document["how"],

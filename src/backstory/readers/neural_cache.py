@@ -17,7 +17,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import CacheSettings
 from backstory.config.strict import conforming
 from backstory.models import Blend, Prediction
-from backstory.models.pointer import Pointer
+from backstory.models.prediction import Pointer
 from backstory.readers.base import Reader
 from backstory.readers.cache_memory import Pairs
 

@@ -21,7 +21,7 @@ from backstory.readers.learned import LearnedReader, learned_name, load_learned
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.shuffled_buffer import ForeignBuffer
 from backstory.readers.tempered import TemperedReader
-from backstory.runs.loaded_run import LoadedRun, weights_hash
+from backstory.runs.run import Run
 from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import sha256, within, write_atomically
 from backstory.storage.documents import has_fields, parse
@@ -39,7 +39,7 @@ class NoSettings:
 class Ground:
     """What a reader is made on: a loaded run, and how its products are computed."""
 
-    run: LoadedRun
+    run: Run
     precision: Precision
     inner: Reader | None = None
     """The reader that it goes around; None for those that read with the model itself."""
@@ -50,7 +50,7 @@ class Ground:
         """The run's statistics of the weights that move, read from its folder once. Raises UserError."""
         self.run.check_as_trained("statistics of training gradients are")
         if moving not in self.loaded:
-            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.model, moving, self.run.folder)
+            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.folder)
         return self.loaded[moving]
 
 
@@ -71,7 +71,7 @@ class ReaderKind:
     """By what factor each setting is stepped in a search that starts from these; None: it is not searched so."""
 
 
-def saved_in(run: LoadedRun) -> Path:
+def saved_in(run: Run) -> Path:
     """Where a run keeps what its readers have learned or were given. Raises UserError where a link leads out of the run."""
     return within(run.folder, SAVED)
 
@@ -84,7 +84,7 @@ def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
 def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
     run = ground.run
     run.check_as_trained("meta-learners are")
-    learned = load_learned(saved_in(run), settings.network, run.model, run.folder)
+    learned = load_learned(saved_in(run), settings.network, run.weights_hash, run.folder)
     return LearnedReader(run.model, learned, ground.statistics(learned.base.moving), ground.precision, settings)
 
 
@@ -229,7 +229,7 @@ class Chosen:
     name: str
     settings: Any
     origin: str
-    """`default` or `tuned on ...`, and `given` where some were typed; that others were tuned for another addressing."""
+    """`default` or `tuned on ...`, and `given` if some were typed; says if the tuned ones are for the model as trained."""
     file: str | None = None
     """The file of the run's readers that tuned settings come from."""
 
@@ -238,11 +238,11 @@ class Chosen:
         return {"name": self.name, "settings": to_dict(self.settings), "origin": self.origin}
 
 
-def choose(stack: Stack, run: LoadedRun, renewed: Collection[str] = ()) -> tuple[Chosen, ...]:
+def choose(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Chosen, ...]:
     """The settings of every layer: as typed, else as `save_settings` saved them for this run. Else the defaults.
 
-    A layer's own settings around the readers inside it come before those it has around the static reader. Those that were
-    tuned are not taken up where the memory is addressed otherwise. Raises UserError, also for settings that were tuned on other
+    A layer's own settings around the readers inside it come before those it has around the static reader. Tuned
+    settings are used only with the model as it was trained. Raises UserError, also for settings that were tuned on other
     weights, but for those of the readers whose settings are to be `renewed`.
     """
     found = []
@@ -252,7 +252,7 @@ def choose(stack: Stack, run: LoadedRun, renewed: Collection[str] = ()) -> tuple
         name, saved = next(((n, s) for n in names if (s := _saved(run, n, layer.name in renewed))), (None, None))
         origin = [f"tuned on {saved['tuned_on']}" if saved and run.as_trained else "default"]
         if saved and not run.as_trained:
-            name, saved, origin = None, None, [*origin, "as others are tuned for another addressing"]
+            name, saved, origin = None, None, ["default: the tuned settings are for the model as trained"]
         origin += ["given"] if given else []
         settings = completed(kind.settings, saved["settings"]) if saved else {}
         settings = from_dict(kind.settings, settings | given, f"reader {layer.name}")
@@ -262,7 +262,7 @@ def choose(stack: Stack, run: LoadedRun, renewed: Collection[str] = ()) -> tuple
 
 
 def build(
-    chosen: Sequence[Chosen], run: LoadedRun, precision: Precision, loaded: dict[str, Statistics] | None = None
+    chosen: Sequence[Chosen], run: Run, precision: Precision, loaded: dict[str, Statistics] | None = None
 ) -> Reader:
     """The readers on each other; `loaded` holds the run's statistics from one call to the next.
 
@@ -275,7 +275,7 @@ def build(
     return made
 
 
-def prepared_files(run: LoadedRun, layers: Sequence[Chosen], reader: Reader) -> dict[str, str]:
+def prepared_files(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[str, str]:
     """Return what a reader over a run takes from its folder of readers, by name, with the SHA-256 (hex) of each.
 
     That is tuned settings, statistics and meta-learners; of the last two it is the hash of the manifest.
@@ -296,17 +296,17 @@ def settings_file(run: Path, name: str) -> Path:
     return run / SAVED / f"{name}.json"
 
 
-def save_settings(run: LoadedRun, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
+def save_settings(run: Run, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
     """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
     path = saved_in(run) / settings_file(run.folder, kinds_of(stack)).name
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"weights": weights_hash(run.model), "tuned_on": tuned_on}
+    document = {"weights": run.weights_hash, "tuned_on": tuned_on}
     document |= {"settings": to_dict(settings), "search": search}
     write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
     return path
 
 
-def _saved(run: LoadedRun, name: str, renewed: bool = False) -> dict[str, Any] | None:
+def _saved(run: Run, name: str, renewed: bool = False) -> dict[str, Any] | None:
     path = saved_in(run) / settings_file(run.folder, name).name
     try:
         document = parse(read_small(path, inside=run.folder))
@@ -318,7 +318,7 @@ def _saved(run: LoadedRun, name: str, renewed: bool = False) -> dict[str, Any] |
     wanted = {"weights": str, "tuned_on": str, "settings": dict[str, Any], "search": dict[str, Any]}
     if not has_fields(document, wanted):
         raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
-    if document["weights"] != weights_hash(run.model):
+    if document["weights"] != run.weights_hash:
         if renewed:
             return None
         raise UserError(f"{path} was tuned for other weights than {run.folder} has now; remove it, or tune again")

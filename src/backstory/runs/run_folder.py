@@ -14,8 +14,14 @@ from typing import Any, Literal
 from backstory.config import RunConfig, UserError, from_dict, to_dict, to_yaml
 from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
-from backstory.runs.loaded_run import CHECKPOINTS, CONFIG
-from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
+from backstory.runs.run import CHECKPOINTS, CONFIG
+from backstory.storage.atomic import (
+    TEMPORARY,
+    check_writable,
+    fsync_folder,
+    sweep_temporaries,
+    write_atomically,
+)
 from backstory.storage.checkpoint import sweep_removals
 from backstory.storage.lock import LOCK
 from backstory.storage.provenance import RESULT

@@ -1,7 +1,7 @@
 """Fit a model: the loop, objectives, optimizers, checkpoints and the run folder."""
 
+from backstory.config.stopping import Stopped
 from backstory.training.fit import train
 from backstory.training.objectives import Likelihood, Objective
-from backstory.training.stopping import Stopped
 
 __all__ = ["Likelihood", "Objective", "Stopped", "train"]

@@ -1,111 +1,14 @@
 """The whole of a training run as tensors and JSON, and back: everything that makes resuming bit-exact."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from backstory.config.errors import shown
 from backstory.models import State, flatten
-from backstory.runs.loaded_run import check_tensors, weights
-from backstory.storage.documents import conforms
+from backstory.runs.run import check_tensors, weights
 from backstory.training.optimizers import WeightAverage, optimizer_state, saved_state
-
-
-@dataclass
-class Progress:
-    """Where a run stands, and every plain number that it needs to go on."""
-
-    finetuning: bool = False
-    epoch: int = 1
-    """The epoch being trained, counted from 1 through fine-tuning."""
-    segment: int = 0
-    """Segments of the epoch done."""
-    step: int = 0
-    """Steps of the optimizer done."""
-    rate_factor: float = 1.0
-    """What the schedule has made of the learning rate."""
-    best_nats: float | None = None
-    best_epoch: int = 0
-    waited: int = 0
-    """Epochs since validation improved or the rate decayed."""
-    history: list[float] = field(default_factory=list)
-    """Validation nats after each epoch of this stage (the averaging trigger's memory)."""
-    epoch_sums: dict[str, float] = field(default_factory=dict)
-    epoch_tokens: int = 0
-    epoch_seconds: float = 0.0
-    window_sums: dict[str, float] = field(default_factory=dict)
-    window_tokens: int = 0
-    window_seconds: float = 0.0
-    """Since the epoch began and since the last line of the log: the objective's figures, summed over tokens, by name."""
-    seconds: float = 0.0
-    """Time spent on training and validating so far."""
-    averaged: int | None = None
-    """Steps in the average of the weights; None while there is none."""
-    log_bytes: int = 0
-    """Length of metrics.jsonl when this was saved."""
-    finished: bool = False
-
-    @classmethod
-    def read(cls, document: Any) -> "Progress":
-        """Progress as it was saved. Raises ValueError for anything that no run of this version can have saved."""
-        hints = get_type_hints(cls)
-        if not isinstance(document, dict) or document.keys() != hints.keys():
-            raise ValueError("the saved progress is not of this version")
-        for name, hint in hints.items():
-            if not conforms(document[name], hint):
-                raise ValueError(f"the saved {name} is {shown(document[name])}")
-        read = cls(**document)
-        read._check()
-        return read
-
-    def _check(self) -> None:
-        """Raise ValueError for numbers that cannot be those of one run."""
-        numbers = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
-        listed = {
-            "history": self.history,
-            "epoch_sums": self.epoch_sums.values(),
-            "window_sums": self.window_sums.values(),
-        }
-        wrong = [n for n, value in numbers.items() if not (0 if type(value) is int else -(2**53)) <= value < 2**53]
-        wrong += [name for name, values in listed.items() if any(abs(value) >= 2**53 for value in values)]
-        validated = self.epoch - 1  # epochs, of which fine-tuning remembers only its own
-        possible = {
-            "epoch": self.epoch >= 1,
-            "segment": self.segment <= self.step,
-            "rate_factor": 0 <= self.rate_factor <= 1,
-            "best_nats": (self.best_nats is None) == (validated == 0),
-            "best_epoch": (self.best_epoch >= 1) == (validated > 0) and self.best_epoch <= validated,
-            "waited": self.waited <= validated,
-            "history": len(self.history) < validated if self.finetuning else len(self.history) == validated,
-            "averaged": self.averaged is not None or not self.finetuning,
-            "epoch_tokens": not self.segment or (self.epoch_tokens > 0 and self.epoch_seconds > 0),
-            "window_tokens": self.window_tokens <= self.epoch_tokens,
-            "window_sums": self.window_sums.keys() <= self.epoch_sums.keys(),
-            "seconds": min(self.seconds, self.epoch_seconds, self.window_seconds) >= 0,
-        }
-        if wrong := wrong + [name for name, holds in possible.items() if not holds]:
-            raise ValueError(f"the saved {wrong[0]} is {shown(getattr(self, wrong[0]))}")
-
-    def take(self, figures: dict[str, float], tokens: int, seconds: float) -> None:
-        """Count a step: its figures (means per token), its tokens and the time it took."""
-        self.segment, self.step, self.seconds = self.segment + 1, self.step + 1, self.seconds + seconds
-        self.epoch_tokens, self.epoch_seconds = self.epoch_tokens + tokens, self.epoch_seconds + seconds
-        self.window_tokens, self.window_seconds = self.window_tokens + tokens, self.window_seconds + seconds
-        for sums in (self.epoch_sums, self.window_sums):
-            for name, value in figures.items():
-                sums[name] = sums.get(name, 0.0) + value * tokens
-
-    def begin_epoch(self) -> None:
-        """Sum from here on."""
-        self.epoch_sums, self.epoch_tokens, self.epoch_seconds = {}, 0, 0.0
-        self.begin_window()
-
-    def begin_window(self) -> None:
-        """Sum for the next line of the log from here on."""
-        self.window_sums, self.window_tokens, self.window_seconds = {}, 0, 0.0
 
 
 def pack(

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from backstory.config import UserError
 from backstory.config.launched import Launched, launched
-from backstory.training.stopping import Stopped
+from backstory.config.stopping import Stopped
 
 MEETING = timedelta(minutes=10)
 """How long the ranks wait for each other at the beginning."""

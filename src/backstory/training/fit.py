@@ -13,25 +13,25 @@ from rich.console import Console
 
 from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict
 from backstory.config.arguments import checked
-from backstory.config.console import make_console
+from backstory.config.console import make_console, say
 from backstory.config.errors import check_utf8
 from backstory.config.machine import NoDisk, NoMemory, refused
 from backstory.config.small_file import read_lines, read_small
+from backstory.config.stopping import Stopped, StopRequest
 from backstory.config.strict import conforming
 from backstory.config.units import perplexity
 from backstory.config.unknown_share import advice
 from backstory.data import Dataset, check_drawn, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
-from backstory.models.allocator import keep_freed_memory
-from backstory.runs.loaded_run import (
+from backstory.models.devices import keep_freed_memory
+from backstory.runs.run import (
     check_tensors,
     corpus_places,
     load_run,
     load_weights,
     tensors_hash,
     weights,
-    weights_hash,
 )
 from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder, trained_with
 from backstory.storage.atomic import write_atomically
@@ -40,15 +40,12 @@ from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT, now, provenance, write_result
 from backstory.storage.run_weights import BEST, WEIGHTS_FILE
-from backstory.training.checkpointing import Progress
 from backstory.training.distributed import Ranks, check_batch, joined
-from backstory.training.events import TRACKERS, Events, check_trackers
+from backstory.training.events import TRACKERS, Events, MetricsLog, check_log, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer
 from backstory.training.memory_estimate import Text, check_memory
-from backstory.training.metrics import MetricsLog, check_log, mend_log, read_events
-from backstory.training.progress_display import Display, say
-from backstory.training.stages import check_settings, last_epoch
-from backstory.training.stopping import Stopped, StopRequest
+from backstory.training.progress import Progress, check_settings, last_epoch
+from backstory.training.progress_display import Display
 
 BEGUN = "begun_with"
 """Of a run's provenance: the run whose weights it began with."""
@@ -166,7 +163,7 @@ def begin_with(trainer: Trainer, folder: Path) -> dict[str, str]:
     except ValueError as error:
         raise UserError(f"{folder} is no part of this model: {error}; give the same sizes and parts") from None
     load_weights(trainer.model, {name: p.detach() for name, p in own.items()} | theirs)
-    return {"run": folder.resolve().name, "weights": weights_hash(run.model)}
+    return {"run": folder.resolve().name, "weights": run.weights_hash}
 
 
 def _run(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
+from backstory.config.stopping import StopRequest
 from backstory.config.units import perplexity
 from backstory.data import Dataset
 from backstory.data.streams import piece, rotations, rows, segment_bounds
@@ -21,7 +22,7 @@ from backstory.evaluation.gate_statistics import PolicyWatch
 from backstory.models import ComposedModel, Precision, Prediction, State, clone, to, unflatten
 from backstory.readers import StaticReader
 from backstory.readers.blocks import Block
-from backstory.runs.loaded_run import corpus_places, load_weights, weights
+from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import (
     DamagedCheckpoint,
@@ -30,9 +31,8 @@ from backstory.storage.checkpoint import (
     rotate_checkpoints,
     write_checkpoint,
 )
-from backstory.training import stages
+from backstory.training import progress as stages
 from backstory.training.checkpointing import (
-    Progress,
     check_files,
     pack,
     pack_rank,
@@ -46,8 +46,8 @@ from backstory.training.events import Events
 from backstory.training.gradients import LOSS, NORM, Eager, Gradient, Recorded
 from backstory.training.objectives import ASKED, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
+from backstory.training.progress import Progress
 from backstory.training.progress_display import Display
-from backstory.training.stopping import StopRequest
 
 WINDOW = 20
 """Steps that one line of metrics.jsonl sums up."""

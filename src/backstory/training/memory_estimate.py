@@ -12,8 +12,8 @@ from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingC
 from backstory.config.errors import off
 from backstory.config.machine import NoMemory
 from backstory.models import Precision, count_parameters, outline
-from backstory.models.free_memory import available, shown_bytes
-from backstory.models.linear_log_prob import CHUNK
+from backstory.models.devices import available, shown_bytes
+from backstory.models.kernels.linear_log_prob import CHUNK
 from backstory.training.distributed import Ranks
 
 LIBRARIES = 64 << 20

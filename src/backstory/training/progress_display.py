@@ -2,36 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from backstory.config.printable import cell
+from backstory.config.console import say
 from backstory.config.units import IN_BITS, bits, perplexity
-
-
-def say(console: Console, line: str) -> None:
-    """One printable line: not wrapped where there is no terminal, no brackets of a path taken for markup."""
-    console.print(cell(line), highlight=False, markup=False, soft_wrap=not console.is_terminal)
-
-
-class LiveDisplay:
-    """Shows what `_live` is brought up to date with, on a terminal; where there is none, `_live` is None."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
-
-    @contextmanager
-    def shown(self) -> Iterator[Self]:
-        """The table is on the terminal for the block."""
-        if self._live is None:
-            yield self
-        else:
-            with self._live:
-                yield self
 
 
 class Display:

@@ -28,7 +28,7 @@ from backstory.readers.registry import (
     stack_name,
     typed,
 )
-from backstory.runs.loaded_run import LoadedRun
+from backstory.runs.run import Run
 from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import check_writable
 from backstory.tuning.cache_search import CacheGrid, tune_cache
@@ -166,7 +166,7 @@ _AT_ONCE = {"cache": _tuned_cache, "tempered": _tuned_temperature}
 """The readers of which one reading with what they go around scores all settings."""
 
 
-def _check_run(run: LoadedRun) -> None:
+def _check_run(run: Run) -> None:
     run.check_as_trained("readers are prepared")
     check_writable(saved_in(run))
 
@@ -238,11 +238,11 @@ def train_learned(
             f"{split.name} has {len(split.ids):,} tokens, of which --skip {skip:,} leaves none; use a smaller --skip"
         )
     _check_run(run)
-    statistics = load_statistics(saved_in(run), run.model, base.moving, run.folder)
+    statistics = load_statistics(saved_in(run), run.weights_hash, base.moving, run.folder)
     learned = train_gates(
         run.model, statistics, split.ids[skip:], opened.dataset.vocabulary.start, base, gates, training,
         precision=opened.reader.precision, progress=progress, report=report,
     )  # fmt: skip
     learned.how.update(split=split.name, skip=skip)
     run.check_unchanged(run.folder / SAVED)
-    return save_learned(saved_in(run), name, run.model, learned)
+    return save_learned(saved_in(run), name, run.weights_hash, learned)

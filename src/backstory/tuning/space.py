@@ -9,7 +9,7 @@ from typing import Any
 from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
 from backstory.config.packaged import Packaged
 from backstory.models import outline
-from backstory.training.stages import check_settings
+from backstory.training.progress import check_settings
 
 Value = bool | int | float | str | None
 Settings = dict[str, Any]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from backstory.config import UserError
 from backstory.config.small_file import open_regular
 from backstory.storage.lock import in_turn
-from backstory.tuning.sweep_folder import Folder, Sweep
+from backstory.tuning.sweep_folder import Sweep, SweepFolder
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -94,7 +94,7 @@ def _is_entry(line: bytes) -> bool:
     return line.endswith(b"\n") and isinstance(entry, dict) and isinstance(entry.get("op_code"), int)
 
 
-def open_storage(folder: Folder, url: str | None, make: bool = False) -> "BaseStorage":
+def open_storage(folder: SweepFolder, url: str | None, make: bool = False) -> "BaseStorage":
     """The storage behind a URL, or the folder's journal, if `make` made or mended. Raises UserError where there is none."""
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -117,7 +117,7 @@ def open_storage(folder: Folder, url: str | None, make: bool = False) -> "BaseSt
         raise UserError(f"cannot open {what}: {_reason(error)}; {remedy}") from None
 
 
-def open_study(storage: "BaseStorage", folder: Folder, sweep: Sweep, make: bool) -> "Study":
+def open_study(storage: "BaseStorage", folder: SweepFolder, sweep: Sweep, make: bool) -> "Study":
     """The sweep's study in its storage, made if `make` and there is none. Raises UserError where it is not there."""
     import optuna
 
@@ -150,7 +150,7 @@ BEFORE_PRUNING = 5
 
 
 @contextmanager
-def failing_storage(folder: Folder, sweep: Sweep) -> Iterator[None]:
+def failing_storage(folder: SweepFolder, sweep: Sweep) -> Iterator[None]:
     """Tell what goes wrong with the storage in the block in one line."""
     import optuna
     from sqlalchemy.exc import SQLAlchemyError

@@ -13,7 +13,7 @@ import yaml
 
 from backstory.config import RunConfig, UserError, to_dict, to_yaml
 from backstory.config.strict import from_file
-from backstory.runs.loaded_run import CHECKPOINTS, CONFIG
+from backstory.runs.run import CHECKPOINTS, CONFIG
 from backstory.runs.run_folder import differences
 from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write_atomically
 from backstory.storage.lock import LOCK, held, in_turn
@@ -46,7 +46,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Folder:
+class SweepFolder:
     """Paths of a sweep."""
 
     path: Path

@@ -9,7 +9,7 @@ from backstory.config import to_dict
 from backstory.reports.results import MutableRecord, Result, result_or_none
 from backstory.storage.provenance import RESULT, commit, versions
 from backstory.tuning.space import Parameter
-from backstory.tuning.sweep_folder import Folder, Sweep
+from backstory.tuning.sweep_folder import Sweep, SweepFolder
 from backstory.tuning.trial_queue import KILLS, PROBLEM, first_of, tried_again
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ GOOD = 5
 """Complete trials that count as good ones, if a tenth of all are no more."""
 
 
-def figures(study: "Study", folder: Folder, sweep: Sweep, space: Sequence[Parameter]) -> MutableRecord:
+def figures(study: "Study", folder: SweepFolder, sweep: Sweep, space: Sequence[Parameter]) -> MutableRecord:
     """The figures of a result of kind search, as docs/results.md describes them."""
     everything = study.get_trials(deepcopy=False)
     again = tried_again(everything)
@@ -66,7 +66,7 @@ def importances(trials: Sequence["FrozenTrial"]) -> dict[str, float]:
         return {k: round(float(v), 6) for k, v in get_param_importances(study, evaluator=evaluator).items()}
 
 
-def provenance(sweep: Sweep, folder: Folder, started: str | None, figures: MutableRecord) -> MutableRecord:
+def provenance(sweep: Sweep, folder: SweepFolder, started: str | None, figures: MutableRecord) -> MutableRecord:
     """What is needed to make the sweep again; device, precision and text are those of its best trial."""
     import optuna
 
@@ -97,7 +97,7 @@ def _parameter(parameter: Parameter, importance: float | None) -> MutableRecord:
     }
 
 
-def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: Folder) -> MutableRecord:
+def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: SweepFolder) -> MutableRecord:
     state = {"COMPLETE": "complete", "PRUNED": "pruned", "RUNNING": "running", "WAITING": "waiting"}
     curve = sorted(trial.intermediate_values.items())
     problem = trial.user_attrs.get(PROBLEM, "")
@@ -125,6 +125,6 @@ def _trial(trial: "FrozenTrial", again: "FrozenTrial | None", folder: Folder) ->
     }
 
 
-def _result(folder: Folder, trial: MutableRecord | None) -> Result | None:
+def _result(folder: SweepFolder, trial: MutableRecord | None) -> Result | None:
     """The result of a trial's training."""
     return None if trial is None else result_or_none(folder.path / trial["run"] / RESULT)

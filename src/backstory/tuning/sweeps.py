@@ -11,23 +11,23 @@ from rich.console import Console
 from backstory.config import RunConfig, UserError, pasted, plural, recipes, validate
 from backstory.config.console import make_console
 from backstory.config.small_file import read_small_text
+from backstory.config.stopping import Stopped, StopRequest
 from backstory.config.units import IN_BITS
 from backstory.data import Dataset, check_drawn, prepare
+from backstory.jobs.display import JobDisplay
+from backstory.jobs.runner import run_jobs
 from backstory.models import choose_device
 from backstory.reports.phrases import validation
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
 from backstory.storage.provenance import command, now, write_result
-from backstory.training.progress_display import say
-from backstory.training.stopping import Stopped, StopRequest
 from backstory.tuning import space as spaces
 from backstory.tuning import sweep_result as outcome
 from backstory.tuning.space import Parameter
 from backstory.tuning.study import check_installed, failing_storage, hidden, open_storage, open_study, set_pruner
-from backstory.tuning.sweep_display import Display
-from backstory.tuning.sweep_folder import Folder, Sweep, new_study
-from backstory.tuning.trial_queue import Queue, best_of, first_of
-from backstory.tuning.trial_runner import Ended, Runner
+from backstory.tuning.sweep_folder import Sweep, SweepFolder, new_study
+from backstory.tuning.trial_jobs import COLUMNS, SweepJobs
+from backstory.tuning.trial_queue import TrialQueue, best_of, first_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -38,7 +38,7 @@ class Planned:
     """A sweep that was checked, and the folder that it is run in."""
 
     sweep: Sweep
-    folder: Folder
+    folder: SweepFolder
     space: tuple[Parameter, ...]
     url: str | None
     """Of the storage, with its password."""
@@ -59,7 +59,7 @@ class Planned:
         source = space_name if space_name != stem else f"space {space_name}"
         parameters = spaces.parameters(space, recipe, source)
         spaces.check_given(parameters, recipes.load(recipe_name), recipe)
-        folder = Folder(out or Path("runs") / f"sweep-{Path(recipe_name).stem}-{stem}")
+        folder = SweepFolder(out or Path("runs") / f"sweep-{Path(recipe_name).stem}-{stem}")
         url = None if storage is None else hidden(storage)
         told = command()
         asked = Sweep(new_study(), url, Path(recipe_name).stem, stem, space, recipe, told and hidden(told))
@@ -92,50 +92,56 @@ class Planned:
             with self.folder.claims():
                 study = open_study(storage or open_storage(self.folder, None, make=True), self.folder, sweep, make=True)
             set_pruner(study, prune_from)
-            queue = Queue(study, self.folder, self.space, sweep.recipe, worker)
-            title = f"{self.sweep.space_name} on {self.sweep.recipe_name}"
-            display = Display(console, title, trials, _told_in_bits(self.sweep.recipe, dataset))
-            self._work(queue, trials, processes, keep_all, data_dir, display)
+            queue = TrialQueue(study, self.folder, self.space, sweep.recipe, worker)
+            self._run_trials(queue, trials, processes, keep_all, data_dir, console, _bits_unit(sweep.recipe, dataset))
             with self.folder.claims():
                 figures = outcome.figures(study, self.folder, sweep, self.space)
                 origin = outcome.provenance(sweep, self.folder, started, figures)
                 return write_result(self.folder.path, "search", self.folder.path.resolve().name, figures, origin)
 
-    def _work(
-        self, queue: Queue, trials: int, processes: int, keep_all: bool, data_dir: Path | None, display: Display
+    def _run_trials(
+        self,
+        queue: TrialQueue,
+        total: int,
+        processes: int,
+        keep_all: bool,
+        data_dir: Path | None,
+        console: Console,
+        unit: str | None,
     ) -> None:
-        def ended(trial: Ended) -> None:
-            with self.folder.claims():
-                best = settle(self.folder, queue.trials(), keep_all, display.unit)
-            display.ended(trial, best is not None and best.number == trial.number)
+        """Run trials until `total` have ended. Raises Stopped after a signal."""
 
-        runner, stop = Runner(queue, self.folder, processes, data_dir, ended), StopRequest()
-        with self.folder.claims():  # a process may have been killed before it came to this
-            settle(self.folder, there := queue.trials(), keep_all, display.unit)
-        done = sum(t.state.is_finished() for t in there)
-        say(display.console, f"{self.folder.path}: {_stand(done, trials, processes)}")
+        def keep_best() -> "FrozenTrial | None":
+            with self.folder.claims():
+                return settle(self.folder, queue.trials(), keep_all, unit)
+
+        display, stop = JobDisplay(console, COLUMNS), StopRequest()
+        keep_best()  # an earlier process may have been killed before it came to this
+        done = sum(t.state.is_finished() for t in queue.trials())
+        display.say(f"{self.folder.path}: {_progress(done, total, processes)}")
+        title = f"{self.sweep.space_name} on {self.sweep.recipe_name}"
+        jobs = SweepJobs(queue, self.folder, total, keep_best, display, title, unit)
         with stop.listening(), display.shown():
-            runner.run(trials, stop, lambda found: display.show(found, runner.working))
+            run_jobs(jobs, processes, data_dir, stop)
         if stop.signal is not None:
             raise Stopped(
                 f"{self.folder.path} is stopped and its trials are saved; the same command goes on with it", stop.signal
             )
 
 
-def _stand(done: int, trials: int, processes: int) -> str:
-    """How many trials are done of those that were asked for, and how many are worked on at a time, if any is left."""
-    if done > trials:
+def _progress(done: int, total: int, processes: int) -> str:
+    if done > total:
         return f"{done} trials, done"
-    return f"{done} of {trials} {plural('trial', trials)} done, {processes} at a time"
+    return f"{done} of {total} {plural('trial', total)} done, {processes} at a time"
 
 
-def _told_in_bits(recipe: RunConfig, dataset: Dataset) -> str | None:
+def _bits_unit(recipe: RunConfig, dataset: Dataset) -> str | None:
     """What a token is, where all are scored and a score is told in bits of each."""
     unit = dataset.vocabulary.tokenizer.unit
     return unit if unit in IN_BITS and not recipe.training.asked_only else None
 
 
-def known_url(folder: Folder, sweep: Sweep) -> str | None:
+def known_url(folder: SweepFolder, sweep: Sweep) -> str | None:
     """The storage that a folder names. Raises UserError where its password is needed, which is not kept."""
     if sweep.storage is not None and "***" in sweep.storage:
         raise UserError(
@@ -144,7 +150,9 @@ def known_url(folder: Folder, sweep: Sweep) -> str | None:
     return sweep.storage
 
 
-def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool, unit: str | None) -> "FrozenTrial | None":
+def settle(
+    folder: SweepFolder, trials: Sequence["FrozenTrial"], keep_all: bool, unit: str | None
+) -> "FrozenTrial | None":
     """Keep the recipe of the best trial, which is returned, and the weights of no other, unless `keep_all`.
 
     `unit`: what a token that is scored is, where it is told in bits of each.
@@ -168,7 +176,7 @@ def settle(folder: Folder, trials: Sequence["FrozenTrial"], keep_all: bool, unit
 def found(path: Path, storage: str | None = None) -> dict[str, Any]:
     """What a sweep has found so far, as a result of kind search; nothing is written. Raises UserError."""
     check_installed()
-    folder = Folder(path)
+    folder = SweepFolder(path)
     sweep = folder.read()
     url = storage or known_url(folder, sweep)
     if url is not None and hidden(url) != sweep.storage:

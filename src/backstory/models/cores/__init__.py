@@ -14,9 +14,8 @@ from backstory.config import (
 )
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.external_memory import ExternalMemory
-from backstory.models.cores.lstm import LSTM
+from backstory.models.cores.lstm import LSTM, LSTMState
 from backstory.models.cores.mogrifier import Mogrifier
-from backstory.models.cores.stacked import LSTMState
 from backstory.models.cores.transformer import Transformer, TransformerState
 from backstory.models.cores.trellis import Trellis, TrellisState
 

@@ -5,9 +5,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from backstory.config import UserError
 from backstory.config.arguments import diagnosed
+from backstory.config.cores import CoreConfig
 from backstory.models.contract import Capabilities
-from backstory.models.misuse import check_state, check_vectors
+from backstory.models.shape_checks import check_state, check_vectors
 from backstory.models.state import State
 
 
@@ -45,6 +47,21 @@ class Core(nn.Module, ABC):
     @abstractmethod
     def forward(self, embedded: Tensor, state: State) -> CoreOutput:
         """Read embedded words (B, T, E) from a state."""
+
+    def inference_overrides(self) -> dict[str, str]:
+        """Return the settings that may change after training, by name, with their present values."""
+        return {}
+
+    def override(self, setting: str, value: str) -> None:
+        """Change one of these settings. Raises UserError."""
+        raise UserError(f"this core has no setting {setting} that can change after training")
+
+    @classmethod
+    def check_override(cls, config: CoreConfig, setting: str, value: str) -> None:
+        """Raise UserError unless a core of this config can have another value of a setting after training."""
+        raise UserError(
+            f"a core of kind {config.kind} has no setting {setting} that can change after training; remove it"
+        )
 
     def kept(self, steps: int) -> float:
         """What training on segments of so many steps holds of a token, counted in outputs of matrices, beside those.

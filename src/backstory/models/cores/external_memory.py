@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import replace
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +12,9 @@ from backstory.config import ExternalMemoryConfig, UserError, plural
 from backstory.config.cores import CoreConfig, NeuralComputerConfig
 from backstory.config.errors import off
 from backstory.models.cores.core import Core, CoreOutput
-from backstory.models.cores.stacked import LSTMState
-from backstory.models.dropout import locked_dropout, row_mask
-from backstory.models.free_memory import available, shown_bytes
+from backstory.models.cores.lstm import LSTMState
+from backstory.models.devices import available, compute_dtype, shown_bytes
+from backstory.models.dropout import locked_dropout, recurrent_mask
 from backstory.models.memory import (
     Layer,
     Looked,
@@ -27,9 +26,6 @@ from backstory.models.memory import (
     controlled,
 )
 from backstory.models.memory.addressing import Addressing, parse_addressing
-from backstory.models.precision import compute_dtype
-
-M = TypeVar("M", bound=nn.Module)
 
 ASKED_FROM = 1 << 28
 """Bytes of a memory from which it is asked whether they fit."""
@@ -78,6 +74,21 @@ class ExternalMemory(Core):
         # counted here stands 1.5 or 1 times: between the two.
         numbers = rows * (self.machine.width + 12 * (self.machine.heads + 1)) + (rows * rows if self._links else 0)
         return numbers / 1.2
+
+    def inference_overrides(self) -> dict[str, str]:
+        return {"addressing": str(self.machine.addressing)}
+
+    def override(self, setting: str, value: str) -> None:
+        if setting != "addressing":
+            super().override(setting, value)
+        self.machine = _addressed(self.machine, value)
+
+    @classmethod
+    def check_override(cls, config: CoreConfig, setting: str, value: str) -> None:
+        if setting != "addressing" or not isinstance(config, ExternalMemoryConfig):
+            super().check_override(config, setting, value)
+        else:
+            build_machine(replace(config, addressing=value))
 
     @property
     def _links(self) -> bool:
@@ -148,7 +159,7 @@ class ExternalMemory(Core):
         for module in self.layers:
             layer = cast(ControllerLayer, module)
             below = layer.weight_ih.shape[1] - self.inputs - reads
-            mask = row_mask((rows, below), between, like, self.training) if below else None
+            mask = recurrent_mask((rows, below), between, like, self.training) if below else None
             layers.append(Layer(layer.weight_ih.to(like.dtype), layer.weight_hh.to(like.dtype), layer.bias, mask))
         return Weights(tuple(layers), self.interface.weight.to(like.dtype), self.interface.bias)
 
@@ -163,38 +174,10 @@ def build_machine(config: ExternalMemoryConfig) -> Machine:
     return _addressed(machine, config.addressing)
 
 
-def check_addressing(config: CoreConfig, addressing: str) -> None:
-    """Raise UserError unless a core of these settings has a memory that can be addressed so."""
-    if not isinstance(config, ExternalMemoryConfig):
-        raise UserError(f"a core of kind {config.kind} has no external memory to address; leave the addressing out")
-    build_machine(replace(config, addressing=addressing))
-
-
 def memory_of(model: nn.Module) -> ExternalMemory | None:
     """The core of a model, where that is an external memory."""
     core = getattr(model, "core", None)
     return core if isinstance(core, ExternalMemory) else None
-
-
-def readdressed(model: M, addressing: str) -> M:
-    """A model of the same weights whose memory has another addressing; the one that is given stays as it is.
-
-    Raises UserError where there is no memory, or it cannot have it.
-    """
-    core = memory_of(model)
-    if core is None:
-        raise UserError("this model has no external memory to address in another way; leave --addressing out")
-    machine = _addressed(core.machine, addressing)
-    # The parameters themselves, so that they take no room twice and tied ones stay tied.
-    other = deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
-    cast(ExternalMemory, memory_of(other)).machine = machine
-    return other
-
-
-def addressing_of(model: nn.Module) -> str | None:
-    """How a model's external memory is addressed; None where it has none."""
-    core = memory_of(model)
-    return None if core is None else str(core.machine.addressing)
 
 
 def _addressed(machine: Machine, addressing: str) -> Machine:

@@ -1,19 +1,65 @@
-"""The LSTM core of AWD-LSTM (Merity et al. 2018): stacked layers, weight drop on recurrent weights, locked dropout between."""
+"""The LSTM core of AWD-LSTM (Merity et al. 2018): stacked layers, weight drop on the recurrent weights, locked dropout between.
 
+A stack of any recurrent layers is here too, as the Mogrifier is one.
+"""
+
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from backstory.config import LSTMConfig
-from backstory.models.cores.recurrence import lstm_segment
-from backstory.models.cores.stacked import Recurrent, Stacked
-from backstory.models.dropout import row_mask, weight_drop
-from backstory.models.precision import compute_dtype
+from backstory.config import LSTMConfig, MogrifierConfig
+from backstory.models.cores.core import Core, CoreOutput
+from backstory.models.devices import compute_dtype
+from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
+from backstory.models.kernels.lstm_segment import lstm_segment
 
 
-class LSTMLayer(Recurrent):
-    """The raw weights of one layer: gates i, f, g, o; two biases, as cuDNN and the published counts have them, or one."""
+class LSTMState(NamedTuple):
+    """Hidden and cell vectors (B, H_l) of each layer."""
+
+    hidden: tuple[Tensor, ...]
+    cell: tuple[Tensor, ...]
+
+
+class RecurrentLayer(nn.Module):
+    """A layer: forward(x (B, T, I), h, c (B, H)) -> outputs (B, T, H), h, c; `weight_hh` is (4H, H)."""
+
+    weight_hh: nn.Parameter
+
+
+class RecurrentStack(Core):
+    """Recurrent layers on each other, with locked dropout before the first, between them and after the last."""
+
+    def __init__(self, config: LSTMConfig | MogrifierConfig, layers: Sequence[RecurrentLayer]) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(layers)
+        self.output_size = layers[-1].weight_hh.shape[1]
+
+    def start(self, batch_size: int) -> LSTMState:
+        weights = [cast(RecurrentLayer, layer).weight_hh for layer in self.layers]
+        zeros = tuple(w.new_zeros(batch_size, w.shape[1]) for w in weights)
+        return LSTMState(zeros, tuple(z.clone() for z in zeros))
+
+    def forward(self, embedded: Tensor, state: LSTMState, tokens: Tensor | None = None) -> CoreOutput:
+        config, outputs, hidden, cell = self.config, [], [], []
+        x = locked_dropout(embedded, config.input_dropout, self.training)
+        for layer, h, c in zip(self.layers, state.hidden, state.cell, strict=True):
+            if outputs:
+                x = locked_dropout(x, config.layer_dropout, self.training)
+            x, h, c = layer(x, h, c)
+            outputs.append(x)
+            hidden.append(h)
+            cell.append(c)
+        dropped = locked_dropout(x, config.output_dropout, self.training)
+        return CoreOutput(tuple(outputs), dropped, LSTMState(tuple(hidden), tuple(cell)))
+
+
+class LSTMLayer(RecurrentLayer):
+    """Raw weights of one layer: gates i, f, g, o; two biases, as cuDNN and the published counts have them, or one."""
 
     bias_hh: nn.Parameter | None
 
@@ -29,14 +75,14 @@ class LSTMLayer(Recurrent):
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Read x (B, T, I) from h, c (B, H) with one dropped copy of the recurrent weights for the whole segment."""
-        # The mask is applied to the cast weights: half the memory traffic, and the gradient still ends in the raw weights.
-        recurrent = weight_drop(self.weight_hh.to(compute_dtype(x)), self.weight_drop, self.training)
-        mask = row_mask(h.shape, self.state_dropout, recurrent, self.training)
-        return lstm_segment(x, h, c, self.weight_ih, recurrent, self.bias_ih, self.bias_hh, mask)
+        # The mask multiplies the cast weights: half the memory traffic, and the gradient still ends in the raw weights.
+        weight_hh = weight_drop(self.weight_hh.to(compute_dtype(x)), self.weight_drop, self.training)
+        mask = recurrent_mask(h.shape, self.state_dropout, weight_hh, self.training)
+        return lstm_segment(x, h, c, self.weight_ih, weight_hh, self.bias_ih, self.bias_hh, mask)
 
 
-class LSTM(Stacked):
-    """Layers of `hidden` units, the last of `output` units where that is given."""
+class LSTM(RecurrentStack):
+    """Layers of `hidden` units, the last of `output` units if given."""
 
     def __init__(self, config: LSTMConfig, inputs: int, output: int | None = None) -> None:
         sizes = [inputs, *[config.hidden] * (config.layers - 1), output or config.hidden]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import MogrifierConfig
-from backstory.models.cores.mogrification import Round, mogrifier_segment
-from backstory.models.cores.recurrence import lstm_segment
-from backstory.models.cores.stacked import Recurrent, Stacked
-from backstory.models.dropout import row_mask
-from backstory.models.precision import compute_dtype
+from backstory.models.cores.lstm import RecurrentLayer, RecurrentStack
+from backstory.models.devices import compute_dtype
+from backstory.models.dropout import recurrent_mask
+from backstory.models.kernels.lstm_segment import lstm_segment
+from backstory.models.kernels.mogrifier_segment import Round, mogrifier_segment
 
 
 class RoundWeights(nn.Module):
@@ -32,7 +32,7 @@ class RoundWeights(nn.Module):
         self.bias = nn.Parameter(torch.zeros(gated))
 
 
-class MogrifierLayer(Recurrent):
+class MogrifierLayer(RecurrentLayer):
     """The raw weights of one layer: an LSTM's with one bias per gate, and its rounds'."""
 
     def __init__(self, inputs: int, units: int, config: MogrifierConfig) -> None:
@@ -51,18 +51,18 @@ class MogrifierLayer(Recurrent):
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Read x (B, T, I) from h, c (B, H), with the same masks at all steps of the segment."""
         like = x.new_empty(0, dtype=compute_dtype(x))
-        mask = row_mask(h.shape, self.state_dropout, like, self.training)
+        mask = recurrent_mask(h.shape, self.state_dropout, like, self.training)
         if not self.rounds:
             return lstm_segment(x, h, c, self.weight_ih, self.weight_hh, self.bias, None, mask)
         rounds = [self._round(cast(RoundWeights, weights), len(h), like) for weights in self.rounds.values()]
         return mogrifier_segment(x, h, c, self.weight_ih, self.weight_hh, self.bias, rounds, mask)
 
     def _round(self, weights: RoundWeights, rows: int, like: Tensor) -> Round:
-        mask = row_mask((rows, weights.left.shape[1]), self.round_dropout, like, self.training)
+        mask = recurrent_mask((rows, weights.left.shape[1]), self.round_dropout, like, self.training)
         return Round(weights.left, weights.right, weights.bias, mask)
 
 
-class Mogrifier(Stacked):
+class Mogrifier(RecurrentStack):
     """Layers of `hidden` units, the last of `output` units where that is given."""
 
     def __init__(self, config: MogrifierConfig, inputs: int, output: int | None = None) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from backstory.config import TransformerConfig, UserError
 from backstory.models.contract import Capabilities
 from backstory.models.cores.core import Core, CoreOutput
-from backstory.models.cores.windowed import Turns, rates, rotated, turns, windowed_attention
 from backstory.models.dropout import keep_mask, locked_dropout
+from backstory.models.kernels.window_attention import Turns, rates, rotated, turns, windowed_attention
 
 
 class TransformerState(NamedTuple):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from backstory.config import TrellisConfig, UserError
 from backstory.models.cores.core import Core, CoreOutput
-from backstory.models.dropout import locked_dropout, row_mask, weight_drop
-from backstory.models.precision import compute_dtype
+from backstory.models.devices import compute_dtype
+from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
 
 
 class TrellisState(NamedTuple):
@@ -65,7 +65,7 @@ class Trellis(Core):
         pairs = torch.cat([x[:-1], x[1:]], 2)
         injected = F.linear(pairs, self._weight(self.weight_ih, self.scale_ih), self.bias).flatten(0, 1)
         before, present = self._weight(self.weight_hh, self.scale_hh).to(dtype).t().split(config.hidden)
-        mask = row_mask((len(embedded), config.hidden), config.layer_dropout, before, self.training)
+        mask = recurrent_mask((len(embedded), config.hidden), config.layer_dropout, before, self.training)
         last_h, last_c = state.hidden.unbind(1), state.cell.unbind(1)
         h, c = _gated(injected.unflatten(0, x[1:].shape[:2]), None)
         hidden, cell, outputs = [], [], []

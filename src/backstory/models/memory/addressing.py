@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.config import UserError, check_name
-from backstory.models.memory.functions import matches, outer, squared_lengths
+from backstory.models.kernels.memory_passes import matches, outer, squared_lengths
 
 EPSILON = 1e-6
 """Inside every root and, or another bound, under every sum that is divided by: no step makes NaN of finite numbers."""

@@ -9,16 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from backstory.models.kernels.memory_passes import PIECE, follow_into, followed, matches, pieces, write_into, written
 from backstory.models.memory.addressing import Keys, cosines, known_cosines
-from backstory.models.memory.functions import (
-    PIECE,
-    follow_into,
-    followed,
-    matches,
-    pieces,
-    write_into,
-    written,
-)
 
 
 class Rows:

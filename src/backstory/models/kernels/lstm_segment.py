@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from backstory.models.precision import compute_dtype
+from backstory.models.devices import compute_dtype
 
 OWN_FROM = 640
 """Units from which, in bfloat16 on the CPU, `_Segment` beats the library's LSTM (whose backward pass there is three times

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from backstory.config import MixtureConfig, SoftmaxConfig
 from backstory.config.arguments import diagnosed
 from backstory.models.dropout import locked_dropout
-from backstory.models.misuse import check_vectors
 from backstory.models.prediction import Activations, MixtureOfSoftmaxes, Prediction, Softmax
+from backstory.models.shape_checks import check_vectors
 
 
 def _check(head: "Head", hidden: Any = None, *_: object, **__: object) -> None:

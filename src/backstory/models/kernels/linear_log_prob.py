@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from backstory.models.precision import compute_dtype
+from backstory.models.devices import compute_dtype
 
 CHUNK = 1 << 24
 """Most logits held at once (32 MiB in bfloat16). A segment that fits keeps them for the backward pass; a larger one

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from backstory.models.cores.recurrence import CellGradients, Cells
+from backstory.models.kernels.lstm_segment import CellGradients, Cells
 from backstory.models.memory.interface import Looked, Machine, MemoryState, along
 from backstory.models.memory.rows import Rows, RowsInPlace
 

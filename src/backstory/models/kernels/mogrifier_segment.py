@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from backstory.models.cores.recurrence import CellGradients, Cells
-from backstory.models.precision import compute_dtype
+from backstory.models.devices import compute_dtype
+from backstory.models.kernels.lstm_segment import CellGradients, Cells
 
 SMALL = 2_000_000
 """Multiplications of a round's largest product below which a processor is done sooner in float32: a call for a product in

@@ -1,26 +1,25 @@
-"""A trained model from its run folder: the best weights, with the settings and vocabulary saved and hashed beside them."""
+"""A run: a trained model with its settings, vocabulary and corpus, and the hash of its weights, loaded from its folder."""
 
 import hashlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, pasted, to_dict
 from backstory.config.machine import out_of_memory
-from backstory.config.recipes import CONFIG
+from backstory.config.recipes import CONFIG, merged
 from backstory.data import Dataset, prepare
 from backstory.data.corpora import CORPORA
 from backstory.data.vocabulary import Vocabulary
 from backstory.models.composed import ComposedModel, build_model
 from backstory.models.contract import LanguageModel
-from backstory.models.cores.external_memory import addressing_of, readdressed
-from backstory.models.free_memory import available, shown_bytes
+from backstory.models.devices import available, shown_bytes
 from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
@@ -29,32 +28,21 @@ from backstory.storage.run_weights import BEST, CHECKPOINTS, WEIGHTS_FILE, still
 
 DESCRIBED = {"config": dict[str, Any], "corpus": dict[str, str | int], "places": dict[str, str]}
 CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
-"""What is saved of a model beside its weights and vocabulary, and what of the corpus."""
+"""Types of the document that is saved beside a model's weights and vocabulary, and of its corpus."""
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """The model's parameters by name, tied ones once."""
+    """Return a model's parameters by name, tied ones once."""
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
 def weights_hash(model: nn.Module) -> str:
-    """The SHA-256 (hex) of a model's parameters with their names: what was learned for a model is filed under it.
-
-    It is computed once for a model, and again when an operation has changed a parameter (not through `.data`).
-    """
-    found = weights(model)
-    versions = tuple((p.data_ptr(), p._version) for p in found.values())
-    known = _HASHES.get(model)
-    if known is None or known[0] != versions:
-        known = _HASHES[model] = versions, tensors_hash(found)
-    return known[1]
-
-
-_HASHES: WeakKeyDictionary[nn.Module, tuple[tuple[tuple[int, int], ...], str]] = WeakKeyDictionary()
+    """Return the SHA-256 (hex) of a model's parameters with their names; a loaded run computes it once."""
+    return tensors_hash(weights(model))
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """The same of tensors by name, in the order of the model's parameters."""
+    """Return the SHA-256 (hex) of tensors with their names, shapes and dtypes, in the order of the model's parameters."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
@@ -66,19 +54,20 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor],
     """Raise ValueError unless names, shapes and dtypes are the expected ones; nothing is cast or broadcast to fit."""
     if tensors.keys() != expected.keys():
         lost, more = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-        told = [f"{word} {', '.join(names[:3])}" for word, names in (("without", lost), ("with", more)) if names]
-        raise ValueError(f"the saved {what} are not those of this model: {' and '.join(told)}")
+        differences = [f"{word} {', '.join(names[:3])}" for word, names in (("without", lost), ("with", more)) if names]
+        raise ValueError(f"the saved {what} are not those of this model: {' and '.join(differences)}")
     for name, tensor in expected.items():
-        found = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in (tensors[name], tensor)]
-        if found[0] != found[1]:
-            (shape, dtype), (wanted, kind) = found
+        (shape, dtype), (wanted, kind) = (
+            (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in (tensors[name], tensor)
+        )
+        if (shape, dtype) != (wanted, kind):
             raise ValueError(f"among the saved {what} {name} has shape {shape} of {dtype}, not {wanted} of {kind}")
 
 
 def check_state(outlined: LanguageModel, device: torch.device, name: str) -> None:
-    """Raise UserError where the state of a model, its windows and memory, would not fit on the device for a single text.
+    """Raise UserError if the state of a model, its windows and memory, would not fit on the device for one text.
 
-    Nothing is allocated: the model's parameters are on the device `meta`.
+    Allocates nothing: the model's parameters are on the device `meta`.
     """
     # Before a block and after it.
     needed, free = 2 * sum(tensor.nbytes for tensor in flatten(outlined.start(1)).values()), available(device)
@@ -103,12 +92,12 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class ChangedRun(UserError):
-    """The weights of a run are no longer those that a result is of."""
+    """The run has other weights now than those that were loaded."""
 
 
 @dataclass(frozen=True)
-class LoadedRun:
-    """A trained model and what it was trained with."""
+class Run:
+    """A trained model with what it was trained with; the hash of its weights is computed once."""
 
     folder: Path
     model: ComposedModel
@@ -117,35 +106,40 @@ class LoadedRun:
     corpus: dict[str, Any]
     """Name, fingerprint, types and provenance of the training corpus."""
     places: dict[str, str]
-    """Where the corpus was found: `data_dir` if one was given, `corpus` if it is a path."""
+    """Where the corpus was read from: `data_dir` if one was given, `corpus` if it is a path."""
     as_trained: bool = field(default=True, kw_only=True)
-    """Whether an external memory is addressed as in training: what was prepared for readers of the run is for that."""
+    """True if no setting of the model differs from training; what readers have learned of the run is for that model."""
     weights_file: str | None = field(default=None, kw_only=True)
     """SHA-256 (hex) of the file that the weights were read from; None for a model that is no run."""
 
     @property
     def name(self) -> str:
-        """What results call it."""
+        """The name of the run in results."""
         return self.folder.name
 
     @property
     def results(self) -> Path | None:
-        """The folder that results go to where nobody says; None for a model that has none."""
+        """The folder of results by default; None for a model from elsewhere."""
         return self.folder
 
+    @cached_property
+    def weights_hash(self) -> str:
+        """SHA-256 (hex) of the weights: what is learned for a model is filed under it."""
+        return weights_hash(self.model)
+
     def settings(self) -> dict[str, Any]:
-        """What results record of how it was made."""
+        """Return the settings that results record."""
         return to_dict(self.config)
 
     def identity(self) -> dict[str, str]:
-        """Return the hashes by which results tell of which weights they are."""
+        """Return the hashes of the weights that results record."""
         file = {} if self.weights_file is None else {"weights_file": self.weights_file}
-        return {"weights": weights_hash(self.model), **file}
+        return {"weights": self.weights_hash, **file}
 
     def check_unchanged(self, destination: Path | None) -> None:
-        """Raise UserError if the run has other weights by now than those loaded and `destination` lies in its folder.
+        """Raise ChangedRun if the run has other weights now than those loaded and `destination` is in its folder.
 
-        A result that goes elsewhere is still true of the weights that it names; a warning says so.
+        Warns if it is elsewhere: such a result is still true of the weights that it names.
         """
         if self.weights_file is None or still_holds(self.folder, self.weights_file):
             return
@@ -154,27 +148,32 @@ class LoadedRun:
             raise ChangedRun(f"{changed}, so the result is of weights it no longer has; run the same command again")
         warnings.warn(f"{changed}; this result is of the weights it had before", stacklevel=3)
 
-    def readdressed(self, addressing: str) -> "LoadedRun":
-        """The same weights with another addressing of the external memory; this run stays as it is. Raises UserError."""
-        model = readdressed(self.model, addressing)
-        as_trained = self.as_trained and addressing_of(model) == addressing_of(self.model)
-        return replace(self._recorded(addressing), model=model, as_trained=as_trained)
+    def overridden(self, changes: Mapping[str, str]) -> "Run":
+        """Return a run of the same weights with other settings of its model, as `core.addressing`; this one stays as it is.
 
-    def _recorded(self, addressing: str) -> "LoadedRun":
-        """This run with another addressing in the settings that results record."""
-        core = replace(self.config.model.core, addressing=addressing)  # type: ignore[call-arg]
-        return replace(self, config=replace(self.config, model=replace(self.config.model, core=core)))
+        Raises UserError for a setting that the model does not declare (`inference_overrides`), or cannot have.
+        """
+        if not changes:
+            return self
+        model = self.model.overridden(changes)
+        as_trained = self.as_trained and model.inference_overrides() == self.model.inference_overrides()
+        return replace(self.with_settings(nested(changes)), model=model, as_trained=as_trained)
+
+    def with_settings(self, changes: dict[str, Any]) -> "Run":
+        """Return this run with nested changes to the model's settings that results record."""
+        config = from_dict(RunConfig, merged(to_dict(self.config), {"model": changes}), "settings after training")
+        return replace(self, config=config)
 
     def check_as_trained(self, what: str) -> None:
-        """Raise UserError where the memory is addressed otherwise; `what` is prepared for a run as it was trained."""
+        """Raise UserError if a setting of the model differs from training; `what` belongs to the model as trained."""
         if not self.as_trained:
             raise UserError(
-                f"{what} for the addressing that {self.folder} was trained with; leave --addressing out, "
-                "or read with readers that need none of it"
+                f"{what} for {self.folder} as it was trained; leave --set and --addressing out, "
+                "or use readers that need no preparation"
             )
 
     def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
-        """The corpus that it was trained on. Raises UserError, also when that is not what it was, or another is asked for."""
+        """Return the corpus that it was trained on. Raises UserError if it has changed or `corpus` names another."""
         if corpus is not None:
             raise UserError(
                 f"{self.folder} is read with the corpus it was trained on; leave --corpus out, or give a text"
@@ -187,7 +186,7 @@ class LoadedRun:
         return dataset
 
     def text_source(self, data_dir: Path | None) -> tuple[TextConfig, Path | None]:
-        """The text settings and data folder to prepare the training corpus with again, from whatever folder one works in."""
+        """Return the text settings and data folder that prepare the training corpus again, from any working folder."""
         text, recorded = self.config.text, {k: Path(v) for k, v in self.places.items()}
         if "corpus" in recorded and recorded["corpus"].exists():
             text = replace(text, corpus=str(recorded["corpus"]))
@@ -196,17 +195,30 @@ class LoadedRun:
         return text, data_dir
 
 
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted names, as `core.addressing`, as nested dictionaries."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        *parts, last = name.split(".")
+        inner = result
+        for part in parts:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return result
+
+
 def corpus_places(text: TextConfig, data_dir: Path | None) -> dict[str, str]:
-    """What a run remembers of where its corpus was found: absolute paths. A corpus known by name is no file of that name."""
+    """Return the absolute paths of a run's corpus, to read it again. A known corpus has a name and no path."""
     places = {} if data_dir is None else {"data_dir": str(data_dir.resolve())}
-    found = text.corpus not in CORPORA and Path(text.corpus).exists()
-    return {**places, "corpus": str(Path(text.corpus).resolve())} if found else places
+    if text.corpus not in CORPORA and Path(text.corpus).exists():
+        places["corpus"] = str(Path(text.corpus).resolve())
+    return places
 
 
-def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
-    """Load the best weights of a run, in evaluation mode.
+def load_run(folder: Path, device: torch.device | None = None) -> Run:
+    """Load the best weights of a run, in evaluation mode, on a device (the CPU by default).
 
-    Raises UserError when the folder is not a run, holds no whole checkpoint, or one of another version.
+    Raises UserError if the folder is no run, or holds no whole checkpoint of this version.
     """
     if not folder.is_dir():
         raise UserError(
@@ -236,7 +248,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
         if lacking := out_of_memory(error):
             raise lacking from None
         raise UserError(f"{checkpoint.path} does not fit its own settings: {error}") from None
-    return LoadedRun(
+    return Run(
         folder,
         model.to(device or "cpu").eval(),
         vocabulary,
@@ -248,7 +260,7 @@ def load_run(folder: Path, device: torch.device | None = None) -> LoadedRun:
 
 
 def _described(checkpoint: Checkpoint) -> tuple[RunConfig, Vocabulary, dict[str, Any]]:
-    """Settings, vocabulary and the rest of what a checkpoint says of its model. Raises UserError."""
+    """Return the settings, the vocabulary and the whole document of a checkpoint's model. Raises UserError."""
     files, path = [*checkpoint.tensors, *sorted(checkpoint.documents)], checkpoint.path
     model, vocabulary = (checkpoint.documents.get(name) for name in ("model", "vocabulary"))
     if files != ["weights", "model", "vocabulary"] or not isinstance(model, dict) or model.keys() != DESCRIBED.keys():

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from backstory.config import SecondSoftmaxConfig, SpanBufferConfig
 from backstory.models.dropout import locked_dropout
 from backstory.models.heads import Head
-from backstory.models.pointer import Pointer
-from backstory.models.prediction import Blend, Prediction
+from backstory.models.prediction import Blend, Pointer, Prediction
 from backstory.models.state import State
 
 

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import SpanBufferConfig, UserError
-from backstory.models.buffer.attention import (
+from backstory.models.auxiliary import Second, SecondVectors
+from backstory.models.devices import compute_dtype
+from backstory.models.kernels.span_attention import (
     Parts,
     additive_scores,
     dot_scores,
@@ -20,8 +22,6 @@ from backstory.models.buffer.attention import (
     masked_softmax,
     weighed,
 )
-from backstory.models.buffer.gated import Second, SecondVectors
-from backstory.models.precision import compute_dtype
 
 
 @dataclass(frozen=True)

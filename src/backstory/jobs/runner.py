@@ -1,0 +1,201 @@
+"""Run jobs side by side: each is a sequence of commands in child processes, watched while they run.
+
+The runs of a suite (`backstory reproduce`) and the trials of a sweep (`backstory sweep run`) are such jobs. What stops the
+runner stops its children, and each saves its work.
+"""
+
+import math
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+from backstory.config import UserError
+from backstory.config.machine import NoDisk
+from backstory.config.stopping import StopRequest
+from backstory.jobs import child
+from backstory.reports.results import read_log
+
+POLL_SECONDS = 0.05
+"""Seconds between checks whether a child has ended."""
+WATCH_SECONDS = 1.0
+"""Seconds between two readings of what the children wrote."""
+TAKE_SECONDS = 2.0
+"""Seconds until the queue is asked again after it had no job to take."""
+
+
+@dataclass(frozen=True)
+class CommandExit:
+    """The end of a command: its exit code and, if that is not 0, the reason in one line."""
+
+    code: int
+    reason: str = ""
+
+    @property
+    def disk_full(self) -> bool:
+        return self.code == child.NO_DISK
+
+    @property
+    def killed(self) -> bool:
+        """True if a signal or a lack of memory ended the command, so that the same command may succeed later."""
+        return self.code in child.KILLED
+
+
+class Job(ABC):
+    """Commands that run one after the other, and what is known of their progress."""
+
+    name: str
+    """What messages call it."""
+
+    @property
+    @abstractmethod
+    def log(self) -> Path:
+        """File that the output of its commands is appended to."""
+
+    @abstractmethod
+    def next_command(self) -> Sequence[str] | None:
+        """Return the arguments of the next `backstory` command; None when the job is over."""
+
+    @abstractmethod
+    def watch(self) -> None:
+        """Read what the running command has written so far; also called once after its end."""
+
+    def ends_early(self) -> bool:
+        """Return True if the running command should be terminated."""
+        return False
+
+    @abstractmethod
+    def command_ended(self, ending: CommandExit) -> None:
+        """Record how the command ended. May raise UserError, which stops all jobs."""
+
+    @abstractmethod
+    def interrupted(self, ending: CommandExit | None) -> None:
+        """Leave the job to be resumed: the runner stops, and terminated its command; None if it was never started."""
+
+
+class JobQueue(Protocol):
+    """Where jobs come from; other processes may take jobs from the same place."""
+
+    def take(self) -> Job | None:
+        """Return a job that can start now; None if there is none at the moment."""
+        ...
+
+    def finished(self) -> bool:
+        """Return True if no job is left to wait for, neither here nor in another process."""
+        ...
+
+    def show(self, running: Sequence[Job]) -> None:
+        """Show the progress of all jobs."""
+        ...
+
+
+@dataclass
+class _Running:
+    """A job whose command runs in a child process."""
+
+    job: Job
+    verb: str
+    process: subprocess.Popen
+    log: IO[bytes]
+    log_start: int
+    """Position in the log where the output of this command begins."""
+
+
+def run_jobs(queue: JobQueue, processes: int, data_dir: Path | None, stop: StopRequest) -> None:
+    """Run the jobs of a queue, at most `processes` at a time, until it is finished; return early on a stop.
+
+    A failed command ends its own job alone. Raises NoDisk when a command ended for a full disk, as every other one would.
+    On a stop and on any error the children are terminated, and their jobs left to be resumed.
+    """
+    running: list[_Running] = []
+    last_take = last_watch = -math.inf
+    try:
+        while not stop.requested:
+            # One by one: whatever raises, every running child is in the list and is terminated below.
+            for work in [w for w in running if w.process.poll() is not None]:
+                running.remove(work)
+                _conclude(work)
+                running += _start(work.job, data_dir)
+                last_take = last_watch = -math.inf
+            if len(running) < processes and time.monotonic() - last_take > TAKE_SECONDS:
+                while len(running) < processes and (job := queue.take()):
+                    running += _start(job, data_dir)
+                last_take = time.monotonic()
+            if time.monotonic() - last_watch > WATCH_SECONDS:
+                for work in running:
+                    work.job.watch()
+                    if work.process.poll() is None and work.job.ends_early():
+                        work.process.terminate()
+                queue.show([work.job for work in running])
+                if not running and queue.finished():
+                    return
+                last_watch = time.monotonic()
+            time.sleep(POLL_SECONDS)
+    finally:
+        _interrupt(running)
+
+
+def _start(job: Job, data_dir: Path | None) -> list[_Running]:
+    """Start the next command of a job; return nothing if the job is over."""
+    try:
+        command = job.next_command()
+        if command is None:
+            return []
+        log = child.open_log(job.log)
+        return [_Running(job, command[0], child.start(command, log, data_dir), log, log.tell())]
+    except BaseException:
+        job.interrupted(None)
+        raise
+
+
+def _conclude(work: _Running) -> None:
+    """Record the end of a command. Raises NoDisk for a full disk."""
+    work.log.close()
+    work.job.watch()
+    code = work.process.returncode
+    ending = CommandExit(code, child.exit_reason(code, work.verb, work.job.log, work.log_start) if code else "")
+    work.job.command_ended(ending)
+    if ending.disk_full:
+        raise NoDisk(
+            f"{work.job.name} is stopped: {ending.reason}; make room, and give the same command again to resume it"
+        )
+
+
+def _interrupt(running: list[_Running]) -> None:
+    """Terminate the children, and wait until their work is saved."""
+    for work in running:
+        if work.process.poll() is None:
+            work.process.terminate()
+    for work in running:
+        work.process.wait()
+    while running:
+        work = running.pop()
+        work.log.close()
+        work.job.interrupted(CommandExit(work.process.returncode))
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """An epoch in the log of a training that runs or has ended."""
+
+    epoch: int
+    valid_perplexity: float
+    seconds: float | None
+    """Seconds since the training began."""
+
+
+def read_epochs(run_folder: Path) -> list[EpochRecord] | None:
+    """Return the epochs that a run's training has logged; None if the log is damaged, which the training itself reports."""
+    try:
+        log = read_log(run_folder / "metrics.jsonl")
+    except UserError:
+        return None
+    epochs = []
+    for record in log:
+        epoch, value, seconds = (record.get(key) for key in ("epoch", "valid_perplexity", "seconds"))
+        if record.get("event") == "epoch" and isinstance(epoch, int) and isinstance(value, int | float):
+            epochs.append(EpochRecord(epoch, float(value), seconds if isinstance(seconds, int | float) else None))
+    return epochs

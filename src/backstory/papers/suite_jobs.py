@@ -1,0 +1,214 @@
+"""The runs of a suite as jobs: train, prepare, read, examine; their progress, and the time that is left."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from backstory.jobs.display import JobDisplay, JobRow
+from backstory.jobs.runner import CommandExit, Job, read_epochs
+from backstory.papers.plan import Run
+from backstory.papers.suite import Metric
+from backstory.papers.suite_folder import Command, SuiteFolder
+from backstory.reports.formats import MISSING, decimal, duration, perplexity
+from backstory.reports.results import MutableRecord
+from backstory.storage.lock import held
+from backstory.storage.provenance import RESULT
+
+WAITING, DONE, FAILED, STOPPED = "waiting", "done", "failed", "stopped"
+COLUMNS = ("run", "seed", "state", "validation", "time left")
+_STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A finished run of another reproduction of the grid."""
+
+    record: MutableRecord
+    """The run as that result holds it, with `known`, the name of the file."""
+    provenance: MutableRecord
+    """`device`, `precision`, `precision_reason` and `corpus` of its training, as far as the result has them."""
+
+
+@dataclass
+class RunJob(Job):
+    """A run and its progress. A run that fails leaves the others alone, and is tried again by the next `reproduce`."""
+
+    run: Run
+    folder: SuiteFolder
+    state: str = WAITING
+    """waiting, running, preparing, reading, examining, done, failed or stopped."""
+    problem: str = ""
+    """Why it failed, in one line."""
+    epoch: int = 0
+    """Epochs done."""
+    epochs: int = 1
+    """The most epochs there can be."""
+    valid: float | None = None
+    """The best validation perplexity so far."""
+    minutes: float = 0.0
+    """Time that the whole run is expected to take, or took."""
+    known: KnownRun | None = None
+    """The run of another reproduction that its figures are taken from."""
+    _command: Command | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.name} of {self.folder.path}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder.log(self.run)
+
+    @property
+    def minutes_left(self) -> float:
+        """Return the expected time that is left after the epochs that are done."""
+        if self.state in (DONE, FAILED):
+            return 0.0
+        return self.minutes * (1 - min(1.0, self.epoch / self.epochs))
+
+    @property
+    def status(self) -> str:
+        """Return the state in words."""
+        if self.state == "running":
+            return f"running, epoch {min(self.epoch + 1, self.epochs)} of {self.epochs}"
+        return f"{self.state}: {self.problem}" if self.problem else self.state
+
+    def next_command(self) -> Sequence[str] | None:
+        if self.state == FAILED:
+            return None
+        self._command = next((c for c in self.folder.commands(self.run) if not c.done()), None)
+        if self._command is None:
+            self.watch()
+            self.state, self.minutes = DONE, minutes_taken(self.folder, self.run)
+            return None
+        self.state = self._command.state
+        return self._command.arguments
+
+    def watch(self) -> None:
+        """Read the training's log; a damaged one changes nothing."""
+        training = self.run.config.training
+        self.epochs = training.epochs + training.finetune_epochs
+        records = read_epochs(self.folder.run(self.run))
+        if records is None:
+            return
+        epochs = [(r.valid_perplexity, r.seconds) for r in records if r.seconds is not None]
+        self.epoch = len(epochs)
+        self.valid = min((value for value, _ in epochs), default=None)
+        if epochs and self.state == "running":
+            self.minutes = epochs[-1][1] / 60 * self.epochs / len(epochs)
+
+    def command_ended(self, ending: CommandExit) -> None:
+        assert self._command is not None
+        if ending.code == 0 and not self._command.done():
+            verb, result = self._command.arguments[0], self._command.out / RESULT
+            self.fail(f"{verb} ended well, but {result} is damaged; remove that file")
+        elif ending.code != 0:
+            self.fail(ending.reason)
+
+    def interrupted(self, ending: CommandExit | None) -> None:
+        self.watch()
+        self.state = STOPPED
+
+    def fail(self, problem: str) -> None:
+        self.state, self.problem = FAILED, problem
+
+    def row(self, metric: Metric) -> JobRow:
+        """Return what is shown of the run, its validation in the metric of the grid."""
+        value = _valid_figure(self.valid, metric)
+        left = duration(60 * self.minutes_left) if self.minutes_left else MISSING
+        line = "" if self.status == WAITING else f"{self.run.name}: {self.status}"
+        if line and self.valid is not None and not self.problem:
+            line += f", validation {metric.replace('_', ' ')} {value}"
+        cells = (self.run.row, str(self.run.seed), self.status, value, left)
+        return JobRow(cells, _STYLES.get(self.state), line)
+
+
+class SuiteJobs:
+    """The queue of a suite's runs, for `run_jobs`: the longest first, so that none is left alone at the end.
+
+    A run that another process trains at the moment (one left by a killed `reproduce`, about to end) waits. So does one
+    that begins with another run, until that one is done.
+    """
+
+    def __init__(self, jobs: Sequence[RunJob], display: JobDisplay, title: str, processes: int, metric: Metric) -> None:
+        self._jobs, self._display, self._title = jobs, display, title
+        self._processes = processes
+        self._metric: Metric = metric
+        self._by_name = {job.run.name: job for job in jobs}
+
+    def take(self) -> RunJob | None:
+        waiting = sorted((job for job in self._jobs if job.state == WAITING), key=lambda job: -job.minutes)
+        return next((job for job in waiting if self._can_start(job)), None)
+
+    def finished(self) -> bool:
+        return not any(job.state == WAITING for job in self._jobs)
+
+    def show(self, running: Sequence[Job] = ()) -> None:
+        done = sum(job.state == DONE for job in self._jobs)
+        left = duration(60 * minutes_to_go(self._jobs, self._processes))
+        title = f"{self._title}: {done} of {len(self._jobs)} runs done, about {left} left"
+        self._display.show(title, [job.row(self._metric) for job in self._jobs])
+
+    def _can_start(self, job: RunJob) -> bool:
+        """Return True if a waiting run may start now. It fails if the run that it begins with has failed."""
+        first = self._by_name.get(job.run.begin or "")  # a run that is not here was finished before
+        if first is not None and first.state == FAILED:
+            job.fail(f"it begins with {first.run.name}, which failed")
+            return False
+        return (first is None or first.state == DONE) and not held(job.folder.run(job.run))
+
+
+def run_jobs_of(folder: SuiteFolder, runs: Sequence[Run], known: Mapping[str, KnownRun]) -> list[RunJob]:
+    """Return the runs as jobs, with their progress before anything is started and the time each is expected to take."""
+    jobs = [RunJob(run, folder, DONE if folder.finished(run) else WAITING) for run in runs]
+    for job in jobs:
+        job.watch()
+        if job.state == WAITING and (known_run := known.get(job.run.name)):
+            job.state, job.known, job.valid = DONE, known_run, known_run.record["valid_perplexity"]
+    here = {job.run.name: minutes_taken(folder, job.run) for job in jobs if job.state == DONE and not job.known}
+    # Other machines have other speeds: their times are a guess if none was measured here.
+    measured = here or {job.run.name: job.known.record["seconds"] / 60 for job in jobs if job.known}
+    for job in jobs:
+        job.minutes = expected_minutes(job.run, runs, measured)
+    return jobs
+
+
+def minutes_taken(folder: SuiteFolder, run: Run) -> float:
+    """Return the minutes that a finished run's commands took."""
+    seconds = (result.provenance.get("seconds") for result in folder.results(run))
+    return sum(s for s in seconds if isinstance(s, int | float)) / 60
+
+
+def expected_minutes(run: Run, runs: Sequence[Run], measured: Mapping[str, float]) -> float:
+    """Return the minutes that a run took, else the mean of its row's finished runs, else the stated ones, scaled as the
+    stated minutes of the finished runs were.
+    """
+    if run.name in measured:
+        return measured[run.name]
+    finished = [r for r in runs if r.name in measured]
+    if same_row := [measured[r.name] for r in finished if r.row == run.row]:
+        return sum(same_row) / len(same_row)
+    stated = sum(r.minutes for r in finished)
+    return run.minutes * (sum(measured.values()) / stated if stated else 1.0)
+
+
+def minutes_to_go(jobs: Sequence[RunJob], processes: int) -> float:
+    """Return the minutes until all is done with so many processes side by side.
+
+    It is at least the time of the longest run that is left, added to that of the run it begins with.
+    """
+    by_name = {job.run.name: job for job in jobs}
+
+    def until_done(job: RunJob) -> float:
+        first = by_name.get(job.run.begin or "")
+        return job.minutes_left + (until_done(first) if first else 0.0)
+
+    return max([sum(job.minutes_left for job in jobs) / processes, *map(until_done, jobs)], default=0.0)
+
+
+def _valid_figure(valid: float | None, metric: Metric) -> str:
+    """Return a validation perplexity in the metric."""
+    if valid is None or metric == "perplexity":
+        return perplexity(valid)
+    return decimal(math.log2(valid), 3)

@@ -1,0 +1,180 @@
+"""Records that several kinds of result share: provenance, audit, unknown words, and overlap of splits."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from backstory.config.split_overlap import SplitOverlap
+from backstory.config.unknown_share import UnknownShare
+from backstory.results.validation import Amount, Count, Json, Name, Record, Share, WrongValue, convert
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Record):
+    """Base of the figures of each kind of result."""
+
+    kind: ClassVar[str]
+
+    @property
+    def label(self) -> str:
+        """The command that measures them, in a few words: `evaluate test (static)`."""
+        return self.kind
+
+    @property
+    def read_by(self) -> str:
+        """The reader of the text, `static` where none is named."""
+        return "static"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedText(Record):
+    """Settings of the text that advice on unknown words names, as far as a result recorded them."""
+
+    minimum_count: Count = 1
+    maximum_size: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedConfig(Record):
+    """Settings of a run, as far as a report reads them."""
+
+    text: RecordedText | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusRecord(Record):
+    """Text that was read."""
+
+    name: str | None = None
+    """Name of the corpus, or of its file or folder."""
+    fingerprint: str | None = None
+    """SHA-256 of the text and of the settings that made tokens of it. Results compare only where it is the same."""
+    types: Count | None = None
+    """Size of the vocabulary."""
+    provenance: str | None = None
+    """Where the text came from."""
+
+    def title(self, default: str = "unnamed text") -> str:
+        """Return the corpus's name, or `default` where none is recorded."""
+        return self.name or default
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvenanceRecord(Record):
+    """Everything needed to measure a result again. A report shows `not recorded` for what is absent."""
+
+    config: Json | None = None
+    """The resolved settings of the run; of a reproduction those of the suite, of a search those of the recipe."""
+    seed: Any = None
+    """The seed that the model was trained with; of several models or runs, a list."""
+    commit: str | None = None
+    """Commit of the source tree; null outside a git checkout."""
+    versions: Json | None = None
+    """Versions of backstory, python and torch, by name."""
+    device: str | None = None
+    """Device that computed the numbers."""
+    ranks: Count | None = None
+    """Processes that computed them together."""
+    precision: str | None = None
+    """Precision of the matrix products: `float32` or `bfloat16`."""
+    precision_reason: str | None = None
+    """Why that precision was taken."""
+    corpus: CorpusRecord | None = None
+    """The text that was read."""
+    started: str | None = None
+    """When the command started."""
+    seconds: Amount | None = None
+    """How long it took."""
+    command: str | None = None
+    """The command to run again."""
+    weights: Any = None
+    """SHA-256 of the weights that were measured, with their names, shapes and types: of a training the best ones, of a
+    search those of the best trial, of a set of models a list. Absent from older results."""
+    weights_file: Any = None
+    """SHA-256 of the file they were read from, as the checkpoint's manifest has it. Absent from older results, and for a
+    model that is no run."""
+    prepared: Json | None = None
+    """What the reader took from `readers/` of the run, by name, with its SHA-256: tuned settings (`cache.json`), and the
+    manifests of statistics and meta-learners. Absent where it took nothing."""
+    ended: str | None = None
+    """Of trainings alone: when the training ended. Absent from older results."""
+    taken_over: Count | None = None
+    """Of examinations alone: conditions that were there before."""
+
+    @property
+    def settings(self) -> RecordedConfig:
+        """Settings of the text, as far as they are recorded."""
+        return convert(RecordedConfig, self.config or {}, "config")
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        try:
+            convert(RecordedConfig, self.config or {}, "config")
+        except WrongValue as wrong:
+            yield wrong.path, wrong.expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownTokens(Record):
+    """Share of `<unk>` among tokens. Older results have some of these fields or none."""
+
+    unknown_tokens: Count | None = None
+    """Tokens that are `<unk>`, written so in the text or outside the vocabulary; null where the vocabulary has none."""
+    unknown_share: Share | None = None
+    """Their share of all tokens."""
+    out_of_vocabulary_tokens: Count | None = None
+    """Those that the text writes out and the vocabulary lacks, [below](#unknown-words); null where nobody counted them."""
+    out_of_vocabulary_share: Share | None = None
+    """Their share of all tokens."""
+    out_of_vocabulary_cause: Name | None = None
+    """Why most of these are outside: `script` (letters of another script), `case` (known in upper or lower case), `words`
+    (any other)."""
+
+    def unknown_among(self, tokens: int) -> UnknownShare:
+        """Return the `<unk>` among this number of tokens, in words."""
+        cause: Any = self.out_of_vocabulary_cause
+        return UnknownShare(tokens, self.unknown_tokens, self.out_of_vocabulary_tokens, cause)
+
+    def unknown_faults(self, tokens: int) -> Iterator[tuple[str, str]]:
+        """Yield a fault where the counts are not parts of this number of tokens."""
+        if not (self.out_of_vocabulary_tokens or 0) <= (self.unknown_tokens or 0) <= tokens:
+            yield "unknown_tokens", "a number of tokens, of which those outside the vocabulary are a part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapRecord(Record):
+    """How much of one split stands in another."""
+
+    split: Name
+    """The text that was read."""
+    in_: Name
+    """The other split, `train` or `valid`."""
+    window: Count
+    """Tokens of a stretch."""
+    share: Share
+    """Share of the stretches that stand in the other split too."""
+
+    def warning(self, unit: str) -> str | None:
+        """Return the sentence on an overlap that matters, else None."""
+        return SplitOverlap(self.split, self.in_, self.window, self.share).warning(unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRecord(Record):
+    """Findings of the audit of a reader."""
+
+    passed: bool
+    """True if all checks held."""
+    places: Count | None = None
+    """Blocks of the text that were audited."""
+    cuts: Count | None = None
+    """Cuts that were tried in them: steps whose scores were compared with what is known before the cut. Absent from older
+    results."""
+    steps: Count | None = None
+    """Steps of these blocks. Absent from older results."""
+    seed: str | None = None
+    """Seed of the places and cuts, in decimal digits; `--audit-seed` repeats the audit. Absent from older results."""
+    checks: Json | None = None
+    """`causal`, `distribution`, `scored_before_update`, `one_pass`, `as_reported`: true for each that held (older results
+    lack the last); [honest-figures.md](honest-figures.md)."""
+    failures: tuple[Any, ...] | None = None
+    """What went wrong and where; empty if the audit passed."""

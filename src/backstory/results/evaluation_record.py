@@ -1,0 +1,401 @@
+"""Records of a training and of an evaluation, and of what a reading measures beside its score."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from backstory.results.common import AuditRecord, Figures, OverlapRecord, UnknownTokens
+from backstory.results.validation import (
+    NOT_EMPTY,
+    Amount,
+    Count,
+    CountFrom1,
+    Json,
+    Name,
+    Number,
+    Positive,
+    Record,
+    Share,
+    in_range,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyRecord(Record):
+    """What the gate of a model with two predictions (p of the head, q of its buffer) makes of them, and what others would,
+    from the same reading. Perplexities are over all tokens that were scored."""
+
+    utilization: Share
+    """Share of tokens that give q half or more (PoU)."""
+    mean_lambda: Share
+    """Mean share of q."""
+    mean_reward: Number | None = None
+    """Mean intrinsic reward."""
+    win_share: Share | None = None
+    """Share of tokens for which q is better than p."""
+    p_perplexity: Positive
+    """Of p by itself."""
+    q_perplexity: Positive
+    """Of q by itself; where a pointer gives a word nothing, that counts as 80 nats."""
+    oracle_perplexity: Positive
+    """Of the better of the two for each token, which no gate can know: a bound, and no result."""
+    best_constant_lambda: Number | None = None
+    """The best share that is the same for all tokens, in steps of 0.02; chosen on this very text."""
+    best_constant_perplexity: Positive
+    """The perplexity with that share."""
+    temperatures: Mapping[str, Positive]
+    """The perplexity with the gate at other temperatures: `0.01`, `0.1`, `1`, `10`, `100`."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        for temperature in ("0.1", "1"):
+            if temperature not in self.temperatures:
+                yield f"temperatures.{temperature}", "a number above 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostRecord(Record):
+    """Costs of some tokens, all means per token."""
+
+    tokens: Count
+    """How many."""
+    nats: Number
+    """What was paid."""
+    exact: Number
+    """What it costs a reader with perfect memory."""
+    excess: Number
+    """Their difference."""
+
+
+Distance = Annotated[float, in_range(1e-9, 2**53, "a number above 0")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceRange(Record):
+    """Range of distances in tokens, both ends included."""
+
+    from_: Count
+    """The nearest."""
+    to: Count | None
+    """The farthest; null in the last range, which has no end."""
+    distance: Distance
+    """Their mean."""
+
+    @property
+    def ends(self) -> tuple[int, int | None]:
+        """First and last distance."""
+        return self.from_, self.to
+
+
+def _in_order(ranges: Sequence[DistanceRange]) -> bool:
+    ends = [end for one in ranges for end in (one.from_, math.inf if one.to is None else one.to)]
+    return ends == sorted(ends)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRange(CostRecord, DistanceRange):
+    """Costs of what comes back after so many tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindCosts(CostRecord):
+    """Costs of one kind of token."""
+
+    kind: Name
+    """`filler word`, `new entity`, `old entity`, `name`, ..."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveRecord(Record):
+    """Costs of one kind that comes back, by distance."""
+
+    kind: Name
+    """`old entity`, `asked value`."""
+    forgotten: Number
+    """Nats above exact that a reader pays on it who knows the statistics but nothing of the document."""
+    bins: tuple[MemoryRange, ...]
+    """The costs in each range of distances that occurs, the nearest first."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if not _in_order(self.bins):
+            yield "bins", "ranges of distances, the nearest first"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRecord(Record):
+    """What the reader paid above the exact cost, where that is known of every token
+    ([`recall`](corpora.md#recall))."""
+
+    exact_nats_per_token: Number
+    """The entropy of the text: what a reader pays who knows the source and has perfect memory."""
+    exact_perplexity: Positive
+    """The same as a perplexity."""
+    excess_nats_per_token: Number
+    """What this one paid above it, over all tokens."""
+    kinds: Annotated[tuple[KindCosts, ...], NOT_EMPTY]
+    """The costs of each kind of token."""
+    curves: tuple[CurveRecord, ...]
+    """The costs by distance of each kind that comes back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTokens(Record):
+    """Tokens that had not come before."""
+
+    tokens: Count
+    """How many."""
+    nats: Number | None
+    """What was paid for one in the mean; null where there is none."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if (self.nats is None) != (self.tokens == 0):
+            yield "nats", "null where there are no tokens, else a number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecencyRange(DistanceRange):
+    """Tokens whose like came last so long ago."""
+
+    tokens: Count
+    """How many."""
+    nats: Number
+    """What was paid for one in the mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecencyRecord(Record):
+    """What the reader paid for a token by how many tokens ago the same one came last: where a memory of what was read so
+    far would show."""
+
+    new: NewTokens
+    """The tokens that had not come before."""
+    bins: tuple[RecencyRange, ...]
+    """The others, in each range of distances that occurs, the nearest first."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if not _in_order(self.bins):
+            yield "bins", "ranges of distances, the nearest first"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerCounts(Record):
+    """How much of what some documents ask was answered right."""
+
+    documents: Count
+    """Documents."""
+    asked: Count
+    """Tokens that are asked in them."""
+    nats_per_asked: Number
+    """Mean negative log-likelihood of these tokens."""
+    token_accuracy: Share
+    """Share of these tokens that are right."""
+    bit_accuracy: Share
+    """Share of their bits that are right; where the likeliest token is no symbol, all are wrong."""
+    document_accuracy: Share
+    """Share of the documents of which every token that is asked is right."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthAnswers(AnswerCounts):
+    """The answers in documents of one length."""
+
+    length: Count
+    """Symbols of a sequence, items of a list."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersRecord(AnswerCounts):
+    """Answers to a synthetic [task](corpora.md#tasks), of which it is known what is asked: the likeliest token against
+    the right one."""
+
+    task: Name
+    """`copy`, `repeat-copy`, `associative-recall` or `priority-sort`."""
+    lengths: Annotated[tuple[LengthAnswers, ...], NOT_EMPTY]
+    """The same of the documents of each length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord(Record):
+    """One epoch of a training."""
+
+    epoch: CountFrom1
+    """Its number, from 1."""
+    step: Count | None = None
+    """Its last step, from the start of the run."""
+    train_nats: Number
+    """Mean over the epoch, with dropout."""
+    valid_nats: Number
+    """Validation after it."""
+    valid_perplexity: Positive
+    """The same as a perplexity."""
+    learning_rate: Number | None = None
+    """The learning rate."""
+    averaging: bool | None = None
+    """True if the weights were being averaged."""
+    seconds: Amount | None = None
+    """How long the epoch took."""
+    tokens_per_second: Amount | None = None
+    """Speed of its training steps."""
+    policy: PolicyRecord | None = None
+    """Of a model with two predictions, as in an evaluation: the gate on the validation text."""
+    answers: AnswersRecord | None = None
+    """Of a synthetic task, as in an evaluation: the answers in the validation text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsRecord(Record):
+    """Mean over some steps of the training log."""
+
+    step: Count
+    """The last of these steps, from the start of the run."""
+    epoch: CountFrom1
+    """The epoch it is in."""
+    nats: Number
+    """Mean over the steps, with dropout."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTokens(Record):
+    """Tokens of the splits that a training reads."""
+
+    train: Count
+    """Of the training split."""
+    valid: CountFrom1
+    """Of the validation split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFigures(Figures):
+    """A training."""
+
+    kind = "training"
+
+    parameters: Count
+    """Weights that are trained, shared ones counted once."""
+    epochs: Count
+    """Epochs that were run."""
+    best_epoch: Count
+    """The epoch whose weights were kept."""
+    valid_perplexity: Positive
+    """Validation at the best epoch."""
+    valid_nats: Number
+    """The same in nats."""
+    unit: Name
+    """See above."""
+    tokens: TrainingTokens
+    """Tokens of the splits; with `training.asked_only` those that are asked."""
+    unknown: Mapping[str, UnknownTokens] | None = None
+    """By split, `unknown_tokens` and the fields after it of an evaluation, of all of its tokens. Absent from older
+    results."""
+    overlap: tuple[OverlapRecord, ...] | None = None
+    """How much of the held-out splits stands in others, [below](#overlap). Absent from older results."""
+    curve: Annotated[tuple[EpochRecord, ...], NOT_EMPTY]
+    """The epochs."""
+    tokens_per_second: Amount | None
+    """Median training speed over the epochs."""
+    audit: AuditRecord | None = None
+    """Null: the validation of a training is not audited."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        for path, expected in self.unknown_in("valid").unknown_faults(self.tokens.valid):
+            yield f"unknown.valid.{path}", expected
+
+    @property
+    def label(self) -> str:
+        return "train"
+
+    def unknown_in(self, split: str) -> UnknownTokens:
+        """Return the unknown tokens of a split, as far as they are known."""
+        return (self.unknown or {}).get(split, UnknownTokens())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationFigures(UnknownTokens, Figures):
+    """A text that was read once by a reader."""
+
+    kind = "evaluation"
+
+    split: Name
+    """The part of the corpus that was read: `test`, `valid`, `train`; `text` for a text of one's own."""
+    reader: Name
+    """How it was read: `static`, or readers as they were asked for, the innermost first: `dynamic+cache`."""
+    readers: tuple[Json, ...] | None = None
+    """The readers of the stack: `name`, all `settings`, and their `origin` (`default`, `tuned on ...`, `given`; `default, as
+    others are tuned for another addressing`); where weights move also how many (`moving`), the `bytes` held for that, the
+    text of the `statistics`, and of a meta-learner the `base` and how it was `trained`."""
+    gains: tuple[Json, ...] | None = None
+    """`name`, `nats_per_token` and `perplexity` of the same tokens by the static reader and by each reader of the stack in
+    turn; the last is the result."""
+    after: Name | None = None
+    """The split that was read before, which an adaptive reader has learned from."""
+    unit: Name
+    """See above."""
+    tokens: CountFrom1
+    """Tokens that were scored."""
+    rows: CountFrom1 | None = None
+    """Rows read side by side; `1` reads the text once from end to end."""
+    addressing: Name | None = None
+    """How an external memory was [addressed](external-memory.md), which need not be as in training; null for a model
+    without one. Absent from older results."""
+    lengths: Annotated[tuple[Count, ...], NOT_EMPTY] | None = None
+    """The lengths that a synthetic [task](corpora.md#tasks) was read at, where they were chosen. Absent from older
+    results."""
+    window: Count | None = None
+    """The most tokens that the model reads, where the text was longer and a window slid over it
+    ([huggingface.md](huggingface.md)); else null. Absent from older results."""
+    nats_per_token: Number
+    """The score."""
+    perplexity: Positive
+    """Its exponential."""
+    bits_per_token: Number
+    """The score divided by ln 2."""
+    bits_per_character: Number | None = None
+    """The same loss spread over the text's characters; of `marked-characters`, over its symbols."""
+    bits_per_byte: Number | None = None
+    """The same loss spread over the text's bytes."""
+    words: Count | None = None
+    """Words of the text, see below."""
+    nats_per_word: Number | None = None
+    """The same loss spread over these words."""
+    perplexity_per_word: Number | None = None
+    """Its exponential."""
+    policy: PolicyRecord | None = None
+    """What the gate between two predictions made of them, [below](#policy); null for a model with one."""
+    memory: MemoryRecord | None = None
+    """What was paid above the exact cost, [below](#memory); null where nobody knows the exact cost of the text, as for any
+    but `recall`."""
+    answers: AnswersRecord | None = None
+    """What was answered right, [below](#answers); null for any text but a synthetic [task](corpora.md#tasks). Absent from
+    older results."""
+    recency: RecencyRecord | None = None
+    """What was paid for a token by how long ago the same one came last, [below](#recency). Absent from older results."""
+    overlap: tuple[OverlapRecord, ...] | None = None
+    """How much of the text stands in the splits that the model was trained and chosen on, [below](#overlap); null where
+    that cannot be measured. Absent from older results."""
+    audit: AuditRecord | None = None
+    """The audit of the reader; null if it was not audited."""
+
+    @property
+    def label(self) -> str:
+        return f"evaluate {self.split} ({self.reader})"
+
+    @property
+    def read_by(self) -> str:
+        return self.reader
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        yield from self.unknown_faults(self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleFigures(Figures):
+    """A text that a model wrote."""
+
+    kind = "sample"
+
+    prompt: str
+    """The text that it continued; may be empty."""
+    text: str
+    """The text that it wrote."""
+    settings: Mapping[str, Any]
+    """How tokens were drawn: `temperature`, `top_k`, `seed`, ..."""

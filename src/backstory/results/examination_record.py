@@ -1,0 +1,392 @@
+"""Records of the experiments on context, and the definitions by which their effects are read."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Generic, Literal, NamedTuple, Self, TypeVar
+
+from backstory.results.common import Figures, UnknownTokens
+from backstory.results.validation import (
+    ABSENT,
+    NOT_EMPTY,
+    Absent,
+    Amount,
+    Count,
+    CountFrom1,
+    Json,
+    Name,
+    Number,
+    Positive,
+    Record,
+    Share,
+    in_range,
+)
+
+SMALL = 1.0
+"""Percent of perplexity: what costs less has next to no effect."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRecord(Record):
+    """Score that effects are measured from."""
+
+    context: Count | None = None
+    """Tokens that are read; null: all there are."""
+    nats: Number
+    """Mean nats per token."""
+    perplexity: Positive
+    """Their exponential."""
+    deviation: Any = None
+    """Standard deviation of the nats over [several models](#several-models) alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectRecord(Record):
+    """What a change of the context did to the targets."""
+
+    name: Name = ""
+    """Unlike all others of the experiment."""
+    method: Name | None = None
+    """What was done."""
+    context: Count | None = None
+    """Tokens that are perturbed, or kept; null: all there are."""
+    targets: Count | None = None
+    """Targets that it is a mean over."""
+    nats: Number
+    """Mean nats per token."""
+    perplexity: Positive
+    """Their exponential."""
+    effect: Number
+    """Mean increase of the negative log-likelihood over the baseline, in nats per token."""
+    low: Number
+    """Lower end of the 95% interval of the effect (paired bootstrap over the targets; with a cache over documents, or
+    blocks of 500 tokens)."""
+    high: Number
+    """Upper end of it."""
+    effect_percent: Number
+    """The same effect as an increase of perplexity, `100 (exp(effect) - 1)`."""
+    deviation: Amount | None = None
+    """Standard deviation of the effect over [several models](#several-models) alone."""
+    effects: tuple[Any, ...] | None = None
+    """Of several models: the effect of each."""
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Ends of the condition's band: a standard deviation either way of several models, else its 95% interval."""
+        if self.deviation is None:
+            return self.low, self.high
+        return self.effect - self.deviation, self.effect + self.deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncationEffect(EffectRecord):
+    """Condition of `truncate`."""
+
+    context: Count = field()
+    """Tokens that are kept, ascending."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedEffect(EffectRecord):
+    """Condition of `drop-target`, and base of the others."""
+
+    name: Name = field()
+    """Unlike all others of the experiment."""
+    targets: Count = field()
+    """Targets that it is a mean over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanEffect(NamedEffect):
+    """Condition of `shuffle`, `reverse` and `replace`."""
+
+    span: Name
+    """`local` (20 tokens) or `global` (all farther ones)."""
+    boundary: Count
+    """The nearest tokens, left as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropEffect(NamedEffect):
+    """Condition of `drop`."""
+
+    words: Name
+    """`content` or `function`."""
+    control: bool
+    """True if as many were dropped at random instead."""
+    boundary: Count
+    """The nearest tokens, left as they are."""
+    dropped: Number | None = None
+    """Mean number of tokens that went."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistantEffect(NamedEffect):
+    """Condition of `drop-distant`."""
+
+    boundary: Count | None = None
+    """The nearest tokens, which are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacementEffect(NamedEffect):
+    """Condition of `replace-target`."""
+
+    replacement: Name
+    """`unknown` (`<unk>`) or `similar` (a word of the same tag and of similar frequency)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheEffect(NamedEffect):
+    """Condition of `cache`, whose baseline is with the cache."""
+
+    method: Name = field()
+    """`without-cache`."""
+    hurt: Amount | None = None
+    """Share of the targets that the cache makes worse."""
+    outside_window: Amount | None = None
+    """Share of the split's tokens that are not in the cache's window where they come. Absent from older results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextRecord(Record):
+    """Effective context of some targets."""
+
+    context: Count | None
+    """The shortest context from which on the perplexity of all is within `threshold_percent` of the baseline's, either
+    way. Null: more than `maximum_context`, or none, as more context hurts."""
+    low: Count | Absent | None = ABSENT
+    """Lower end of its 95% interval; null where that was not reached. Absent from older results."""
+    high: Count | Absent | None = ABSENT
+    """Upper end of it."""
+    more_context_hurts: bool | None = None
+    """True where some context is better than the baseline by more than the threshold, with an interval of the effect below
+    zero. Absent from older results, which hold the first context that is less than the threshold above the baseline; they
+    are read by the present definition, as far as their effects allow."""
+    best_length: Count | Absent | None = ABSENT
+    """Where more context hurts: the best of these contexts."""
+    best_effect: Number | Absent | None = ABSENT
+    """Its effect in nats, below zero."""
+    best_low: Number | Absent | None = ABSENT
+    """Lower end of the interval of that effect."""
+    best_high: Number | Absent | None = ABSENT
+    """Upper end of it."""
+    best_effect_percent: Number | Absent | None = ABSENT
+    """The effect in percent of perplexity."""
+    models: tuple[Any, ...] | Absent = ABSENT
+    """Of several models: that of each."""
+
+    @property
+    def interval(self) -> tuple[int | None, int | None] | None:
+        """The ends of the interval, None where one was not reached; None where the result has no interval."""
+        return None if isinstance(self.low, Absent) or isinstance(self.high, Absent) else (self.low, self.high)
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """Where more context hurts, the best context and its effect in percent of perplexity."""
+        if isinstance(self.best_length, int) and isinstance(self.best_effect_percent, float):
+            return self.best_length, self.best_effect_percent
+        return None
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if self.more_context_hurts:
+            expected = "a number that is whole, 0 or more"
+            for name in ("best_length", "best_effect", "best_low", "best_high", "best_effect_percent"):
+                if not isinstance(getattr(self, name), int | float):
+                    yield name, expected
+                expected = "a number"
+        if (self.low is ABSENT) != (self.high is ABSENT):
+            yield "", "with both ends of its interval, or neither"
+
+    def redefined(self, tried: Sequence["Tried"], threshold_percent: float) -> Self:
+        """Return the effective context of an older result by today's definition, from the effects of what was tried.
+
+        The interval is left out where the older one was another context's.
+        """
+        if self.more_context_hurts is not None:
+            return self
+        low, high = math.log1p(-threshold_percent / 100), math.log1p(threshold_percent / 100)
+        if better := [one for one in tried if one.effect < low and one.high < 0]:
+            best = min(better, key=lambda one: one.effect)
+            return replace(self, context=None, low=None, high=None, more_context_hurts=True, best_length=best.context,
+                           best_effect=best.effect, best_low=best.low, best_high=best.high,
+                           best_effect_percent=100 * math.expm1(best.effect))  # fmt: skip
+        context = None
+        for one in sorted(tried, key=lambda one: -one.context):
+            if not low <= one.effect <= high:
+                break
+            context = one.context
+        ends: dict[str, Any] = {} if context == self.context else {"low": ABSENT, "high": ABSENT}
+        return replace(self, context=context, more_context_hurts=False, **ends)
+
+
+class Tried(NamedTuple):
+    """Effect of a context that was tried, with its 95% interval."""
+
+    context: int
+    effect: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdContext(ContextRecord):
+    """Effective context of all targets."""
+
+    threshold_percent: Annotated[float, in_range(0, 99.9, "a number from 0 to 99.9")]
+    """How far a perplexity may be from the baseline's."""
+
+
+C = TypeVar("C", bound=EffectRecord)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRecord(Record, Generic[C]):
+    """A part of the targets. A group without targets is left out."""
+
+    by: Name
+    """The split of the targets, below."""
+    group: Name
+    """Name of the group in it."""
+    targets: CountFrom1
+    """Targets in it."""
+    share: Share
+    """That part of all."""
+    baseline: BaselineRecord
+    """As above, of these targets alone."""
+    conditions: Annotated[tuple[C, ...], NOT_EMPTY]
+    """As above, of these targets alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncationGroup(GroupRecord[TruncationEffect]):
+    """A part of the targets of `truncate`."""
+
+    conditions: Annotated[tuple[TruncationEffect, ...], NOT_EMPTY]
+    effective_context: ContextRecord
+    """As below, of these targets alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
+    """One experiment on one model, or on several that differ in their seed: the same targets under every condition, against
+    a baseline."""
+
+    kind = "examination"
+    experiment: Name
+    """`truncate`, `shuffle`, `reverse`, `replace`, `drop`, `drop-target`, `drop-distant`, `replace-target`, `cache`
+    ([context.md](context.md))."""
+    split: Name
+    """As for an evaluation."""
+    unit: Name
+    """As for an evaluation."""
+    reader: Name | None = None
+    """As for an evaluation; every context is read with nothing read before it (absent: static)."""
+    readers: tuple[Json, ...] | None = None
+    """As for an evaluation."""
+    seed: Number | None = None
+    """Seed of the draw of targets, of the perturbations and of the bootstrap."""
+    targets: CountFrom1
+    """Tokens that were predicted, the same ones under every condition."""
+    maximum_context: Count
+    """Only tokens with so many before them are targets."""
+    context: Count | None = None
+    """The tokens that are perturbed and that the baseline reads; null where that is all of them (`truncate`, `cache`)."""
+    within_documents: bool | None = None
+    """True if a context ends where the target's document begins."""
+    near: Count = 50
+    """The farthest token that counts as near, for the groups `near`, `far` and `none`."""
+    tagger: str | None = None
+    """Who gave the part-of-speech tags; null where none were needed."""
+    unknown_tag_share: Share | None = None
+    """Share of the split's tokens whose tag is that of an unknown word, neither content nor function."""
+    pieces_per_word: Amount | None = None
+    """Mean pieces of a word, where the tokens are pieces and targets and contexts are words (null: they are tokens). Absent
+    from older results."""
+    word_score: Literal["corrected", "sum"] | None = None
+    """How pieces became a word's score: `corrected` for where it begins and ends, or the plain `sum` over its pieces
+    ([huggingface.md](huggingface.md)); null: targets are tokens. Absent from older results, which have sums."""
+    window: Amount | None = None
+    """The most tokens that the model reads; null: no limit. Absent from older results."""
+    cut_contexts: Amount | None = None
+    """Targets whose context in words, unperturbed, is longer than that in tokens, and cut to it. Absent from older
+    results."""
+    baseline: BaselineRecord
+    """What effects are measured from."""
+    conditions: Annotated[tuple[C, ...], NOT_EMPTY]
+    """The conditions, below."""
+    groups: tuple[GroupRecord[C], ...] = ()
+    """The same for each group of the targets, below; empty without a split."""
+    rows: CountFrom1 = 1
+    """Rows in which the text was read for the infinite context; of more than one, that context is at least
+    `maximum_context`."""
+    models: tuple[Any, ...] = ()
+    """Of a set of models alone, [below](#several-models)."""
+
+    @property
+    def label(self) -> str:
+        reader = "" if self.read_by == "static" else f" ({self.read_by})"
+        return f"examine {self.experiment} on {self.split}{reader}"
+
+    @property
+    def read_by(self) -> str:
+        return self.reader or "static"
+
+    @property
+    def counted_in(self) -> str:
+        """What contexts are counted in: words where the tokens are pieces of words, else tokens."""
+        return "word" if self.pieces_per_word else "token"
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        yield from self.unknown_faults(self.targets)
+
+    def conditions_with(self, **parameters: object) -> list[C]:
+        """Return the conditions that have these parameters, in their order."""
+        return conditions_with(self.conditions, **parameters)
+
+    def groups_by(self, split: str) -> dict[str, GroupRecord[C]]:
+        """Return the groups of one split of the targets by their names; empty where they were not split so."""
+        return {group.group: group for group in self.groups if group.by == split}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncationFigures(ExaminationFigures[TruncationEffect]):
+    """The experiment `truncate`."""
+
+    conditions: Annotated[tuple[TruncationEffect, ...], NOT_EMPTY]
+    groups: tuple[TruncationGroup, ...] = ()
+    effective_context: ThresholdContext
+    """The effective context, [below](#truncate)."""
+
+    def present(self) -> Self:
+        threshold = self.effective_context.threshold_percent
+        groups = [
+            replace(group, effective_context=group.effective_context.redefined(_tried(group.conditions), threshold))
+            for group in self.groups
+        ]
+        whole = self.effective_context.redefined(_tried(self.conditions), threshold)
+        return replace(self, effective_context=whole, groups=tuple(groups))
+
+
+def _tried(conditions: Sequence[TruncationEffect]) -> list[Tried]:
+    return [Tried(c.context, c.effect, c.low, c.high) for c in conditions]
+
+
+EXPERIMENTS: dict[str, Any] = {
+    "truncate": TruncationFigures,
+    "shuffle": ExaminationFigures[SpanEffect],
+    "reverse": ExaminationFigures[SpanEffect],
+    "replace": ExaminationFigures[SpanEffect],
+    "drop": ExaminationFigures[DropEffect],
+    "drop-target": ExaminationFigures[NamedEffect],
+    "drop-distant": ExaminationFigures[DistantEffect],
+    "replace-target": ExaminationFigures[ReplacementEffect],
+    "cache": ExaminationFigures[CacheEffect],
+}
+"""The experiments that this version knows, in the order in which they are shown."""
+TRUNCATE, CACHE = "truncate", "cache"
+
+
+def conditions_with(conditions: Sequence[C], **parameters: object) -> list[C]:
+    """Return the conditions that have these parameters, in their order."""
+    return [c for c in conditions if all(getattr(c, key, None) == value for key, value in parameters.items())]

@@ -1,0 +1,344 @@
+"""Records of a passage that was explained, and of a comparison of readers along a stretch of text."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from backstory.results.common import Figures, UnknownTokens
+from backstory.results.passage import Passage
+from backstory.results.validation import (
+    NOT_EMPTY,
+    Count,
+    CountFrom1,
+    Name,
+    Number,
+    Positive,
+    Record,
+    Weight,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseRecord(Record):
+    """A case of the cache that was looked for."""
+
+    case: str | None = None
+    """`success` or `failure`."""
+    target: Count | None = None
+    """Its token in the text."""
+    word: str
+    """The word."""
+    share: Number
+    """Share of the cache's mass on it."""
+    entropy: Number
+    """Entropy of that mass over places, in nats."""
+
+
+Rows = Annotated[tuple[Annotated[tuple[Weight, ...], NOT_EMPTY], ...], NOT_EMPTY]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryWeights(Record):
+    """Weights of an external memory: a list for each row that is shown, of a weight for each token."""
+
+    rows: Annotated[tuple[Count, ...], NOT_EMPTY]
+    """The rows that are shown."""
+    of: Count
+    """Rows of the memory."""
+    heads: Count
+    """Heads that read."""
+    tokens: Annotated[tuple[str, ...], NOT_EMPTY]
+    """The tokens."""
+    write: Rows
+    """Weights of the head that writes."""
+    read: Rows
+    """Weights of the heads that read, in the mean."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        for name, rows in (("write", self.write), ("read", self.read)):
+            if [len(row) for row in rows] != [len(self.tokens)] * len(self.rows):
+                yield name, "a list for each row, of a number for each token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplanationFigures(UnknownTokens, Figures):
+    """A passage of a text, word by word."""
+
+    kind = "explanation"
+    explanation: Name
+    """What was explained: `surprisal`, `cache`, `buffer`, `memory`."""
+    text: str = "unknown text"
+    """The split, or the name of the text file."""
+    at: Count | None = None
+    """Where the passage begins."""
+    context: Count | None = None
+    """How many tokens before it were read."""
+    tokens: Count | None = None
+    """How many tokens it has."""
+    unit: str = "token"
+    """As for an evaluation."""
+    word_score: Literal["corrected", "sum"] | None = None
+    """How smaller tokens became a word's score, as for an examination; null: words are tokens."""
+    reader: str | None = None
+    """As for an evaluation."""
+    against: str | None = None
+    """What it was compared with."""
+    against_weights: Any = None
+    """SHA-256 of the weights of that ([above](#which-weights-a-result-is-of)). Absent without one, and from older results."""
+    nats_per_token: Number | None = None
+    """Score of the passage alone."""
+    perplexity: Number | None = None
+    """Its exponential."""
+    against_nats_per_token: Number | None = None
+    """The same figure of what it was compared with."""
+    found: CaseRecord | None = None
+    """The case of the cache that was looked for."""
+    weights: MemoryWeights | None = None
+    """Of `explain memory` alone: weights over time."""
+    passage: Passage
+    """`title`, `note`, `words` and `layers` ([reports.md](reports.md#a-passage-as-json))."""
+
+    @property
+    def label(self) -> str:
+        return f"explain {self.explanation} of {self.text}"
+
+    @property
+    def read_by(self) -> str:
+        return self.reader or "static"
+
+    @classmethod
+    def variant(cls, data: Mapping[str, Any]) -> type[Record]:
+        return MemoryExplanation if "entropy_bits" in data else cls
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        yield from self.unknown_faults(self.tokens or 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadMeans(Record):
+    """Means over a passage of what the heads of a memory did; null where there is nothing to average."""
+
+    write: Number | None
+    """Of the head that writes."""
+    read: Annotated[tuple[Number | None, ...], NOT_EMPTY]
+    """Of each head that reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySettings(Record):
+    """Size of an external memory, among its settings."""
+
+    rows: CountFrom1
+    """Rows of the memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryExplanation(ExplanationFigures):
+    """What `explain memory` adds to a passage."""
+
+    settings: MemorySettings
+    """The memory's settings, `rows` among them."""
+    window: Count
+    """Rows of a window."""
+    windows: Count | None = None
+    """How many windows there are. Absent from older results, which have one."""
+    older_percent: Number
+    """How much of what is read is of words before those that are shown, in percent."""
+    entropy_bits: HeadMeans
+    """Entropy of the weights, in bits."""
+    largest_percent: HeadMeans
+    """The largest weight, in percent."""
+    window_percent: HeadMeans
+    """Weight in the window, in percent."""
+    fall_back_percent: HeadMeans
+    """How often all cosines are negative, in percent."""
+
+    @classmethod
+    def variant(cls, data: Mapping[str, Any]) -> type[Record]:
+        return cls
+
+    @property
+    def head_means(self) -> tuple[HeadMeans, HeadMeans, HeadMeans, HeadMeans]:
+        """Entropy, largest weight, weight in the window and fall-back."""
+        return self.entropy_bits, self.largest_percent, self.window_percent, self.fall_back_percent
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        yield from super().faults()
+        for name in ("largest_percent", "window_percent", "fall_back_percent"):
+            if len(getattr(self, name).read) != len(self.entropy_bits.read):
+                yield f"{name}.read", "a number or null for each head that reads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GainRecord(Record):
+    """Gain of one reader on another, in nats per token."""
+
+    gain: Number
+    """Mean surprisal with the other reader minus that with this one."""
+    low: Number | None
+    """Lower end of its 95% interval (bootstrap over documents, or blocks of 500 tokens of a text that is one document); null
+    where there are fewer than eight."""
+    high: Number | None
+    """Upper end of it."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends of the interval; None where there were too few documents for one."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedReader(Record):
+    """A reader that is compared."""
+
+    name: Name
+    """Its name."""
+    layers: Any = None
+    """What it is made of: `name`, `settings` and `origin` of each, as in an evaluation."""
+    nats_per_token: Number
+    """Its score of the stretch."""
+    perplexity: Positive
+    """The exponential of it."""
+    weights: Any = None
+    """As in the provenance, of the run that it reads with. Absent from older results."""
+    weights_file: Any = None
+    """Likewise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRecord(GainRecord):
+    """A pair of readers."""
+
+    reader: Name
+    """The reader that gains."""
+    over: Name
+    """The reader that it gains on."""
+    perplexity_gain: Number
+    """The perplexity with `over` minus that with `reader`."""
+    blocks: Annotated[tuple[Number, ...], NOT_EMPTY]
+    """The gain in each block."""
+    perplexity_blocks: Annotated[tuple[Number, ...], NOT_EMPTY]
+    """The gain in perplexity in each block."""
+
+    @property
+    def name(self) -> str:
+        """The comparison as it is called: `dynamic over static`."""
+        return f"{self.reader} over {self.over}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentRecord(Record):
+    """A document, as far as it lies in the stretch."""
+
+    document: Count | None = None
+    """Its number in the text."""
+    title: str
+    """Its title, or empty."""
+    start: Count
+    """The token of the text where it begins."""
+    tokens: CountFrom1
+    """Its tokens."""
+    nats: Annotated[tuple[Number, ...], NOT_EMPTY]
+    """The score of every reader."""
+    gains: Annotated[tuple[Number, ...], NOT_EMPTY]
+    """The gain of every pair."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionRecord(Record):
+    """Gains at places in a document."""
+
+    from_: Count
+    """First token, counted from the document's beginning."""
+    to: Count
+    """The token after the last."""
+    tokens: Count
+    """Tokens there."""
+    documents: Count
+    """Documents that reach there."""
+    nats: tuple[Any, ...] | None = None
+    """The score of every reader."""
+    gains: Annotated[tuple[GainRecord, ...], NOT_EMPTY]
+    """`gain`, `low` and `high` of every pair."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExcerptRecord(Record):
+    """A passage of the stretch."""
+
+    why: str
+    """Why it is shown."""
+    at: Count
+    """Where it begins."""
+    tokens: Count
+    """Its tokens."""
+    gains: Annotated[tuple[Number, ...], NOT_EMPTY]
+    """The gain of every pair."""
+    passage: Passage
+    """The passage ([reports.md](reports.md#a-passage-as-json))."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonFigures(UnknownTokens, Figures):
+    """Readers along a stretch of text. All gains are in nats per token, the mean of the surprisals with the other reader
+    minus those with this one, so above zero where this one does better."""
+
+    kind = "comparison"
+    comparison: Name
+    """`reading`."""
+    title: str
+    """What was read, for a person."""
+    text: str
+    """The split, or the name of the text file."""
+    at: Count
+    """Where the stretch begins."""
+    context: Count | None = None
+    """How many tokens before it were read."""
+    tokens: CountFrom1
+    """How many tokens it has."""
+    unit: Name
+    """See above."""
+    word_score: Literal["corrected", "sum"] | None = None
+    """As for an examination."""
+    block: CountFrom1
+    """Tokens of a block; the last may have fewer."""
+    smooth: Count
+    """Blocks of the picture's moving average."""
+    readers: Annotated[tuple[ComparedReader, ...], NOT_EMPTY]
+    """The readers, in the order given."""
+    comparisons: Annotated[tuple[PairRecord, ...], NOT_EMPTY]
+    """The pairs that are compared."""
+    documents: Annotated[tuple[DocumentRecord, ...], NOT_EMPTY]
+    """The documents."""
+    positions: Annotated[tuple[PositionRecord, ...], NOT_EMPTY]
+    """The gains by place in a document."""
+    passages: Annotated[tuple[ExcerptRecord, ...], NOT_EMPTY]
+    """The passages that are shown."""
+
+    @property
+    def label(self) -> str:
+        return f"explain {self.comparison} of {self.text}"
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Yield lists that are not as long as each other, unknown readers, and documents that do not make up the stretch."""
+        yield from self.unknown_faults(self.tokens)
+        blocks, pairs = math.ceil(self.tokens / self.block), len(self.comparisons)
+        lists: list[tuple[str, tuple[Any, ...], int]] = []
+        for i, pair in enumerate(self.comparisons):
+            lists.append((f"comparisons[{i}].blocks", pair.blocks, blocks))
+            lists.append((f"comparisons[{i}].perplexity_blocks", pair.perplexity_blocks, blocks))
+        for part in ("documents", "positions", "passages"):
+            lists += [(f"{part}[{i}].gains", one.gains, pairs) for i, one in enumerate(getattr(self, part))]
+        lists += [(f"documents[{i}].nats", one.nats, len(self.readers)) for i, one in enumerate(self.documents)]
+        yield from ((path, f"a list of {size}") for path, values, size in lists if len(values) != size)
+        names = [reader.name for reader in self.readers]
+        if not all(name in names for pair in self.comparisons for name in (pair.reader, pair.over)):
+            yield "comparisons", "between readers that are named"
+        end = self.at
+        for i, document in enumerate(self.documents):
+            if document.start != end:
+                yield f"documents[{i}].start", "where the document before it ends"
+            end += document.tokens
+        if end != self.at + self.tokens:
+            yield "documents", "all of the stretch"

@@ -1,0 +1,157 @@
+"""A passage of a text whose words carry layers of figures: what a text view shows, and its JSON (docs/reports.md)."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from backstory.results.validation import Count, Number, Record
+
+MOST_WORDS = 2000
+"""The most words of a passage that anybody may ask for."""
+MOST_SHOWN = 5000
+"""The most words of a passage together with those before it that are shown for what it looks back at."""
+MOST_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Word(Record):
+    """A word as it is shown, and the white space before it."""
+
+    text: str
+    before: str = " "
+
+
+@dataclass(frozen=True)
+class Numbers(Record):
+    """A number per word (None where there is none); `low` and `high` are the ends of its scale of colours.
+
+    sequential: from nothing at `low` to full at `high`; diverging: signed, nothing at 0, full at -`high` and `high`;
+    plain: shown as a number, and given no colour.
+    """
+
+    kind: Literal["sequential", "diverging", "plain"]
+    name: str
+    values: tuple[Number | None, ...]
+    unit: str = ""
+    low: Number = 0.0
+    high: Number = 1.0
+    digits: Count = 2
+    note: str = ""
+    """What the numbers mean, in a sentence."""
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entry of every word."""
+        return self.values
+
+    def text(self, place: int) -> str:
+        """Return the number of a word with its unit; empty where there is none."""
+        value = self.values[place]
+        return "" if value is None else self.written(value)
+
+    def written(self, value: float) -> str:
+        """Return a number as people read it: a signed layer's with its sign."""
+        sign, digits = "+" if self.kind == "diverging" else "", min(self.digits, MOST_DIGITS)
+        rounded = round(value, digits) or 0.0  # no -0.00
+        return f"{rounded:{sign},.{digits}f}{'' if self.unit in ('', '%') else ' '}{self.unit}"
+
+
+@dataclass(frozen=True)
+class Weights(Record):
+    """For each word, weights on words before it as (index, weight); full colour at `high`."""
+
+    name: str
+    links: tuple[tuple[tuple[Count, Number], ...], ...]
+    high: Number = 1.0
+    note: str = ""
+    kind: Literal["weights"] = "weights"
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entry of every word."""
+        return self.links
+
+    def of(self, place: int) -> tuple[float | None, ...]:
+        """Return the weight of one word on every word; None where there is none."""
+        weights = dict(self.links[place])
+        return tuple(weights.get(i) for i in range(len(self.links)))
+
+
+@dataclass(frozen=True)
+class Candidates(Record):
+    """For each word, by the name of a part (model, buffer, ...), what it expected there: (token, probability)."""
+
+    name: str
+    lists: tuple[Mapping[str, tuple[tuple[str, Number], ...]], ...]
+    note: str = ""
+    kind: Literal["candidates"] = "candidates"
+
+    @property
+    def entries(self) -> tuple[Any, ...]:
+        """The entry of every word."""
+        return self.lists
+
+
+Layer = Numbers | Weights | Candidates
+
+
+@dataclass(frozen=True)
+class Passage(Record):
+    """Words, and layers that say something of each. Raises ValueError where they do not fit each other."""
+
+    words: tuple[Word, ...]
+    layers: tuple[Layer, ...]
+    title: str
+    note: str = ""
+    chosen: Count | None = None
+    """The word that is described until another one is pointed at."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if not 0 < len(self.words) <= MOST_SHOWN:
+            yield "words", f"1 to {MOST_SHOWN:,} words, not {len(self.words):,}"
+        if self.chosen is not None and not 0 <= self.chosen < len(self.words):
+            yield "chosen", f"the number of one of {len(self.words):,} words"
+        for i, layer in enumerate(self.layers):
+            if len(layer.entries) != len(self.words):
+                yield f"layers[{i}]", f"a layer with an entry for each word, not {len(layer.entries):,}"
+            if not all(math.isfinite(number) for number in _numbers(layer)):
+                yield f"layers[{i}]", "a layer of finite numbers"
+            if isinstance(layer, Weights) and any(not 0 <= j < k for k, w in enumerate(layer.links) for j, _ in w):
+                yield f"layers[{i}].links", "weights on words that come before"
+
+    @property
+    def shades(self) -> tuple[Numbers | Weights, ...]:
+        """The layers that words can be coloured by, in order."""
+        return tuple(
+            layer
+            for layer in self.layers
+            if isinstance(layer, Weights) or (isinstance(layer, Numbers) and layer.kind != "plain")
+        )
+
+    @property
+    def numbers(self) -> tuple[Numbers, ...]:
+        """The layers with a number per word."""
+        return tuple(layer for layer in self.layers if isinstance(layer, Numbers))
+
+    @cached_property
+    def lead(self) -> int:
+        """How many words at the beginning have no entry in any layer: they are there to be looked back at."""
+        places = range(len(self.words))
+        described = (i for i in places if any(layer.entries[i] not in (None, (), {}) for layer in self.layers))
+        return next(described, 0)
+
+    def described(self, place: int) -> str:
+        """Return the numbers of a word in a line: `surprisal 5.21 nats; rank 13`."""
+        pairs = [(layer.name, layer.text(place)) for layer in self.numbers]
+        return "; ".join(f"{name} {text}" for name, text in pairs if text)
+
+
+def _numbers(layer: Layer) -> list[float]:
+    """Return every number of a layer."""
+    if isinstance(layer, Numbers):
+        return [layer.low, layer.high, *(value for value in layer.values if value is not None)]
+    if isinstance(layer, Weights):
+        return [layer.high, *(weight for links in layer.links for _, weight in links)]
+    return [p for lists in layer.lists for tokens in lists.values() for _, p in tokens]

@@ -1,0 +1,430 @@
+"""Records of a reproduction: its systems, claims, findings and runs."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Self
+
+from backstory.results.common import Figures
+from backstory.results.evaluation_record import MemoryRecord, PolicyRecord, RecencyRecord
+from backstory.results.examination_record import ThresholdContext, Tried
+from backstory.results.validation import (
+    NOT_EMPTY,
+    Amount,
+    Count,
+    CountFrom1,
+    Name,
+    Number,
+    Positive,
+    Record,
+    Share,
+)
+
+Point = tuple[CountFrom1, Positive]
+"""An epoch and the validation perplexity after it."""
+Place = tuple[str, str, int, str | None, str | None]
+"""Split, reader, rows read side by side, what was read before, and addressing of a reading."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceRecord(Record):
+    """How a text was read."""
+
+    split: Name
+    """The split that was read."""
+    reader: Name
+    """The reader, as for an evaluation."""
+    rows: CountFrom1 = 1
+    """Rows read side by side; absent from results of before there was a choice."""
+    after: Name | None = None
+    """The split that was read before, or null. Absent from older results."""
+    addressing: Name | None = None
+    """Of an external memory, where the suite asks for another than that of its training, or null. Absent from older
+    results."""
+
+    @property
+    def place(self) -> Place:
+        """What tells a reading from the others of its system."""
+        return self.split, self.reader, self.rows, self.after, self.addressing
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingRecord(PlaceRecord):
+    """One reading of a run."""
+
+    tokens: Count | None = None
+    """Tokens that were scored."""
+    unknown_share: Share | None = None
+    """As for an evaluation. Absent from older results."""
+    seconds: Amount | None = None
+    """How long it took. Absent from older results."""
+    value: Number | None = None
+    """The score, of the metric."""
+    audited: bool | None = None
+    """True if its audit passed; null without one."""
+    weights: Any = None
+    """As in the provenance of the evaluation. Absent from older results."""
+    policy: PolicyRecord | None = None
+    """As in an evaluation. Absent from older results."""
+    memory: MemoryRecord | None = None
+    """As in an evaluation."""
+    recency: RecencyRecord | None = None
+    """As in an evaluation. Absent from older results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredReading(ReadingRecord):
+    """One reading of a run that another reproduction may take over."""
+
+    rows: CountFrom1 = field()
+    tokens: Count = field()
+    value: Number = field()
+    audited: bool | None = field()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExaminedRecord(Record):
+    """One examination of a run."""
+
+    experiment: Name
+    """The experiment."""
+    split: Any = None
+    """The split that was read."""
+    targets: Any = None
+    """Tokens that were predicted."""
+    maximum_context: Count | None = None
+    """As for an examination."""
+    effective_context: ThresholdContext | None = None
+    """Of `truncate` alone, as for an examination."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if self.effective_context is not None and self.maximum_context is None:
+            yield "maximum_context", "a number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRecord(Record):
+    """An effect that findings are tested on."""
+
+    value: Number | None
+    """The effect."""
+    low: Number | None
+    """Lower end of its interval over targets."""
+    high: Number | None
+    """Upper end of it."""
+    best_length: Any = None
+    """The best context where more context hurts."""
+
+
+_LENGTH = re.compile(r"truncate-(\d{1,15})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(Record):
+    """One run of the suite, with its results."""
+
+    run: Name
+    """Its name and folder."""
+    row: Name
+    """The system that it trains."""
+    seed: Count
+    """Its seed."""
+    state: Name
+    """`done`, `failed`, or `waiting` for one that was not asked for."""
+    problem: Any = None
+    """Why it failed."""
+    settings: str | None = None
+    """Fingerprint of everything it is made with: its settings with the seed, `prepare`, and those of the run that it begins
+    with. Absent from older results."""
+    known: Any = None
+    """The file that it was taken over from. Absent from a run of this reproduction."""
+    parameters: Count | None = None
+    """As for a training."""
+    epochs: Count | None = None
+    """As for a training."""
+    best_epoch: Count | None = None
+    """As for a training."""
+    valid_perplexity: Positive | None = None
+    """As for a training."""
+    unit: str | None = None
+    """As for a training."""
+    tokens_per_second: Amount | None = None
+    """As for a training."""
+    curve: tuple[Point, ...] = ()
+    """Pairs of an epoch and the validation perplexity after it. Absent from older results."""
+    commit: str | None = None
+    """As in the provenance of its training."""
+    device: str | None = None
+    """As in the provenance of its training."""
+    precision: str | None = None
+    """As in the provenance of its training."""
+    weights: Any = None
+    """As in the provenance of its training. Absent from older results."""
+    seconds: Amount = 0.0
+    """Time of all its commands."""
+    readings: tuple[ReadingRecord, ...] = ()
+    """Its readings."""
+    examinations: tuple[ExaminedRecord, ...]
+    """Its examinations."""
+    measured: Mapping[str, MeasuredRecord] | None = None
+    """Effects that its findings are tested on, by name. Absent from older results."""
+
+    @classmethod
+    def variant(cls, data: Mapping[str, Any]) -> type[Record]:
+        return ReusableRun if "settings" in data else cls
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        for name, one in (self.measured or {}).items():
+            for end in ("value", "low", "high"):
+                if getattr(one, end) is None and not name.startswith("effective-context"):
+                    yield f"measured.{name}.{end}", "a number"
+
+    def present(self) -> Self:
+        """Return it with the effective contexts of older results by today's definition."""
+        lengths, renewed = self.truncations, []
+        for one in self.examinations:
+            context = one.effective_context
+            if lengths and context is not None:
+                one = replace(one, effective_context=context.redefined(lengths, context.threshold_percent))
+            renewed.append(one)
+        return replace(self, examinations=tuple(renewed))
+
+    @property
+    def truncations(self) -> list[Tried]:
+        """Effects of every context that was tried on all targets, the shortest first, from what findings are tested on."""
+        tried = [(int(m[1]), one) for name, one in (self.measured or {}).items() if (m := _LENGTH.fullmatch(name))]
+        return sorted(
+            Tried(n, one.value, one.low, one.high)
+            for n, one in tried
+            if one.value is not None and one.low is not None and one.high is not None
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReusableRun(RunRecord):
+    """A run that records its settings, and that another reproduction may take over."""
+
+    run: str
+    row: str
+    settings: str = field()
+    parameters: Count | None = field()
+    epochs: Count | None = field()
+    best_epoch: Count | None = field()
+    valid_perplexity: Positive | None = field()
+    unit: str | None = field()
+    tokens_per_second: Amount | None = field()
+    commit: str | None = field()
+    device: str | None = field()
+    precision: str | None = field()
+    seconds: Amount = field()
+    readings: tuple[ScoredReading, ...] = field()
+
+    @classmethod
+    def variant(cls, data: Mapping[str, Any]) -> type[Record]:
+        return cls
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolRecord(Record):
+    """How a system was trained."""
+
+    corpus: str
+    """The corpus."""
+    epochs: Count
+    """The epochs that were planned."""
+    finetune_epochs: Count
+    """Epochs of fine-tuning after them."""
+    optimizer: str
+    """The optimizer."""
+    learning_rate: Number
+    """Its learning rate."""
+    batch_size: Count
+    """Rows of a batch."""
+    segment: Count
+    """Tokens of a segment."""
+    begin: str | None
+    """The system whose weights it began with, or null."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemRecord(PlaceRecord):
+    """One reading of a system, over its seeds."""
+
+    row: Name
+    """Name of the system."""
+    note: str
+    """What to know of it."""
+    published: Number | None
+    """The paper's figure."""
+    published_deviation: Number | None = None
+    """That of its runs, where it is printed."""
+    source: str | None
+    """Where it is printed, or null."""
+    mean: Number | None
+    """Ours over `seeds`."""
+    deviation: Number | None
+    """Sample standard deviation of it; null for one seed."""
+    seeds: tuple[Any, ...]
+    """The seeds that are finished."""
+    planned_seeds: tuple[Any, ...]
+    """The seeds that are planned."""
+    tokens: Count | None
+    """Tokens that were scored."""
+    unknown_share: Share | None = None
+    """Share of `<unk>` among them. Absent from older results."""
+    audited: bool | None
+    """True if every reading passed its audit."""
+    parameters: Count | None
+    """As for a training."""
+    protocol: ProtocolRecord | None = None
+    """How the system was trained. Absent from older results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideRecord(Record):
+    """One side of a claim: a reading of a system, by the fields of `rows`."""
+
+    row: Name
+    """The system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRecord(Record):
+    """A claim of a paper: one system is better than another."""
+
+    sentence: str
+    """The claim."""
+    better: SideRecord | None = None
+    """The reading that is claimed to be better: `row`, `split`, `reader`, `rows`, `after` and `addressing`."""
+    than: SideRecord | None = None
+    """The reading that it is compared with, likewise."""
+    published_gain: Number | None
+    """How much lower `better` is in the papers."""
+    gain: Number | None
+    """How much lower ours is."""
+    low: Number | None
+    """Lower end of its 95% interval over seeds."""
+    high: Number | None
+    """Upper end of it."""
+    paired: Any = None
+    """True if the interval is of differences seed by seed."""
+    seeds: tuple[Any, ...]
+    """How many seeds each side has."""
+    verdict: str
+    """`yes`, `no, the opposite`, `not decided`, `one seed: no claim`, `runs are missing: no claim`, `an audit failed: no
+    claim`, or `confounded: no verdict`."""
+    confounded: str = ""
+    """How the sides differ beyond the claim; empty where they do not. Absent from older results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureRecord(Record):
+    """A number that a finding is judged by."""
+
+    measure: Any = None
+    """Its name."""
+    told: str
+    """Its name in words."""
+    unit: str
+    """`nats` per token, `tokens`, or `share` (of the text's tokens, from 0 to 1)."""
+    value: Number | None
+    """The number; of `tokens` over several seeds the median; null where a context was not reached."""
+    low: Number | None
+    """Lower end of its 95% interval, over seeds and targets; of `tokens` the least of the seeds."""
+    high: Number | None
+    """Upper end of it; of `tokens` the most of the seeds."""
+    above: Number | None
+    """The bound that it must be above; null without one."""
+    below: Number | None
+    """The bound that it must be below; null without one."""
+    best_lengths: tuple[Count, ...] | None = None
+    """Of `tokens` alone: the best length of each seed that more context hurts. Absent where it hurts none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingRecord(Record):
+    """A finding of a paper, judged of the suite's runs."""
+
+    paper: Any = None
+    """The paper."""
+    finding: Any = None
+    """Its name there."""
+    sentence: str
+    """The finding."""
+    published: str
+    """What was printed of it."""
+    source: str
+    """Where."""
+    figures: Any = None
+    """The numbers in it by their names."""
+    row: str
+    """The system that it is judged of."""
+    beside: str | None
+    """The system that it is compared with, or null."""
+    seeds: tuple[Any, ...]
+    """The seeds that are examined."""
+    planned_seeds: tuple[Any, ...]
+    """The seeds that are planned."""
+    about: Any = None
+    """What the effective context should be about, or null."""
+    measures: tuple[MeasureRecord, ...]
+    """The numbers that it is judged by."""
+    verdict: str
+    """`yes`, `no`, `not decided`, `not run`, `runs are missing: no claim` or `not measured`."""
+
+    def present(self) -> Self:
+        """Return it as not measured where an older result judged it by classes that a cache's window does not bound."""
+        outdated = ("hurt", "without-cache of class")
+        if any(str(one.measure).startswith(outdated) for one in self.measures):
+            return replace(self, measures=(), verdict="not measured")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproductionFigures(Figures):
+    """The runs of a suite, beside what was published."""
+
+    kind = "reproduction"
+
+    grid: Name
+    """Name of the suite."""
+    scale: Name
+    """`small` or `full`."""
+    title: str
+    """Title of the suite."""
+    note: str | None = None
+    """What to know of it."""
+    papers: tuple[str, ...] = ()
+    """The papers it is about."""
+    metric: Name
+    """What is compared, `perplexity` or `bits_per_token`; lower is better."""
+    unit: Name | None
+    """Unit of the scores; null while no run is finished."""
+    planned: Count
+    """Runs of the scale."""
+    finished: Count
+    """Runs that have all their results."""
+    failed: Count
+    """Runs that failed this time."""
+    core_hours: Amount
+    """Time of all commands of all runs, times the threads of a process, in hours; on a GPU the time of processes that share
+    it."""
+    threads: Any = None
+    """CPU threads of a process."""
+    rows: Annotated[tuple[SystemRecord, ...], NOT_EMPTY]
+    """One object for each reading of each system of the suite."""
+    claims: tuple[ClaimRecord, ...]
+    """The claims."""
+    findings: tuple[FindingRecord, ...] = ()
+    """The findings of papers. Absent from older results."""
+    runs: Annotated[tuple[RunRecord, ...], NOT_EMPTY]
+    """The runs."""
+
+    @property
+    def label(self) -> str:
+        return f"reproduce {self.grid} ({self.scale})"
+
+    def readings_of(self, system: SystemRecord) -> list[ReadingRecord]:
+        """Return the readings of a line of the table, of the seeds that have them."""
+        readings = [reading for run in self.runs if run.row == system.row for reading in run.readings]
+        return [reading for reading in readings if reading.place == system.place]

@@ -1,0 +1,189 @@
+"""A result file: its kind, figures and provenance, read as strictly as it is written."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.errors import shown
+from backstory.config.small_file import read_small_text
+from backstory.results.common import CorpusRecord, Figures, ProvenanceRecord
+from backstory.results.evaluation_record import EvaluationFigures, SampleFigures, TrainingFigures
+from backstory.results.examination_record import EXPERIMENTS
+from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
+from backstory.results.reproduction_record import ReproductionFigures
+from backstory.results.search_record import SearchFigures
+from backstory.results.validation import AGAIN, Json, Name, Record, WrongValue, convert
+from backstory.storage.documents import parse
+from backstory.storage.provenance import SCHEMA
+
+F = TypeVar("F", bound=Figures)
+DEEPEST = 50
+"""Levels of lists and objects in a result."""
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentName(Record):
+    """The field that every examination has, whatever its experiment."""
+
+    experiment: Name
+    """Name of the experiment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherFigures(Figures):
+    """Figures of a kind, or an experiment, that this version does not know."""
+
+    kind: str  # type: ignore[misc]
+    values: Json
+
+    @property
+    def label(self) -> str:
+        experiment = self.values.get("experiment")
+        return (
+            self.kind if experiment is None else f"examine {experiment} on {self.values.get('split', 'unknown text')}"
+        )
+
+
+KINDS: dict[str, type[Figures] | None] = {
+    "training": TrainingFigures,
+    "evaluation": EvaluationFigures,
+    "examination": None,  # by experiment
+    "reproduction": ReproductionFigures,
+    "search": SearchFigures,
+    "sample": SampleFigures,
+    "explanation": ExplanationFigures,
+    "comparison": ComparisonFigures,
+}
+"""The kinds that this version knows, in the order in which they are shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRecord(Record):
+    """The parts of a result file."""
+
+    kind: Name
+    """`training`, `evaluation`, `examination`, `explanation`, `sample`, `comparison`, `reproduction` or `search`. Later
+    versions may add kinds."""
+    name: str
+    """The run or model that was measured."""
+    figures: Json
+    """What was measured; its fields depend on the kind."""
+    provenance: ProvenanceRecord
+    """Everything needed to measure it again."""
+
+
+@dataclass(frozen=True)
+class Result(Generic[F]):
+    """One result file."""
+
+    kind: str
+    """training, evaluation, examination, reproduction, search, sample, explanation, comparison, or one of a later version."""
+    name: str
+    """Name of the run or model that was measured."""
+    figures: F
+    """What was measured."""
+    provenance: ProvenanceRecord
+    """Everything needed to measure it again."""
+    source: str
+    """The file, relative to the run folder."""
+    stale: str = ""
+    """Why it is no result of the run as it is now (`of earlier weights`); empty where it is one, and where nothing tells."""
+    renew: str = ""
+    """The command that makes a stale result anew."""
+
+    @property
+    def corpus(self) -> CorpusRecord:
+        """The text that was read; empty where none is recorded."""
+        return self.provenance.corpus or CorpusRecord()
+
+    @property
+    def folder(self) -> str:
+        """The folder of the result inside its run."""
+        return self.source.removesuffix("/result.json")
+
+
+def figures_from(kind: str, data: Mapping[str, Any], path: str = "figures") -> Figures:
+    """Return figures as the record of their kind. Raises WrongValue."""
+    known = KINDS.get(kind)
+    if kind == "examination":
+        known = EXPERIMENTS.get(convert(ExperimentName, data, path).experiment)
+    return OtherFigures(kind=kind, values=data) if known is None else convert(known, data, path)
+
+
+@checked()
+def result_from(text: str, source: str) -> Result[Any]:
+    """Return the result in the text of a file; `source` names the file in messages.
+
+    Raises UserError for what is no result, or a damaged one: it names the first field that is absent or wrong. Figures beyond
+    those that are known, and other kinds, are let through.
+    """
+    try:
+        data = parse(text.encode())
+        check_writable(data)
+    except ValueError:
+        raise UserError(f"{source} is damaged (not valid JSON), or no result file: give another, or {AGAIN}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{source} is not a result file (it holds no JSON object): give another, or {AGAIN}")
+    if data.get("schema") != SCHEMA:
+        raise UserError(
+            f"{source} has schema {shown(data.get('schema'))} and this version reads schema {SCHEMA}; "
+            "use the version of backstory that wrote it, or run its command again"
+        )
+    return result_of(data, source)
+
+
+def result_of(data: Any, source: str) -> Result[Any]:
+    """Return the result in parsed JSON. Raises UserError as `result_from` does."""
+    try:
+        record = convert(ResultRecord, data, "")
+        figures = figures_from(record.kind, record.figures)
+    except WrongValue as wrong:
+        raise UserError(f"{source} is damaged: {wrong}; {AGAIN}") from None
+    return Result(record.kind, record.name, figures, record.provenance, source)
+
+
+@checked()
+def result_at(path: Path) -> Result[Any]:
+    """Return the result in a file that a person named. Raises UserError as `result_from` does."""
+    return result_from(read_text(path, remedy="give the path of a result.json"), str(path))
+
+
+@checked()
+def result_or_none(path: Path) -> Result[Any] | None:
+    """Return the result in a file; None where that is missing or `result_from` does not take it."""
+    try:
+        return result_from(read_text(path, path.parent), str(path))
+    except UserError:
+        return None
+
+
+def result_in(folder: Path, path: Path) -> Result[Any]:
+    """Return a result of a run folder, named by its path in there. Raises UserError as `result_from` does."""
+    return replace(result_from(read_text(path, folder), str(path)), source=path.relative_to(folder).as_posix())
+
+
+def check_writable(data: object) -> None:
+    """Raise ValueError where JSON is too deep to be walked, or holds half a character, which can be written nowhere."""
+    level, depth = [data], 0
+    while level:
+        if depth > DEEPEST:
+            raise ValueError("its lists are too deep")
+        texts = [v for v in level if isinstance(v, str)]
+        texts += [key for v in level if isinstance(v, dict) for key in v]
+        if any(not text.isascii() and _HALF.search(text) for text in texts):
+            raise ValueError("half a character")
+        inside = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
+        level, depth = [inner for values in inside for inner in values], depth + 1
+
+
+def read_text(path: Path, inside: Path | None = None, remedy: str = "restore it or remove it") -> str:
+    """Return the text of a small file. Raises UserError."""
+    try:
+        return read_small_text(path, inside=inside)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; {remedy}") from None

@@ -1,0 +1,119 @@
+"""Record of a search for settings."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from backstory.results.common import Figures
+from backstory.results.reproduction_record import Point
+from backstory.results.validation import NOT_EMPTY, Amount, Count, Json, Name, Number, Positive, Record, Share
+
+COMPLETE, PRUNED, AGAIN = "complete", "pruned", "again"
+"""States of a trial; there are also `failed`, `running` and `waiting`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterRecord(Record):
+    """An entry of the space that was searched."""
+
+    name: Name
+    """The setting."""
+    low: Number | None
+    """Lower end of a range."""
+    high: Number | None
+    """Upper end of it."""
+    log: bool
+    """True if the range is searched by its logarithm."""
+    choices: tuple[Any, ...]
+    """The values of a setting without a range."""
+    same: Name | None
+    """The setting whose value it takes."""
+    when: Mapping[str, tuple[Any, ...]]
+    """The values of other settings at which it is searched."""
+    importance: Share | None
+    """Its share in what sets the good trials apart, or null."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        for name in ("low", "high"):
+            if not self.same and not self.choices and getattr(self, name) is None:
+                yield name, "a number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord(Record):
+    """One trial."""
+
+    trial: Count
+    """Its number."""
+    state: Name
+    """`complete`, `pruned`, `failed`, `running`, `waiting`, or `again`: killed or stopped, and tried again as another."""
+    run: str
+    """Its folder."""
+    valid_perplexity: Positive | None
+    """The best validation perplexity; null without one."""
+    epochs: Count
+    """Epochs that were run."""
+    curve: tuple[Point, ...]
+    """Pairs of an epoch and its validation perplexity."""
+    seconds: Amount | None
+    """How long it took."""
+    settings: Json
+    """The settings that were tried."""
+    problem: str
+    """What went wrong; empty where nothing did."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if self.state == COMPLETE and self.valid_perplexity is None:
+            yield "valid_perplexity", "a number above 0"
+
+    @property
+    def has_value(self) -> bool:
+        """True if it ended with a value: complete trials, and pruned ones at their best."""
+        return self.valid_perplexity is not None and self.state in (COMPLETE, PRUNED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchFigures(Figures):
+    """Trials of settings from a space, as `backstory sweep run` writes them at its end and `backstory sweep show --json`
+    prints them at any time."""
+
+    kind = "search"
+    recipe: Name
+    """The recipe that was searched."""
+    space: Name
+    """The space of settings."""
+    title: str
+    """The space's title, or empty."""
+    unit: Name | None
+    """Unit of the scores; null while no trial is complete."""
+    best: Count | None
+    """The complete trial with the lowest validation perplexity."""
+    valid_perplexity: Positive | None
+    """Its perplexity."""
+    parameters: Annotated[tuple[ParameterRecord, ...], NOT_EMPTY]
+    """The entries of the space."""
+    trials: tuple[TrialRecord, ...]
+    """The trials."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        numbers = [trial.trial for trial in self.trials]
+        if len(set(numbers)) < len(numbers):
+            yield "trials", "trials of numbers that differ"
+        complete = [trial.trial for trial in self.trials if trial.state == COMPLETE]
+        if self.best not in (complete or [None]):
+            yield "best", "a trial that is complete"
+
+    @property
+    def label(self) -> str:
+        return f"sweep {self.recipe} over {self.space}"
+
+    @property
+    def best_trial(self) -> TrialRecord | None:
+        """The complete trial with the lowest perplexity."""
+        return next((trial for trial in self.trials if trial.trial == self.best), None)
+
+    @property
+    def ranked(self) -> list[TrialRecord]:
+        """The complete trials, the best first."""
+        complete = [trial for trial in self.trials if trial.state == COMPLETE]
+        return sorted(complete, key=lambda trial: (trial.valid_perplexity or 0.0, trial.trial))

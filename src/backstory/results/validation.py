@@ -1,0 +1,242 @@
+"""Records as dataclasses whose type hints say what JSON must hold: read, checked, written and documented from one declaration.
+
+The same rule as for settings (`config.strict`), but for files that another version or another person wrote: keys that a record
+does not name are ignored, a field with a default may be missing, and the first fault is said with its path. A field's key is
+its name, less the underscore of words that Python keeps for itself (`from_`); its meaning is the text below it.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Literal, Self, TypeVar, Union
+
+from backstory.config import UserError
+
+AGAIN = "run again the command that wrote it (a training with --resume)"
+"""The remedy for a damaged result."""
+LARGEST_NUMBER = 1e306
+"""The largest number: a hundred times it is still finite, and every perplexity that can be written is smaller."""
+LARGEST_COUNT = 2**53
+LONGEST_NAME = 1000
+"""Characters of a name: what stands in headings, cells and labels."""
+
+
+class Absent(Enum):
+    """Type of a field that older files lack where null has a meaning of its own."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+
+
+class WrongValue(ValueError):
+    """A value that is not what its field must hold; `path` leads to it."""
+
+    def __init__(self, path: str, expected: str) -> None:
+        super().__init__(f"{path} must be {expected}")
+        self.path, self.expected = path, expected
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Annotation of a type: what its values must be, in words, and a function that tests one."""
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def is_number(value: Any) -> bool:
+    """Return True for a finite number that is not too large; to Python, true and false are numbers too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST_NUMBER <= value <= LARGEST_NUMBER
+
+
+def in_range(low: float, high: float, expected: str) -> Constraint:
+    """Constrain a number to a range, both ends included."""
+    return Constraint(expected, lambda v: is_number(v) and low <= v <= high)
+
+
+def _whole(low: int) -> Constraint:
+    expected = f"a number that is whole, {low} or more"
+    return Constraint(expected, lambda v: is_number(v) and low <= v <= LARGEST_COUNT and v == int(v))
+
+
+NOT_EMPTY = Constraint("a list that is not empty", lambda v: isinstance(v, list | tuple) and len(v) > 0)
+_NAME = Constraint("text", lambda v: isinstance(v, str) and len(v) <= LONGEST_NAME)
+Number = Annotated[float, Constraint("a number", is_number)]
+Positive = Annotated[float, in_range(1e-9, LARGEST_NUMBER, "a number above 0")]
+Amount = Annotated[float, in_range(0, LARGEST_COUNT, "a number of 0 or more")]
+Weight = Annotated[float, in_range(0, LARGEST_NUMBER, "a number of 0 or more")]
+# Means of shares may come out a little beyond what they are means of.
+Share = Annotated[float, in_range(-1e-3, 1 + 1e-3, "a number from 0 to 1")]
+Count = Annotated[int, _whole(0)]
+CountFrom1 = Annotated[int, _whole(1)]
+Name = Annotated[str, _NAME]
+Json = Mapping[str, Any]
+"""An object of any keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Base of the records in result files. Raises WrongValue where values do not fit together."""
+
+    def __post_init__(self) -> None:
+        for path, expected in self.faults():
+            raise WrongValue(path, expected)
+
+    @classmethod
+    def read(cls, data: Any, source: str, path: str = "") -> Self:
+        """Build the record from parsed JSON. Raises UserError, which names `source` and the first field that is wrong."""
+        try:
+            return convert(cls, data, path)
+        except WrongValue as wrong:
+            raise UserError(f"{source} is damaged: {wrong.path} must be {wrong.expected}; {AGAIN}") from None
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Yield what does not fit together: a path in the record, and what must be there."""
+        return iter(())
+
+    def present(self) -> Self:
+        """Return the record by the definitions of today, where an older version had others."""
+        return self
+
+    @classmethod
+    def variant(cls, data: Mapping[str, Any]) -> "type[Record]":
+        """Return the type that these values are of: a record with more fields where they say so."""
+        return cls
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON values, without the fields that are ABSENT."""
+        values = {key_of(f): getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: _json(value) for name, value in values.items() if value is not ABSENT}
+
+
+def key_of(field: dataclasses.Field) -> str:
+    """Return the key of a record's field."""
+    return field.name.removesuffix("_")
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _json(inner) for name, inner in value.items()}
+    return [_json(inner) for inner in value] if isinstance(value, tuple | list) else value
+
+
+_hints = cache(typing.get_type_hints)
+_WORDS: dict[Any, str] = {bool: "true or false", str: "text", Mapping: "an object", list: "a list", tuple: "a list"}
+
+
+def convert(kind: Any, value: Any, path: str, variables: Mapping[Any, Any] | None = None) -> Any:
+    """Return a parsed JSON value as the type that a hint names; `variables` are the types of a generic record.
+
+    Raises WrongValue.
+    """
+    if isinstance(kind, TypeVar):
+        kind = (variables or {})[kind]
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _one_of(arguments, value, path, variables)
+    if origin is Annotated:
+        _check(arguments[1], value, path)
+        return convert(arguments[0], value, path, variables)
+    if origin is Literal:
+        if not isinstance(value, str) or value not in arguments:
+            raise WrongValue(path, " or ".join(arguments))
+        return value
+    if dataclasses.is_dataclass(origin or kind):
+        resolved = [(variables or {}).get(one, one) for one in arguments]
+        known = dict(zip(origin.__parameters__, resolved, strict=True)) if origin else variables
+        return _record(origin or kind, value, path, known)
+    if origin is tuple and arguments[-1:] == (...,):
+        _expect(isinstance(value, list | tuple), path, "a list")
+        if _is_number(arguments[0]):  # the short way for long lists
+            number, constraint = typing.get_args(arguments[0])
+            if all(map(constraint.fits, value)):
+                return tuple(map(number, value))
+        return tuple(convert(arguments[0], one, f"{path}[{i}]", variables) for i, one in enumerate(value))
+    if origin is tuple:
+        expected = f"a list of {len(arguments)}"
+        _expect(isinstance(value, list | tuple) and len(value) == len(arguments), path, expected)
+        return tuple(
+            convert(one, v, f"{path}[{i}]", variables) for i, (one, v) in enumerate(zip(arguments, value, strict=True))
+        )
+    if origin is Mapping or (origin and issubclass(origin, Mapping)):
+        _expect(isinstance(value, dict), path, "an object")
+        return {name: convert(arguments[1], one, f"{path}.{name}", variables) for name, one in value.items()}
+    if kind in (int, float):
+        return kind(value)  # its constraint made sure of it
+    _expect(isinstance(value, kind), path, _WORDS[kind])
+    return value
+
+
+def _is_number(kind: Any) -> bool:
+    return typing.get_origin(kind) is Annotated and typing.get_args(kind)[0] in (int, float)
+
+
+def _expect(fits: bool, path: str, expected: str) -> None:
+    if not fits:
+        raise WrongValue(path, expected)
+
+
+def _check(constraint: Constraint, value: Any, path: str) -> None:
+    if not constraint.fits(value):
+        long = constraint is _NAME and isinstance(value, str)
+        raise WrongValue(path, f"text of at most {LONGEST_NAME:,} characters" if long else constraint.expected)
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any, path: str, variables: Mapping[Any, Any] | None) -> Any:
+    """Convert to `X | None`, or to one of several records that their field `kind` tells apart."""
+    rest = [one for one in kinds if one not in (type(None), Absent)]
+    if value is None and type(None) in kinds:
+        return None
+    if len(rest) == 1:
+        try:
+            return convert(rest[0], value, path, variables)
+        except WrongValue as wrong:
+            if type(None) not in kinds or wrong.path != path:
+                raise
+            expected = "true, false or null" if wrong.expected == _WORDS[bool] else f"{wrong.expected} or null"
+            raise WrongValue(path, expected) from None
+    if not isinstance(value, dict):
+        raise WrongValue(path, "an object")
+    named = {name: one for one in rest for name in typing.get_args(_hints(one, include_extras=True)["kind"])}
+    if value.get("kind") not in list(named):  # a list, as the kind may be anything, also what cannot be a key
+        raise WrongValue(f"{path}.kind", " or ".join(named))
+    return convert(named[value["kind"]], value, path, variables)
+
+
+def _record(kind: type[Record], value: Any, path: str, variables: Mapping[Any, Any] | None) -> Any:
+    _expect(isinstance(value, dict), path, "an object")
+    kind = kind.variant(value)
+    hints, values = _hints(kind, include_extras=True), {}
+    for field in dataclasses.fields(kind):
+        name = key_of(field)
+        place = f"{path}.{name}" if path else name
+        if name in value:
+            values[field.name] = convert(hints[field.name], value[name], place, variables)
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            raise WrongValue(place, _expected(hints[field.name], variables))
+    try:
+        return kind(**values).present()
+    except WrongValue as wrong:
+        joined = f"{path}.{wrong.path}" if path and wrong.path else path or wrong.path
+        raise WrongValue(joined, wrong.expected) from None
+
+
+def _expected(kind: Any, variables: Mapping[Any, Any] | None) -> str:
+    """Describe a value that is missing."""
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
+    try:
+        # What is no JSON value is wrong everywhere; of `X | None` the description says that null would do.
+        convert(kind, object(), "", variables)
+    except WrongValue as wrong:
+        return wrong.expected
+    return "a value" if len(kinds) == 1 else "a value or null"

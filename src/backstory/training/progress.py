@@ -1,0 +1,188 @@
+"""Where a training run stands, and what follows a validation: the schedule, the averaging trigger, fine-tuning, the end.
+
+The end of a stage follows from the epochs done and the current settings, and is never remembered: settings that were accepted
+on resuming may ask for more epochs or fewer.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from backstory.config import TrainingConfig, UserError
+from backstory.config.errors import shown
+from backstory.storage.documents import conforms
+from backstory.training.optimizers import non_monotonic
+
+
+@dataclass
+class Progress:
+    """Where a run stands, and every plain number that it needs to go on."""
+
+    finetuning: bool = False
+    epoch: int = 1
+    """The epoch being trained, counted from 1 through fine-tuning."""
+    segment: int = 0
+    """Segments of the epoch done."""
+    step: int = 0
+    """Steps of the optimizer done."""
+    rate_factor: float = 1.0
+    """What the schedule has made of the learning rate."""
+    best_nats: float | None = None
+    best_epoch: int = 0
+    waited: int = 0
+    """Epochs since validation improved or the rate decayed."""
+    history: list[float] = field(default_factory=list)
+    """Validation nats after each epoch of this stage (the averaging trigger's memory)."""
+    epoch_sums: dict[str, float] = field(default_factory=dict)
+    epoch_tokens: int = 0
+    epoch_seconds: float = 0.0
+    window_sums: dict[str, float] = field(default_factory=dict)
+    window_tokens: int = 0
+    window_seconds: float = 0.0
+    """Since the epoch began and since the last line of the log: the objective's figures, summed over tokens, by name."""
+    seconds: float = 0.0
+    """Time spent on training and validating so far."""
+    averaged: int | None = None
+    """Steps in the average of the weights; None while there is none."""
+    log_bytes: int = 0
+    """Length of metrics.jsonl when this was saved."""
+    finished: bool = False
+
+    @classmethod
+    def read(cls, document: Any) -> "Progress":
+        """Progress as it was saved. Raises ValueError for anything that no run of this version can have saved."""
+        hints = get_type_hints(cls)
+        if not isinstance(document, dict) or document.keys() != hints.keys():
+            raise ValueError("the saved progress is not of this version")
+        for name, hint in hints.items():
+            if not conforms(document[name], hint):
+                raise ValueError(f"the saved {name} is {shown(document[name])}")
+        read = cls(**document)
+        read._check()
+        return read
+
+    def _check(self) -> None:
+        """Raise ValueError for numbers that cannot be those of one run."""
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
+        listed = {
+            "history": self.history,
+            "epoch_sums": self.epoch_sums.values(),
+            "window_sums": self.window_sums.values(),
+        }
+        wrong = [n for n, value in numbers.items() if not (0 if type(value) is int else -(2**53)) <= value < 2**53]
+        wrong += [name for name, values in listed.items() if any(abs(value) >= 2**53 for value in values)]
+        validated = self.epoch - 1  # epochs, of which fine-tuning remembers only its own
+        possible = {
+            "epoch": self.epoch >= 1,
+            "segment": self.segment <= self.step,
+            "rate_factor": 0 <= self.rate_factor <= 1,
+            "best_nats": (self.best_nats is None) == (validated == 0),
+            "best_epoch": (self.best_epoch >= 1) == (validated > 0) and self.best_epoch <= validated,
+            "waited": self.waited <= validated,
+            "history": len(self.history) < validated if self.finetuning else len(self.history) == validated,
+            "averaged": self.averaged is not None or not self.finetuning,
+            "epoch_tokens": not self.segment or (self.epoch_tokens > 0 and self.epoch_seconds > 0),
+            "window_tokens": self.window_tokens <= self.epoch_tokens,
+            "window_sums": self.window_sums.keys() <= self.epoch_sums.keys(),
+            "seconds": min(self.seconds, self.epoch_seconds, self.window_seconds) >= 0,
+        }
+        if wrong := wrong + [name for name, holds in possible.items() if not holds]:
+            raise ValueError(f"the saved {wrong[0]} is {shown(getattr(self, wrong[0]))}")
+
+    def take(self, figures: dict[str, float], tokens: int, seconds: float) -> None:
+        """Count a step: its figures (means per token), its tokens and the time it took."""
+        self.segment, self.step, self.seconds = self.segment + 1, self.step + 1, self.seconds + seconds
+        self.epoch_tokens, self.epoch_seconds = self.epoch_tokens + tokens, self.epoch_seconds + seconds
+        self.window_tokens, self.window_seconds = self.window_tokens + tokens, self.window_seconds + seconds
+        for sums in (self.epoch_sums, self.window_sums):
+            for name, value in figures.items():
+                sums[name] = sums.get(name, 0.0) + value * tokens
+
+    def begin_epoch(self) -> None:
+        """Sum from here on."""
+        self.epoch_sums, self.epoch_tokens, self.epoch_seconds = {}, 0, 0.0
+        self.begin_window()
+
+    def begin_window(self) -> None:
+        """Sum for the next line of the log from here on."""
+        self.window_sums, self.window_tokens, self.window_seconds = {}, 0, 0.0
+
+
+def check_settings(settings: TrainingConfig) -> None:
+    """Raise UserError for an optimizer that cannot do what the stages need of it: averaged SGD is SGD."""
+    if settings.optimizer == "sgd":
+        return
+    if settings.finetune_epochs:
+        raise UserError(
+            "training.finetune_epochs, epochs of averaged SGD, need training.optimizer sgd, "
+            f"not {settings.optimizer}; set them to 0 or take sgd"
+        )
+    if settings.averaging == "always":
+        raise UserError(
+            f"training.averaging always, averaged SGD, needs training.optimizer sgd, not {settings.optimizer}; "
+            "set it to none or take sgd"
+        )
+
+
+def learning_rate(progress: Progress, settings: TrainingConfig) -> float:
+    """The learning rate of a segment of mean length."""
+    return _of_stage(progress, settings.learning_rate, settings.finetune_learning_rate) * progress.rate_factor
+
+
+def adversarial(progress: Progress, settings: TrainingConfig) -> float:
+    """The radius of adversarial training, relative to the target's output weights; 0 for none."""
+    return _of_stage(progress, settings.adversarial, settings.finetune_adversarial)
+
+
+def embedding_noise(progress: Progress, settings: TrainingConfig) -> float:
+    """The standard deviation of the noise on the embedded words; 0 for none."""
+    return _of_stage(progress, settings.embedding_noise, settings.finetune_embedding_noise)
+
+
+def _of_stage(progress: Progress, before: float, tuned: float | None) -> float:
+    return tuned if progress.finetuning and tuned is not None else before
+
+
+def end_epoch(progress: Progress, settings: TrainingConfig, nats: float, best: bool) -> None:
+    """Take a validation into the history and the schedule, and go to the next epoch."""
+    progress.history.append(nats)
+    progress.waited = 0 if best else progress.waited + 1
+    plateau = settings.schedule == "plateau" and progress.waited > settings.decay_patience
+    if plateau or (settings.schedule == "step" and progress.epoch in settings.decay_epochs):
+        progress.rate_factor *= settings.decay_factor
+        progress.waited = 0
+    progress.epoch, progress.segment = progress.epoch + 1, 0
+
+
+def stalled(progress: Progress, settings: TrainingConfig) -> bool:
+    """Whether the newest validation is worse than the best of all but the last n before it."""
+    history = progress.history
+    return bool(history) and non_monotonic(history[:-1], history[-1], settings.trigger)
+
+
+def averaging_due(progress: Progress, settings: TrainingConfig) -> bool:
+    """Whether the trigger of NT-ASGD asks for averaging after the newest validation."""
+    return settings.averaging == "triggered" and settings.optimizer == "sgd" and stalled(progress, settings)
+
+
+def finetuning_due(progress: Progress, settings: TrainingConfig) -> bool:
+    """Whether the run moves on to fine-tuning where it stands."""
+    return not progress.finetuning and progress.epoch > settings.epochs and settings.finetune_epochs > 0
+
+
+def finished(progress: Progress, settings: TrainingConfig) -> bool:
+    """Whether nothing is left to train. Epochs of fine-tuning are counted by the history, which began with them."""
+    if progress.finetuning:
+        return stalled(progress, settings) or len(progress.history) >= settings.finetune_epochs
+    return progress.epoch > settings.epochs and not settings.finetune_epochs
+
+
+def begin_finetuning(progress: Progress) -> None:
+    """A history and a schedule of its own, from the start of an epoch on."""
+    progress.finetuning, progress.history, progress.segment = True, [], 0
+    progress.rate_factor, progress.waited = 1.0, 0
+
+
+def last_epoch(progress: Progress, settings: TrainingConfig) -> int:
+    """The last epoch that there may be."""
+    trained = progress.epoch - 1 - len(progress.history) if progress.finetuning else settings.epochs
+    return trained + settings.finetune_epochs
