@@ -21,7 +21,7 @@ import yaml
 
 from backstory.config import recipes
 from backstory.models import build_model, count_parameters
-from backstory.papers import published as papers
+from backstory.papers import paper as papers
 
 ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = ROOT / "docs" / "figures.yaml"
@@ -52,7 +52,7 @@ DECLARED = {
     "setting": "a default or a choice: the reason says of what",
     "definition": "part of a definition, format, unit or limit: the reason says of which",
     "bound": "a threshold that measurements are compared with: 'less than 1%'",
-    "published": "printed by a paper that has no entry in backstory.papers.published: authors, year, and where",
+    "published": "printed by a paper that has no file in papers/published: authors, year, and where",
     "outside": "a fact about the world that is no measurement of ours: the size of a download",
     "estimate": "reckoned and not measured: how long hardware takes, on a line that begins with '# hardware'",
     "unkept": "measured here once and not kept; the paragraph itself must say 'not kept'",
@@ -277,7 +277,7 @@ def findings(suite: str, verdict: str = "") -> int:
 
 def published(reference: str) -> float:
     """Return what a paper printed: `published("dual/ptb-lstm-test")`."""
-    return papers.figure(reference)[0].value
+    return papers.published_value(reference)[0].value
 
 
 def recipe(name: str, setting: str) -> Any:

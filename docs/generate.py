@@ -11,7 +11,7 @@ from typing import Any
 from backstory.config.unknown_share import UnknownShare
 from backstory.data.algorithms import TASKS
 from backstory.papers.findings import NOT_MEASURED
-from backstory.papers.published import paper
+from backstory.papers.paper import paper
 from backstory.reports import Column, Result, Table, fill, reproductions, result_from
 from backstory.reports.formats import MISSING, duration
 from backstory.reports.phrases import effective_context, verdict
@@ -306,7 +306,7 @@ def with_cache() -> Table:
     rows = []
     for name, group in {**groups, "all": {**figures, "share": 1.0}}.items():
         [condition] = group["conditions"]
-        printed = paper("context").figures.get(f"ptb-without-cache-{name}")
+        printed = paper("context").values.get(f"ptb-without-cache-{name}")
         low, high = (f"{100 * math.expm1(condition[end]):+.1f}%" for end in ("low", "high"))
         rows.append(
             (
@@ -324,7 +324,7 @@ def with_cache() -> Table:
 def harmed() -> Table:
     """How many words are not in the cache's window, and how many it harms."""
     heads = ("of all words", "ours", "published")
-    printed = paper("context").figures["ptb-outside-window"].value
+    printed = paper("context").values["ptb-outside-window"].value
     found = [NOT_MEASURED] * 2
     if (RESULTS / f"{WITH_CACHE}.json").exists():
         [condition] = result(WITH_CACHE).figures["conditions"]

@@ -112,7 +112,7 @@ def loaded_by(code: str) -> set[str]:
         "import backstory.data",
         "import backstory.results",
         "import backstory.reports",
-        "from backstory.papers import published, suite; suite.load('base'); published.paper('mos')",
+        "from backstory.papers import paper, suite; suite.load('base'); paper.paper('mos')",
         "from backstory.cli.main import main; main(['--help'])",
     ],
 )

@@ -14,7 +14,7 @@ from backstory.evaluation import evaluate, generate
 from backstory.evaluation.opening import is_elsewhere, load_model
 from backstory.explanations import explain_run as explain
 from backstory.models import LanguageModel, choose_device
-from backstory.papers.published.context import BESIDE
+from backstory.papers.paper import published_examinations
 from backstory.readers import Reader
 from backstory.reports import write
 from backstory.training import train
@@ -69,4 +69,4 @@ def report(runs: Sequence[Path | str], out: Path | str, overwrite: bool = False)
 
     A page of ours that is there is replaced, another file only with `overwrite`. Raises UserError.
     """
-    write([Path(run) for run in runs], Path(out), overwrite, BESIDE)
+    write([Path(run) for run in runs], Path(out), overwrite, published_examinations())

@@ -11,7 +11,7 @@ from backstory.config import TextConfig, UserError
 from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, figures
 from backstory.context.splits import outside_window, split_targets
 from backstory.data import prepare
-from backstory.papers.published import paper
+from backstory.papers.paper import paper
 
 WORDS = [5, 1, 2, 5, 3, 1, 4, 4, 6, 5]
 
@@ -129,7 +129,7 @@ def test_what_a_cache_does_not_hold_is_what_the_paper_says_it_hurts(corpus: str,
     assert outside_window(held) == pytest.approx(share, abs=5e-5)
     anywhere = (np.array(split_targets(held, np.arange(len(ids)), None, [])["class"].codes) == 2).mean()
     assert anywhere < 0.6 * share, "words that never came before are fewer"
-    assert round(100 * share) == paper("context").figures[f"{corpus}-outside-window"].value
+    assert round(100 * share) == paper("context").values[f"{corpus}-outside-window"].value
 
 
 def test_the_place_in_a_document_is_counted_from_where_it_begins() -> None:

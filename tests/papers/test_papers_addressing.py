@@ -8,7 +8,6 @@ import pytest
 from grids import finish, grid, planned, start, write
 
 from backstory.config import UserError
-from backstory.papers.published import figure
 from backstory.reports import result_at
 
 MEMORY = {"kind": "mdm", "layers": [9], "rows": 9, "width": 4, "heads": 1}
@@ -74,7 +73,7 @@ def test_twice_the_same_addressing(desk: Path) -> None:
 
 
 def test_published_means_have_their_deviations() -> None:
-    found, where = figure("localized-ntm/ptb-mdm-1-1024-valid")
+    found, where = published_value("localized-ntm/ptb-mdm-1-1024-valid")
     assert (found.value, found.deviation, where) == (1.6330, 0.0006, "Lee et al. 2020, table 1")
-    found, where = figure("localized-ntm/enwik8-lstm-test")
+    found, where = published_value("localized-ntm/enwik8-lstm-test")
     assert (found.value, found.deviation, where) == (1.4610, None, "Lee et al. 2020, table 3")

@@ -19,8 +19,8 @@ from backstory.papers import suite as grids
 from backstory.papers.claims import MISSING, UNDECIDED, YES, judge
 from backstory.papers.effect_sizes import measured
 from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, judged
+from backstory.papers.paper import paper
 from backstory.papers.plan import runs_of
-from backstory.papers.published import paper
 from backstory.papers.suite import Asked, Grid
 from backstory.reports.older import by_present_definitions
 
@@ -133,7 +133,7 @@ def judge_all(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 BESIDE = [row for row in ROWS if row not in ("lstm", "lstm-pointer")]
-ALONE = [name for name, finding in FINDINGS.items() if not finding.beside]
+ALONE = [name for name, finding in FINDINGS.items() if not finding.paired]
 
 
 @pytest.fixture(scope="module")
@@ -432,7 +432,7 @@ def test_what_is_wrong_with_them_is_told(desk: Any, findings: Sequence[dict[str,
 
 def test_what_is_printed_of_them_is_among_the_paper_s_figures() -> None:
     for finding in FINDINGS.values():
-        assert {*finding.figures} <= {*PAPER.figures}
-        assert all(f"{PAPER.figures[name].value:g}" in finding.published for name in finding.figures)
-        assert finding.figures or "read off figure" in finding.published or "no observable" in finding.published
+        assert {*finding.values} <= {*PAPER.values}
+        assert all(f"{PAPER.values[name].value:g}" in finding.published for name in finding.values)
+        assert finding.values or "read off figure" in finding.published or "no observable" in finding.published
         assert finding.where.startswith("section ") and "figure " in finding.where

@@ -13,7 +13,7 @@ from grids import BROKEN, CLAIM, grid, write
 from backstory.cli.main import main
 from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, from_yaml
 from backstory.models import build_model, count_parameters
-from backstory.papers import published
+from backstory.papers import paper as papers
 from backstory.papers import suite as grids
 from backstory.papers.plan import published_figure, runs_of
 from backstory.papers.suite import Grid, Scale
@@ -46,9 +46,9 @@ def test_the_systems_of_base_have_the_same_size_at_the_small_scale() -> None:
         assert sizes[row] == sizes["awd-lstm"]
 
 
-@pytest.mark.parametrize("name", published.names())
+@pytest.mark.parametrize("name", papers.paper_names())
 def test_a_packaged_grid_puts_each_paper_to_the_test(name: str) -> None:
-    paper = published.paper(name)
+    paper = papers.paper(name)
     assert re.fullmatch(r"[A-Z][\w ]+ (et al\.|and [A-Z][\w-]+) \d{4}", paper.cited)
     about = [grid for grid in map(grids.load, grids.names()) if name in grid.papers]
     used = {
@@ -58,7 +58,7 @@ def test_a_packaged_grid_puts_each_paper_to_the_test(name: str) -> None:
 
 
 def test_the_grid_of_the_span_buffer_has_its_tables_beside_it() -> None:
-    figures = published.paper("span-buffer").figures
+    figures = papers.paper("span-buffer").values
     printed = {name for name in figures if "table-3" not in name}
     assert len(printed) == 64 and len(figures) == 80
     for name, value in {
@@ -98,7 +98,7 @@ def test_the_full_size_span_buffers_have_the_published_settings() -> None:
 
 
 def test_the_dual_connection_s_full_scale_has_the_published_models() -> None:
-    figures = published.paper("dual").figures
+    figures = papers.paper("dual").values
     assert figures["ptb-dual-mdlstm-test-dynamic"].value == 48.0 and figures["ptb-mos-pdr-valid"].value == 56.2
     full = [row for row in grids.load("dual").rows if row.full]
     beside = {reading.published.figure for row in full for reading in row.readings if reading.published}
@@ -148,7 +148,7 @@ def test_a_full_size_row_has_the_size_of_the_figure_beside_it_or_says_otherwise(
     configs = {run.row: run.config for run in runs_of(loaded, "full", name)}
     for row in loaded.rows:
         beside = [r.published.figure for r in row.readings if r.published and r.published.figure and row.full]
-        sizes = {published.figure(figure)[0].parameters for figure in beside} - {""}
+        sizes = {papers.published_value(figure)[0].parameters for figure in beside} - {""}
         if not sizes:
             continue
         config = configs[row.name]
@@ -161,8 +161,8 @@ def test_a_full_size_row_has_the_size_of_the_figure_beside_it_or_says_otherwise(
 
 def test_printed_sizes_are_known() -> None:
     for name in ("awd-lstm/ptb-test", "mos/wikitext-2-test", "dual/ptb-lstm-valid", "span-buffer/ptb-mos-snb-test"):
-        assert published.figure(name)[0].parameters
-    assert all(figure.parameters for figure in published.paper("localized-ntm").figures.values())
+        assert papers.published_value(name)[0].parameters
+    assert all(figure.parameters for figure in papers.paper("localized-ntm").values.values())
 
 
 def test_full_size_windows_beside_a_printed_figure_are_of_the_printed_rule() -> None:

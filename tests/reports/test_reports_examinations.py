@@ -13,13 +13,14 @@ from drawings import marks_of, texts
 
 from backstory.config import UserError
 from backstory.context.result import table
-from backstory.papers import published as papers
-from backstory.papers.published.context import BESIDE
+from backstory.papers import paper as papers
+from backstory.papers.paper import published_examinations
 from backstory.reports import examination_words, examinations, examined, read, render, result_from, tables
 from backstory.reports.phrases import effective_context
 from backstory.reports.plots import context_curves
 from backstory.reports.published_section import Published
 
+BESIDE = published_examinations()
 CORPUS = {"name": "ptb", "fingerprint": "f00d", "types": 10_000}
 
 
@@ -411,14 +412,14 @@ def test_hostile_names_are_text(folder: Any) -> None:
 def test_the_printed_figures_are_those_of_the_paper() -> None:
     paper = papers.paper("context")
     assert (
-        paper.figures["ptb-drop-content-5"].value == 65
-        and paper.figures["ptb-outside-window"].metric == "share_percent"
+        paper.values["ptb-drop-content-5"].value == 65
+        and paper.values["ptb-outside-window"].metric == "share_percent"
     )
-    assert papers.figure("context/wikitext-2-without-cache-far")[1] == "Khandelwal et al. 2018, section 6.2"
+    assert papers.published_value("context/wikitext-2-without-cache-far")[1] == "Khandelwal et al. 2018, section 6.2"
     assert isinstance(BESIDE, Published)
     for corpus, values in BESIDE.figures.items():
         for name, value in values.items():
-            assert paper.figures[f"{corpus}-{name}"].value == value
+            assert paper.values[f"{corpus}-{name}"].value == value
     same, other = BESIDE.beside("wikitext-2", "outside-window"), BESIDE.beside("wikitext-2", "drop-content-5")
     assert same and other and (same.values, same.where) == ((20.0,), "wikitext-2")
     assert other.where == "ptb, another text" and BESIDE.beside("ptb", "no such figure") is None

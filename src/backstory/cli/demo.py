@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.context import examine_run
     from backstory.evaluation import evaluate, generate
     from backstory.explanations import Place, explain_run
-    from backstory.papers.published.context import BESIDE
+    from backstory.papers.paper import published_examinations
     from backstory.readers.registry import parse_stack
     from backstory.reports import write
     from backstory.tuning.preparation import tune_reader
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     console.rule("[bold]6. report[/]", align="left")
     explain_run(out, place=Place(at=PASSAGE))
     page = out / "report.html"
-    write([out, longer, buffered], page, published=BESIDE)
+    write([out, longer, buffered], page, published=published_examinations())
     print(
         f"{page} shows it all; open it in a browser.\n\n"
         "Where to look next:\n" + "\n".join(f"  {command:<52} {what}" for command, what in NEXT).format(out=pasted(out))

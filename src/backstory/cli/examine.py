@@ -116,7 +116,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def beside(result: dict[str, Any]) -> str:
     """What was found, in sentences, beside what was published."""
-    from backstory.papers.published.context import BESIDE
+    from backstory.papers.paper import published_examinations
     from backstory.reports import examinations, result_from
 
-    return "\n".join(f"  {line}" for line in examinations.told(result_from(json.dumps(result), "the result"), BESIDE))
+    lines = examinations.told(result_from(json.dumps(result), "the result"), published_examinations())
+    return "\n".join(f"  {line}" for line in lines)

@@ -25,11 +25,11 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "report")
 
     from backstory.config import UserError
-    from backstory.papers.published.context import BESIDE
+    from backstory.papers.paper import published_examinations
     from backstory.reports import write
 
     if not given.runs:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
-    write(given.runs, given.out, given.overwrite, BESIDE)
+    write(given.runs, given.out, given.overwrite, published_examinations())
     print(given.out)
     return 0

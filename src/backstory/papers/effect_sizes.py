@@ -16,9 +16,8 @@ from backstory.context.bootstrap import (
 )
 from backstory.context.figures import THRESHOLD
 from backstory.context.losses import LOSSES, Losses
+from backstory.papers.paper import EFFECTIVE_CONTEXT, Cost, Finding, Measure
 from backstory.papers.plan import Run
-from backstory.papers.published import Cost, Finding, Measure
-from backstory.papers.published.paper import EFFECTIVE_CONTEXT
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.reports.results import MutableRecord
 
@@ -83,7 +82,7 @@ def measured(found: Mapping[str, Losses], findings: Iterable[Finding]) -> dict[s
 
 def _wanted(finding: Finding, found: Mapping[str, Losses]) -> list[Measure]:
     """A finding's measures; of one about the effective context what each context that was tried lacks."""
-    if finding.about is None and not finding.beside:
+    if finding.about is None and not finding.paired:
         return [*finding.measures]
     tried = found[TRUNCATE].conditions if TRUNCATE in found else []
     return [*finding.measures, CONTEXT, *(kept(c["context"]) for c in tried)]

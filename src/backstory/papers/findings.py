@@ -11,8 +11,8 @@ from backstory.context.experiments import EXPERIMENTS
 from backstory.context.splits import SPLITS
 from backstory.papers.claims import MISSING, UNDECIDED, YES
 from backstory.papers.effect_sizes import CONTEXT, SPLIT, TRUNCATE, kept, losses_of, measured
+from backstory.papers.paper import Finding, Measure, Paper, paper
 from backstory.papers.plan import Run
-from backstory.papers.published import Finding, Measure, Paper, paper
 from backstory.papers.suite import Asked, Examination, Grid
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.reports.examined import SMALL
@@ -70,7 +70,7 @@ def _by_tag(finding: Finding) -> bool:
 
 def _of_context(finding: Finding) -> bool:
     """Whether it says how long an effective context is."""
-    return finding.beside or finding.about is not None
+    return finding.paired or finding.about is not None
 
 
 def _rows(asked: Asked) -> list[str]:
@@ -79,7 +79,7 @@ def _rows(asked: Asked) -> list[str]:
 
 def _about(finding: Finding, asked: Asked) -> bool:
     """Whether a finding speaks of one row, or of two, as is asked."""
-    return finding.beside == (asked.beside is not None)
+    return finding.paired == (asked.beside is not None)
 
 
 def _head(asked: Asked, about: Paper, name: str, finding: Finding) -> MutableRecord:
@@ -89,7 +89,7 @@ def _head(asked: Asked, about: Paper, name: str, finding: Finding) -> MutableRec
         "sentence": finding.sentence,
         "published": finding.published,
         "source": f"{about.cited}, {finding.where}",
-        "figures": {key: about.figures[key].value for key in finding.figures},
+        "figures": {key: about.values[key].value for key in finding.values},
         "row": asked.row,
         "beside": asked.beside,
     }
@@ -173,7 +173,7 @@ def _over(measure: Measure, found: Sequence[Record]) -> MutableRecord:
     """A measure over the seeds: the mean with its 95% interval over seeds and targets (of tokens the median, the least and the
     most). Of one seed its own interval, over the targets.
     """
-    head: MutableRecord = {"measure": measure.key, "told": measure.told, "unit": measure.unit}
+    head: MutableRecord = {"measure": measure.key, "told": measure.name, "unit": measure.unit}
     values = [one["value"] for one in found]
     if hurt := [one["best_length"] for one in found if "best_length" in one]:
         head["best_lengths"] = hurt

@@ -13,8 +13,8 @@ from backstory.data import check_drawn
 from backstory.data.corpora import SPLITS
 from backstory.evaluation.evaluation import check_after
 from backstory.models.composed import check_overrides
+from backstory.papers.paper import paper, published_value
 from backstory.papers.preparations import preparation
-from backstory.papers.published import figure, paper
 from backstory.papers.suite import Asked, Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.reports.reproductions import Place
@@ -101,7 +101,7 @@ def _settings_made_with(config: RunConfig) -> dict[str, Any]:
 def published_figure(published: Published) -> tuple[float, float | None, str]:
     """The number, its deviation where that is printed, and where. Raises UserError for a figure of no paper here."""
     if published.figure is not None:
-        found, where = figure(published.figure)
+        found, where = published_value(published.figure)
         return found.value, found.deviation, where
     assert published.value is not None
     return published.value, None, published.source
@@ -216,14 +216,14 @@ def _check_published(published: Published, reading: Reading, grid: Grid, where: 
         if not published.source.strip():
             raise UserError(f"{where}: published has no source; say where {published.value:g} is printed")
         return
-    found, _ = _told(where, figure, published.figure)
+    found, _ = _told(where, published_value, published.figure)
     if published.source:
         raise UserError(f"{where}: {published.figure} has its source already; leave `source` out")
-    printed = found.split, found.reader, found.rows or reading.rows, found.metric
+    printed = found.split, found.reader, found.batch_size or reading.rows, found.metric
     if printed != (reading.split, reading.reader, reading.rows, grid.metric):
         raise UserError(
             f"{where}: {published.figure} is a {found.metric} of the {found.split} split with the {found.reader} reader"
-            f"{_in_rows(found.rows or 1)}, and stands beside the {grid.metric} of {_read(reading)}"
+            f"{_in_rows(found.batch_size or 1)}, and stands beside the {grid.metric} of {_read(reading)}"
         )
 
 
@@ -242,7 +242,7 @@ def _check_claim(claim: Claim, grid: Grid, where: str) -> None:
 def _check_asked(asked: Asked, grid: Grid, where: str) -> None:
     rows = {row.name: row for row in grid.rows}
     found = _told(where, paper, asked.paper).findings.values()
-    if not any(finding.beside == (asked.beside is not None) for finding in found):
+    if not any(finding.paired == (asked.beside is not None) for finding in found):
         of = "a row" if asked.beside is None else "a row beside another"
         raise UserError(f"{where}: there are none of the paper {asked.paper} of {of}; name another paper")
     sides = [asked.row] if asked.beside is None else [asked.row, asked.beside]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from backstory.config.fields import between
 from backstory.config.packaged import Packaged
-from backstory.papers.published import Metric
+from backstory.papers.paper import Metric
 
 Scale = Literal["small", "full"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from backstory.jobs.display import JobDisplay, JobRow
 from backstory.jobs.runner import CommandExit, Job, read_epochs
+from backstory.papers.paper import Metric
 from backstory.papers.plan import Run
-from backstory.papers.suite import Metric
 from backstory.papers.suite_folder import Command, SuiteFolder
 from backstory.reports.formats import MISSING, decimal, duration, perplexity
 from backstory.reports.results import MutableRecord

@@ -8,8 +8,8 @@ from backstory.config import to_dict
 from backstory.config.unknown_share import UnknownShare
 from backstory.papers.claims import AUDIT_FAILED, CONFOUNDED, MISSING, OPPOSITE, UNDECIDED, YES, Judgement, judge
 from backstory.papers.findings import judged, measures_of
+from backstory.papers.paper import paper
 from backstory.papers.plan import Run, fingerprints, place_of, published_figure, reads
-from backstory.papers.published import paper
 from backstory.papers.suite import Claim, Grid, Reading, Row, Scale, Side
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import DONE, FAILED, RunJob
