@@ -8,6 +8,7 @@ import pytest
 from grids import finish, grid, planned, start, write
 
 from backstory.config import UserError
+from backstory.papers.paper import published_value
 from backstory.reports import result_at
 
 MEMORY = {"kind": "mdm", "layers": [9], "rows": 9, "width": 4, "heads": 1}

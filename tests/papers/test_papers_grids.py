@@ -340,7 +340,7 @@ BAD = {
     "a figure with a source": (published_as(figure="mos/ptb-test", source="me"), r"has its source already"),
     "a paper's figure": (
         published_as(figure="awd-lstm/ptb-tset"),
-        r"there is no figure of awd-lstm 'ptb-tset' \(did you mean 'ptb-test'\?\)",
+        r"there is no value of awd-lstm 'ptb-tset' \(did you mean 'ptb-test'\?\)",
     ),
     "a figure's paper": (published_as(figure="awd/ptb-test"), r"row plain: there is no paper 'awd'"),
     "a figure of another split": (

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from backstory.config import UserError, check_name, from_dict
 from backstory.config.packaged import Packaged
-from backstory.context.experiments import EXPERIMENTS
 from backstory.reports.published_section import Published
 
 Metric = Literal["perplexity", "bits_per_token"]
@@ -22,6 +21,8 @@ Unit = Literal["nats", "tokens", "share"]
 EFFECTIVE_CONTEXT, OUTSIDE_WINDOW = "effective-context-two-sided", "outside-window"
 """Results of an examination beside the costs of its conditions: tokens of context, and the share of the text's tokens that the
 window of a cache does not hold. The name changes with the definition, so that older results are not taken for it."""
+_EXPERIMENTS = ("truncate", "shuffle", "reverse", "replace", "drop", "drop-target", "drop-distant", "replace-target")
+"""Those whose conditions begin with their own name. Listed here, since `context.experiments` needs torch."""
 _EXPERIMENT_OF = {EFFECTIVE_CONTEXT: "truncate", OUTSIDE_WINDOW: "cache", "without-cache": "cache"}
 
 
@@ -140,7 +141,7 @@ class Cost:
         by, _, groups = rest.partition(" ")
         experiment = _EXPERIMENT_OF.get(condition)
         if experiment is None:
-            matches = [name for name in EXPERIMENTS if condition == name or condition.startswith(f"{name}-")]
+            matches = [name for name in _EXPERIMENTS if condition == name or condition.startswith(f"{name}-")]
             if not matches:
                 raise UserError(f"{text}: {condition} is a condition of no experiment")
             experiment = max(matches, key=len)
