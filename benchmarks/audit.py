@@ -70,7 +70,7 @@ def audited(reader: Reader, blocks: int, block: int, rows: int, places: int, cut
             raise Caught
 
     with suppress(Caught):
-        read(reader, ids, 0, rows=rows, block=block, observer=audit, passed=stop)
+        read(reader, ids, 0, batch_size=rows, block=block, observer=audit, passed=stop)
     return audit
 
 
@@ -95,7 +95,7 @@ def honest() -> dict[str, tuple[Callable[[], Reader], int]]:
         "span buffer": small_models.buffered,
         "dual Mogrifier": small_models.dual,
         "Mogrifier": lambda: core(MogrifierConfig(layers=2, hidden=9)),
-        "NTM": lambda: core(NTMConfig(layers=(9,), rows=8, width=4)),
+        "NTM": lambda: core(NTMConfig(layers=(9,), slots=8, width=4)),
         "Transformer": transformer,
     }
     made: dict[str, tuple[Callable[[], Reader], int]] = {}
@@ -202,7 +202,7 @@ def times(reader: Reader, rows: int, cuts: int, count: int = 6) -> tuple[float, 
             spent[-1] += time.process_time() - began
 
     ids = words(rows * reader.block * count, reader.model.vocabulary_size)
-    read(reader, ids, 0, rows=rows, observer=Timed(count, count, 1, cuts))
+    read(reader, ids, 0, batch_size=rows, observer=Timed(count, count, 1, cuts))
     last = time.process_time()
 
     def passed(position: Any) -> None:
@@ -210,7 +210,7 @@ def times(reader: Reader, rows: int, cuts: int, count: int = 6) -> tuple[float, 
         plain.append(time.process_time() - last)
         last = time.process_time()
 
-    read(reader, ids, 0, rows=rows, passed=passed)
+    read(reader, ids, 0, batch_size=rows, passed=passed)
     return round(1000 * statistics.median(plain), 2), round(1000 * statistics.median(spent[1:]), 2)
 
 

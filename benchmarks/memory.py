@@ -1,8 +1,8 @@
-"""What external memories cost: forward milliseconds per step for memories of N rows, and time and memory of a step of training.
+"""What external memories cost: forward milliseconds per step for memories of N slots, and what a step of training takes.
 
-    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/memory.py [--rows 64 1024 65536] [--out results/benchmark-memory.json]
+    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/memory.py [--slots 64 1024 65536] [--out results/benchmark-memory.json]
 
-Batch 6, rows of 512 numbers, one head that reads, the published controller (1024, 512 and 512 units, words of 50). The plain
+Batch 6, slots of 512 numbers, one head that reads, the published controller (1024, 512 and 512 units, words of 50). The plain
 forms are the same equations as one would write them: a linear layer per step of all that is read, `bmm(EM, k[..., None])`,
 fresh memory for every result, and autograd for the way back. All take turns in one process; medians, in float32. A link of
 N x N numbers is left out where it would not fit. `pass` is one pass over the memory at the speed of a copy. Memory of training
@@ -85,7 +85,7 @@ def plain_computer(core: ExternalMemory, said: Tensor, state: MemoryState) -> Me
     write = parts.write_gate * (parts.allocation_gate * allocation + (1 - parts.allocation_gate) * content)
     memory = plain_written(state.memory, write, parts.erase, parts.vector)
     link = (1 - write[:, :, None] - write[:, None]) * state.link + write[:, :, None] * state.precedence[:, None]
-    link = link * (1 - torch.eye(machine.rows))
+    link = link * (1 - torch.eye(machine.slots))
     precedence = (1 - write.sum(1, keepdim=True)) * state.precedence + write
     last = state.read_weights[:, 0, :, None]
     forward, backward = torch.bmm(link, last)[..., 0], torch.bmm(link.transpose(1, 2), last)[..., 0]
@@ -124,28 +124,28 @@ def ours(of: ComposedModel, text: Tensor) -> Tensor:
 Run = tuple[ComposedModel, Callable[[ComposedModel, Tensor], Tensor]]
 
 
-def model(kind: type[NTMConfig] | type[DNCConfig], rows: int, addressing: str = "dense") -> ComposedModel:
+def model(kind: type[NTMConfig] | type[DNCConfig], slots: int, addressing: str = "dense") -> ComposedModel:
     torch.manual_seed(0)
-    config = ModelConfig(EmbeddingConfig(50, 0.0), kind(rows=rows, addressing=addressing), SoftmaxConfig(tied=False))
+    config = ModelConfig(EmbeddingConfig(50, 0.0), kind(slots=slots, addressing=addressing), SoftmaxConfig(tied=False))
     return build_model(config, TYPES).eval()
 
 
-def runs(rows: int) -> dict[str, Run]:
+def runs(slots: int) -> dict[str, Run]:
     """What is compared at a size."""
-    window = min(257, rows - 1 + rows % 2)
-    ntm = model(NTMConfig, rows)
+    window = min(257, slots - 1 + slots % 2)
+    ntm = model(NTMConfig, slots)
     found: dict[str, Run] = {
         "NTM": (ntm, ours),
         "NTM, plain": (ntm, plain),
-        "NTM, localized": (model(NTMConfig, rows, f"localized:{window}"), ours),
-        "NTM, window": (model(NTMConfig, rows, f"window:{window}"), ours),
+        "NTM, localized": (model(NTMConfig, slots, f"localized:{window}"), ours),
+        "NTM, window": (model(NTMConfig, slots, f"window:{window}"), ours),
     }
-    if rows <= LINKED:
-        dnc = model(DNCConfig, rows)
+    if slots <= LINKED:
+        dnc = model(DNCConfig, slots)
         found |= {
             "DNC": (dnc, ours),
             "DNC, plain": (dnc, plain),
-            "DNC, localized": (model(DNCConfig, rows, f"localized:{window}"), ours),
+            "DNC, localized": (model(DNCConfig, slots, f"localized:{window}"), ours),
         }
     return found
 
@@ -165,18 +165,18 @@ def training_milliseconds(run: Run, text: Tensor) -> float:
     return (time.perf_counter() - began) * 1000 / text.shape[1]
 
 
-def copied(rows: int) -> float:
+def copied(slots: int) -> float:
     """Milliseconds that one pass over the memory takes at the speed of a copy, which is two."""
-    one = torch.ones(BATCH, rows, 512)
+    one = torch.ones(BATCH, slots, 512)
     other = torch.empty_like(one).copy_(one)
     began = time.perf_counter()
     other.copy_(one)
     return (time.perf_counter() - began) * 500
 
 
-def training_peak(kind: str, form: str, rows: int, steps: int) -> None:
+def training_peak(kind: str, form: str, slots: int, steps: int) -> None:
     """Print the peak of this process after a forward and a backward pass."""
-    of = model(KINDS[kind], rows).train()
+    of = model(KINDS[kind], slots).train()
     text = torch.randint(TYPES, (BATCH, steps))
     (ours if form == "ours" else plain)(of, text).square().mean().backward()
     # Not ru_maxrss, which a process takes over from the one that started it.
@@ -186,19 +186,19 @@ def training_peak(kind: str, form: str, rows: int, steps: int) -> None:
     print(int(peak) * 1024)
 
 
-def training_times(kind: str, rows: int, turns: int) -> tuple[list[float], list[float]]:
+def training_times(kind: str, slots: int, turns: int) -> tuple[list[float], list[float]]:
     """Milliseconds per step of ours and of the plain form, in turns."""
-    of, text = model(KINDS[kind], rows).train(), torch.randint(TYPES, (BATCH, STEPS))
+    of, text = model(KINDS[kind], slots).train(), torch.randint(TYPES, (BATCH, STEPS))
     taken = [[training_milliseconds((of, form), text) for form in (ours, plain)] for _ in range(1 + turns)]
     mine, plainly = zip(*taken[1:], strict=True)
     return list(mine), list(plainly)
 
 
-def training_memory(kind: str, form: str, rows: int) -> float:
+def training_memory(kind: str, form: str, slots: int) -> float:
     """Bytes per step."""
     peaks = []
     for steps in (8, 16):
-        command = [sys.executable, __file__, "--peak", kind, form, str(rows), str(steps)]
+        command = [sys.executable, __file__, "--peak", kind, form, str(slots), str(steps)]
         told = subprocess.run(command, check=True, capture_output=True, text=True)
         peaks.append(int(told.stdout))
     return (peaks[1] - peaks[0]) / 8
@@ -206,26 +206,26 @@ def training_memory(kind: str, form: str, rows: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[64, 256, 1024, 4096, 16384, 65536])
+    parser.add_argument("--slots", type=int, nargs="+", default=[64, 256, 1024, 4096, 16384, 65536])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.peak:
-        kind, form, rows, steps = given.peak
-        return training_peak(kind, form, int(rows), int(steps))
+        kind, form, slots, steps = given.peak
+        return training_peak(kind, form, int(slots), int(steps))
     found: dict[str, dict] = {}
-    print(f"{'rows':>6} {'model':<15} {'ms/step':>9} {'to plain':>9} {'quartiles':>13} {'to NTM':>7} {'passes':>7}")
-    for rows in given.rows:
-        compared, text = runs(rows), torch.randint(TYPES, (BATCH, STEPS))
+    print(f"{'slots':>6} {'model':<15} {'ms/step':>9} {'to plain':>9} {'quartiles':>13} {'to NTM':>7} {'passes':>7}")
+    for slots in given.slots:
+        compared, text = runs(slots), torch.randint(TYPES, (BATCH, STEPS))
         times: dict[str, list[float]] = {name: [] for name in (*compared, "pass")}
         for turn in range(1 + given.turns):
             for name, run in compared.items():
                 # What a large plain memory costs is the same at every step, and much; ours copies its state once.
-                few = name.endswith("plain") and rows > LINKED
+                few = name.endswith("plain") and slots > LINKED
                 taken = milliseconds(run, text[:, :2] if few else text)
                 times[name] += [taken] * (turn > 0)
-            times["pass"] += [copied(rows)] * (turn > 0)
+            times["pass"] += [copied(slots)] * (turn > 0)
         for name, taken in times.items():
             plainly, dense = times.get(f"{name.split(',')[0]}, plain", taken), times["NTM"]
             ratios = sorted(a / b for a, b in zip(plainly, taken, strict=True))
@@ -238,9 +238,9 @@ def main() -> None:
                 "passes": statistics.median(a / b for a, b in zip(taken, times["pass"], strict=True)),
                 "turns": given.turns,
             }
-            found[f"{name} at {rows}"] = row
+            found[f"{name} at {slots}"] = row
             told = f"{row['to_plain']:>9.2f} {low:>6.2f} {high:>6.2f} {row['to_dense']:>7.2f} {row['passes']:>7.2f}"
-            print(f"{rows:>6} {name:<15} {row['ms_per_step']:>9.2f} {told}", flush=True)
+            print(f"{slots:>6} {name:<15} {row['ms_per_step']:>9.2f} {told}", flush=True)
     for kind in KINDS:
         mine_and_plain = training_times(kind, 1024, given.turns)
         milliseconds_per_step = statistics.median(mine_and_plain[0])
@@ -254,7 +254,7 @@ def main() -> None:
             "training_to_plain": statistics.median(ratios),
         }
         print(
-            f"{kind}: a step of training at 1,024 rows takes {milliseconds_per_step:.1f} ms, "
+            f"{kind}: a step of training at 1,024 slots takes {milliseconds_per_step:.1f} ms, "
             f"{statistics.median(ratios):.2f} times as fast as plain, "
             f"and keeps {mine / 2**20:.1f} MiB, plain {plainly / 2**20:.1f} MiB"
         )

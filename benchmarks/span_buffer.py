@@ -20,18 +20,18 @@ MOST = 20_000
 
 def contenders(size: str, words: int, on: str, precision: str) -> Contenders:
     """The plain model, the control, and buffers of so many words."""
-    from backstory.config import SecondSoftmaxConfig, SpanBufferConfig
+    from backstory.config import AuxiliarySoftmaxConfig, SpanBufferConfig
 
     how = (SIZES[size], on, precision)
     buffer = {
         "bilinear": SpanBufferConfig(size=words, span=SPAN, attention="bilinear"),
         "additive": SpanBufferConfig(size=words, span=SPAN, attention="additive"),
-        "bilinear, grid": SpanBufferConfig(size=words, span=SPAN, attention="bilinear", slots="grid"),
-        "additive, grid": SpanBufferConfig(size=words, span=SPAN, attention="additive", slots="grid"),
+        "bilinear, grid": SpanBufferConfig(size=words, span=SPAN, attention="bilinear", alignment="fixed"),
+        "additive, grid": SpanBufferConfig(size=words, span=SPAN, attention="additive", alignment="fixed"),
     }
     if words > MOST:
-        buffer = {name: config for name, config in buffer.items() if config.slots == "grid"}
-    found: Contenders = {"one softmax": (ours, how), "control": (ours, (*how, SecondSoftmaxConfig()))}
+        buffer = {name: config for name, config in buffer.items() if config.alignment == "fixed"}
+    found: Contenders = {"one softmax": (ours, how), "control": (ours, (*how, AuxiliarySoftmaxConfig()))}
     return found | {name: (ours, (*how, config)) for name, config in buffer.items()}
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from figures import write
 
 if TYPE_CHECKING:
-    from backstory.config import SecondSoftmaxConfig, SpanBufferConfig
+    from backstory.config import AuxiliarySoftmaxConfig, SpanBufferConfig
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ SIZES = {
 
 
 def ours(
-    size: Size, on: str, precision: str, buffer: "SpanBufferConfig | SecondSoftmaxConfig | None" = None
+    size: Size, on: str, precision: str, buffer: "SpanBufferConfig | AuxiliarySoftmaxConfig | None" = None
 ) -> Callable[[], None]:
-    """The step that `backstory train` takes, allocator settings included; with a second prediction if one is given."""
+    """The step that `backstory train` takes, allocator settings included; with an auxiliary prediction if one is given."""
     import torch
 
     from backstory.config import recipes

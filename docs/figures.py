@@ -217,10 +217,10 @@ def _suite(name: str) -> dict[str, Any]:
     return at(f"reproduce-{name}", "figures")
 
 
-def _runs(suite: str, row: str) -> list[dict[str, Any]]:
-    runs = [run for run in _suite(suite)["runs"] if run["row"] == row and run["state"] == "done"]
+def _runs(suite: str, system: str) -> list[dict[str, Any]]:
+    runs = [run for run in _suite(suite)["runs"] if run["system"] == system and run["state"] == "done"]
     if not runs:
-        raise FigureError(f"reproduce-{suite}: no finished run of {row}")
+        raise FigureError(f"reproduce-{suite}: no finished run of {system}")
     return runs
 
 
@@ -233,20 +233,20 @@ def _reading(readings: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     raise FigureError(f"no reading {wanted}")
 
 
-def mean(suite: str, row: str, **reading: Any) -> float:
-    """Mean over seeds of a row of a grid: `mean("dual", "lstm", reader="cache")`; also split, rows, addressing."""
-    return _reading([one for one in _suite(suite)["rows"] if one["row"] == row], **reading)["mean"]
+def mean(suite: str, system: str, **reading: Any) -> float:
+    """Mean over seeds of a system of a suite: `mean("dual", "lstm", reader="cache")`; also split, batch_size, addressing."""
+    return _reading([one for one in _suite(suite)["systems"] if one["system"] == system], **reading)["mean"]
 
 
-def deviation(suite: str, row: str, **reading: Any) -> float:
+def deviation(suite: str, system: str, **reading: Any) -> float:
     """Deviation over seeds of the same."""
-    return _reading([one for one in _suite(suite)["rows"] if one["row"] == row], **reading)["deviation"]
+    return _reading([one for one in _suite(suite)["systems"] if one["system"] == system], **reading)["deviation"]
 
 
-def seeds(suite: str, row: str, key: str = "value", **reading: Any) -> list[float]:
+def seeds(suite: str, system: str, key: str = "value", **reading: Any) -> list[float]:
     """What each seed's reading holds, in the order of the seeds: its `value`, or `policy/mean_lambda`."""
     values = []
-    for run in _runs(suite, row):
+    for run in _runs(suite, system):
         value: Any = _reading(run["readings"], **reading)
         for part in key.split("/"):
             value = value[part]
@@ -254,9 +254,9 @@ def seeds(suite: str, row: str, key: str = "value", **reading: Any) -> list[floa
     return values
 
 
-def epochs(suite: str, row: str, epoch: int = 0) -> float:
+def epochs(suite: str, system: str, epoch: int = 0) -> float:
     """Mean validation perplexity over seeds after an epoch; of the best epoch without one."""
-    runs = _runs(suite, row)
+    runs = _runs(suite, system)
     values = [dict(run["curve"])[epoch] if epoch else run["valid_perplexity"] for run in runs]
     return sum(values) / len(values)
 
@@ -270,9 +270,9 @@ def claim(suite: str, sentence: str, part: str = "gain") -> float:
 
 
 def findings(suite: str, verdict: str = "") -> int:
-    """Count the findings of a grid's first row, or those with this verdict."""
+    """Count the findings of a suite's first system, or those with this verdict."""
     rows = _suite(suite)["findings"]
-    return sum(one["row"] == rows[0]["row"] and one["verdict"] == (verdict or one["verdict"]) for one in rows)
+    return sum(one["system"] == rows[0]["system"] and one["verdict"] == (verdict or one["verdict"]) for one in rows)
 
 
 def published(reference: str) -> float:
@@ -299,10 +299,10 @@ def constant(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def setting(grid: str, row: str, path: str) -> Any:
-    """Return what a grid overrides in a row's recipe at the small scale: `setting("dual", "lstm", "training.epochs")`."""
-    text = (ROOT / "src/backstory/papers/suites" / f"{grid}.yaml").read_text(encoding="utf-8")
-    (value,) = (one["small"]["overrides"] for one in yaml.safe_load(text)["rows"] if one["name"] == row)
+def setting(suite: str, system: str, path: str) -> Any:
+    """Return what a suite overrides in a system's recipe at the small scale: `setting("dual", "lstm", "training.epochs")`."""
+    text = (ROOT / "src/backstory/papers/suites" / f"{suite}.yaml").read_text(encoding="utf-8")
+    (value,) = (one["small"]["overrides"] for one in yaml.safe_load(text)["systems"] if one["name"] == system)
     for part in path.split("."):
         value = value[part]
     return value

@@ -129,10 +129,10 @@ def _number(figures: dict[str, float], key: str, form: str) -> str:
 
 
 def continued() -> Table:
-    """Validation perplexity of a trained ptb-small after one epoch more, with and without second predictions; one seed."""
+    """Validation perplexity of a trained ptb-small after one epoch more, with and without auxiliary predictions; one seed."""
     names = {
-        "longer": "no second prediction",
-        "second-softmax": "second softmax (the control)",
+        "longer": "no auxiliary prediction",
+        "auxiliary-softmax": "second softmax (the control)",
         "printed": "spans, the printed settings: T 100 and 0.1, reward 0.01",
         "spans": "spans, T 1, bilinear, no reward",
         "end-residual": "the same; states at span ends, added to the present one",
@@ -148,7 +148,7 @@ def continued() -> Table:
             parts = (policy[f"{part}_perplexity"] for part in ("p", "q", "oracle"))
             told += (f"{policy['mean_lambda']:.3f}", *(f"{part:.2f}" for part in parts))
         rows.append((shown, *told, *["–"] * (5 - len(told))))
-    heads = ("second prediction", "validation", "mean lambda", "p alone", "q alone", "oracle")
+    heads = ("auxiliary prediction", "validation", "mean lambda", "p alone", "q alone", "oracle")
     return headed(heads, rows)
 
 
@@ -205,7 +205,7 @@ def memory_speed() -> Table:
             )
             times = f"{row['ms_per_step']:.1f}", plain, f"{row['to_dense']:.2f}", f"{row['passes']:.1f}"
             rows.append((f"{int(size):,}", name, *times))
-    heads = ("rows", "memory", "ms per step, float32", "times as fast as plain in float32", "as dense NTM", "passes")
+    heads = ("slots", "memory", "ms per step, float32", "times as fast as plain in float32", "as dense NTM", "passes")
     return Table(tuple(Column(head, numeric=i != 1) for i, head in enumerate(heads)), tuple(rows))
 
 
@@ -273,7 +273,7 @@ def remembering() -> Table:
 REMEMBERED = (
     ("lstm", "static"),
     ("lstm", "cache"),
-    ("second-softmax", "static"),
+    ("auxiliary-softmax", "static"),
     ("snb-t1", "static"),
     ("following", "static"),
 )
@@ -570,7 +570,7 @@ def gains() -> Table:
         found = result(f"reproduce-{suite}").figures
         (one,) = (claim for claim in found["claims"] if claim["sentence"] == sentence)
         with_it, without = (
-            next(row["mean"] for row in found["rows"] if side.items() <= row.items())
+            next(row["mean"] for row in found["systems"] if side.items() <= row.items())
             for side in (one["better"], one["than"])
         )
         gain = f"{one['gain']:.1f} ({one['low']:.1f} to {one['high']:.1f})"

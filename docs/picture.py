@@ -70,7 +70,7 @@ def memories_picture() -> Image.Image:
 
 def memory_picture() -> Image.Image:
     """Nats above the exact cost of a value that is asked for, by how long ago it was told."""
-    drawn = memory_curves(remembered_curves(), "asked value", "memory")
+    drawn = memory_curves(remembered_curves(), "queried value", "memory")
     assert drawn is not None
     return shot(drawn.svg)
 

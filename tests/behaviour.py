@@ -21,7 +21,7 @@ SMALL = (
     "--training.epochs 2 --training.batch-size 4 --training.segment 12 --training.precision float32 --training.device cpu "
     "--model.embedding.size 12"
 )
-MEMORY = "--model.core.layers 12 --model.core.rows 8 --model.core.width 6"
+MEMORY = "--model.core.layers 12 --model.core.slots 8 --model.core.width 6"
 MODELS = {
     "lstm": "--model.core.hidden 12 --model.core.layers 2",
     "mogrifier": "--model.core.kind mogrifier --model.core.hidden 12 --model.core.layers 1 --training.optimizer nadam "
@@ -33,7 +33,7 @@ MODELS = {
     "trellis": "--model.core.kind trellis --model.core.levels 4 --model.core.hidden 16 --model.core.output 12",
     **{kind: f"--model.core.kind {kind} {MEMORY}" for kind in ("ntm", "dnc", "mdm")},
     "buffer": "--model.core.hidden 12 --model.core.layers 1 --model.buffer.kind span-buffer --model.buffer.size 32",
-    "second": "--model.core.hidden 12 --model.core.layers 1 --model.buffer.kind second-softmax",
+    "second": "--model.core.hidden 12 --model.core.layers 1 --model.buffer.kind auxiliary-softmax",
 }
 READERS = ("static", "cache", "dynamic", "tempered", "dynamic+cache", "learned")
 EXPERIMENTS = ("truncate", "shuffle", "reverse", "replace", "drop", "drop-target", "drop-distant", "replace-target")
@@ -51,7 +51,7 @@ def commands() -> Iterator[str]:
     yield "reader train lstm --skip 500 --training.stream 200 --training.streams 4 --training.steps 4"
     for reader in READERS:
         yield f"evaluate lstm --reader {reader} --audit-seed 1"
-    yield "evaluate buffer --reader foreign --rows 4 --audit-seed 1"
+    yield "evaluate buffer --reader shuffled-buffer --batch-size 4 --audit-seed 1"
     for name in ("transformer", "mdm", "buffer"):
         yield f"evaluate {name} --reader cache --audit-seed 1"
     for experiment in EXPERIMENTS:

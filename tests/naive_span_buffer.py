@@ -13,7 +13,7 @@ def spans_of(config: SpanBufferConfig, states: Tensor, t: int) -> list[tuple[int
     before = torch.zeros_like(states[0])
     length = 1 if config.vectors == "words" else config.span
     count, last = config.size // length, t if config.ends == "present" else t - 1
-    if config.slots == "grid":
+    if config.alignment == "fixed":
         ends = [e for e in range(length - 1, last + 1, length)]
     else:
         ends = [e for e in range(last, -1, -length) if e - length + 1 >= 0][::-1]

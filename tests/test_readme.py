@@ -127,7 +127,7 @@ def test_a_demo_goes_on_from_any_training(
     assert [s["model"].pop("buffer")["kind"] for s in settings] == ["span-buffer", "none"] and settings[0] == settings[
         1
     ]
-    begun = [result["provenance"]["begun_with"] for result in further]
+    begun = [result["provenance"]["init_from"] for result in further]
     assert begun[0] == begun[1] and begun[0]["run"] == "demo"
     with_it, without = (
         json.loads((home / "runs" / f"demo-{name}" / "evaluate-test" / "result.json").read_text())["figures"][

@@ -201,7 +201,7 @@ def test_an_external_memory(
     core: type[NTMConfig | MDMConfig], command: Command, tiny_config: RunConfig, desk: Path
 ) -> None:
     """What its heads do in columns, and the picture of their weights on the page and in the report."""
-    config = with_model(tiny_config, core=core(layers=(9,), rows=7, width=5))
+    config = with_model(tiny_config, core=core(layers=(9,), slots=7, width=5))
     train(config, Path("remembers"), console=Console(file=io.StringIO()))
     done = command("explain", "memory", "remembers", "--at", "30", "--words", "6", "--top", "2")
     assert (done.code, done.err) == (0, "")

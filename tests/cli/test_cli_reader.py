@@ -103,7 +103,10 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
             "reader tune run --reader dynamic:rule=sgd --in-turn --grid clip=1 --grid clip=2",
             r"--grid gives clip twice; give all of its values at once: clip=VALUE,VALUE",
         ),
-        ("reader audit run --rows 9999", r"the text has [\d,]+ tokens, fewer than 9,999 rows; use fewer --rows"),
+        (
+            "reader audit run --batch-size 9999",
+            r"the text has [\d,]+ tokens, tokens but --batch-size is 9,999; use --batch-size",
+        ),
         ("evaluate run --reader dynamic:rule=sgd,rate=1e300", r"rate must be above 0 and at most 1e\+30, not 1e\+300"),
         ("reader train run --reader cache", r"goes around the reader dynamic alone, not cache"),
         ("reader train run --reader dynamic:rule=sgd --skip 0", r"(with the rule rms|has no statistics)"),

@@ -26,7 +26,7 @@ def test_from_drawing_to_a_report(command: Command) -> None:
         "--corpus",
         "recall",
         "--text.minimum-count=1",
-        "--text.recall.fresh",
+        "--text.recall.new-each-epoch",
         *flags,
         "--out",
         "new",

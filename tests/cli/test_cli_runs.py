@@ -56,9 +56,9 @@ def test_what_a_recipe_draws_is_for_its_own_corpus_alone(command: Command) -> No
     )
     assert with_corpus(sorting, "copy", sorting).text.algorithm == AlgorithmConfig(documents=20)
     sizes = (
-        "--model.embedding.size=9 --model.core.layers=9 --model.core.rows=5 --model.core.width=4 --training.epochs=1"
+        "--model.embedding.size=9 --model.core.layers=9 --model.core.slots=5 --model.core.width=4 --training.epochs=1"
     )
-    flags = [*sizes.split(), "--training.batch-size=3", "--training.no-asked-only", "--out", "new"]
+    flags = [*sizes.split(), "--training.batch-size=3", "--training.no-answer-loss-only", "--out", "new"]
     done = command("train", "ntm-copy", "--corpus", "good.txt", *flags)
     assert done.code == 0, done.err
     assert from_file(RunConfig, Path("new/config.yaml")).text.algorithm == AlgorithmConfig()
@@ -142,9 +142,9 @@ def test_evaluate_prints_what_it_writes(command: Command, run_copy: Path) -> Non
 
 
 def test_units_of_a_score_agree(command: Command, run_copy: Path) -> None:
-    command("evaluate", "run", "--split", "valid", "--rows", "4")
+    command("evaluate", "run", "--split", "valid", "--batch-size", "4")
     figures = written(run_copy / "evaluate-valid-rows4")["figures"]
-    assert (figures["split"], figures["rows"]) == ("valid", 4)
+    assert (figures["split"], figures["batch_size"]) == ("valid", 4)
     assert figures["perplexity"] == pytest.approx(math.exp(figures["nats_per_token"]))
     assert figures["bits_per_token"] == pytest.approx(figures["nats_per_token"] / math.log(2))
     assert figures["audit"]["checks"].keys() == {

@@ -274,13 +274,13 @@ def test_losses_at_hand_are_taken_over_only_from_the_same_reader(tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("window", [6, 40])
-def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, rows: int, tmp_path: Path) -> None:
+def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, batch_size: int, tmp_path: Path) -> None:
     """What is outside its window costs the weight of the cache and nothing else; what is in it, not so much."""
     reader = NeuralCache(StaticReader(build()), CacheSettings(window=window, theta=0.5, weight=0.3))
     ids = np.random.default_rng(0).integers(0, TYPES, 600)
-    settings: dict[str, Any] = {"maximum_context": 20, "targets": 600, "near": 3, "rows": rows}
+    settings: dict[str, Any] = {"maximum_context": 20, "targets": 600, "near": 3, "batch_size": batch_size}
     found = bs.examine(reader, ids, "cache", out=tmp_path, **settings)
     [losses] = found.losses
     effects = losses.nats[0] - losses.baseline
@@ -291,7 +291,7 @@ def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, rows: i
     assert [(g["by"], g["group"]) for g in found.figures["groups"]][:2] == [("cache", "near"), ("cache", "far")]
     ago = np.array([np.append(np.flatnonzero(ids[:i][::-1] == ids[i]), 600)[0] + 1 for i in range(600)])
     outside = found.figures["conditions"][0]["outside_window"]
-    assert outside == pytest.approx((ago > window).mean(), abs=0.0 if rows == 1 else 0.05)
+    assert outside == pytest.approx((ago > window).mean(), abs=0.0 if batch_size == 1 else 0.05)
 
     # Targets of one block are no independent samples: blocks are drawn, also of a file that does not say which.
     assert losses.clusters is not None and len(np.unique(losses.clusters)) == 8
@@ -302,7 +302,7 @@ def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, rows: i
     assert saved.clusters is not None and (saved.clusters == losses.clusters).all()
     replace(losses, clusters=None).save(tmp_path / "older.npz")
     assert (Losses.load(tmp_path / "older.npz").clusters == clusters_of(losses.positions)).all()
-    plain = bs.examine(StaticReader(build()), ids, "truncate", **{**settings, "rows": 1})
+    plain = bs.examine(StaticReader(build()), ids, "truncate", **{**settings, "batch_size": 1})
     assert plain.losses[0].clusters is None
 
 

@@ -39,15 +39,15 @@ def alone(reader: Reader, ids: np.ndarray) -> np.ndarray:
     return -torch.cat(found, 1).numpy()
 
 
-@given(count=st.integers(12, 90), rows=st.integers(2, 9), before=st.integers(1, 11))
-def test_rows_are_read_as_each_alone(count: int, rows: int, before: int) -> None:
+@given(count=st.integers(12, 90), batch_size=st.integers(2, 9), before=st.integers(1, 11))
+def test_rows_are_read_as_each_alone(count: int, batch_size: int, before: int) -> None:
     reader, ids = (
         NeuralCache(StaticReader(build(), FLOAT32), CacheSettings(window=7, theta=0.5, weight=0.3)),
         ids_of(count),
     )
     told: list[int] = []
-    found = WholeReading(reader, ids, START, rows=rows, before=before)(told.append)
-    size = -(-(count - before) // rows)
+    found = WholeReading(reader, ids, START, batch_size=batch_size, before=before)(told.append)
+    size = -(-(count - before) // batch_size)
     for place in range(count):
         row = max(0, (place - before) // size)
         begin = row * size
@@ -58,11 +58,11 @@ def test_rows_are_read_as_each_alone(count: int, rows: int, before: int) -> None
     assert found.shape == (2, count) and sum(told) == count
 
 
-@pytest.mark.parametrize("rows", [2, 3, 8])
-def test_a_memory_shorter_than_what_a_row_reads_before_loses_nothing(rows: int) -> None:
+@pytest.mark.parametrize("batch_size", [2, 3, 8])
+def test_a_memory_shorter_than_what_a_row_reads_before_loses_nothing(batch_size: int) -> None:
     reader, ids = StaticReader(Copying(TYPES, 5), FLOAT32), ids_of(200)
     in_turn = WholeReading(reader, ids, START)(lambda tokens: None)
-    side_by_side = WholeReading(reader, ids, START, rows=rows, before=10)(lambda tokens: None)
+    side_by_side = WholeReading(reader, ids, START, batch_size=batch_size, before=10)(lambda tokens: None)
     np.testing.assert_allclose(side_by_side, in_turn, rtol=1e-12)
 
 
@@ -74,7 +74,7 @@ def test_rows_begin_with_whole_words() -> None:
     folded = Folded(kinds, starts, kinds, pieces, np.array([0]), 0, 120)
     told: list[int] = []
     in_turn = WholeReading(reader, ids, START, folded=folded)(lambda tokens: None)
-    side_by_side = WholeReading(reader, ids, START, folded=folded, rows=4, before=6)(told.append)
+    side_by_side = WholeReading(reader, ids, START, folded=folded, batch_size=4, before=6)(told.append)
     np.testing.assert_allclose(side_by_side, in_turn, rtol=1e-12)
     assert in_turn.shape == (1, 50) and sum(told) == 50
 
@@ -82,13 +82,13 @@ def test_rows_begin_with_whole_words() -> None:
 def test_an_examination_says_that_it_was_read_in_rows(tiny_run: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"targets": 40, "maximum_context": 30, "precision": "float32"}
     one = examine_run(tiny_run, "truncate", out=tmp_path / "one", **settings)
-    four = examine_run(tiny_run, "truncate", out=tmp_path / "four", rows=4, **settings)
-    assert (one.figures["rows"], four.figures["rows"]) == (1, 4)
-    assert "with all context in 4 rows perplexity" in four.table()
+    four = examine_run(tiny_run, "truncate", out=tmp_path / "four", batch_size=4, **settings)
+    assert (one.figures["batch_size"], four.figures["batch_size"]) == (1, 4)
+    assert "with all context in a batch of 4 perplexity" in four.table()
     for a, b in zip(one.figures["conditions"], four.figures["conditions"], strict=True):
         assert a["nats"] == b["nats"], "contexts that are cut are read alone in any case"
     assert one.figures["baseline"]["nats"] == pytest.approx(four.figures["baseline"]["nats"], abs=0.05)
-    with pytest.raises(UserError, match="leave --rows out, or --within-documents"):
-        examine_run(tiny_run, "truncate", rows=4, within_documents=True, **settings)
-    with pytest.raises(UserError, match="rows must be 1 or more"):
-        examine_run(tiny_run, "truncate", rows=0, **settings)
+    with pytest.raises(UserError, match="leave --batch-size out, or --within-documents"):
+        examine_run(tiny_run, "truncate", batch_size=4, within_documents=True, **settings)
+    with pytest.raises(UserError, match="batch_size must be 1 or more"):
+        examine_run(tiny_run, "truncate", batch_size=0, **settings)

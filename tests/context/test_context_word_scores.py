@@ -237,7 +237,7 @@ def test_rows_and_documents_have_boundaries_of_their_own(documents: np.ndarray |
         expected = word_nats(-table[np.arange(len(part)), part], mass, starts)
         assert_allclose(nats[first:last], expected, atol=1e-9)
     if documents is None:
-        rows = WholeReading(source, ids, vocabulary.start, None, words, rows=2, before=len(words.ids) - 4)
+        rows = WholeReading(source, ids, vocabulary.start, None, words, batch_size=2, before=len(words.ids) - 4)
         found = rows(lambda tokens: None)[0]
         assert found.shape == nats.shape
         assert_allclose(found[: len(words.ids) - 2], nats[: len(words.ids) - 2], atol=1e-9)

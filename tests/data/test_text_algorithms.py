@@ -146,7 +146,7 @@ def test_it_is_a_corpus(task: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_epoch_has_documents_of_its_own_and_as_many_tokens(task: str) -> None:
-    data, kept = made(task), made(task, fresh=False)
+    data, kept = made(task), made(task, new_each_epoch=False)
     first = data.splits["train"].ids
     assert np.array_equal(data.epoch(1), first) and np.array_equal(kept.epoch(2), kept.splits["train"].ids)
     second, third = data.epoch(2), data.epoch(3)
@@ -193,7 +193,7 @@ def test_settings_that_do_not_go_together(corpus: str, text: dict[str, Any], say
 
 def test_lengths_are_of_tasks_alone() -> None:
     recall = prepare(TextConfig("recall"))
-    with pytest.raises(UserError, match=r"the corpus recall asks nothing; set training\.asked_only to false"):
+    with pytest.raises(UserError, match=r"the corpus recall asks nothing; set training\.answer_loss_only to false"):
         recall.asked(recall.splits["train"].ids)
     with pytest.raises(UserError, match="leave --lengths out"):
         recall.of_lengths("test", (3,))

@@ -122,7 +122,7 @@ def test_costs_are_those_of_a_reader_who_weighs_every_possibility(seed: int) -> 
     ids = np.concatenate([*source.draw("test")])
     truth, words = source.truth(ids), source.words()
     kinds = {truth.kinds[k] for k in truth.kind}
-    assert {"new entity", "old entity", "told value", "asked value"} <= kinds
+    assert {"new entity", "old entity", "stated value", "queried value"} <= kinds
     for start in range(0, len(ids), config.length):
         *document, end = [words[i] for i in ids[start : start + config.length]]
         assert end == "<eos>" and truth.exact[start + config.length - 1] == 0
@@ -133,7 +133,7 @@ def test_costs_are_those_of_a_reader_who_weighs_every_possibility(seed: int) -> 
 def test_what_forgetting_costs() -> None:
     source = Recall(TINY)
     # Who knows nothing of a document finds every entity, and every value, as likely.
-    nothing = {"old entity": -np.log(TINY.mentions / TINY.entities), "asked value": np.log(TINY.values)}
+    nothing = {"old entity": -np.log(TINY.mentions / TINY.entities), "queried value": np.log(TINY.values)}
     truth = source.truth(np.concatenate([*source.draw("test")]))
     for kind, nats in nothing.items():
         exact = truth.exact[truth.kind == truth.kinds.index(kind)]
@@ -235,7 +235,7 @@ def test_seeds() -> None:
     "change",
     [
         *({"entities": 31}, {"cast": 5}, {"mentions": 0.2}, {"facts": 0.1}, {"names": 4}, {"values": 6}, {"words": 21}),
-        *({"length": 201}, {"documents": 41}, {"held_out": 41}, {"fresh": True}, {"seed": 1}),
+        *({"length": 201}, {"documents": 41}, {"held_out": 41}, {"new_each_epoch": True}, {"seed": 1}),
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -250,7 +250,7 @@ def test_a_setting_of_recall_changes_no_other_corpus() -> None:
 
 
 def test_every_epoch_has_its_own_documents() -> None:
-    data, kept = made(**SMALL, documents=30, fresh=True), made(**SMALL, documents=30)
+    data, kept = made(**SMALL, documents=30, new_each_epoch=True), made(**SMALL, documents=30)
     first = data.splits["train"].ids
     assert np.array_equal(data.epoch(1), first)
     later = [data.epoch(e) for e in (2, 3)]

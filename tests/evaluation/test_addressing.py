@@ -26,7 +26,7 @@ def settings(corpus: Path, core: Any) -> RunConfig:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("memories")
     corpus = tiny_corpus(folder / "corpus")
-    sizes: dict[str, Any] = {"layers": (9, 7), "rows": 8, "width": 5, "heads": 2}
+    sizes: dict[str, Any] = {"layers": (9, 7), "slots": 8, "width": 5, "heads": 2}
     cores = {
         "ntm": NTMConfig(**sizes),
         "mdm": MDMConfig(**sizes),
@@ -93,7 +93,7 @@ def test_a_trained_window_is_read_as_it_was_trained(runs: dict[str, Path]) -> No
     [
         ("lstm", "dense", "no setting core.addressing that can change after training; remove it"),
         ("ntm", "localized:4", "an odd number"),
-        ("ntm", "localized:9", "more rows than the 8"),
+        ("ntm", "localized:9", "more slots than the 8"),
         ("mdm", "window:3", "link and model.core.allocation must be false"),
         ("ntm", "nearest", "there is no addressing 'nearest'"),
     ],

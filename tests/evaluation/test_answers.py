@@ -39,7 +39,7 @@ def run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A run on a small copy task, trained on what is asked alone; what was told of it is in `told` beside it."""
     folder = tmp_path_factory.mktemp("copy") / "run"
     told = io.StringIO()
-    train(asking(tiny_config, asked_only=True, epochs=2), folder, console=Console(file=told))
+    train(asking(tiny_config, answer_loss_only=True, epochs=2), folder, console=Console(file=told))
     (folder.parent / "told").write_text(told.getvalue())
     return folder
 
@@ -61,8 +61,8 @@ def by_hand(tokens: list[str], predicted: list[str], nats: list[float]) -> dict[
     return found
 
 
-@pytest.mark.parametrize(("rows", "size"), [(1, 7), (1, 1000), (3, 5)])
-def test_the_figures_are_those_of_every_token_added_up(rows: int, size: int) -> None:
+@pytest.mark.parametrize(("batch_size", "size"), [(1, 7), (1, 1000), (3, 5)])
+def test_the_figures_are_those_of_every_token_added_up(batch_size: int, size: int) -> None:
     data = prepare(TextConfig("copy", algorithm=SETTINGS))
     split, answers = data.splits["test"], data.answers("test")
     assert answers is not None
@@ -72,10 +72,10 @@ def test_the_figures_are_those_of_every_token_added_up(rows: int, size: int) -> 
     right = torch.rand(len(split.ids)) < 0.5
     logits[right, torch.from_numpy(split.ids.astype(np.int64))[right]] = 9.0
     watch = AnswerScores(answers, choose_precision("float32", torch.device("cpu")), size)
-    length = -(-len(split.ids) // rows)
+    length = -(-len(split.ids) // batch_size)
     halfway: dict[str, Any] | None = None
-    for block in blocks(split.ids, data.vocabulary.start, rows, size, torch.device("cpu")):
-        places = np.arange(rows)[:, None] * length + block.index * size + np.arange(block.targets.shape[1])
+    for block in blocks(split.ids, data.vocabulary.start, batch_size, size, torch.device("cpu")):
+        places = np.arange(batch_size)[:, None] * length + block.index * size + np.arange(block.targets.shape[1])
         here = logits[np.minimum(places, len(split.ids) - 1)]
         prediction: Prediction = Softmax(None, here, torch.eye(logits.shape[1], dtype=torch.float64), None)
         watch(block, prediction, prediction.log_prob(block.targets))
@@ -143,7 +143,7 @@ def test_what_is_told_of_training_is_per_word_that_is_asked(
     at, right = f"{best['valid_perplexity']:.2f}", f"{best['answers']['token_accuracy']:.1%} of answers right"
     lines = [line for line in (run.parent / "told").read_text().splitlines() if line.endswith("best")]
     assert "train perplexity per asked word " in lines[-1] and at in lines[-1] and right in lines[-1]
-    assert run_training(asking(tiny_config, asked_only=True, epochs=2), run, "resume") == 0
+    assert run_training(asking(tiny_config, answer_loss_only=True, epochs=2), run, "resume") == 0
     assert f"validation perplexity {at} per asked word after epoch" in capsys.readouterr().out
     score = f"perplexity {formats.perplexity(best['valid_perplexity'])} per asked word"
     alone = dataclasses.replace(read(run), results=tuple(read(run).of_kind("training")))
@@ -185,7 +185,7 @@ def test_only_tasks_have_answers(tiny_config: RunConfig, tiny_run: Path, tmp_pat
     assert bs.evaluate(tiny_run, out=tmp_path / "out")["figures"]["answers"] is None
     with pytest.raises(UserError, match="leave --lengths out"):
         bs.evaluate(tiny_run, lengths=(5,))
-    config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, asked_only=True))
-    with pytest.raises(UserError, match=r"asks nothing; set training\.asked_only to false"):
+    config = dataclasses.replace(tiny_config, training=dataclasses.replace(tiny_config.training, answer_loss_only=True))
+    with pytest.raises(UserError, match=r"asks nothing; set training\.answer_loss_only to false"):
         train(config, tmp_path / "run", console=Console(file=io.StringIO()))
     assert not (tmp_path / "run" / "config.yaml").exists()

@@ -29,19 +29,19 @@ Stream = Callable[[int], np.ndarray]
 LENGTH, BLOCK = 120, 15
 
 
-def audited(reader: StaticReader, ids: np.ndarray, rows: int, seed: int, places: int = 3) -> AuditReport:
-    audit = Audit(block_count(len(ids), rows, BLOCK), places, seed)
-    read(reader, ids, 0, rows=rows, block=BLOCK, observer=audit)
+def audited(reader: StaticReader, ids: np.ndarray, batch_size: int, seed: int, places: int = 3) -> AuditReport:
+    audit = Audit(block_count(len(ids), batch_size, BLOCK), places, seed)
+    read(reader, ids, 0, batch_size=batch_size, block=BLOCK, observer=audit)
     return audit.report
 
 
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_static_reader_passes(model: ComposedModel, stream: Stream, dtype: torch.dtype, rows: int) -> None:
+def test_a_static_reader_passes(model: ComposedModel, stream: Stream, dtype: torch.dtype, batch_size: int) -> None:
     for seed in range(5):
-        report = audited(StaticReader(model, Precision(dtype, "")), stream(LENGTH), rows, seed)
+        report = audited(StaticReader(model, Precision(dtype, "")), stream(LENGTH), batch_size, seed)
         assert report.failures == []
-        assert report.passed and report.places == min(3, block_count(LENGTH, rows, BLOCK))
+        assert report.passed and report.places == min(3, block_count(LENGTH, batch_size, BLOCK))
 
 
 @pytest.mark.parametrize("scale", [3.0, 10.0])
@@ -56,22 +56,24 @@ def test_a_static_reader_passes_in_bfloat16_however_sure_it_is(
         assert report.failures == []
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
-def test_a_cheat_is_caught(cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, rows: int) -> None:
+def test_a_cheat_is_caught(
+    cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, batch_size: int
+) -> None:
     for seed in range(5):
-        report = audited(cheat(small_lstm), stream(LENGTH), rows, seed)
+        report = audited(cheat(small_lstm), stream(LENGTH), batch_size, seed)
         assert not report.checks[CHEATS[cheat]], f"seed {seed}"
         assert not report.passed
 
 
-@pytest.mark.parametrize("rows", [2, 3, 7])
+@pytest.mark.parametrize("batch_size", [2, 3, 7])
 @pytest.mark.parametrize("cheat", CHEATS_WITH_ROWS, ids=lambda cheat: cheat.__name__)
 def test_a_cheat_between_rows_is_caught(
-    cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, rows: int
+    cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, batch_size: int
 ) -> None:
     for seed in range(5):
-        report = audited(cheat(small_lstm), stream(LENGTH), rows, seed)
+        report = audited(cheat(small_lstm), stream(LENGTH), batch_size, seed)
         assert not report.checks["causal"], f"seed {seed}"
 
 
@@ -86,9 +88,9 @@ def test_a_cheat_that_hides_is_caught(cheat: type[StaticReader], small_lstm: Com
 def test_what_passes_between_rows_when_they_are_observed_is_caught(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream
 ) -> None:
-    for rows in (2, 5):
-        report = audited(cheat(small_lstm), stream(LENGTH), rows, seed=1)
-        assert not report.checks["causal"], f"{rows} rows"
+    for batch_size in (2, 5):
+        report = audited(cheat(small_lstm), stream(LENGTH), batch_size, seed=1)
+        assert not report.checks["causal"], f"batch {batch_size}"
 
 
 @pytest.mark.parametrize("cheat", RARE_CHEATS, ids=lambda cheat: cheat.__name__)
@@ -175,9 +177,9 @@ def test_the_reader_that_reads_is_never_called_by_the_audit(small_lstm: Composed
 
 
 def test_auditing_does_not_change_the_scores(model: ComposedModel, stream: Stream) -> None:
-    plain = read(StaticReader(model), stream(LENGTH), 0, rows=2, block=BLOCK)
+    plain = read(StaticReader(model), stream(LENGTH), 0, batch_size=2, block=BLOCK)
     audit = Audit(block_count(LENGTH, 2, BLOCK), places=100)
-    watched = read(StaticReader(model), stream(LENGTH), 0, rows=2, block=BLOCK, observer=audit)
+    watched = read(StaticReader(model), stream(LENGTH), 0, batch_size=2, block=BLOCK, observer=audit)
     assert watched.nats == plain.nats
     assert audit.report.passed and audit.report.places == block_count(LENGTH, 2, BLOCK)
 

@@ -31,10 +31,10 @@ def random_ids(count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).choice(TYPES, count, p=np.arange(TYPES, 0, -1) / 91).astype(np.uint16)
 
 
-def tables(reader: Reader, ids: np.ndarray, rows: int, block: int) -> list[Tensor]:
+def tables(reader: Reader, ids: np.ndarray, batch_size: int, block: int) -> list[Tensor]:
     """The whole distributions (N, V) along each row."""
     found: list[Tensor] = []
-    read(reader, ids, FIRST, rows=rows, block=block, each=lambda b, p, s: found.append(p.log_probs()))
+    read(reader, ids, FIRST, batch_size=batch_size, block=block, each=lambda b, p, s: found.append(p.log_probs()))
     return list(torch.cat(found, 1).exp().double())
 
 
@@ -52,13 +52,15 @@ def cache_settings(draw: st.DrawFn) -> CacheSettings:
 @given(
     name=st.sampled_from(sorted(MODELS)),
     chosen=cache_settings(),
-    rows=st.integers(1, 4),
+    batch_size=st.integers(1, 4),
     block=st.integers(1, 50),
     count=st.integers(1, 60),
     seed=st.integers(0, 9),
 )
 @settings(max_examples=60)
-def test_it_is_the_equation(name: str, chosen: CacheSettings, rows: int, block: int, count: int, seed: int) -> None:
+def test_it_is_the_equation(
+    name: str, chosen: CacheSettings, batch_size: int, block: int, count: int, seed: int
+) -> None:
     ids, states, inner = random_ids(count, seed), [], []
 
     def each(b: Block, prediction: Prediction, score: Tensor) -> None:
@@ -66,13 +68,13 @@ def test_it_is_the_equation(name: str, chosen: CacheSettings, rows: int, block: 
         states.append(prediction.activations.head_input)
         inner.append(prediction.log_probs().exp())
 
-    read(StaticReader(MODELS[name]), ids, FIRST, rows=rows, block=block, each=each)
+    read(StaticReader(MODELS[name]), ids, FIRST, batch_size=batch_size, block=block, each=each)
     expected_scores: list[Tensor] = []
     found_scores: list[Tensor] = []
     by_row = [torch.cat(parts, 1) for parts in (states, inner)]
-    pieces = list(blocks(ids, FIRST, rows, block, torch.device("cpu")))
+    pieces = list(blocks(ids, FIRST, batch_size, block, torch.device("cpu")))
     targets, scored = (torch.cat([piece[i] for piece in pieces], 1) for i in (1, 2))
-    found = tables(NeuralCache(StaticReader(MODELS[name]), chosen), ids, rows, block)
+    found = tables(NeuralCache(StaticReader(MODELS[name]), chosen), ids, batch_size, block)
     for row, table in enumerate(found):
         mixed, _ = cached_tables(by_row[0][row], by_row[1][row], targets[row].tolist(), chosen)
         torch.testing.assert_close(table, mixed, rtol=1e-5, atol=1e-6)
@@ -81,7 +83,7 @@ def test_it_is_the_equation(name: str, chosen: CacheSettings, rows: int, block: 
         NeuralCache(StaticReader(MODELS[name]), chosen),
         ids,
         FIRST,
-        rows=rows,
+        batch_size=batch_size,
         block=block,
         each=lambda b, p, score: found_scores.append(score),
     )
@@ -157,12 +159,12 @@ def test_a_window_of_one_knows_the_last_word(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 7, 64])
-@pytest.mark.parametrize("rows", [1, 3])
-def test_scores_do_not_depend_on_blocks(model: ComposedModel, stream: Stream, window: int, rows: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_scores_do_not_depend_on_blocks(model: ComposedModel, stream: Stream, window: int, batch_size: int) -> None:
     """Blocks smaller and larger than the window, which goes round many times."""
     chosen = CacheSettings(window, 0.8, 0.4, 0.1)
     nats = [
-        read(NeuralCache(StaticReader(model), chosen), stream(300), FIRST, rows=rows, block=block).nats
+        read(NeuralCache(StaticReader(model), chosen), stream(300), FIRST, batch_size=batch_size, block=block).nats
         for block in (1, 5, 32, 300)
     ]
     assert nats == pytest.approx([nats[0]] * 4, abs=1e-6)
@@ -179,31 +181,33 @@ def test_rows_are_texts_of_their_own(model: ComposedModel, stream: Stream) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("rows", "block", "window"), [(1, 15, 500), (1, 7, 6), (4, 15, 10), (7, 4, 3), (1, 1, 5)])
+@pytest.mark.parametrize(
+    ("batch_size", "block", "window"), [(1, 15, 500), (1, 7, 6), (4, 15, 10), (7, 4, 3), (1, 1, 5)]
+)
 def test_it_passes_the_audit(
-    model: ComposedModel, stream: Stream, dtype: torch.dtype, rows: int, block: int, window: int
+    model: ComposedModel, stream: Stream, dtype: torch.dtype, batch_size: int, block: int, window: int
 ) -> None:
     for seed in range(3):
         for confidence in (0.0, 0.2):
             inner = StaticReader(model, Precision(dtype, ""))
             reader = NeuralCache(inner, CacheSettings(window, 0.9, 0.4, confidence))
-            audit = Audit(block_count(121, rows, block), 4, seed)
-            read(reader, stream(121), FIRST, rows=rows, block=block, observer=audit)
+            audit = Audit(block_count(121, batch_size, block), 4, seed)
+            read(reader, stream(121), FIRST, batch_size=batch_size, block=block, observer=audit)
             assert audit.report.failures == [] and audit.report.passed
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("cheat", CACHE_CHEATS | CACHE_CHEATS_WITH_ROWS, ids=lambda cheat: cheat.__name__)
 def test_a_cache_that_cheats_is_caught(
-    cheat: type[NeuralCache], small_lstm: ComposedModel, stream: Stream, rows: int
+    cheat: type[NeuralCache], small_lstm: ComposedModel, stream: Stream, batch_size: int
 ) -> None:
-    if rows == 1 and cheat in CACHE_CHEATS_WITH_ROWS:
-        rows = 2
+    if batch_size == 1 and cheat in CACHE_CHEATS_WITH_ROWS:
+        batch_size = 2
     check = (CACHE_CHEATS | CACHE_CHEATS_WITH_ROWS)[cheat]
     for seed in range(5):
-        audit = Audit(block_count(120, rows, 15), 3, seed)
+        audit = Audit(block_count(120, batch_size, 15), 3, seed)
         reader = cheat(StaticReader(small_lstm), CacheSettings(window=60, weight=0.4))
-        read(reader, stream(120), FIRST, rows=rows, block=15, observer=audit)
+        read(reader, stream(120), FIRST, batch_size=batch_size, block=15, observer=audit)
         assert not audit.report.checks[check], f"seed {seed}"
 
 

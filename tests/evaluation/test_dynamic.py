@@ -68,9 +68,9 @@ def naive(
     return found
 
 
-def scores(reader: Reader, ids: np.ndarray, block: int | None = None, fresh: bool = True) -> list[float]:
+def scores(reader: Reader, ids: np.ndarray, block: int | None = None, reset: bool = True) -> list[float]:
     found: list[Tensor] = []
-    read(reader, ids, 0, block=block, fresh=fresh, each=lambda piece, prediction, log_prob: found.append(-log_prob[0]))
+    read(reader, ids, 0, block=block, reset=reset, each=lambda piece, prediction, log_prob: found.append(-log_prob[0]))
     return torch.cat(found).tolist()
 
 
@@ -140,7 +140,7 @@ def test_it_goes_on_after_another_text_from_the_weights_as_they_stand(rule: Any)
     rms = {n: v.double().sqrt() for n, v in found.mean_square.items()}
     reader = DynamicEvaluation(model, how, found)
     scores(reader, before)
-    after = scores(reader, ids, fresh=False)
+    after = scores(reader, ids, reset=False)
     assert after == pytest.approx(naive(model, np.append(before, ids), how, rms)[40:], rel=1e-5, abs=1e-5)
     assert after != pytest.approx(scores(reader, ids), rel=1e-2)
 
@@ -273,7 +273,7 @@ def test_starting_anew_goes_back_to_the_trained_weights() -> None:
     read(reader, text(400, seed=1), 0)
     assert read(reader, text(50), 0).nats == first
     read(reader, text(400, seed=1), 0)
-    assert read(reader, text(50), 0, fresh=False).nats != first
+    assert read(reader, text(50), 0, reset=False).nats != first
 
 
 def test_statistics_are_of_the_model_they_were_collected_of(tmp_path: Any) -> None:

@@ -133,7 +133,7 @@ def test_a_file_appears_when_it_is_whole(words_run: Path, tmp_path: Path) -> Non
         ("there.tsv", {}, "exists; choose another file or --overwrite"),
         ("folder.tsv", {"overwrite": True}, "exists; choose another file$"),
         ("nowhere/tokens.tsv", {}, "nowhere is no folder to write to"),
-        ("tokens.tsv", {"rows": 2}, "one row; use --rows 1"),
+        ("tokens.tsv", {"batch_size": 2}, "one row; use --batch-size 1"),
     ],
 )
 def test_where_figures_of_tokens_cannot_go(

@@ -46,7 +46,7 @@ def by_hand(tokens: list[str]) -> list[tuple[str, int]]:
             last = {}
         key = tokens[place - 2] if token[0] == "v" else token
         names = {"<": "document end", "w": "filler word", "n": "name", "i": "is or ?", "?": "is or ?"}
-        known = {"e": ("new entity", "old entity"), "v": ("told value", "asked value")}
+        known = {"e": ("new entity", "old entity"), "v": ("stated value", "queried value")}
         since = place - last[key] if key in last and token[0] in known else 0
         found.append((known[token[0]][since > 0] if token[0] in known else names[token[0]], since))
         if token[0] in known:
@@ -76,8 +76,8 @@ def test_it_is_what_the_figures_of_every_token_add_up_to(reader: str, run: Path,
     is_a = by_hand(tokens)
     exact = {
         "old entity": math.log(RECALL.cast / RECALL.mentions),
-        "asked value": 0.0,
-        "told value": math.log(RECALL.values),
+        "queried value": 0.0,
+        "stated value": math.log(RECALL.values),
         "name": math.log(RECALL.names / RECALL.facts),
         "is or ?": 0.0,
         "document end": 0.0,
@@ -107,7 +107,7 @@ def test_it_is_what_the_figures_of_every_token_add_up_to(reader: str, run: Path,
             )
     assert {c["kind"]: c["forgotten"] for c in memory["curves"]} == {
         "old entity": pytest.approx(math.log(RECALL.entities / RECALL.cast)),
-        "asked value": pytest.approx(math.log(RECALL.values)),
+        "queried value": pytest.approx(math.log(RECALL.values)),
     }
     assert memory["exact_perplexity"] == pytest.approx(math.exp(memory["exact_nats_per_token"]))
     assert memory["excess_nats_per_token"] + memory["exact_nats_per_token"] == pytest.approx(figures["nats_per_token"])
@@ -116,16 +116,16 @@ def test_it_is_what_the_figures_of_every_token_add_up_to(reader: str, run: Path,
 
 
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9), st.data())
-def test_every_token_counts_where_it_stands(tokens: int, rows: int, size: int, data: st.DataObject) -> None:
+def test_every_token_counts_where_it_stands(tokens: int, batch_size: int, size: int, data: st.DataObject) -> None:
     distance = np.array(data.draw(st.lists(st.integers(0, 2000), min_size=tokens, max_size=tokens)), np.int32)
     kind = np.where(distance > 0, 1, 0).astype(np.uint8)
     truth = Truth(("other", "old"), kind, np.linspace(0, 1, tokens), distance, {"old": 1.0})
     curve = MemoryCurve(truth, size)
     # Every token's cost tells its place, so that none can be taken for another.
     costs = np.random.default_rng(tokens).random(tokens)
-    rows = min(rows, tokens)
-    length = math.ceil(tokens / rows)
-    for block in blocks(np.arange(tokens), 0, rows, size, torch.device("cpu")):
+    batch_size = min(batch_size, tokens)
+    length = math.ceil(tokens / batch_size)
+    for block in blocks(np.arange(tokens), 0, batch_size, size, torch.device("cpu")):
         assert block.targets.shape[1] <= length
         curve(block, None, -torch.from_numpy(costs)[block.targets])  # type: ignore[arg-type]
     figures = curve.figures()
@@ -140,7 +140,7 @@ class Killed(Exception):
     """Stands for the end of a process."""
 
 
-@pytest.mark.parametrize("options", [{}, {"rows": 3}, {"reader": "cache", "after": "valid"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"reader": "cache", "after": "valid"}], ids=str)
 def test_taken_up_again_it_is_the_same(options: dict[str, Any], run: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     plain = bs.evaluate(run, "test", out=tmp_path / "plain", progress=lambda done, total: seen.append(done), **options)[
@@ -161,7 +161,10 @@ def test_taken_up_again_it_is_the_same(options: dict[str, Any], run: Path, tmp_p
 
 
 def test_side_by_side_rows_change_little(run: Path, tmp_path: Path) -> None:
-    one, four = (bs.evaluate(run, "test", rows=rows, out=tmp_path / str(rows))["figures"]["memory"] for rows in (1, 4))
+    one, four = (
+        bs.evaluate(run, "test", batch_size=batch_size, out=tmp_path / str(batch_size))["figures"]["memory"]
+        for batch_size in (1, 4)
+    )
     for a, b in zip(one["kinds"], four["kinds"], strict=True):
         assert (a["kind"], a["tokens"], a["exact"]) == (b["kind"], b["tokens"], b["exact"])
         assert a["nats"] == pytest.approx(b["nats"], abs=0.2)

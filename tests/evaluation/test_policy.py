@@ -114,8 +114,8 @@ def test_the_models_own_blend_is_found_inside_a_cache(stream: Stream) -> None:
 def test_the_audit_says_what_a_foreign_buffer_is(stream: Stream) -> None:
     ids, model = stream(120), buffered()
     audit = Audit(block_count(len(ids), 3, 10), 4, 0)
-    foreign = read(ForeignBuffer(model), ids, 0, rows=3, block=10, observer=audit)
-    own = read(StaticReader(model), ids, 0, rows=3, block=10)
+    foreign = read(ForeignBuffer(model), ids, 0, batch_size=3, block=10, observer=audit)
+    own = read(StaticReader(model), ids, 0, batch_size=3, block=10)
     assert audit.report.failures == ["a row's predictions depend on the other rows of the batch"]
     assert foreign.nats != own.nats
 
@@ -125,16 +125,16 @@ def test_rows_alike_have_nothing_foreign(stream: Stream) -> None:
     ids = ids.reshape(3, 40)
     ids[:] = ids[0]
     found = [
-        read(kind(model), ids.flatten(), int(ids[0, -1]), rows=3, block=10).nats
+        read(kind(model), ids.flatten(), int(ids[0, -1]), batch_size=3, block=10).nats
         for kind in (ForeignBuffer, StaticReader)
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
 def test_what_a_foreign_buffer_must_refuse(stream: Stream) -> None:
-    with pytest.raises(UserError, match="it needs several; use --rows 10"):
+    with pytest.raises(UserError, match="it needs several; use --batch-size 10"):
         read(ForeignBuffer(buffered()), stream(40), 0)
-    with pytest.raises(UserError, match="use --rows 10 of `backstory evaluate`"):
+    with pytest.raises(UserError, match="use --batch-size 10 of `backstory evaluate`"):
         generate_ids(ForeignBuffer(buffered()), [0], Sampling())  # at once, before a prompt is printed
     with pytest.raises(UserError, match="the model has none; train one with"):
         ForeignBuffer(lstm())

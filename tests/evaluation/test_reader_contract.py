@@ -103,8 +103,8 @@ def test_a_learning_reader_chooses_its_block_and_reads_one_row(stream: Stream) -
     sizes: list[int] = []
     read(Learning(lstm()), stream(23), 0, each=lambda block, prediction, score: sizes.append(block.tokens.shape[1]))
     assert sizes == [5, 5, 5, 5, 3]
-    with pytest.raises(UserError, match=r"learns as it reads, so it reads one row only; use --rows 1"):
-        read(Learning(lstm()), stream(23), 0, rows=2)
+    with pytest.raises(UserError, match=r"learns as it reads, so it reads one row only; use --batch-size 1"):
+        read(Learning(lstm()), stream(23), 0, batch_size=2)
 
 
 def test_a_score_that_is_not_a_number_stops_the_reading(stream: Stream) -> None:

@@ -20,14 +20,14 @@ CPU = torch.device("cpu")
 
 
 @given(st.integers(1, 80), st.integers(1, 9), st.integers(1, 30))
-def test_every_token_is_a_target_once_and_follows_its_input(count: int, rows: int, block: int) -> None:
+def test_every_token_is_a_target_once_and_follows_its_input(count: int, batch_size: int, block: int) -> None:
     ids = np.arange(100, 100 + count)
-    pieces = list(blocks(ids, 99, rows, block, CPU))
-    assert [p.index for p in pieces] == list(range(block_count(count, rows, block)))
+    pieces = list(blocks(ids, 99, batch_size, block, CPU))
+    assert [p.index for p in pieces] == list(range(block_count(count, batch_size, block)))
     assert all(p.tokens.shape == p.targets.shape == p.scored.shape for p in pieces)
     assert all(1 <= p.tokens.shape[1] <= block for p in pieces)
     tokens, targets, scored = (torch.cat([p[i] for p in pieces], 1) for i in range(3))
-    assert len(tokens) == min(rows, count)
+    assert len(tokens) == min(batch_size, count)
     # Row after row, the text is whole and in order, and each token was preceded by the one before it.
     assert targets[scored].tolist() == ids.tolist()
     assert tokens[scored].tolist() == [99, *ids[:-1].tolist()]
@@ -37,17 +37,17 @@ def test_every_token_is_a_target_once_and_follows_its_input(count: int, rows: in
 
 
 @given(st.integers(1, 80), st.integers(1, 9))
-def test_only_the_last_rows_may_be_shorter(count: int, rows: int) -> None:
-    (piece,) = blocks(np.arange(count), 99, rows, count, CPU)
+def test_only_the_last_rows_may_be_shorter(count: int, batch_size: int) -> None:
+    (piece,) = blocks(np.arange(count), 99, batch_size, count, CPU)
     lengths = piece.scored.sum(1).tolist()
-    full = -(-count // min(rows, count))
+    full = -(-count // min(batch_size, count))
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[: count // full] == [full] * (count // full)
 
 
-@pytest.mark.parametrize(("rows", "block"), [(1, 7), (3, 7), (5, 100), (200, 7)])
+@pytest.mark.parametrize(("batch_size", "block"), [(1, 7), (3, 7), (5, 100), (200, 7)])
 def test_a_reading_counts_and_averages_what_was_scored(
-    model: ComposedModel, stream: Stream, rows: int, block: int
+    model: ComposedModel, stream: Stream, batch_size: int, block: int
 ) -> None:
     found: list[Tensor] = []
 
@@ -56,9 +56,9 @@ def test_a_reading_counts_and_averages_what_was_scored(
         assert not log_prob.requires_grad and log_prob.shape == piece.targets.shape
         found.append(log_prob.double()[piece.scored])
 
-    reading = read(StaticReader(model), stream(60), FIRST, rows=rows, block=block, each=each)
+    reading = read(StaticReader(model), stream(60), FIRST, batch_size=batch_size, block=block, each=each)
     assert reading.tokens == sum(map(len, found)) == 60
-    assert reading.rows == min(rows, 60)
+    assert reading.batch_size == min(batch_size, 60)
     assert reading.nats == pytest.approx(-torch.cat(found).mean().item(), rel=1e-12)
     assert reading.seconds > 0
 
@@ -86,14 +86,16 @@ def test_rows_begin_from_an_empty_state_with_the_token_before_them(model: Compos
     ids = stream(50).tolist()  # four rows of 13, the last of 11
     total = by_hand(model, ids[:13], FIRST)
     total += sum(by_hand(model, ids[start : start + 13], ids[start - 1]) for start in (13, 26, 39))
-    reading = read(StaticReader(model), np.array(ids), FIRST, rows=4, block=5)
+    reading = read(StaticReader(model), np.array(ids), FIRST, batch_size=4, block=5)
     assert reading.nats == pytest.approx(total / 50, rel=1e-10)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_scores_do_not_depend_on_the_blocks(model: ComposedModel, stream: Stream, rows: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_scores_do_not_depend_on_the_blocks(model: ComposedModel, stream: Stream, batch_size: int) -> None:
     model.double()
-    nats = [read(StaticReader(model), stream(70), FIRST, rows=rows, block=block).nats for block in (1, 6, 70)]
+    nats = [
+        read(StaticReader(model), stream(70), FIRST, batch_size=batch_size, block=block).nats for block in (1, 6, 70)
+    ]
     assert nats == pytest.approx([nats[0]] * 3, rel=1e-12)
 
 
@@ -101,18 +103,18 @@ def test_scores_do_not_depend_on_the_batch(model: ComposedModel, stream: Stream)
     model.double()
     tokens = torch.from_numpy(stream(40).astype(np.int64))[None]
     scores = []
-    for rows in (1, 5):
+    for batch_size in (1, 5):
         reader = StaticReader(model)
-        reader.start(rows)
-        batch = tokens.expand(rows, -1)
+        reader.start(batch_size)
+        batch = tokens.expand(batch_size, -1)
         scores.append(reader.predict(batch).log_prob(batch.roll(-1, 1)))
     torch.testing.assert_close(scores[1], scores[0].expand(5, -1), rtol=0, atol=1e-12)
 
 
 def test_a_reading_begins_afresh(model: ComposedModel, stream: Stream) -> None:
     reader = StaticReader(model)
-    first = read(reader, stream(40), FIRST, rows=2)
-    assert read(reader, stream(40), FIRST, rows=2).nats == first.nats
+    first = read(reader, stream(40), FIRST, batch_size=2)
+    assert read(reader, stream(40), FIRST, batch_size=2).nats == first.nats
 
 
 def test_the_observer_sees_each_block_before_it_is_read_and_once_it_is_scored(
@@ -147,5 +149,5 @@ def test_a_uniform_model_scores_the_size_of_its_vocabulary(small_lstm: ComposedM
     with torch.no_grad():
         for parameter in small_lstm.parameters():
             parameter.zero_()
-    reading = read(StaticReader(small_lstm), stream(30), FIRST, rows=2)
+    reading = read(StaticReader(small_lstm), stream(30), FIRST, batch_size=2)
     assert reading.nats == pytest.approx(math.log(small_lstm.vocabulary_size), rel=1e-6)

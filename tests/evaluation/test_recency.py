@@ -23,15 +23,15 @@ def test_tokens_since_the_same_one_came_last_in_its_row(ids: list[int], row: int
     assert last_seen(np.array(ids, np.int32), row).tolist() == expected
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_nats_by_distance_are_means_over_the_tokens(tiny_run: Path, tmp_path: Path, rows: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_nats_by_distance_are_means_over_the_tokens(tiny_run: Path, tmp_path: Path, batch_size: int) -> None:
     told = tmp_path / "tokens.jsonl"
     figures = bs.evaluate(tiny_run, "test", out=tmp_path / "one", per_token=told)["figures"]
     tokens = [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()]
-    if rows > 1:
-        figures = bs.evaluate(tiny_run, "test", rows=rows, out=tmp_path / "rows")["figures"]
+    if batch_size > 1:
+        figures = bs.evaluate(tiny_run, "test", batch_size=batch_size, out=tmp_path / "batch_size")["figures"]
     recency = figures["recency"]
-    since = last_seen(np.unique([t["token"] for t in tokens], return_inverse=True)[1], -(-len(tokens) // rows))
+    since = last_seen(np.unique([t["token"] for t in tokens], return_inverse=True)[1], -(-len(tokens) // batch_size))
     counts = {0: int((since == 0).sum())} | {
         low: int(((since >= low) & (since < high)).sum()) for low, high in zip(FROM, [*FROM[1:], 10**9], strict=True)
     }
@@ -39,7 +39,7 @@ def test_nats_by_distance_are_means_over_the_tokens(tiny_run: Path, tmp_path: Pa
     assert found == {low: n for low, n in counts.items() if n or not low}
     total = sum(part["tokens"] * part["nats"] for part in [recency["new"], *recency["bins"]])
     assert total == pytest.approx(figures["tokens"] * figures["nats_per_token"], rel=1e-5)
-    if rows == 1:
+    if batch_size == 1:
         nats = -np.array([t["log_prob"] for t in tokens])
         assert recency["new"]["nats"] == pytest.approx(nats[since == 0].mean(), rel=1e-5)
         for b in recency["bins"]:

@@ -451,7 +451,7 @@ def test_generate_goes_on_from_a_session(prompt: str, read: Callable, tiny_run: 
     saved.restore(reader)
     first = run.vocabulary.index["<eos>"]
     context = [first, *(run.vocabulary.index[w] for w in prompt.split())]
-    ids = list(islice(generate_ids(reader, context, Sampling(), 3, [run.vocabulary.unknown or 0], fresh=False), 20))
+    ids = list(islice(generate_ids(reader, context, Sampling(), 3, [run.vocabulary.unknown or 0], reset=False), 20))
     joined = run.vocabulary.decode([*context[1:], *ids])
     assert joined.removeprefix(prompt) == texts
     assert texts != "".join(bs.generate(tiny_run, prompt, tokens=20, seed=3))

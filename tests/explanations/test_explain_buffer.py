@@ -15,7 +15,7 @@ from naive_span_buffer import score, spans_of
 from rich.console import Console
 from runs import with_model
 
-from backstory.config import GateConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig, UserError
+from backstory.config import AuxiliarySoftmaxConfig, GateConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.data import prepare
 from backstory.explanations import Place, explain_run
 from backstory.explanations.buffer import links_of
@@ -262,7 +262,7 @@ def test_words_before_the_passage_are_left_out_where_there_is_no_room(
 def test_what_it_cannot_explain_is_one_line_and_nothing_is_written(
     run: Path, tiny_run: Path, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
-    control = trained(with_model(tiny_config, buffer=SecondSoftmaxConfig(gate=GATE)), tmp_path / "control")
+    control = trained(with_model(tiny_config, buffer=AuxiliarySoftmaxConfig(gate=GATE)), tmp_path / "control")
     for folder in (control, tiny_run):
         before = sorted(folder.rglob("*"))
         with pytest.raises(UserError, match=rf"^{folder} has no span buffer; train one with --model.buffer.kind span-"):

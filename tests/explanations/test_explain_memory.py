@@ -1,4 +1,4 @@
-"""What `explain memory` shows is what the memory's heads do: whose rows they read, and how they find them."""
+"""What `explain memory` shows is what the memory's heads do: whose slots they read, and how they find them."""
 
 import dataclasses
 import io
@@ -29,9 +29,9 @@ from backstory.training import train
 END = 3
 """Id of the `<eos>` after every ninth word of the tiny corpus."""
 CORES: dict[str, Any] = {
-    "ntm": NTMConfig(layers=(9,), rows=11, width=5, heads=2),
-    "mdm": MDMConfig(layers=(9, 7), rows=8, width=5, addressing="localized:3"),
-    "begin": MDMConfig(layers=(9,), rows=8, width=5, begin=END),
+    "ntm": NTMConfig(layers=(9,), slots=11, width=5, heads=2),
+    "mdm": MDMConfig(layers=(9, 7), slots=8, width=5, addressing="localized:3"),
+    "begin": MDMConfig(layers=(9,), slots=8, width=5, init_from=END),
 }
 
 
@@ -79,15 +79,15 @@ def test_measures_by_hand() -> None:
     np.testing.assert_allclose(dense["entropy"], [[0, 2], [np.nan, 1]])
     np.testing.assert_allclose(dense["largest"], [[0.5, 0.25], [0, 0.5]])
     np.testing.assert_array_equal(dense["negative"], [[0, 1], [0, 0]])
-    # Three rows: of content where all rows have a weight, of what came of it where a window is there.
+    # Three slots: of content where all slots have a weight, of what came of it where a window is there.
     np.testing.assert_allclose(dense["window"], [[0.8, np.nan], [0.7, 0.7]])
     np.testing.assert_allclose(localized["window"], [[0.5, np.nan], [0, 0.5]])
-    assert [window_of(Addressing(), rows) for rows in (4, 5, 1024)] == [3, 5, 257]
+    assert [window_of(Addressing(), slots) for slots in (4, 5, 1024)] == [3, 5, 257]
     assert window_of(Addressing("localized", 9), 1024) == 9
 
 
 def test_fall_backs_are_counted_on_a_memory_that_says_which() -> None:
-    """All rows point one way: a key the other way has negative cosines alone."""
+    """All slots point one way: a key the other way has negative cosines alone."""
     machine = TuringMachine(6, 4, 1, Addressing("localized", 3))
     state = machine.start(numbers(0.0), 1)._replace(memory=torch.ones(1, 6, 4, dtype=torch.float64))
     looked: list[Looked] = []
@@ -112,13 +112,13 @@ def test_every_figure_is_the_memory_s(
     loaded = load_run(run)
     model, core = loaded.model, loaded.model.core
     assert isinstance(model, ComposedModel) and isinstance(core, ExternalMemory)
-    shares = np.zeros((core.machine.rows, 1 + len(ids)))  # of what is read first, and of each token
+    shares = np.zeros((core.machine.slots, 1 + len(ids)))  # of what is read first, and of each token
     state, reads, writes, mixed, nats = model.start(1), [], [], [], []
     with core.traced() as looked:
         for position, token in enumerate([loaded.vocabulary.start, *ids[:-1].tolist()]):
             prediction, state = model(torch.tensor([[token]]), state)
             nats.append(-prediction.log_probs()[0, 0, ids[position]].item())
-            if token == core.begin:
+            if token == core.reset_token:
                 shares[:] = 0
             write = state.external.write_weights[0].double().numpy()
             read = state.external.read_weights[0].double().numpy()
@@ -159,7 +159,7 @@ def test_every_figure_is_the_memory_s(
     }
     assert len(figures["entropy_bits"]["read"]) == CORES[kind].heads
     shown = figures["weights"]
-    assert shown["rows"] == list(range(CORES[kind].rows)) and len(shown["tokens"]) == count
+    assert shown["slots"] == list(range(CORES[kind].slots)) and len(shown["tokens"]) == count
     np.testing.assert_allclose(shown["write"], np.array(writes[start:]).T, rtol=6e-3, atol=1e-6)
     np.testing.assert_allclose(shown["read"], np.array(reads[start:]).mean(1).T, rtol=6e-3, atol=1e-6)
 
@@ -204,9 +204,9 @@ def test_a_picture_holds_the_rows_of_most_weight(
     monkeypatch.setattr(explained, "MOST_TOKENS", 9)
     cut = explain_run(runs_of["mdm"], "memory", place, out=tmp_path / "cut")["figures"]["weights"]
     sums = (np.array(whole["write"]) + np.array(whole["read"]))[:, :9].sum(1)
-    assert cut["rows"] == sorted(np.argsort(sums)[-3:].tolist()) and cut["of"] == 8
+    assert cut["slots"] == sorted(np.argsort(sums)[-3:].tolist()) and cut["of"] == 8
     assert cut["tokens"] == whole["tokens"][:9] and len(whole["tokens"]) == 20
-    assert cut["write"] == [whole["write"][row][:9] for row in cut["rows"]]
+    assert cut["write"] == [whole["write"][row][:9] for row in cut["slots"]]
 
 
 def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
     result = result_from(json.dumps(explain_run(runs_of["ntm"], "memory", Place("valid", 20, 9))), "x")
     page = render_passage(result)
     assert page.count("<svg") == 1 and "write: row" in page and "read: row" in page
-    assert "of all 11 rows of the memory, at each token of the passage." in page and "the mean of 2 heads" in page
+    assert "of all 11 slots of the memory, at each token of the passage." in page and "the mean of 2 heads" in page
     passage = from_json(result.figures["passage"], "x")
     assert passage.chosen == passage.lead and isinstance(passage.shades[0], Weights)
     assert math.isfinite(result.figures["perplexity"])
@@ -234,8 +234,8 @@ def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("kind", "addressing", "told"),
     [
-        ("ntm", "localized:3x2", "2 windows of 3 rows around the largest cosines; the rest is where locations lead"),
-        ("mdm", "localized:3", "within 3 rows around the largest cosine; the rest is where links lead."),
+        ("ntm", "localized:3x2", "2 windows of 3 slots around the largest cosines; the rest is where locations lead"),
+        ("mdm", "localized:3", "within 3 slots around the largest cosine; the rest is where links lead."),
     ],
 )
 def test_windows_are_told_with_what_leads_out_of_them(
@@ -243,7 +243,7 @@ def test_windows_are_told_with_what_leads_out_of_them(
 ) -> None:
     core = dataclasses.replace(CORES[kind], addressing=addressing)
     result = explain_run(trained(with_model(tiny_config, core=core), tmp_path / "run"), "memory", Place("valid", 20, 9))
-    how = parse_addressing(addressing, core.rows)
+    how = parse_addressing(addressing, core.slots)
     assert (result["figures"]["window"], result["figures"]["windows"]) == (how.selected, how.windows)
     assert told in layers(result)["window, read"].note
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from subwords import byte_level
 
 from backstory.config import (
+    AuxiliarySoftmaxConfig,
     DualConfig,
     EmbeddingConfig,
     GateConfig,
@@ -18,7 +19,6 @@ from backstory.config import (
     ModelConfig,
     MogrifierConfig,
     RunConfig,
-    SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
     TransformerConfig,
@@ -46,18 +46,18 @@ KINDS: dict[str, ModelConfig] = {
     "mogrifier": ModelConfig(EMBEDDING, MOGRIFIER),
     "transformer": ModelConfig(EMBEDDING, TransformerConfig(layers=2, heads=2, hidden=8, window=6)),
     "transformer, begins anew": ModelConfig(
-        EMBEDDING, TransformerConfig(layers=2, heads=2, hidden=8, window=6, fresh=True, positions="sinusoidal")
+        EMBEDDING, TransformerConfig(layers=2, heads=2, hidden=8, window=6, chunked=True, positions="sinusoidal")
     ),
     "trellis": ModelConfig(EMBEDDING, TrellisConfig(levels=5, hidden=9)),
     "dual mogrifier": ModelConfig(EMBEDDING, MOGRIFIER, dual=DualConfig()),
     "span buffer": ModelConfig(EMBEDDING, LSTM, buffer=buffer()),
-    "span buffer on a grid": ModelConfig(EMBEDDING, LSTM, buffer=buffer(slots="grid")),
+    "span buffer on a grid": ModelConfig(EMBEDDING, LSTM, buffer=buffer(alignment="fixed")),
     "pointer": ModelConfig(
         EMBEDDING,
         LSTM,
         buffer=buffer(vectors="words", values="following", prediction="pointer", attention="bilinear", sentinel=True),
     ),
-    "second softmax": ModelConfig(EMBEDDING, LSTM, buffer=SecondSoftmaxConfig()),
+    "second softmax": ModelConfig(EMBEDDING, LSTM, buffer=AuxiliarySoftmaxConfig()),
 }
 
 

@@ -352,7 +352,9 @@ def test_what_does_not_go_together(
         capsys, "evaluate", name, text, "--reader", "dynamic:moving=low-rank:2"
     )
     assert "leave --save out" in mistake(capsys, "generate", name, "--save")
-    assert "control of a span buffer" in mistake(capsys, "evaluate", name, text, "--reader", "foreign", "--rows", "2")
+    assert "control of a span buffer" in mistake(
+        capsys, "evaluate", name, text, "--reader", "shuffled-buffer", "--batch-size", "2"
+    )
 
 
 def test_without_transformers_it_says_what_to_install(

@@ -200,7 +200,7 @@ def test_the_page_of_the_docs_does_what_it_says(
 def test_an_exported_memory_is_read_with_another_addressing(
     tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    core = NTMConfig(layers=(9,), rows=8, width=5, heads=1)
+    core = NTMConfig(layers=(9,), slots=8, width=5, heads=1)
     run = trained(with_model(tiny_config, core=core), tmp_path, "words")
     exported, text = export(run), tmp_path / "own.txt"
     text.write_text(TEXT + "\n")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import (
+    AuxiliarySoftmaxConfig,
     DNCConfig,
     DualConfig,
     EmbeddingConfig,
@@ -22,7 +23,6 @@ from backstory.config import (
     NoBufferConfig,
     NoDualConfig,
     NTMConfig,
-    SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
     TransformerConfig,
@@ -68,7 +68,7 @@ def composed(
     core: LSTMConfig | MogrifierConfig | TransformerConfig | TrellisConfig,
     head: SoftmaxConfig | MixtureConfig | None = None,
     dual: DualConfig | None = None,
-    buffer: SpanBufferConfig | SecondSoftmaxConfig | None = None,
+    buffer: SpanBufferConfig | AuxiliarySoftmaxConfig | None = None,
 ) -> ComposedModel:
     """A model of these parts, with a small embedding."""
     embedding, second = EmbeddingConfig(6, 0.1), buffer or NoBufferConfig()
@@ -121,14 +121,14 @@ def buffered(
 
 def second_softmax() -> ComposedModel:
     """The same with a second softmax."""
-    return composed(LSTMConfig(layers=1, hidden=8), buffer=SecondSoftmaxConfig(dropout=0.2))
+    return composed(LSTMConfig(layers=1, hidden=8), buffer=AuxiliarySoftmaxConfig(dropout=0.2))
 
 
 def remembering(
     kind: type[ExternalMemoryConfig], head: SoftmaxConfig | MixtureConfig | None = None, **given: Any
 ) -> ComposedModel:
     """A small controller with an external memory and every dropout on."""
-    settings: dict[str, Any] = {"layers": (8, 5), "rows": 7, "width": 4, "heads": 2}
+    settings: dict[str, Any] = {"layers": (8, 5), "slots": 7, "width": 4, "heads": 2}
     dropouts = dict.fromkeys(("input_dropout", "layer_dropout", "output_dropout"), 0.2)
     return composed(kind(**settings | dropouts | given), head)
 
@@ -161,7 +161,7 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "transformer, sinusoidal, after, mixture": lambda: transformer(
         MIXTURE, positions="sinusoidal", norm="post", activation="relu", heads=4
     ),
-    "transformer, begins anew": lambda: transformer(window=16, fresh=True, positions="sinusoidal"),
+    "transformer, begins anew": lambda: transformer(window=16, chunked=True, positions="sinusoidal"),
     "transformer, of the embedding's size": lambda: transformer(
         hidden=6, heads=3, feed_forward=5, attention_dropout=0.0
     ),
@@ -182,14 +182,14 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
         vectors="words", values="following", attention="bilinear", prediction="pointer", sentinel=True, dropout=0.0
     ),
     "span buffer, last words": lambda: buffered(values="last-words", vectors="words", ends="present"),
-    "span buffer, grid": lambda: buffered(slots="grid", span=3),
-    "span buffer, grid, bilinear": lambda: buffered(slots="grid", attention="bilinear", vectors="minus-before"),
-    "span buffer, grid, present": lambda: buffered(slots="grid", size=20, span=4, ends="present"),
+    "span buffer, grid": lambda: buffered(alignment="fixed", span=3),
+    "span buffer, grid, bilinear": lambda: buffered(alignment="fixed", attention="bilinear", vectors="minus-before"),
+    "span buffer, grid, present": lambda: buffered(alignment="fixed", size=20, span=4, ends="present"),
     "ntm": lambda: remembering(NTMConfig),
     "ntm, untied": lambda: remembering(NTMConfig, UNTIED),
     "ntm, localized": lambda: remembering(NTMConfig, UNTIED, addressing="localized:3"),
     "ntm, two windows": lambda: remembering(NTMConfig, addressing="localized:3x2", layers=(8,)),
-    "ntm, window": lambda: remembering(NTMConfig, UNTIED, addressing="window:3", rows=9),
+    "ntm, window": lambda: remembering(NTMConfig, UNTIED, addressing="window:3", slots=9),
     "dnc": lambda: remembering(DNCConfig, UNTIED),
     "dnc, mixture": lambda: remembering(DNCConfig, MIXTURE),
     "dnc, window": lambda: remembering(DNCConfig, addressing="window:3", link=False, allocation=False),

@@ -122,7 +122,7 @@ def step(machine: Machine, said: Tensor, state: MemoryState) -> MemoryState:
 
 
 def turing(machine: Machine, said: Tensor, state: Row) -> Row:
-    n, m, r = machine.rows, machine.width, machine.heads
+    n, m, r = machine.slots, machine.width, machine.heads
     part = Parts(said)
     heads = [
         (part(m), 1 + softplus(part(1)[0]), logistic(part(1)[0]), part(3), 1 + softplus(part(1)[0]))
@@ -150,7 +150,7 @@ def turing(machine: Machine, said: Tensor, state: Row) -> Row:
 
 def computer(machine: Machine, said: Tensor, state: Row) -> Row:
     assert isinstance(machine, NeuralComputer)
-    n, m, r = machine.rows, machine.width, machine.heads
+    n, m, r = machine.slots, machine.width, machine.heads
     part = Parts(said)
     keys = [part(m) for _ in range(r + 1)]
     strengths = [1 + softplus(part(1)[0]) for _ in range(r + 1)]

@@ -189,7 +189,7 @@ def transformer(config: TransformerConfig, weights: Weights, xs: Tensor, masks: 
     for t, x in enumerate(xs):
         x = linear("entering", x) * units**0.5
         if config.positions == "sinusoidal":
-            x = x + sinusoid(t % config.window if config.fresh else t, units)
+            x = x + sinusoid(t % config.window if config.chunked else t, units)
         vectors.append(x * mask)
     layers = []
     for number in range(config.layers):
@@ -199,7 +199,7 @@ def transformer(config: TransformerConfig, weights: Weights, xs: Tensor, masks: 
         made = [linear(name + "attending", x) for x in read]
         added = []
         for t in range(len(xs)):
-            first = t - t % config.window if config.fresh else max(0, t - config.window + 1)
+            first = t - t % config.window if config.chunked else max(0, t - config.window + 1)
             heads = []
             for head in range(config.heads):
                 place = slice(head * each, (head + 1) * each)

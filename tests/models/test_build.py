@@ -87,7 +87,7 @@ def test_the_seed_makes_the_weights() -> None:
 def test_devices_and_precisions_are_chosen_with_a_reason() -> None:
     cpu = choose_device("cpu")
     assert choose_precision("bfloat16", cpu).dtype == torch.bfloat16
-    assert choose_precision("float32", cpu).reason == "it was asked for"
+    assert choose_precision("float32", cpu).reason == "requested"
     assert "processor" in choose_precision("auto", cpu).reason
     for wanted in ("gpu", "meta"):
         with pytest.raises(UserError, match=wanted):

@@ -57,7 +57,7 @@ def drawn(shape: tuple[int, ...], seed: int, low: float | None = None) -> Tensor
 
 def state_of(machine: Machine, rows: int, seed: int) -> MemoryState:
     """A state as a reading may have left it: weights that sum to at most one, a link with zeros on its diagonal."""
-    n, m, r = machine.rows, machine.width, machine.heads
+    n, m, r = machine.slots, machine.width, machine.heads
     state = machine.start(torch.zeros(1, dtype=torch.float64), rows)
     link = 0.3 * drawn((rows, n, n), seed + 5, 0.0) / n
     link = link - torch.diag_embed(link.diagonal(dim1=1, dim2=2))
@@ -204,7 +204,7 @@ def test_the_strict_maximum_differs_where_another_row_is_as_near_as_a_tie() -> N
 def test_a_model_with_random_weights_has_another_window_by_the_strict_maximum(kind: Any) -> None:
     """Rows that were written alike are as near as a tie; strictly, each lookup is algorithm 1 as printed."""
     torch.manual_seed(0)
-    core = kind(layers=(32,), rows=64, width=16, heads=2, addressing="localized:17:strict")
+    core = kind(layers=(32,), slots=64, width=16, heads=2, addressing="localized:17:strict")
     model = build_model(ModelConfig(EmbeddingConfig(16, 0.0), core, SoftmaxConfig(tied=False)), 50).eval()
     assert isinstance(model.core, ExternalMemory)
     with model.core.traced() as looked:
@@ -304,7 +304,7 @@ def test_addressing_is_written_as_it_is_read(text: str) -> None:
 def core_of(
     kind: type[ExternalMemoryConfig], layers: tuple[int, ...], heads: int, addressing: str = "dense", **flags: bool
 ) -> Any:
-    return kind(layers=layers, rows=6, width=3, heads=heads, addressing=addressing, **flags)
+    return kind(layers=layers, slots=6, width=3, heads=heads, addressing=addressing, **flags)
 
 
 CORES = {
@@ -415,7 +415,7 @@ def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeyp
 @pytest.mark.parametrize("grad", [True, False])
 def test_documents_that_begin_anew_are_read_each_by_itself(core: Any, grad: bool) -> None:
     """Values, the state after them, and gradients; documents of other lengths in every row, and cut by the segments."""
-    model, plain = model_of(replace(core, begin=1)), model_of(core)
+    model, plain = model_of(replace(core, init_from=1)), model_of(core)
     tokens = torch.tensor([[0, 2, 1, 3, 4, 1, 5, 2], [1, 2, 3, 0, 4, 5, 6, 2], [2, 3, 1, 1, 4, 6, 0, 1]])
     weigh, found = drawn((3, 8, model.core.output_size), 3), []
     with torch.set_grad_enabled(grad):
@@ -447,7 +447,7 @@ def test_documents_that_begin_anew_are_read_each_by_itself(core: Any, grad: bool
 def test_rows_written_alike_are_equal_in_every_batch(addressing: str) -> None:
     """Rounding, which is another for each number of rows read side by side, does not choose the window."""
     torch.manual_seed(0)
-    core = NTMConfig(layers=(32,), rows=128, width=64, heads=2, addressing=addressing)
+    core = NTMConfig(layers=(32,), slots=128, width=64, heads=2, addressing=addressing)
     model = build_model(ModelConfig(EmbeddingConfig(16, 0.0), core, SoftmaxConfig(tied=False)), 50).eval()
     tokens = torch.randint(50, (4, 60))
     with torch.no_grad():
@@ -459,7 +459,7 @@ def test_rows_written_alike_are_equal_in_every_batch(addressing: str) -> None:
 
 
 def test_a_kept_state_keeps_no_segment() -> None:
-    for core in (NTMConfig(layers=(9, 7), rows=6, width=3), TransformerConfig(layers=1, hidden=8, heads=2, window=5)):
+    for core in (NTMConfig(layers=(9, 7), slots=6, width=3), TransformerConfig(layers=1, hidden=8, heads=2, window=5)):
         model = model_of(core)
         for tensor in flatten(model(torch.randint(7, (2, 300)), model.start(2))[1]).values():
             assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
@@ -569,10 +569,10 @@ def test_settings_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     ("core", "numbers", "links"),
     [
-        (DNCConfig(layers=(4,), rows=6, width=3, heads=1), 2 * 3 * 6 * (3 + 6), True),
-        (DNCConfig(layers=(4,), rows=6, width=3, heads=1, link=False), 2 * 3 * 6 * 3, False),
-        (NTMConfig(layers=(4,), rows=6, width=3), 2 * 3 * 6 * 3, False),
-        (NTMConfig(layers=(4,), rows=6, width=3, begin=1), (3 * 3 + 1) * 6 * 3, False),
+        (DNCConfig(layers=(4,), slots=6, width=3, heads=1), 2 * 3 * 6 * (3 + 6), True),
+        (DNCConfig(layers=(4,), slots=6, width=3, heads=1, link=False), 2 * 3 * 6 * 3, False),
+        (NTMConfig(layers=(4,), slots=6, width=3), 2 * 3 * 6 * 3, False),
+        (NTMConfig(layers=(4,), slots=6, width=3, init_from=1), (3 * 3 + 1) * 6 * 3, False),
     ],
 )
 def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
@@ -587,7 +587,9 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
     monkeypatch.setattr(module + "available", lambda device: 8 * numbers - 1)
     told = f"6 rows of memory{' with links between them' if links else ''} take .* for 3 texts, and .* are free; "
     told += (
-        "lower model.core.rows" + (r", or set model.core.link to false \(--model.core.no-link\)" if links else "") + "$"
+        "lower model.core.slots"
+        + (r", or set model.core.link to false \(--model.core.no-link\)" if links else "")
+        + "$"
     )
     with pytest.raises(UserError, match=told):
         model.start(3)
@@ -595,7 +597,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
 
 def test_a_memory_of_any_size_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backstory.models.cores.external_memory.available", lambda device: 1 << 40)
-    for core in (DNCConfig(layers=(4,), rows=1 << 24, heads=1), NTMConfig(layers=(4,), rows=1 << 24, width=1 << 17)):
+    for core in (DNCConfig(layers=(4,), slots=1 << 24, heads=1), NTMConfig(layers=(4,), slots=1 << 24, width=1 << 17)):
         with pytest.raises(UserError, match=r"rows of memory.* for 1 text, and 1 TiB are free") as error:
             model_of(core).start(1)
         assert "\n" not in str(error.value)

@@ -12,10 +12,10 @@ from naive_span_buffer import head_states, probabilities, score, spans_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backstory.config import (
+    AuxiliarySoftmaxConfig,
     DualConfig,
     GateConfig,
     LSTMConfig,
-    SecondSoftmaxConfig,
     SpanBufferConfig,
     UserError,
 )
@@ -257,10 +257,10 @@ def test_no_intermediate_is_of_positions_times_spans_times_attention(slots: Any)
     assert 2 * time * size <= largest.elements < 2 * time * spans * size / 4
 
 
-@pytest.mark.parametrize("kind", [SpanBufferConfig, SecondSoftmaxConfig])
+@pytest.mark.parametrize("kind", [SpanBufferConfig, AuxiliarySoftmaxConfig])
 @pytest.mark.parametrize("rate", [None, 0.0, 0.75])
 def test_q_is_trained_with_the_dropout_of_p_unless_it_has_its_own(
-    kind: type[SpanBufferConfig] | type[SecondSoftmaxConfig], rate: float | None
+    kind: type[SpanBufferConfig] | type[AuxiliarySoftmaxConfig], rate: float | None
 ) -> None:
     """Counted: the share of zeros among the inputs of the head, of which p's come first."""
     torch.manual_seed(1)
@@ -274,5 +274,5 @@ def test_q_is_trained_with_the_dropout_of_p_unless_it_has_its_own(
 
 def test_a_dual_connection_tells_q_its_dropout() -> None:
     dual = DualConfig(output_dropout=0.25)
-    model = composed(LSTMConfig(layers=1, hidden=8, output_dropout=0.5), dual=dual, buffer=SecondSoftmaxConfig())
+    model = composed(LSTMConfig(layers=1, hidden=8, output_dropout=0.5), dual=dual, buffer=AuxiliarySoftmaxConfig())
     assert model.gated is not None and model.gated.dropout == 0.25

@@ -135,7 +135,7 @@ def test_every_layer_sees_the_window(layers: int) -> None:
 
 
 def test_a_window_that_begins_anew_forgets_what_was_before_it() -> None:
-    made, text = core(4, layers=2, window=5, fresh=True, positions="sinusoidal").eval(), embedded(13)
+    made, text = core(4, layers=2, window=5, chunked=True, positions="sinusoidal").eval(), embedded(13)
     whole = made(text, made.start(ROWS)).dropped
     for first in (0, 5, 10):
         piece = text[:, first : first + 5]
@@ -184,6 +184,6 @@ def test_heads_that_do_not_share_the_units_evenly_are_refused(hidden: int, posit
 
 
 def test_one_that_begins_anew_declares_its_window_and_that_none_slides() -> None:
-    can = core(4, layers=1, window=5, fresh=True).capabilities
+    can = core(4, layers=1, window=5, chunked=True).capabilities
     assert (can.maximum_length, can.slides, can.exact_state) == (5, False, True)
     assert core(4, layers=1, window=5).capabilities.maximum_length is None

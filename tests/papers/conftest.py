@@ -1,11 +1,11 @@
-"""A desk with a tiny recipe and a grid of it, and one reproduction that many tests look at."""
+"""A desk with a tiny recipe and a suite of it, and one reproduction that many tests look at."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from grids import BROKEN, Reproduced, finish, grid, start, write
+from small_suites import BROKEN, Reproduced, finish, start, suite, write
 
 from backstory.config import RunConfig, to_yaml
 
@@ -29,12 +29,12 @@ def desk(tmp_path: Path, tiny_config: RunConfig, tiny_corpus: Path, monkeypatch:
 def reproduced(
     tmp_path_factory: pytest.TempPathFactory, tiny_config: RunConfig, tiny_corpus: Path
 ) -> Iterator[Reproduced]:
-    """The grid run to its end by two processes, in a folder that tests may read but not change."""
+    """The suite run to its end by two processes, in a folder that tests may read but not change."""
     folder = tmp_path_factory.mktemp("reproduced")
     prepare(folder, tiny_config, tiny_corpus)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        rows = [*grid()["rows"], BROKEN]
-        against = {"sentence": "Plain beats broken", "better": {"row": "plain"}, "than": {"row": "broken"}}
-        write(grid(rows=rows, claims=[*grid()["claims"], against]))
-        yield Reproduced(folder, *finish(start("grid.yaml", "--processes", "2")))
+        systems = [*suite()["systems"], BROKEN]
+        against = {"sentence": "Plain beats broken", "better": {"system": "plain"}, "than": {"system": "broken"}}
+        write(suite(systems=systems, claims=[*suite()["claims"], against]))
+        yield Reproduced(folder, *finish(start("suite.yaml", "--processes", "2")))

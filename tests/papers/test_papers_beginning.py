@@ -1,4 +1,4 @@
-"""Rows that begin with another row's runs, and readings of several rows: what waits for what, and what is told."""
+"""Systems that begin with another system's runs, and readings of larger batches: what waits for what, and what is told."""
 
 import copy
 import dataclasses
@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from grids import BROKEN, finish, grid, planned, start, write
 from rich.console import Console
+from small_suites import BROKEN, finish, planned, start, suite, write
 
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
 from backstory.config.stopping import StopRequest
 from backstory.jobs.display import JobDisplay
 from backstory.jobs.runner import run_jobs
-from backstory.papers.suite import Grid
+from backstory.papers.suite import Suite
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteJobs, minutes_to_go
 from backstory.reports import result_at
@@ -27,87 +27,98 @@ SPANS = {"kind": "span-buffer", "size": 12, "span": 3, "attention": "bilinear"}
 
 
 def begun() -> dict[str, Any]:
-    """A plain row, one with a buffer that begins with it, one that breaks down, and one that would begin with that."""
+    """A plain system, one with a buffer that begins with it, one that breaks down, and one that would begin with that."""
     buffered = {
         "name": "spans",
-        "readings": [{"rows": 3}, {"reader": "foreign", "rows": 3}],
+        "readings": [{"batch_size": 3}, {"reader": "shuffled-buffer", "batch_size": 3}],
         "small": {
             "recipe": "tiny.yaml",
             "overrides": {"model": {"buffer": SPANS}},
-            "begin": "plain",
+            "init_from": "plain",
             "seeds": [1],
             "minutes": 0.5,
         },
     }
-    plain, after = grid()["rows"][0], {"name": "after", "small": {**copy.deepcopy(BROKEN["small"]), "begin": "broken"}}
+    plain, after = (
+        suite()["systems"][0],
+        {"name": "after", "small": {**copy.deepcopy(BROKEN["small"]), "init_from": "broken"}},
+    )
     plain["small"] = {"recipe": "tiny.yaml", "seeds": [1], "minutes": 0.25}
-    claim = {"sentence": "Foreign spans are as good", "better": {"row": "spans", "reader": "foreign", "rows": 3},
-             "than": {"row": "spans", "rows": 3}}  # fmt: skip
-    return grid(rows=[after, buffered, plain, BROKEN], claims=[claim])
+    claim = {"sentence": "Foreign spans are as good", "better": {"system": "spans", "reader": "shuffled-buffer",
+             "batch_size": 3}, "than": {"system": "spans", "batch_size": 3}}  # fmt: skip
+    return suite(systems=[after, buffered, plain, BROKEN], claims=[claim])
 
 
 @pytest.mark.full
 def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None:
-    write(grid(rows=begun()["rows"][1:3], claims=begun()["claims"]))
-    code, out, err = finish(start("grid.yaml", "--processes", "2"))
+    write(suite(systems=begun()["systems"][1:3], claims=begun()["claims"]))
+    code, out, err = finish(start("suite.yaml", "--processes", "2"))
     assert code == 0, err
     folder = desk / "runs" / "grid-small"
     found = json.loads((folder / "result.json").read_text())["figures"]
-    runs = {run["row"]: run for run in found["runs"]}
+    runs = {run["system"]: run for run in found["runs"]}
     assert {run["state"] for run in runs.values()} == {DONE}
     trained = json.loads((folder / "runs" / "spans-seed1" / "result.json").read_text())["provenance"]
-    assert trained["begun_with"]["run"] == "plain-seed1"
+    assert trained["init_from"]["run"] == "plain-seed1"
     assert trained["command"].endswith(
-        "--out runs/grid-small/runs/spans-seed1 --begin runs/grid-small/runs/plain-seed1"
+        "--out runs/grid-small/runs/spans-seed1 --init-from runs/grid-small/runs/plain-seed1"
     )
 
-    readings = {(r["reader"], r["rows"]): r for r in runs["spans"]["readings"]}
-    assert list(readings) == [("static", 3), ("foreign", 3)]
+    readings = {(r["reader"], r["systems"]): r for r in runs["spans"]["readings"]}
+    assert list(readings) == [("static", 3), ("shuffled-buffer", 3)]
     assert len({r["value"] for r in readings.values()}) == 2, "each is a reading of its own"
     assert runs["plain"]["readings"][0]["policy"] is None
-    for (reader, rows), reading in readings.items():
-        name = "evaluate-test" + (f"-{reader}" if reader != "static" else "") + (f"-rows{rows}" if rows > 1 else "")
+    for (reader, systems), reading in readings.items():
+        name = (
+            "evaluate-test" + (f"-{reader}" if reader != "static" else "") + (f"-batch{systems}" if systems > 1 else "")
+        )
         read = json.loads((folder / "runs" / "spans-seed1" / name / "result.json").read_text())["figures"]
         assert (reading["value"], reading["policy"]) == (read["perplexity"], read["policy"])
         assert reading["policy"]["oracle_perplexity"] <= reading["value"]
-    rows = {(row["row"], row["reader"], row["rows"]): row for row in found["rows"]}
-    assert rows["spans", "foreign", 3]["mean"] == readings["foreign", 3]["value"]
+    systems = {(system["system"], system["reader"], system["batch_size"]): system for system in found["systems"]}
+    assert systems["spans", "shuffled-buffer", 3]["mean"] == readings["shuffled-buffer", 3]["value"]
     [claim] = found["claims"]
     assert claim["better"] == {
-        "row": "spans",
+        "system": "spans",
         "split": "test",
-        "reader": "foreign",
-        "rows": 3,
+        "reader": "shuffled-buffer",
+        "batch_size": 3,
         "after": None,
         "addressing": None,
     }
     assert claim["verdict"] == "an audit failed: no claim", "rows with each other's buffers depend on each other"
-    assert "test, foreign, 3 rows" in out and "test, static, 3 rows" in out
+    assert "test, shuffled-buffer, batch of 3" in out and "test, static, batch of 3" in out
 
-    assert main(["reproduce", "grid.yaml", "--dry-run", "--only", "spans"]) == 0, "what it begins with is finished"
+    assert main(["reproduce", "suite.yaml", "--dry-run", "--only", "spans"]) == 0, "what it begins with is finished"
     changed = begun()
-    del changed["rows"][1]["small"]["begin"]
+    del changed["systems"][1]["small"]["init_from"]
     write(changed)
-    assert main(["reproduce", "grid.yaml", "--dry-run"]) == 2
+    assert main(["reproduce", "suite.yaml", "--dry-run"]) == 2
 
 
 @pytest.mark.full
 def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moving, row = "dynamic:rule=sgd,rate=0.05", grid()["rows"][0] | {"prepare": ["tune --reader tempered --in-turn"]}
-    row["readings"] = [{"reader": moving}, {"reader": moving, "after": "valid"}, {"reader": "tempered"}]
+    moving, system = (
+        "dynamic:rule=sgd,rate=0.05",
+        suite()["systems"][0] | {"prepare": ["tune --reader tempered --in-turn"]},
+    )
+    system["readings"] = [{"reader": moving}, {"reader": moving, "after": "valid"}, {"reader": "tempered"}]
     cache = {"experiment": "cache", "targets": 100, "maximum_context": 30}
-    row["small"] = {"recipe": "tiny.yaml", "seeds": [1], "minutes": 0.25, "examinations": [cache]}
-    sides = {"better": {"row": "plain", "reader": moving, "after": "valid"}, "than": {"row": "plain", "reader": moving}}
-    write(grid(rows=[row], claims=[{"sentence": "Validation helps", **sides}]))
-    code, out, err = finish(start("grid.yaml"))
+    system["small"] = {"recipe": "tiny.yaml", "seeds": [1], "minutes": 0.25, "examinations": [cache]}
+    sides = {
+        "better": {"system": "plain", "reader": moving, "after": "valid"},
+        "than": {"system": "plain", "reader": moving},
+    }
+    write(suite(systems=[system], claims=[{"sentence": "Validation helps", **sides}]))
+    code, out, err = finish(start("suite.yaml"))
     assert code == 0, err
     folder = desk / "runs" / "grid-small"
     result = result_at(folder / "result.json")
     trained, after, tempered = result.figures["runs"][0]["readings"]
     assert (
-        [r["after"] for r in result.figures["rows"]]
+        [r["after"] for r in result.figures["systems"]]
         == [None, "valid", None]
         == [r["after"] for r in (trained, after, tempered)]
     )
@@ -117,17 +128,17 @@ def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
         read = json.loads(file.read_text())["figures"]
         assert (read["after"], read["perplexity"]) == (reading["after"], reading["value"])
     assert trained["value"] != after["value"]
-    assert [row["mean"] for row in result.figures["rows"]] == [r["value"] for r in (trained, after, tempered)]
+    assert [system["mean"] for system in result.figures["systems"]] == [r["value"] for r in (trained, after, tempered)]
     assert result.figures["claims"][0]["gain"] == pytest.approx(trained["value"] - after["value"])
     assert f"test, {moving}, after valid" in out
     file = place / "evaluate-test-tempered" / "result.json"
     assert json.loads(file.read_text())["figures"]["readers"][1]["origin"].startswith("tuned on the first ")
 
-    # A grid that asks for findings judges what was examined before it did, and runs nothing again.
+    # A suite that asks for findings judges what was examined before it did, and runs nothing again.
     before = {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
     assert result.figures["findings"] == []
-    write(grid(rows=[row], claims=[], findings=[{"paper": "context", "row": "plain"}]))
-    assert main(["reproduce", "grid.yaml"]) == 0
+    write(suite(systems=[system], claims=[], findings=[{"paper": "context", "system": "plain"}]))
+    assert main(["reproduce", "suite.yaml"]) == 0
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()} == before
     examined = json.loads((place / "examine-cache-valid" / "result.json").read_text())["figures"]
     help_, harm = result_at(folder / "result.json").figures["findings"]
@@ -140,9 +151,9 @@ def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
         "36% of the words are not in a cache's window of 500 when they come" in told and "section 6.2, figure 7" in told
     )
 
-    # Another time nothing of it is run again, and another grid takes it over.
-    assert main(["reproduce", "grid.yaml", "--dry-run"]) == 0
-    assert SuiteFolder(folder).finished(planned(grid(rows=[row], claims=[]))["plain-seed1"])
+    # Another time nothing of it is run again, and another suite takes it over.
+    assert main(["reproduce", "suite.yaml", "--dry-run"]) == 0
+    assert SuiteFolder(folder).finished(planned(suite(systems=[system], claims=[]))["plain-seed1"])
 
 
 def test_what_may_not_be_read_before(desk: Path) -> None:
@@ -151,45 +162,45 @@ def test_what_may_not_be_read_before(desk: Path) -> None:
         ("valid", "test", "nothing is learned from the test split before another is scored"),
         ("test", "vald", "there is no split 'vald'"),
     ):
-        row = grid()["rows"][0] | {"readings": [{"reader": "dynamic", "split": split, "after": after}]}
-        with pytest.raises(UserError, match=f"row plain: {told}"):
-            planned(grid(rows=[row], claims=[]))
+        system = suite()["systems"][0] | {"readings": [{"reader": "dynamic", "split": split, "after": after}]}
+        with pytest.raises(UserError, match=f"system plain: {told}"):
+            planned(suite(systems=[system], claims=[]))
     reading = {"reader": "dynamic", "after": "valid"}
-    row = grid()["rows"][0] | {"readings": [reading, {"reader": "dynamic"}]}
-    planned(grid(rows=[row], claims=[]))  # two readings of the same split
-    row["prepare"] = ["tune --reader cache", "tune --reader cache --in-turn"]
+    system = suite()["systems"][0] | {"readings": [reading, {"reader": "dynamic"}]}
+    planned(suite(systems=[system], claims=[]))  # two readings of the same split
+    system["prepare"] = ["tune --reader cache", "tune --reader cache --in-turn"]
     with pytest.raises(UserError, match=r"prepare makes twice readers/cache.json; the second time it would be taken"):
-        planned(grid(rows=[row], claims=[]))
-    row = grid()["rows"][0] | {"readings": [reading, dict(reading)]}
+        planned(suite(systems=[system], claims=[]))
+    system = suite()["systems"][0] | {"readings": [reading, dict(reading)]}
     with pytest.raises(UserError, match="two readings of test with dynamic after valid; leave one out"):
-        planned(grid(rows=[row], claims=[]))
+        planned(suite(systems=[system], claims=[]))
 
 
 def test_what_another_training_began_with_is_refused(desk: Path) -> None:
     runs, folder = planned(begun()), SuiteFolder(desk / "out")
     run = runs["spans-seed1"]
-    folder.open(from_yaml(Grid, yaml.safe_dump(begun()), "mine"), list(runs.values()))
+    folder.open(from_yaml(Suite, yaml.safe_dump(begun()), "mine"), list(runs.values()))
     place = folder.run(run)
     place.mkdir()
     shutil.copy(folder.recipe(run), place / "config.yaml")
     folder.check([run])
-    for begun_with in ({}, {"begun_with": {"run": "wide-seed1", "weights": "0"}}):
-        (place / "run.json").write_text(json.dumps(begun_with))
+    for init_from in ({}, {"init_from": {"run": "wide-seed1", "weights": "0"}}):
+        (place / "run.json").write_text(json.dumps(init_from))
         with pytest.raises(
-            UserError, match=r"spans-seed1 began with .* and the grid now has it begin with plain-seed1"
+            UserError, match=r"spans-seed1 began with .* and the suite now has it begin with plain-seed1"
         ):
             folder.check([run])
-    (place / "run.json").write_text(json.dumps({"begun_with": {"run": "plain-seed1", "weights": "0"}}))
+    (place / "run.json").write_text(json.dumps({"init_from": {"run": "plain-seed1", "weights": "0"}}))
     folder.check([run])
     with pytest.raises(
-        UserError, match=r"began with plain-seed1, and the grid now has it begin with weights of its own"
+        UserError, match=r"began with plain-seed1, and the suite now has it begin with weights of its own"
     ):
-        folder.check([dataclasses.replace(run, begin=None)])
+        folder.check([dataclasses.replace(run, init_from=None)])
 
 
 def test_a_training_goes_on_or_begins_again_with_the_other_run(desk: Path) -> None:
     runs, folder = planned(begun()), SuiteFolder(Path("out"))
-    run, begin = runs["spans-seed1"], ("--begin", "out/runs/plain-seed1")
+    run, begin = runs["spans-seed1"], ("--init-from", "out/runs/plain-seed1")
     place = folder.run(run)
     assert folder.commands(run)[0].arguments[-2:] == begin
     place.mkdir(parents=True)
@@ -199,18 +210,18 @@ def test_a_training_goes_on_or_begins_again_with_the_other_run(desk: Path) -> No
     )
     (place / "checkpoints" / "last-0").mkdir(parents=True)
     assert folder.commands(run)[0].arguments[-2:] == (str(place), "--resume")
-    assert folder.commands(dataclasses.replace(run, begin=None))[0].arguments[-1] == "--resume"
+    assert folder.commands(dataclasses.replace(run, init_from=None))[0].arguments[-1] == "--resume"
 
 
 def test_a_row_that_is_left_out_is_needed_by_those_that_begin_with_it(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(begun())
-    assert main(["reproduce", "grid.yaml", "--only", "spans"]) == 2
-    told = "row spans begins with row plain, and plain-seed1 is not finished here; ask for plain, too"
+    assert main(["reproduce", "suite.yaml", "--only", "spans"]) == 2
+    told = "system spans begins with system plain, and plain-seed1 is not finished here; ask for plain, too"
     assert capsys.readouterr().err == f"backstory: {told}\n"
     assert not Path("runs").exists()
-    assert main(["reproduce", "grid.yaml", "--dry-run", "--only", "spans", "plain"]) == 0
+    assert main(["reproduce", "suite.yaml", "--dry-run", "--only", "spans", "plain"]) == 0
 
 
 def test_a_run_waits_for_the_one_it_begins_with(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +230,7 @@ def test_a_run_waits_for_the_one_it_begins_with(desk: Path, monkeypatch: pytest.
 
     def start(job: RunJob) -> None:
         started.append(job.run.name)
-        job.state = FAILED if job.run.row == "broken" else DONE
+        job.state = FAILED if job.run.system == "broken" else DONE
 
     def run(jobs: list[RunJob], processes: int) -> None:
         display = JobDisplay(Console(file=io.StringIO()), COLUMNS)

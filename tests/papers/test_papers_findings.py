@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from grids import grid
+from small_suites import suite
 
 from backstory.config import UserError, from_yaml
 from backstory.context.figures import figures
 from backstory.context.losses import Losses
 from backstory.context.splits import Groups
-from backstory.papers import suite as grids
+from backstory.papers import suite as suites
 from backstory.papers.claims import MISSING, UNDECIDED, YES, judge
 from backstory.papers.effect_sizes import measured
 from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, judged
 from backstory.papers.paper import paper
 from backstory.papers.plan import runs_of
-from backstory.papers.suite import Asked, Grid
+from backstory.papers.suite import FindingCheck, Suite
 from backstory.reports.older import by_present_definitions
 
 PAPER = paper("context")
 FINDINGS = PAPER.findings
-ROWS = [row.name for row in grids.load("context").rows]
+SYSTEMS = [system.name for system in suites.load("context").systems]
 TARGETS = 1200
 CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 700, 1000)
 TAGS = {"NN": 1.0, "VB": 1.0, "JJ": 1.0, "IN": 0.5, "DT": 0.0}
@@ -111,28 +111,28 @@ def losses(costs: Costs, seed: int = 1, spread: float = 0.0, outside: float = 0.
 def records(
     *models: Mapping[str, Losses], only: str = "", **changed: Mapping[str, Losses]
 ) -> dict[str, dict[str, Any]]:
-    """What a reproduction records of its runs: of `lstm` one for each model, of every other row the first, or another."""
+    """What a reproduction records of its runs: of `lstm` one for each model, of every other system the first, or another."""
     each = [measured(found, [FINDINGS[only]] if only else FINDINGS.values()) for found in models]
-    others = {row.replace("_", "-"): measured(found, FINDINGS.values()) for row, found in changed.items()}
+    others = {system.replace("_", "-"): measured(found, FINDINGS.values()) for system, found in changed.items()}
     made = {}
     for run in planned():
-        if run.row != "lstm" or run.seed <= len(models):
-            found = others.get(run.row, each[run.seed - 1 if run.row == "lstm" else 0])
-            made[run.name] = {"seed": run.seed, "state": "done", "measured": found}
+        if run.system != "lstm" or run.seed <= len(models):
+            found = others.get(run.system, each[run.seed - 1 if run.system == "lstm" else 0])
+            made[run.name] = {"seed": run.seed, "state": "done", "effect_sizes": found}
     return made
 
 
-def planned(scale: grids.Scale = "small") -> list[Any]:
-    return runs_of(grids.load("context"), scale, "context")
+def planned(scale: suites.Scale = "small") -> list[Any]:
+    return runs_of(suites.load("context"), scale, "context")
 
 
 def judge_all(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The findings of `lstm` by name, and those of the rows beside it by their rows."""
-    made = judged(grids.load("context"), [run for run in planned() if run.name in found], found)
-    return {f["finding"] if f["beside"] is None else f["row"]: f for f in made}
+    """The findings of `lstm` by name, and those of the systems beside it by their systems."""
+    made = judged(suites.load("context"), [run for run in planned() if run.name in found], found)
+    return {f["finding"] if f["baseline"] is None else f["system"]: f for f in made}
 
 
-BESIDE = [row for row in ROWS if row not in ("lstm", "lstm-pointer")]
+BESIDE = [system for system in SYSTEMS if system not in ("lstm", "lstm-pointer")]
 ALONE = [name for name, finding in FINDINGS.items() if not finding.paired]
 
 
@@ -223,7 +223,7 @@ def test_targets_are_a_part_of_the_interval_over_seeds() -> None:
     """Seeds that agree to a hair are no reason to be sure: all of them scored the same targets."""
     noisy = records(*(losses(published(), seed, spread=0.3) for seed in (1, 2, 3)), only="far-words")
     [over] = judge_all(noisy)["far-words"]["measures"][-1:]
-    seeds = [noisy[f"lstm-seed{seed}"]["measured"][over["measure"]] for seed in (1, 2, 3)]
+    seeds = [noisy[f"lstm-seed{seed}"]["effect_sizes"][over["measure"]] for seed in (1, 2, 3)]
     assert max(s["value"] for s in seeds) - min(s["value"] for s in seeds) < 1e-3
     width = sum(s["high"] - s["low"] for s in seeds) / 3
     assert over["high"] - over["low"] == pytest.approx(width, rel=0.05) and width > 0.02
@@ -242,7 +242,7 @@ def test_what_a_cache_does_not_hold_is_counted_in_the_whole_text(share: float, v
 def test_results_by_classes_that_no_window_bounds_are_not_taken_for_figure_7() -> None:
     """Neither what an older result measured, nor losses that an older examination saved."""
     whole, older = records(losses(published())), losses(published())
-    measured_ = whole["lstm-seed1"]["measured"]
+    measured_ = whole["lstm-seed1"]["effect_sizes"]
     for key in [key for key in measured_ if "of cache" in key or key == "outside-window"]:
         measured_[key.replace("of cache", "of class").replace("outside-window", "hurt")] = measured_.pop(key)
     cache = older["cache"]
@@ -269,9 +269,9 @@ def test_there_is_no_effective_context_where_more_context_hurts() -> None:
 def test_an_older_result_s_effective_context_is_read_by_its_present_definition() -> None:
     found = records(*(losses(published(), seed) for seed in (1, 2, 3)))
     for record in found.values():
-        for key in [key for key in record["measured"] if key.startswith("effective-context")]:
-            del record["measured"][key]
-        record["measured"]["effective-context"] = {"value": 5, "low": 5, "high": 5}
+        for key in [key for key in record["effect_sizes"] if key.startswith("effective-context")]:
+            del record["effect_sizes"][key]
+        record["effect_sizes"]["effective-context"] = {"value": 5, "low": 5, "high": 5}
         stored = {"context": 5, "low": 5, "high": 5, "threshold_percent": 1.0}
         record["examinations"] = [{"experiment": "truncate", "split": "valid", "effective_context": stored}]
     figures_ = {"runs": [*found.values()], "findings": []}
@@ -279,7 +279,7 @@ def test_an_older_result_s_effective_context_is_read_by_its_present_definition()
     said = judge_all(now)
     assert {said[name]["verdict"] for name in ALONE} == {YES}, "what decides nothing may be missing"
     assert said["effective-context"]["measures"][0]["value"] == 300
-    assert said["infrequent-words"]["measures"][0]["told"] == "with 50 tokens, infrequent over frequent"
+    assert said["infrequent-words"]["measures"][0]["label"] == "with 50 tokens, infrequent over frequent"
 
 
 def test_a_row_s_effective_context_is_compared_with_that_of_the_other(as_published: dict[str, Any]) -> None:
@@ -287,9 +287,9 @@ def test_a_row_s_effective_context_is_compared_with_that_of_the_other(as_publish
     short = published() | {f"truncate-{n}": (0.001, 0.001) for n in CONTEXTS if n > 50}
     long = published() | {f"truncate-{n}": (0.05, 0.05) for n in CONTEXTS if n < 1000}
     found = judge_all(records(losses(published()), lstm_one_layer=losses(short), lstm_hidden_100=losses(long)))
-    assert {row for row in BESIDE if found[row]["verdict"] == NO} == {"lstm-one-layer", "lstm-hidden-100"}
+    assert {system for system in BESIDE if found[system]["verdict"] == NO} == {"lstm-one-layer", "lstm-hidden-100"}
     assert [m["value"] for m in found["lstm-one-layer"]["measures"] if m["unit"] == "tokens"] == [75]
-    told = [m["told"] for m in found["lstm-hidden-100"]["measures"]]
+    told = [m["label"] for m in found["lstm-hidden-100"]["measures"]]
     assert told == ["", "with 150 tokens", "with 700 tokens"], (
         "half of 300 and twice as many, as far as they were tried"
     )
@@ -304,18 +304,18 @@ def test_a_row_s_effective_context_is_compared_with_that_of_the_other(as_publish
 
 
 def test_what_was_not_run_is_told(as_published: dict[str, Any]) -> None:
-    nothing = {name: {"seed": r["seed"], "state": "waiting", "measured": {}} for name, r in as_published.items()}
+    nothing = {name: {"seed": r["seed"], "state": "waiting", "effect_sizes": {}} for name, r in as_published.items()}
     found = judge_all(nothing)
     assert len(found) == len(ALONE) + len(BESIDE)
     assert {f["verdict"] for f in found.values()} == {NOT_RUN} and not any(f["measures"] for f in found.values())
 
     some = copy.deepcopy(as_published)
-    some["lstm-seed2"] |= {"state": "failed", "measured": {}}
-    some["lstm-one-layer-seed1"] |= {"state": "waiting", "measured": {}}
+    some["lstm-seed2"] |= {"state": "failed", "effect_sizes": {}}
+    some["lstm-one-layer-seed1"] |= {"state": "waiting", "effect_sizes": {}}
     found = judge_all(some)
     assert found["cache"]["verdict"] == MISSING and found["cache"]["seeds"] == [1, 3]
     assert len(found["cache"]["measures"]) == 3, "what there is stands there"
-    assert found["lstm-hidden-100"]["verdict"] == MISSING, "the row that it is beside is not whole"
+    assert found["lstm-hidden-100"]["verdict"] == MISSING, "the system that it is beside is not whole"
     assert found["lstm-one-layer"]["verdict"] == NOT_RUN
 
 
@@ -352,12 +352,14 @@ def test_results_of_before_there_were_findings_are_not_measured(as_published: di
 
 
 def test_only_what_a_row_is_examined_for_is_judged() -> None:
-    context = grids.load("context")
-    asked = replace(context, findings=(Asked("context", "lstm-one-layer"), Asked("context", "lstm-pointer")))
+    context = suites.load("context")
+    asked = replace(
+        context, findings=(FindingCheck("context", "lstm-one-layer"), FindingCheck("context", "lstm-pointer"))
+    )
     runs = planned()
     nothing = {run.name: {"seed": run.seed, "state": "waiting"} for run in runs}
     found = judged(asked, runs, nothing)
-    alone = {f["finding"] for f in found if f["row"] == "lstm-one-layer"}
+    alone = {f["finding"] for f in found if f["system"] == "lstm-one-layer"}
     assert alone == {"effective-context", "infrequent-words", "frequent-words-far", "infrequent-words-far"}
     assert {
         f["finding"]
@@ -409,25 +411,34 @@ def test_differences_are_paired_where_targets_are_the_same_and_independent_where
     )
 
 
-# --- grids that ask for them ---
+# --- suites that ask for them ---
 
 
 @pytest.mark.parametrize(
     ("findings", "told"),
     [
-        ([{"paper": "contxt", "row": "plain"}], r"findings: there is no paper 'contxt' \(did you mean 'context'\?\)"),
-        ([{"paper": "mos", "row": "plain"}], "there are none of the paper mos of a row; name another paper"),
-        ([{"paper": "context", "row": "plane"}], r"there is no row 'plane' \(did you mean 'plain'\?\)"),
-        ([{"paper": "context", "row": "wide"}], "wide is at no scale examined; give examinations, or leave it out"),
-        ([{"paper": "context", "row": "wide", "beside": "plain"}], "wide and plain are at no scale examined"),
-        ([{"paper": "context", "row": "plain", "beside": "plain"}], "both rows are plain; compare a row with another"),
-        ([{"paper": "context", "row": "plain"} for _ in range(2)], "findings has twice context, plain; leave one out"),
-        ([{"paper": "context", "rows": "plain"}], r"unknown key 'findings\[0\].rows' \(did you mean"),
+        (
+            [{"paper": "contxt", "system": "plain"}],
+            r"findings: there is no paper 'contxt' \(did you mean 'context'\?\)",
+        ),
+        ([{"paper": "mos", "system": "plain"}], "there are none of the paper mos of a system; name another paper"),
+        ([{"paper": "context", "system": "plane"}], r"there is no system 'plane' \(did you mean 'plain'\?\)"),
+        ([{"paper": "context", "system": "wide"}], "wide is at no scale examined; give examinations, or leave it out"),
+        ([{"paper": "context", "system": "wide", "baseline": "plain"}], "wide and plain are at no scale examined"),
+        (
+            [{"paper": "context", "system": "plain", "baseline": "plain"}],
+            "both systems are plain; compare a system with",
+        ),
+        (
+            [{"paper": "context", "system": "plain"} for _ in range(2)],
+            "findings has twice context, plain; leave one out",
+        ),
+        ([{"paper": "context", "systems": "plain"}], r"unknown key 'findings\[0\].systems' \(did you mean"),
     ],
 )
 def test_what_is_wrong_with_them_is_told(desk: Any, findings: Sequence[dict[str, str]], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        runs_of(from_yaml(Grid, yaml.safe_dump(grid(findings=findings)), "mine"), "small", "mine")
+        runs_of(from_yaml(Suite, yaml.safe_dump(suite(findings=findings)), "mine"), "small", "mine")
 
 
 def test_what_is_printed_of_them_is_among_the_paper_s_figures() -> None:

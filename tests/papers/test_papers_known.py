@@ -1,4 +1,4 @@
-"""Runs that results of the same grid hold already: what is taken over, what is run all the same, and what is refused."""
+"""Runs that results of the same suite hold already: what is taken over, what is run all the same, and what is refused."""
 
 import copy
 import json
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from grids import Reproduced, finish, grid, start, write
+from small_suites import Reproduced, finish, start, suite, write
 
 from backstory.cli.main import main
 from backstory.config import from_yaml
 from backstory.papers.claims import judge
 from backstory.papers.plan import fingerprints, runs_of
-from backstory.papers.suite import Grid
+from backstory.papers.suite import Suite
 
 RESULT = Path("runs/grid-small/result.json")
 Changed = Callable[[dict[str, Any]], Any]
@@ -24,7 +24,7 @@ Changed = Callable[[dict[str, Any]], Any]
 @pytest.fixture
 def known(reproduced: Reproduced, desk: Path) -> dict[str, Any]:
     """The result of the finished reproduction, and a desk without its runs."""
-    write(grid())
+    write(suite())
     return json.loads((reproduced.folder / RESULT).read_text(encoding="utf-8"))
 
 
@@ -42,23 +42,23 @@ def written() -> dict[str, Any]:
 
 def dry(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[str], list[str]]:
     """What it says of the results given, and the runs that are to be run."""
-    assert main(["reproduce", "grid.yaml", "--dry-run", *arguments]) == 0
+    assert main(["reproduce", "suite.yaml", "--dry-run", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     runs = [line.split()[:2] for line in lines if line.startswith("  ")]
     return [line for line in lines if "taken over" in line], [name for name, state in runs if state == "waiting"]
 
 
 def settings(changed: dict[str, Any]) -> dict[str, str]:
-    return fingerprints(runs_of(from_yaml(Grid, yaml.safe_dump(changed), "mine"), "small", "mine"))
+    return fingerprints(runs_of(from_yaml(Suite, yaml.safe_dump(changed), "mine"), "small", "mine"))
 
 
 def begun() -> dict[str, Any]:
-    """The plain row, and one that begins with it and one that begins with that."""
+    """The plain system, and one that begins with it and one that begins with that."""
     after = [
-        {"name": name, "small": {"recipe": "tiny.yaml", "begin": begin, "seeds": [1], "minutes": 0.5}}
+        {"name": name, "small": {"recipe": "tiny.yaml", "init_from": begin, "seeds": [1], "minutes": 0.5}}
         for name, begin in (("longer", "plain"), ("longest", "longer"))
     ]
-    return grid(rows=[grid()["rows"][0], *after], claims=[])
+    return suite(systems=[suite()["systems"][0], *after], claims=[])
 
 
 # --- what is taken over ---
@@ -70,32 +70,32 @@ def test_known_runs_are_taken_over_as_they_were_and_none_is_run(
     for run in known["figures"]["runs"]:
         run |= {"commit": "abc", "device": "cuda (a GPU)", "precision": "bfloat16"}
     known["provenance"]["precision_reason"] = "the processor has it"
-    assert main(["reproduce", "grid.yaml", "--known", give(known)]) == 0
+    assert main(["reproduce", "suite.yaml", "--known", give(known)]) == 0
     told, budget, *_ = capsys.readouterr().err.splitlines()
     assert told == "elsewhere/known.json: 4 of 4 finished runs taken over"
     assert budget == "Tiny models, small scale: 4 runs, all finished"
     assert not list(Path("runs/grid-small/runs").iterdir())
     found, before = written(), known["figures"]
     assert found["figures"]["runs"] == [{**run, "known": "known.json"} for run in before["runs"][:4]]
-    assert (found["figures"]["rows"], found["figures"]["claims"]) == (before["rows"][:2], before["claims"][:1])
+    assert (found["figures"]["systems"], found["figures"]["claims"]) == (before["systems"][:2], before["claims"][:1])
     assert (found["figures"]["finished"], found["figures"]["unit"]) == (4, before["unit"])
     origin = found["provenance"]
     assert (origin["device"], origin["precision"]) == ("cuda (a GPU)", "bfloat16")
     assert origin["precision_reason"] == "the processor has it"
     assert origin["corpus"] == known["provenance"]["corpus"]
     assert origin["seconds"] == pytest.approx(sum(run["seconds"] for run in before["runs"][:4]), abs=0.1)
-    assert main(["reproduce", "grid.yaml", "--known", str(RESULT), "--out", "again"]) == 0
+    assert main(["reproduce", "suite.yaml", "--known", str(RESULT), "--out", "again"]) == 0
     again = json.loads(Path("again/result.json").read_text())["figures"]
-    assert (again["rows"], again["claims"]) == (found["figures"]["rows"], found["figures"]["claims"])
+    assert (again["systems"], again["claims"]) == (found["figures"]["systems"], found["figures"]["claims"])
 
 
 def test_claims_are_judged_over_known_and_new_seeds(known: dict[str, Any]) -> None:
-    longer = grid()
-    longer["rows"][1]["small"]["seeds"] = [1, 2, 3]
+    longer = suite()
+    longer["systems"][1]["small"]["seeds"] = [1, 2, 3]
     write(longer)
     for run in known["figures"]["runs"]:
         run["device"] = "another machine"
-    code, _, err = finish(start("grid.yaml", "--known", give(known)))
+    code, _, err = finish(start("suite.yaml", "--known", give(known)))
     assert code == 0, err
     first, second = err.splitlines()[:2]
     assert first.endswith(": 4 of 4 finished runs taken over")
@@ -103,8 +103,10 @@ def test_claims_are_judged_over_known_and_new_seeds(known: dict[str, Any]) -> No
     assert [p.name for p in Path("runs/grid-small/runs").iterdir()] == ["wide-seed3"]
     found = written()
     values = {
-        row: {run["seed"]: run["readings"][0]["value"] for run in found["figures"]["runs"] if run["row"] == row}
-        for row in ("plain", "wide")
+        system: {
+            run["seed"]: run["readings"][0]["value"] for run in found["figures"]["runs"] if run["system"] == system
+        }
+        for system in ("plain", "wide")
     }
     assert list(values["wide"]) == [1, 2, 3]
     judged, [claim] = judge(values["wide"], values["plain"]), found["figures"]["claims"]
@@ -121,13 +123,13 @@ def test_of_two_results_the_first_counts_and_before_them_the_folder(
     shutil.copytree(
         reproduced.folder / "runs/grid-small/runs/plain-seed1", "runs/grid-small/runs/plain-seed1", dirs_exist_ok=True
     )
-    shutil.copy(reproduced.folder / "runs/grid-small/grid.yaml", "runs/grid-small")
+    shutil.copy(reproduced.folder / "runs/grid-small/suite.yaml", "runs/grid-small")
     other = copy.deepcopy(known)
     for run in other["figures"]["runs"][:4]:
         run["readings"][0]["value"] = 1.0
     part = copy.deepcopy(other)
-    part["figures"]["runs"] = [run for run in part["figures"]["runs"] if run["row"] == "plain"]
-    assert main(["reproduce", "grid.yaml", "--known", give(part, "part.json"), give(known, "whole.json")]) == 0
+    part["figures"]["runs"] = [run for run in part["figures"]["runs"] if run["system"] == "plain"]
+    assert main(["reproduce", "suite.yaml", "--known", give(part, "part.json"), give(known, "whole.json")]) == 0
     assert capsys.readouterr().err.splitlines()[:2] == [
         "elsewhere/part.json: 1 of 2 finished runs taken over; not 1 finished here, too",
         "elsewhere/whole.json: 2 of 4 finished runs taken over; not 1 finished here, too, 1 in a file before it",
@@ -142,13 +144,13 @@ def test_of_two_results_the_first_counts_and_before_them_the_folder(
 
 
 def test_other_settings_are_run_again(known: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    changed = grid()
-    changed["rows"][1]["small"]["overrides"]["training"] = {"clip": 0.2}
-    changed["rows"][0]["small"]["seeds"] = [1]
+    changed = suite()
+    changed["systems"][1]["small"]["overrides"]["training"] = {"clip": 0.2}
+    changed["systems"][0]["small"]["seeds"] = [1]
     write(changed)
     [told], waiting = dry(capsys, "--known", give(known))
     assert waiting == ["wide-seed1", "wide-seed2"]
-    assert told.endswith("1 of 4 finished runs taken over; not 1 outside the grid, 2 with other settings")
+    assert told.endswith("1 of 4 finished runs taken over; not 1 outside the suite, 2 with other settings")
 
 
 def test_a_result_without_settings_is_not_taken_over(known: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,38 +164,38 @@ def test_a_result_without_settings_is_not_taken_over(known: dict[str, Any], caps
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        (lambda rows: rows[1]["readings"].append({"rows": 3}), ["wide-seed1", "wide-seed2"]),
-        (lambda rows: rows[1]["readings"].append({"split": "valid"}), ["wide-seed1", "wide-seed2"]),
-        (lambda rows: rows[1]["readings"].append({"reader": "cache"}), ["wide-seed1", "wide-seed2"]),
-        (lambda rows: rows[0]["small"]["examinations"][0].update(targets=10), ["plain-seed1"]),
-        (lambda rows: rows[0]["small"]["examinations"][0].update(runs=2), ["plain-seed2"]),
-        (lambda rows: rows[0]["small"].update(examinations=[]), []),
+        (lambda systems: systems[1]["readings"].append({"batch_size": 3}), ["wide-seed1", "wide-seed2"]),
+        (lambda systems: systems[1]["readings"].append({"split": "valid"}), ["wide-seed1", "wide-seed2"]),
+        (lambda systems: systems[1]["readings"].append({"reader": "cache"}), ["wide-seed1", "wide-seed2"]),
+        (lambda systems: systems[0]["small"]["examinations"][0].update(targets=10), ["plain-seed1"]),
+        (lambda systems: systems[0]["small"]["examinations"][0].update(runs=2), ["plain-seed2"]),
+        (lambda systems: systems[0]["small"].update(examinations=[]), []),
     ],
 )
 def test_a_run_that_lacks_what_is_asked_for_is_run(
     change: Changed, again: list[str], known: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changed = grid()
-    change(changed["rows"])
+    changed = suite()
+    change(changed["systems"])
     write(changed)
     [told], waiting = dry(capsys, "--known", give(known))
     assert waiting == again
-    lacking = f"; not {len(again)} without a reading or an examination that the grid asks for" if again else ""
+    lacking = f"; not {len(again)} without a reading or an examination that the suite asks for" if again else ""
     assert told.endswith(f"{4 - len(again)} of 4 finished runs taken over{lacking}")
 
 
 def test_settings_are_those_of_the_whole_chain(desk: Path) -> None:
     before, changed = settings(begun()), begun()
     assert len(set(before.values())) == len(before) == 4, "every seed and every beginning has its own"
-    changed["rows"][0]["prepare"] = ["tune --reader cache"]
+    changed["systems"][0]["prepare"] = ["tune --reader cache"]
     after = settings(changed)
     assert not set(before.values()) & set(after.values())
     changed = begun()
-    changed["rows"][1]["small"]["overrides"] = {"training": {"clip": 0.2}}
+    changed["systems"][1]["small"]["overrides"] = {"training": {"clip": 0.2}}
     kept = {name for name, value in settings(changed).items() if value == before[name]}
     assert kept == {"plain-seed1", "plain-seed2"}
     changed = begun()
-    changed["rows"][0]["readings"] = [{"rows": 3}]
+    changed["systems"][0]["readings"] = [{"batch_size": 3}]
     changed["title"] = "What is read is no setting of the run"
     assert settings(changed) == before
 
@@ -207,20 +209,20 @@ def test_a_run_that_others_begin_with_is_run_where_they_are(
     assert waiting == ["plain-seed1", "longer-seed1", "longest-seed1"]
     assert told.endswith(
         "1 of 4 finished runs taken over; not 1 to be run here, since others begin with their weights, "
-        "2 outside the grid"
+        "2 outside the suite"
     )
     assert dry(capsys, "--known", path, "--only", "plain")[1] == []
 
     plain, longer = known["figures"]["runs"][0], settings(begun())["longer-seed1"]
-    known["figures"]["runs"].append({**plain, "run": "longer-seed1", "row": "longer", "settings": longer})
+    known["figures"]["runs"].append({**plain, "run": "longer-seed1", "system": "longer", "settings": longer})
     path = give(known)
     assert dry(capsys, "--known", path)[1] == ["plain-seed1", "longer-seed1", "longest-seed1"]
     assert dry(capsys, "--known", path, "--only", "plain", "longer")[1] == []
-    for rows, row, lacking in ((["longest"], "longest", "longer"), (["longest", "longer"], "longer", "plain")):
-        assert main(["reproduce", "grid.yaml", "--known", path, "--only", *rows]) == 2
-        told = f"row {row} begins with row {lacking}, and {lacking}-seed1 is not finished here; ask for {lacking}, too"
+    for systems, system, lacking in ((["longest"], "longest", "longer"), (["longest", "longer"], "longer", "plain")):
+        assert main(["reproduce", "suite.yaml", "--known", path, "--only", *systems]) == 2
+        told = f"system {system} begins with system {lacking}, and {lacking}-seed1 is not finished here; ask for {lacking}, too"
         assert capsys.readouterr().err == f"backstory: {told}\n"
-    longest = {"run": "longest-seed1", "row": "longest", "settings": settings(begun())["longest-seed1"]}
+    longest = {"run": "longest-seed1", "system": "longest", "settings": settings(begun())["longest-seed1"]}
     known["figures"]["runs"].append(plain | longest)
     assert dry(capsys, "--known", give(known))[1] == []
 
@@ -239,7 +241,7 @@ def first(**changes: Any) -> Changed:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (figures(grid="base"), "known.json is of grid base, and this is grid grid"),
+        (figures(suite="base"), "known.json is of suite base, and this is suite suite"),
         (figures(scale="full"), "known.json is of scale full, and this is scale small"),
         (figures(metric="bits_per_token"), "known.json is of metric bits_per_token, and this is metric perplexity"),
         (lambda result: result.update(kind="other"), "known.json is of kind other"),
@@ -254,7 +256,7 @@ def test_a_file_that_is_no_result_of_this_grid_is_refused(
     change: Changed, told: str, known: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(known)
-    assert main(["reproduce", "grid.yaml", "--known", give(known)]) == 2
+    assert main(["reproduce", "suite.yaml", "--known", give(known)]) == 2
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1
     assert not Path("runs").exists()
@@ -265,7 +267,7 @@ def test_a_file_that_cannot_be_read_is_refused(known: dict[str, Any], capsys: py
     cut.write_text(cut.read_text()[:1000])
     for path, told in (("nowhere.json", "cannot read nowhere.json: No such file"), ("elsewhere", "Is a directory"),
                        (str(cut), "cut.json is damaged (not valid JSON)")):  # fmt: skip
-        assert main(["reproduce", "grid.yaml", "--known", give(known), path]) == 2
+        assert main(["reproduce", "suite.yaml", "--known", give(known), path]) == 2
         error = capsys.readouterr().err
         assert told in error and error.count("\n") == 1
     assert not Path("runs").exists()
@@ -274,16 +276,16 @@ def test_a_file_that_cannot_be_read_is_refused(known: dict[str, Any], capsys: py
 def test_runs_that_read_another_text_are_refused(known: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     other = copy.deepcopy(known)
     other["provenance"]["corpus"]["fingerprint"] = "0" * 64
-    longer = grid()
-    longer["rows"][1]["small"]["seeds"] = [3]
+    longer = suite()
+    longer["systems"][1]["small"]["seeds"] = [3]
     write(longer)
-    assert main(["reproduce", "grid.yaml", "--known", give(other)]) == 2
+    assert main(["reproduce", "suite.yaml", "--known", give(other)]) == 2
     told = "plain-seed1 of known.json read another corpus than the other runs"
     assert told in capsys.readouterr().err and not Path("runs").exists()
-    write(grid())
-    other["figures"]["runs"] = [run for run in other["figures"]["runs"] if run["row"] == "wide"]
-    known["figures"]["runs"] = [run for run in known["figures"]["runs"] if run["row"] == "plain"]
-    assert main(["reproduce", "grid.yaml", "--known", give(known, "a.json"), give(other, "b.json")]) == 2
+    write(suite())
+    other["figures"]["runs"] = [run for run in other["figures"]["runs"] if run["system"] == "wide"]
+    known["figures"]["runs"] = [run for run in known["figures"]["runs"] if run["system"] == "plain"]
+    assert main(["reproduce", "suite.yaml", "--known", give(known, "a.json"), give(other, "b.json")]) == 2
     assert "wide-seed1 of b.json read another" in capsys.readouterr().err and not Path("runs").exists()
 
 
@@ -291,10 +293,10 @@ def test_runs_that_read_another_text_are_refused(known: dict[str, Any], capsys: 
 
 
 def buffered(**model: Any) -> dict[str, str]:
-    """The fingerprints of the plain row's runs, with these parts."""
-    changed = grid(claims=[])
-    changed["rows"] = changed["rows"][:1]
-    changed["rows"][0]["small"]["overrides"] = {"model": model}
+    """The fingerprints of the plain system's runs, with these parts."""
+    changed = suite(claims=[])
+    changed["systems"] = changed["systems"][:1]
+    changed["systems"][0]["small"]["overrides"] = {"model": model}
     return settings(changed)
 
 

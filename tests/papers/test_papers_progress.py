@@ -20,8 +20,8 @@ from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, RunJob, SuiteJobs, expected_minutes, minutes_to_go
 
 
-def run(row: str, seed: int, minutes: float) -> Run:
-    return Run(row, seed, RunConfig(), minutes, (), ())
+def run(system: str, seed: int, minutes: float) -> Run:
+    return Run(system, seed, RunConfig(), minutes, (), ())
 
 
 def job(run: Run, *arguments: Any, **options: Any) -> RunJob:
@@ -32,7 +32,7 @@ RUNS = [run("a", 1, 10.0), run("a", 2, 10.0), run("b", 1, 40.0)]
 
 
 @pytest.mark.parametrize(
-    ("measured", "expected"),
+    ("effect_sizes", "expected"),
     [
         ({}, [10.0, 10.0, 40.0]),
         ({"a-seed1": 5.0}, [5.0, 5.0, 20.0]),

@@ -1,4 +1,4 @@
-"""`backstory reproduce` on tiny grids: what it says, what it leaves, and that the same command goes on with it."""
+"""`backstory reproduce` on tiny suites: what it says, what it leaves, and that the same command goes on with it."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from grids import CLAIM, Reproduced, finish, grid, start, write
+from small_suites import CLAIM, Reproduced, finish, start, suite, write
 
 from backstory.cli.main import main
 from backstory.config import RunConfig
@@ -27,14 +27,14 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """What two reproductions of the same grid must have in common."""
+    """What two reproductions of the same suite must have in common."""
     found = result(folder)["figures"]
     runs = [
         {k: run[k] for k in ("run", "state", "valid_perplexity", "readings", "examinations")} for run in found["runs"]
     ]
     for run in runs:  # all but how long a reading took
         run["readings"] = [{k: v for k, v in reading.items() if k != "seconds"} for reading in run["readings"]]
-    return {"rows": found["rows"], "claims": found["claims"], "runs": runs}
+    return {"systems": found["systems"], "claims": found["claims"], "runs": runs}
 
 
 def written(folder: Path) -> dict[str, tuple[int, int]]:
@@ -46,7 +46,7 @@ def written(folder: Path) -> dict[str, tuple[int, int]]:
 def copied(reproduced: Reproduced, desk: Path) -> Path:
     """The finished reproduction on a desk of one's own."""
     shutil.copytree(reproduced.folder / "runs", desk / "runs")
-    shutil.copy(reproduced.folder / "grid.yaml", desk / "grid.yaml")
+    shutil.copy(reproduced.folder / "suite.yaml", desk / "suite.yaml")
     return desk
 
 
@@ -56,7 +56,7 @@ def copied(reproduced: Reproduced, desk: Path) -> Path:
 def test_the_budget_comes_first(reproduced: Reproduced) -> None:
     first, *rest = reproduced.err.splitlines()
     assert first == (
-        "Tiny models, small scale: 5 runs, 0 finished; about 0.04 core-hours to go, as the grid states: "
+        "Tiny models, small scale: 5 runs, 0 finished; about 0.04 core-hours to go, as the suite states: "
         "1 min 15 s with 2 processes"
     )
     assert any(line.startswith("plain-seed1: running, epoch 1 of 1") for line in rest)
@@ -69,7 +69,7 @@ def test_every_run_is_a_run_folder_with_commands_that_make_it_again(reproduced: 
         trained, [evaluated] = found.training, found.of_kind("evaluation")
         assert trained is not None
         place = f"runs/grid-small/runs/{run['run']}"
-        recipe = f"runs/grid-small/recipes/{run['row']}.yaml"
+        recipe = f"runs/grid-small/recipes/{run['system']}.yaml"
         assert trained.provenance["command"] == f"backstory train {recipe} --seed {run['seed']} --out {place}"
         assert trained.provenance["seed"] == run["seed"]
         assert trained.provenance["device"].startswith("cpu") and "1 thread)" in trained.provenance["device"]
@@ -89,10 +89,10 @@ def test_the_result_holds_published_and_ours_and_the_claims(reproduced: Reproduc
     found = whole["figures"]
     assert (found["planned"], found["finished"], found["failed"], found["threads"]) == (5, 4, 1, 1)
     values = {
-        row: {run["seed"]: run["readings"][0]["value"] for run in found["runs"] if run["row"] == row}
-        for row in ("plain", "wide")
+        system: {run["seed"]: run["readings"][0]["value"] for run in found["runs"] if run["system"] == system}
+        for system in ("plain", "wide")
     }
-    plain = found["rows"][0]
+    plain = found["systems"][0]
     a, b = values["plain"].values()
     assert (plain["published"], plain["source"]) == (9.5, "Somebody 2000, table 1")
     assert plain["mean"] == pytest.approx((a + b) / 2)
@@ -110,8 +110,8 @@ def test_the_result_holds_published_and_ours_and_the_claims(reproduced: Reproduc
 
 def test_the_result_says_how_it_came_about_and_names_no_place_of_this_machine(reproduced: Reproduced) -> None:
     origin = result(reproduced.folder)["provenance"]
-    assert origin["command"] == "backstory reproduce grid.yaml --scale small"
-    assert origin["config"]["title"] == "Tiny models" and origin["config"]["rows"][1]["small"]["seeds"] == [1, 2]
+    assert origin["command"] == "backstory reproduce suite.yaml --scale small"
+    assert origin["config"]["title"] == "Tiny models" and origin["config"]["systems"][1]["small"]["seeds"] == [1, 2]
     assert origin["seed"] == [1, 2] and origin["corpus"]["name"] == "corpus" and origin["precision"] == "float32"
     for path in (reproduced.folder / "runs").rglob("result.json"):
         assert str(reproduced.folder) not in path.read_text(encoding="utf-8"), path
@@ -132,7 +132,7 @@ def test_the_tables_are_printed(reproduced: Reproduced) -> None:
     assert heads[:4] == ["System", "plain", "wide", "broken"]
     assert heads[4:7] == ["Claim", "Wide beats plain", "Plain beats broken"]
     plain = next(line for line in lines if line.startswith("plain "))
-    mean = result(reproduced.folder)["figures"]["rows"][0]["mean"]
+    mean = result(reproduced.folder)["figures"]["systems"][0]["mean"]
     assert "9.50 (Somebody 2000, table 1)" in plain and f" {mean:.2f} " in plain and "audited" in plain
     assert " 0 of 1 " in next(line for line in lines if line.startswith("broken "))
     assert lines[-1].startswith("runs/grid-small/result.json; `backstory report runs/grid-small`")
@@ -152,9 +152,9 @@ def test_the_report_shows_it(reproduced: Reproduced) -> None:
 
 def test_rows_say_how_they_were_trained(reproduced: Reproduced, tiny_config: RunConfig) -> None:
     training = tiny_config.training
-    for row in figures(reproduced.folder)["rows"][:2]:
-        protocol = row["protocol"]
-        assert (protocol["corpus"], protocol["begin"]) == ("corpus", None)
+    for system in figures(reproduced.folder)["systems"][:2]:
+        protocol = system["protocol"]
+        assert (protocol["corpus"], protocol["init_from"]) == ("corpus", None)
         for key in ("epochs", "finetune_epochs", "optimizer", "learning_rate", "batch_size", "segment"):
             assert protocol[key] == getattr(training, key)
 
@@ -162,8 +162,8 @@ def test_rows_say_how_they_were_trained(reproduced: Reproduced, tiny_config: Run
 def test_a_confounded_claim_has_a_gain_and_no_verdict(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
     judged = figures(folder)["claims"][0]
-    write(grid(claims=[CLAIM | {"confounded": "wide learns faster"}]))
-    code, out, err = finish(start("grid.yaml"))
+    write(suite(claims=[CLAIM | {"confounded": "wide learns faster"}]))
+    code, out, err = finish(start("suite.yaml"))
     assert code == 0, err
     again = figures(folder)["claims"][0]
     assert again == judged | {"confounded": "wide learns faster", "verdict": "confounded: no verdict"}
@@ -175,26 +175,26 @@ def test_a_confounded_claim_has_a_gain_and_no_verdict(reproduced: Reproduced, de
 
 def test_finished_runs_are_not_run_again(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
-    write(grid())
+    write(suite())
     before, figures_before = written(folder), figures(folder)
-    code, out, err = finish(start("grid.yaml"))
+    code, out, err = finish(start("suite.yaml"))
     assert code == 0, err
     assert err.splitlines() == ["Tiny models, small scale: 4 runs, all finished", *(s for s in err.splitlines()[1:])]
     after = written(folder)
     assert after == before
     again = figures(folder)
-    assert again["runs"] == figures_before["runs"][:4] and again["rows"] == figures_before["rows"][:2]
+    assert again["runs"] == figures_before["runs"][:4] and again["systems"] == figures_before["systems"][:2]
     assert "Wide beats plain" in out
 
 
 @pytest.mark.full
 def test_a_seed_more_runs_that_seed_alone(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
-    longer = grid()
-    longer["rows"][1]["small"]["seeds"] = [1, 2, 3]
+    longer = suite()
+    longer["systems"][1]["small"]["seeds"] = [1, 2, 3]
     write(longer)
     before = written(folder)
-    code, _, err = finish(start("grid.yaml"))
+    code, _, err = finish(start("suite.yaml"))
     assert code == 0, err
     assert "5 runs, 4 finished" in err.splitlines()[0] and "by the finished ones" in err.splitlines()[0]
     assert {name: when for name, when in written(folder).items() if "wide-seed3" not in name} == before
@@ -204,12 +204,12 @@ def test_a_seed_more_runs_that_seed_alone(reproduced: Reproduced, desk: Path) ->
 
 def test_other_settings_are_refused(reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = copied(reproduced, desk)
-    other = grid()
-    other["rows"][1]["small"]["overrides"]["training"] = {"epochs": 2}
+    other = suite()
+    other["systems"][1]["small"]["overrides"]["training"] = {"epochs": 2}
     write(other)
     before = written(folder)
-    assert main(["reproduce", "grid.yaml"]) == 2
-    assert "wide-seed1 was trained with other settings than the grid now has for it" in capsys.readouterr().err
+    assert main(["reproduce", "suite.yaml"]) == 2
+    assert "wide-seed1 was trained with other settings than the suite now has for it" in capsys.readouterr().err
     assert written(folder) == before
 
 
@@ -217,42 +217,42 @@ def test_runs_of_a_version_without_some_settings_are_those_of_the_grid(
     reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = copied(reproduced, desk)
-    write(grid())
+    write(suite())
     for path in (folder / "runs" / "grid-small" / "runs").glob("*/config.yaml"):
         settings = yaml.safe_load(path.read_text())
         del settings["training"]["embedding_noise"], settings["text"]["algorithm"]
         path.write_text(yaml.safe_dump(settings, sort_keys=False))
-    assert main(["reproduce", "grid.yaml", "--dry-run"]) == 0
+    assert main(["reproduce", "suite.yaml", "--dry-run"]) == 0
     assert "4 runs, all finished" in capsys.readouterr().out
 
 
 @pytest.mark.full
 def test_a_damaged_reading_is_read_again(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
-    write(grid())
+    write(suite())
     path = folder / "runs" / "grid-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
-    before, values = written(folder), figures(folder)["rows"][:2]
+    before, values = written(folder), figures(folder)["systems"][:2]
     path.write_text(path.read_text()[:100])
-    code, _, err = finish(start("grid.yaml"))
+    code, _, err = finish(start("suite.yaml"))
     assert code == 0, err
     changed = {name for name, when in written(folder).items() if when != before.get(name)}
     assert changed == {str(path.relative_to(folder))}
-    assert figures(folder)["rows"] == values
+    assert figures(folder)["systems"] == values
 
 
 def test_what_else_lies_in_a_run_is_no_part_of_the_reproduction(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
-    write(grid())
-    assert main(["reproduce", "grid.yaml"]) == 0
+    write(suite())
+    assert main(["reproduce", "suite.yaml"]) == 0
     before = result(folder)
     place = folder / "runs" / "grid-small" / "runs" / "plain-seed1"
-    assert main(["evaluate", str(place), "--rows", "10", "--out", str(place / "more")]) == 0
+    assert main(["evaluate", str(place), "--batch-size", "10", "--out", str(place / "more")]) == 0
     for kind in ("evaluate-test", "examine-truncate-valid"):  # as slow as can be told from the others
         stray = json.loads((place / kind / "result.json").read_text())
         stray["provenance"]["seconds"] = 1e6
         (place / f"{kind}-too").mkdir()
         (place / f"{kind}-too" / "result.json").write_text(json.dumps(stray))
-    assert main(["reproduce", "grid.yaml"]) == 0
+    assert main(["reproduce", "suite.yaml"]) == 0
     after = result(folder)
     assert after["figures"] == before["figures"]
     assert after["provenance"]["seconds"] == before["provenance"]["seconds"]
@@ -260,7 +260,7 @@ def test_what_else_lies_in_a_run_is_no_part_of_the_reproduction(reproduced: Repr
 
 def to_go(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The runs that the same command would take up."""
-    assert main(["reproduce", "grid.yaml", "--dry-run"]) == 0
+    assert main(["reproduce", "suite.yaml", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
     return [line.split()[0] for line in lines if line.split()[1] == "waiting"]
 
@@ -269,10 +269,10 @@ def test_a_reading_made_otherwise_is_made_again(
     reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = copied(reproduced, desk)
-    write(grid())
+    write(suite())
     assert to_go(capsys) == []
     place = folder / "runs" / "grid-small" / "runs" / "wide-seed1"
-    assert main(["evaluate", str(place), "--rows", "10", "--out", str(place / "evaluate-test")]) == 0
+    assert main(["evaluate", str(place), "--batch-size", "10", "--out", str(place / "evaluate-test")]) == 0
     capsys.readouterr()
     assert to_go(capsys) == ["wide-seed1"]
 
@@ -282,10 +282,10 @@ def test_an_examination_with_other_settings_is_to_be_made_again(
     change: dict[str, int], reproduced: Reproduced, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copied(reproduced, desk)
-    changed = grid()
+    changed = suite()
     write(changed)
     assert to_go(capsys) == []
-    changed["rows"][0]["small"]["examinations"][0] |= change
+    changed["systems"][0]["small"]["examinations"][0] |= change
     write(changed)
     assert to_go(capsys) == ["plain-seed1"]
 
@@ -296,18 +296,18 @@ def test_what_is_to_be_made_again_is_made_once(
 ) -> None:
     """Also where fewer targets are possible than were asked for, and the result says how many there were."""
     folder = copied(reproduced, desk)
-    rows = figures(folder)["rows"][:2]
-    changed = grid()
-    changed["rows"][0]["small"]["examinations"][0] |= {"targets": 10**6, "maximum_context": 29}
+    systems = figures(folder)["systems"][:2]
+    changed = suite()
+    changed["systems"][0]["small"]["examinations"][0] |= {"targets": 10**6, "maximum_context": 29}
     write(changed)
     place = folder / "runs" / "grid-small" / "runs" / "wide-seed1"
-    assert main(["evaluate", str(place), "--rows", "10", "--out", str(place / "evaluate-test")]) == 0
+    assert main(["evaluate", str(place), "--batch-size", "10", "--out", str(place / "evaluate-test")]) == 0
     before = written(folder)
-    code, _, err = finish(start("grid.yaml"))
+    code, _, err = finish(start("suite.yaml"))
     assert code == 0, err
     remade = {Path(name).parent.name for name, when in written(folder).items() if when != before[name]}
     assert remade == {"evaluate-test", "examine-truncate-valid"}
-    assert figures(folder)["rows"] == rows
+    assert figures(folder)["systems"] == systems
     [examined] = result(folder)["figures"]["runs"][0]["examinations"]
     assert 20 < examined["targets"] < 10**6 and examined["maximum_context"] == 29
     capsys.readouterr()
@@ -316,21 +316,21 @@ def test_what_is_to_be_made_again_is_made_once(
 
 def test_a_reading_that_failed_its_audit_decides_nothing(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
-    write(grid())
+    write(suite())
     path = folder / "runs" / "grid-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
     cheated = json.loads(path.read_text())
     cheated["figures"]["audit"]["passed"] = False
     path.write_text(json.dumps(cheated))
-    assert main(["reproduce", "grid.yaml"]) == 0
+    assert main(["reproduce", "suite.yaml"]) == 0
     found = result(folder)["figures"]
-    assert [row["audited"] for row in found["rows"]] == [True, False]
+    assert [system["audited"] for system in found["systems"]] == [True, False]
     assert (found["claims"][0]["verdict"], found["claims"][0]["gain"]) == ("an audit failed: no claim", None)
 
 
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(grid())
+    write(suite())
     before = sorted(desk.rglob("*"))
-    assert main(["reproduce", "grid.yaml", "--dry-run", "--processes", "3", "--only", "wide"]) == 0
+    assert main(["reproduce", "suite.yaml", "--dry-run", "--processes", "3", "--only", "wide"]) == 0
     shown = capsys.readouterr()
     first, *rest = shown.out.splitlines()
     assert first.startswith("Tiny models, small scale: 2 runs, 0 finished; about 0.02 core-hours to go")
@@ -343,11 +343,11 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(desk: Path, capsys: 
 
 
 def slow() -> dict[str, Any]:
-    """The grid with one seed for each row and trainings of some seconds, saved all the time."""
-    changed = grid()
-    for row in changed["rows"]:
-        row["small"]["seeds"] = [1]
-        overrides = row["small"].setdefault("overrides", {})
+    """The suite with one seed for each system and trainings of some seconds, saved all the time."""
+    changed = suite()
+    for system in changed["systems"]:
+        system["small"]["seeds"] = [1]
+        overrides = system["small"].setdefault("overrides", {})
         overrides["training"] = {"epochs": 24, "save_minutes": 1e-3}
     return changed
 
@@ -396,22 +396,22 @@ def test_a_killed_runner_goes_on_with_the_same_command(desk: Path, tmp_path_fact
     """SIGKILL again and again: the processes end with it, and the figures are those of an undisturbed reproduction."""
     write(slow())
     for epochs in (1, 8, 16):
-        running = start("grid.yaml", "--processes", "2")
+        running = start("suite.yaml", "--processes", "2")
         wait_until_some_run_has(desk, epochs, running)
         running.kill()
         finish(running)
         if epochs == 8:  # the last time with the old processes still about to end
             wait_until_no_child_is_left()
-    code, _, err = finish(start("grid.yaml", "--processes", "2"))
+    code, _, err = finish(start("suite.yaml", "--processes", "2"))
     assert code == 0, err
     for seen in steps(desk).values():
         assert seen == sorted(set(seen)), "a step is missing or doubled"
     straight = tmp_path_factory.mktemp("straight")
-    for name in ("corpus", "tiny.yaml", "grid.yaml"):
+    for name in ("corpus", "tiny.yaml", "suite.yaml"):
         copy = shutil.copytree if (desk / name).is_dir() else shutil.copy
         copy(desk / name, straight / name)
     os.chdir(straight)
-    code, _, err = finish(start("grid.yaml", "--processes", "2"))
+    code, _, err = finish(start("suite.yaml", "--processes", "2"))
     assert code == 0, err
     assert figures(desk) == figures(straight)
     assert steps(desk) == steps(straight)
@@ -421,7 +421,7 @@ def test_a_killed_runner_goes_on_with_the_same_command(desk: Path, tmp_path_fact
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: Path) -> None:
     write(slow())
-    running = start("grid.yaml", "--processes", "2")
+    running = start("suite.yaml", "--processes", "2")
     wait_until_some_run_has(desk, 5, running)
     os.killpg(running.pid, number)  # as the terminal does on Ctrl-C
     code, _, err = finish(running, timeout=60)
@@ -433,7 +433,7 @@ def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: P
     saved = [p for p in (desk / "runs" / "grid-small" / "runs").iterdir() if list(p.glob("checkpoints/last-*"))]
     assert saved and not (desk / "runs" / "grid-small" / "result.json").exists()
     before = {p.name: steps(desk)[p.name] for p in saved}
-    code, _, err = finish(start("grid.yaml", "--processes", "2"))
+    code, _, err = finish(start("suite.yaml", "--processes", "2"))
     assert code == 0, err
     after = steps(desk)
     for name, seen in before.items():
@@ -444,7 +444,7 @@ def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: P
 def test_a_killed_run_is_told_and_taken_up_again(desk: Path) -> None:
     """What the kernel does where memory runs out."""
     write(slow())
-    running = start("grid.yaml")
+    running = start("suite.yaml")
     wait_until_some_run_has(desk, 3, running)
     [child] = children()
     os.kill(child, signal.SIGKILL)
@@ -453,7 +453,7 @@ def test_a_killed_run_is_told_and_taken_up_again(desk: Path) -> None:
     assert "train was ended by SIGKILL, probably for lack of memory" in err.splitlines()[-1]
     assert [run["state"] for run in result(desk)["figures"]["runs"]].count("done") == 1
     assert result(desk)["figures"]["claims"][0]["verdict"] == "runs are missing: no claim"
-    code, _, err = finish(start("grid.yaml"))
+    code, _, err = finish(start("suite.yaml"))
     assert code == 0, err
     assert result(desk)["figures"]["finished"] == 2
 
@@ -461,9 +461,9 @@ def test_a_killed_run_is_told_and_taken_up_again(desk: Path) -> None:
 @pytest.mark.full
 def test_two_reproductions_in_one_folder_do_not_mix(desk: Path) -> None:
     write(slow())
-    running = start("grid.yaml")
+    running = start("suite.yaml")
     wait_until_some_run_has(desk, 1, running)
-    code, out, err = finish(start("grid.yaml"))
+    code, out, err = finish(start("suite.yaml"))
     assert (code, out) == (2, "")
     assert re.fullmatch(r"backstory: another reproduction is running in runs/grid-small; .*\n", err)
     assert finish(running)[0] == 0

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from grids import Reproduced, grid, write
 from rich.console import Console
+from small_suites import Reproduced, suite, write
 
 from backstory.cli.main import main
 from backstory.config import RunConfig, UserError, from_yaml
@@ -25,7 +25,7 @@ from backstory.jobs.display import JobDisplay
 from backstory.papers import reproduction as reproduce
 from backstory.papers import suite_folder as folders
 from backstory.papers.plan import Run, runs_of
-from backstory.papers.suite import Grid
+from backstory.papers.suite import Suite
 from backstory.papers.suite_folder import Command, SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs
 from backstory.storage.atomic import TEMPORARY
@@ -48,7 +48,7 @@ def crashing(call: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
 
 
 def test_a_crash_at_the_start_does_not_block_the_folder(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = from_yaml(Grid, yaml.safe_dump(grid()), "mine")
+    mine = from_yaml(Suite, yaml.safe_dump(suite()), "mine")
     runs, folder, steps = runs_of(mine, "small", "mine"), SuiteFolder(desk / "out"), 0
     while True:
         shutil.rmtree(folder.path, ignore_errors=True)
@@ -68,10 +68,10 @@ def test_a_crash_at_the_start_does_not_block_the_folder(desk: Path, monkeypatch:
 
 
 def test_what_a_killed_start_left_unfinished_is_swept(desk: Path) -> None:
-    mine = from_yaml(Grid, yaml.safe_dump(grid()), "mine")
+    mine = from_yaml(Suite, yaml.safe_dump(suite()), "mine")
     runs, folder = runs_of(mine, "small", "mine"), SuiteFolder(desk / "out")
     folder.path.mkdir()
-    unfinished = folder.path / f"{TEMPORARY}77-grid.yaml"
+    unfinished = folder.path / f"{TEMPORARY}77-suite.yaml"
     unfinished.touch()
     folder.check(runs)
     folder.open(mine, runs)
@@ -119,7 +119,7 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
     class Script(SuiteFolder):
         def commands(self, run: Run) -> list[Command]:
             steps = [Step("running", (seconds,), "training", self.path) for seconds in ("0", "60")]
-            if run.row == "bad" and steps[0].done():
+            if run.system == "bad" and steps[0].done():
                 raise OSError("the disk fails")
             return steps
 
@@ -134,7 +134,7 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
     monkeypatch.setattr(runner.subprocess, "Popen", Recorded)
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=until_both_ended))
     (tmp_path / "logs").mkdir()
-    runs = [Run(row, 1, RunConfig(), minutes, (), ()) for row, minutes in (("good", 2.0), ("bad", 1.0))]
+    runs = [Run(system, 1, RunConfig(), minutes, (), ()) for system, minutes in (("good", 2.0), ("bad", 1.0))]
     display = JobDisplay(Console(file=io.StringIO()), COLUMNS)
     jobs = SuiteJobs([RunJob(run, Script(tmp_path), minutes=run.minutes) for run in runs], display, "", 2, "perplexity")
     try:
@@ -168,11 +168,11 @@ def test_a_damaged_log_is_no_news(line: str, tmp_path: Path) -> None:
 
 def test_a_damaged_log_of_a_finished_run_stops_nothing(reproduced: Reproduced, desk: Path) -> None:
     shutil.copytree(reproduced.folder / "runs", desk / "runs")
-    write(grid())
+    write(suite())
     place = desk / "runs" / "grid-small" / "runs"
     with open(place / "plain-seed1" / "metrics.jsonl", "a") as file:
         file.write("not JSON\n")
-    assert main(["reproduce", "grid.yaml"]) == 0
+    assert main(["reproduce", "suite.yaml"]) == 0
 
 
 @pytest.mark.full
@@ -180,34 +180,34 @@ def test_a_damaged_result_of_a_training_fails_that_run_alone(
     reproduced: Reproduced, desk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(reproduced.folder / "runs", desk / "runs")
-    write(grid())
+    write(suite())
     path = desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "result.json"
     path.write_text(path.read_text().replace('"parameters"', '"paramters"'))
-    assert main(["reproduce", "grid.yaml"]) == 1
+    assert main(["reproduce", "suite.yaml"]) == 1
     said = capfd.readouterr().err.splitlines()[-1]
     place = path.relative_to(desk)
     assert said == f"backstory: failed: plain-seed1: train ended well, but {place} is damaged; remove that file"
     path.unlink()
-    assert main(["reproduce", "grid.yaml"]) == 0
+    assert main(["reproduce", "suite.yaml"]) == 0
 
 
 def test_a_stop_is_told_as_that_of_a_training(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(grid())
+    write(suite())
     monkeypatch.setattr(reproduce, "run_jobs", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped, match=r"^runs/grid-small is stopped and its runs are saved; ") as stopped:
-        reproduce.Reproduction.plan("grid.yaml", "small").run(1)
+        reproduce.Reproduction.plan("suite.yaml", "small").run(1)
     assert (stopped.value.signal, stopped.value.exit_code) == (signal.SIGTERM, 143)
-    assert main(["reproduce", "grid.yaml"]) == 143
+    assert main(["reproduce", "suite.yaml"]) == 143
 
 
 def test_contexts_longer_than_the_text_are_told_before_anything_runs(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changed = grid()
-    changed["rows"][0]["small"]["examinations"][0]["maximum_context"] = 1000
+    changed = suite()
+    changed["systems"][0]["small"]["examinations"][0]["maximum_context"] = 1000
     write(changed)
-    assert main(["reproduce", "grid.yaml"]) == 2
-    assert "row plain, its examination: the text has" in (told := capsys.readouterr().err)
+    assert main(["reproduce", "suite.yaml"]) == 2
+    assert "system plain, its examination: the text has" in (told := capsys.readouterr().err)
     assert "a smaller maximum_context" in told and not Path("runs").exists()
 
 
@@ -217,10 +217,10 @@ def test_a_claim_about_a_run_that_failed_after_its_reading_is_not_judged(
 ) -> None:
     shutil.copytree(reproduced.folder / "runs", desk / "runs")
     shutil.rmtree(desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "examine-truncate-valid")
-    write(grid())
+    write(suite())
     # The checkpoints are gone, so that the examination which is to be made again fails.
     shutil.rmtree(desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "checkpoints")
-    assert main(["reproduce", "grid.yaml"]) == 1
+    assert main(["reproduce", "suite.yaml"]) == 1
     found = json.loads((desk / "runs" / "grid-small" / "result.json").read_text())["figures"]
     assert found["failed"] == 1 and len(found["runs"][0]["readings"]) == 1
     assert (found["claims"][0]["verdict"], found["claims"][0]["gain"]) == ("runs are missing: no claim", None)

@@ -68,7 +68,7 @@ def _reading(copy: Path, original: Path, changed: Path, settings: Path, chosen: 
         return f"loaded silently: {problem}"
     if chosen.random() < 0.2:
         before = listing(copy)
-        ended = call(["evaluate", str(copy), "--rows", "3"])
+        ended = call(["evaluate", str(copy), "--batch-size", "3"])
         return ended.problem((0, 2, 3)) or ("wrote" if ended.code and listing(copy) != before else "")
     return ""
 

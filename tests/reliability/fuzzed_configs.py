@@ -192,7 +192,7 @@ def _specification(chosen: random.Random) -> str:
     parts = []
     for _ in range(chosen.choice([1, 1, 1, 2, 3])):
         name = chosen.choice(
-            ["cache", "dynamic", "tempered", "static", "learned", "foreign", "localized", "window", "x", ""]
+            ["cache", "dynamic", "tempered", "static", "learned", "shuffled-buffer", "localized", "window", "x", ""]
         )
         pairs = [
             f"{chosen.choice(KEYS)}{chosen.choice(['=', '=', '=', '', '=='])}{chosen.choice(SCALARS + NUMBERS)}"

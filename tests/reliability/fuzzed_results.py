@@ -222,7 +222,7 @@ def _starts() -> dict[str, Any]:
         found[name] = made.result(kind, figures)
     weights = _module("test_reports_weights").weights()
     heads = {key: {"write": 1.0, "read": [2.0, None]} for key in BY_HEAD}
-    memory = {"settings": {"rows": 40}, "window": 3, "windows": 2, "older_percent": 10.0}
+    memory = {"settings": {"slots": 40}, "window": 3, "windows": 2, "older_percent": 10.0}
     found["memory heads"] = made.result("explanation", made.explanation(weights=weights, **heads, **memory))
     found["search"] = searched.saved(searched.search())
     for result in found.values():
@@ -407,7 +407,18 @@ def _add(chosen: random.Random, result: Any, starts: dict[str, Any]) -> str:
 
 
 OPTIONAL = (
-    *("after", "addressing", "rows", "lengths", "audit", "memory", "recency", "answers", "unknown", "unknown_tokens"),
+    *(
+        "after",
+        "addressing",
+        "batch_size",
+        "lengths",
+        "audit",
+        "memory",
+        "recency",
+        "answers",
+        "unknown",
+        "unknown_tokens",
+    ),
     *(
         "out_of_vocabulary_tokens",
         "overlap",

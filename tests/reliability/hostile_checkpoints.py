@@ -115,7 +115,7 @@ def _used(copy: Path, settings: Path) -> tuple[list[int | None], str, float]:
 
 
 def _child(copy: Path, settings: Path, pipe: Connection) -> None:
-    calls = [["evaluate", str(copy), "--rows", "3"], ["train", str(settings), "--resume", "--out", str(copy)]]
+    calls = [["evaluate", str(copy), "--batch-size", "3"], ["train", str(settings), "--resume", "--out", str(copy)]]
     ended = [call(line, SECONDS) for line in calls]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     pipe.send(([e.code for e in ended], "".join(e.err + e.raised for e in ended), memory))

@@ -76,7 +76,7 @@ def _used(tokenizer: Path, corpus: Path, run: Path) -> tuple[list[int | None], s
 
 
 def _child(tokenizer: Path, corpus: Path, run: Path, pipe: Connection) -> None:
-    calls = [["data", "show", str(corpus), "--tokenizer", str(tokenizer)], ["evaluate", str(run), "--rows", "3"]]
+    calls = [["data", "show", str(corpus), "--tokenizer", str(tokenizer)], ["evaluate", str(run), "--batch-size", "3"]]
     ended = [call(line, SECONDS) for line in calls]
     pipe.send(([e.code for e in ended], "".join(e.err + e.raised for e in ended)))
 

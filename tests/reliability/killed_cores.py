@@ -1,4 +1,4 @@
-"""Trainings of every kind of core and optimizer, with and without --begin, killed in the first save and at random times."""
+"""Trainings of every kind of core and optimizer, with and without --init-from, killed in the first save and at random times."""
 
 import itertools
 import random
@@ -15,19 +15,19 @@ from runs import tiny_config, tiny_corpus, with_model, with_training
 from small_runs import SAVE_OFTEN, write_recipe
 
 from backstory.config import (
+    AuxiliarySoftmaxConfig,
     DNCConfig,
     LSTMConfig,
     MDMConfig,
     MogrifierConfig,
     NTMConfig,
     RunConfig,
-    SecondSoftmaxConfig,
     SpanBufferConfig,
     TransformerConfig,
     TrellisConfig,
 )
 
-_MEMORY: dict[str, Any] = {"layers": (8,), "rows": 5, "width": 4, "heads": 1}
+_MEMORY: dict[str, Any] = {"layers": (8,), "slots": 5, "width": 4, "heads": 1}
 CORES = {
     "lstm": LSTMConfig(layers=2, hidden=8, weight_drop=0.2),
     "mogrifier": MogrifierConfig(layers=1, hidden=8, rank=3),
@@ -42,9 +42,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "averaged SGD": {"averaging": "always"},
     "Adam": {"optimizer": "adam", "learning_rate": 0.01, "averaging": "none"},
 }
-SECOND = (SpanBufferConfig(size=12, span=4), SecondSoftmaxConfig())
+SECOND = (SpanBufferConfig(size=12, span=4), AuxiliarySoftmaxConfig())
 SYSTEMS = list(itertools.product(CORES, OPTIMIZERS, (False, True)))
-"""Core, optimizer, and whether a run goes on from another with a second prediction, or begins by itself."""
+"""Core, optimizer, and whether a run goes on from another with an auxiliary prediction, or begins by itself."""
 COUNT = 2 * len(SYSTEMS)
 
 
@@ -67,9 +67,9 @@ def killed_cores(trials: range, folder: Path) -> Iterator[str]:
                     base = write_recipe(with_training(config, epochs=1), folder / f"{core}.yaml")
                     if started.start("train", base, "--out", bases[core]).wait() != 0:
                         raise RuntimeError(f"{core} does not train")
-                begin, config = ("--begin", bases[core]), with_model(config, buffer=SECOND[index // 2 % 2])
+                begin, config = ("--init-from", bases[core]), with_model(config, buffer=SECOND[index // 2 % 2])
             chain = FirstSave(started, config, folder / str(index), landed, begin)
-            name = f"{core}, {optimizer}, {'with' if begun else 'without'} --begin"
+            name = f"{core}, {optimizer}, {'with' if begun else 'without'} --init-from"
             yield from (f"{name}, {failure}" for failure in chain.run(mine))
     print("  killed during: " + ", ".join(f"{what} {count}" for what, count in landed.most_common()), flush=True)
 

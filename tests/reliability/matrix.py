@@ -61,7 +61,7 @@ MATRIX: dict[str, Case] = {
         kill,
     ),
     "killed-cores": Case(
-        "SIGKILL in the very first save, and at random times, over every kind of core and optimizer, with and without --begin",
+        "SIGKILL in the very first save, and at random times, for every core and optimizer, with or without --init-from",
         "as for kill",
         killed_cores.COUNT,
         4,

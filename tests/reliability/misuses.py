@@ -134,7 +134,7 @@ class Desk:
         self.folder = folder
 
     def cores(self) -> Iterator[Any]:
-        """A model with each kind of core, head and second prediction."""
+        """A model with each kind of core, head and auxiliary prediction."""
         small = {"layers": 1, "hidden": 8}
         tiny = replace(self.config.model, head=MixtureConfig(experts=2))
         yield build_model(tiny, self.types).eval()
@@ -142,7 +142,7 @@ class Desk:
             MogrifierConfig(**small),
             TransformerConfig(**small, heads=2, window=4),
             TrellisConfig(levels=3, hidden=9),
-            DNCConfig(layers=(6,), rows=5, width=4),
+            DNCConfig(layers=(6,), slots=5, width=4),
         ):
             yield build_model(replace(self.config.model, core=core), self.types).eval()
         yield build_model(replace(self.config.model, buffer=SpanBufferConfig()), self.types).eval()
@@ -178,7 +178,9 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(_call(model.head, model.head.forward), {"hidden": hidden}, lambda made: made.log_probs())
     yield Use(prediction.log_prob, {"targets": tokens})
     yield Use(prediction.tempered, {"temperature": 2.0}, lambda made: made.log_probs())
-    yield Use(prediction.select, {"rows": torch.tensor([0]), "times": torch.tensor([1])}, lambda made: made.log_probs())
+    yield Use(
+        prediction.select, {"batch_size": torch.tensor([0]), "times": torch.tensor([1])}, lambda made: made.log_probs()
+    )
     yield Use(Likelihood, {"activation_l2": 1.0, "temporal_l2": 1.0}, lambda made: made(prediction, tokens))
     yield Use(
         _call(Likelihood(), Likelihood.__call__), {"prediction": prediction, "targets": tokens, "asked": tokens > 2}
@@ -197,8 +199,8 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(DynamicEvaluation, {"model": model, "settings": DynamicSettings(**sgd)}, lambda made: _read(made, ids))
     yield Use(DynamicSettings, sgd, lambda made: _read(DynamicEvaluation(model, made), ids))
     yield Use(parse_stack, {"asked": "cache:theta=0.5"})
-    yield Use(read, {"reader": reader, "ids": ids, "first": 0, "rows": 2, "block": 7})
-    yield Use(block_count, {"tokens": 100, "rows": 2, "block": 7})
+    yield Use(read, {"reader": reader, "ids": ids, "first": 0, "batch_size": 2, "block": 7})
+    yield Use(block_count, {"tokens": 100, "batch_size": 2, "block": 7})
     yield Use(usual_places, {"block": 7})
     yield Use(Audit, {"total_blocks": 4}, lambda made: read(reader, ids[:12], 0, block=3, observer=made))
     yield Use(token_scores, {"prediction": prediction, "targets": tokens, "top": 2})

@@ -11,6 +11,7 @@ from runs import tiny_config, tiny_corpus, with_model, with_training
 
 from backstory.config import (
     AlgorithmConfig,
+    AuxiliarySoftmaxConfig,
     DNCConfig,
     DualConfig,
     GateConfig,
@@ -21,7 +22,6 @@ from backstory.config import (
     NTMConfig,
     RecallConfig,
     RunConfig,
-    SecondSoftmaxConfig,
     SpanBufferConfig,
     TextConfig,
     TransformerConfig,
@@ -51,11 +51,11 @@ def _text(**settings: Any) -> Change:
     return changed
 
 
-def _buffer(buffer: SpanBufferConfig | SecondSoftmaxConfig) -> Change:
+def _buffer(buffer: SpanBufferConfig | AuxiliarySoftmaxConfig) -> Change:
     return lambda config: with_model(config, core=LSTMConfig(layers=1, hidden=8), buffer=buffer)
 
 
-MEMORY: dict[str, Any] = {"layers": (8,), "rows": 7, "width": 4, "heads": 1}
+MEMORY: dict[str, Any] = {"layers": (8,), "slots": 7, "width": 4, "heads": 1}
 ALGORITHM = AlgorithmConfig(bits=2, longest=3, documents=20, held_out=8)
 RECALL = RecallConfig(documents=4, held_out=2, length=60, words=10, entities=5, cast=2)
 KINDS: dict[str, Change] = {
@@ -75,7 +75,7 @@ KINDS: dict[str, Change] = {
     "trellis": _core(TrellisConfig, levels=4, hidden=8),
     "pointer": _buffer(SpanBufferConfig(size=20, span=1, vectors="words", values="following", prediction="pointer")),
     "spans": _buffer(SpanBufferConfig(size=6, span=2, gate=GateConfig())),
-    "second": _buffer(SecondSoftmaxConfig()),
+    "second": _buffer(AuxiliarySoftmaxConfig()),
     "copy": _text(corpus="copy", algorithm=ALGORITHM),
     "recall": _text(corpus="recall", recall=RECALL),
 }

@@ -162,8 +162,8 @@ def _batches(desk: Desk, kind: str) -> str:
 def _validated(desk: Desk, kind: str) -> str:
     """What training says of its best weights is what a reading in as many rows finds."""
     result = json.loads((desk.run(kind) / "result.json").read_text())
-    rows = result["provenance"]["config"]["training"]["validation_rows"]
-    found = desk.evaluated(kind, "--split", "valid", "--rows", rows)
+    rows = result["provenance"]["config"]["training"]["validation_batch_size"]
+    found = desk.evaluated(kind, "--split", "valid", "--batch-size", rows)
     return _close(found["nats_per_token"], result["figures"]["valid_nats"])
 
 

@@ -54,13 +54,13 @@ def training() -> dict[str, Any]:
 def evaluation(perplexity: float = 98.1, **changes: Any) -> dict[str, Any]:
     checks = {"causal": True, "distribution": True, "scored_before_update": True, "one_pass": True}
     nats = math.log(perplexity)
-    return {"split": "test", "reader": "static", "unit": "word", "tokens": 20123, "rows": 1, "nats_per_token": nats,
+    return {"split": "test", "reader": "static", "unit": "word", "tokens": 20123, "batch_size": 1, "nats_per_token": nats,
             "perplexity": perplexity, "bits_per_token": nats / math.log(2), "bits_per_character": None,
             "bits_per_byte": None,
             "audit": {"passed": True, "places": 8, "cuts": 272, "checks": checks, "failures": []}} | changes  # fmt: skip
 
 
-def memory(level: float = 2.0, kinds: tuple[str, ...] = ("old entity", "asked value")) -> dict[str, Any]:
+def memory(level: float = 2.0, kinds: tuple[str, ...] = ("old entity", "queried value")) -> dict[str, Any]:
     """What is paid above exact grows with the distance, up to `level`."""
     costs = {"tokens": 400, "nats": 4.0, "exact": 3.5, "excess": 0.5}
     spans = ((1, 4, 2.4, 0.25), (20, 49, 33.0, 0.5), (1000, None, 1400.0, 1.0))

@@ -370,7 +370,7 @@ def test_memory_curves_fit_and_their_tables_tell(
     pictures = section.locator("figure svg")
     assert pictures.count() == 2
     ink = page.evaluate("getComputedStyle(document.body).color")
-    for place, kind in enumerate(("old entity", "asked value")):
+    for place, kind in enumerate(("old entity", "queried value")):
         picture = pictures.nth(place)
         assert picture.get_attribute("aria-label").startswith(f"Memory: {kind}. ")
         assert 0 < picture.bounding_box()["width"] <= width

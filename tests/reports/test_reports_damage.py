@@ -141,9 +141,9 @@ def test_a_page_is_not_written_through_a_link(run: Any, tmp_path: Path) -> None:
 
 
 def test_older_results_without_a_reproductions_figures_are_named_once(made: Any) -> None:
-    row = {"row": "a", "note": "", "split": "test", "reader": "static"}
-    figures = {"grid": "g", "scale": "small", "title": "t", "metric": "perplexity", "unit": None, "planned": 1,
-               "finished": 0, "failed": 0, "core_hours": 0.0, "rows": [row], "claims": [], "runs": []}  # fmt: skip
+    row = {"system": "a", "note": "", "split": "test", "reader": "static"}
+    figures = {"suite": "g", "scale": "small", "title": "t", "metric": "perplexity", "unit": None, "planned": 1,
+               "finished": 0, "failed": 0, "core_hours": 0.0, "systems": [row], "claims": [], "runs": []}  # fmt: skip
     with pytest.raises(UserError, match=r"figures.rows\[0\].published must be a number or null"):
         result_from(json.dumps(made.result("reproduction", figures)), "x")
 

@@ -412,8 +412,7 @@ def test_hostile_names_are_text(folder: Any) -> None:
 def test_the_printed_figures_are_those_of_the_paper() -> None:
     paper = papers.paper("context")
     assert (
-        paper.values["ptb-drop-content-5"].value == 65
-        and paper.values["ptb-outside-window"].metric == "share_percent"
+        paper.values["ptb-drop-content-5"].value == 65 and paper.values["ptb-outside-window"].metric == "share_percent"
     )
     assert papers.published_value("context/wikitext-2-without-cache-far")[1] == "Khandelwal et al. 2018, section 6.2"
     assert isinstance(BESIDE, Published)

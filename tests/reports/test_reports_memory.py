@@ -60,12 +60,16 @@ def test_tables(three: Any) -> None:
         ("1,000 or more", "1,234", "2.000", "1.000", "0.500"),
     )
     summary = memory.summary(group)
-    assert [c.heading for c in summary.columns][3:] == ["All above exact", "filler word", "old entity", "asked value"]
+    assert [c.heading for c in summary.columns][3:] == ["All above exact", "filler word", "old entity", "queried value"]
     assert summary.rows[1] == ("cache", "98.1", "13.1", "0.518", "0.500", "0.500", "0.500")
     costs = memory.costs(group[0][1])
     assert [row[:2] for row in costs.rows] == [
         ("filler word", "any"),
-        *((kind, when) for kind in ("old entity", "asked value") for when in ("any", "1–4", "20–49", "1,000 or more")),
+        *(
+            (kind, when)
+            for kind in ("old entity", "queried value")
+            for when in ("any", "1–4", "20–49", "1,000 or more")
+        ),
     ]
     assert costs.rows[4] == ("old entity", "1,000 or more", "1,234", "6.000", "4.000", "2.000")
 
@@ -77,7 +81,7 @@ def test_a_distance_that_only_some_texts_reach(run: Any, made: Any) -> None:
     ]
     (group,) = groups([read(run(results=results))], "memory")
     assert [row[3] for row in memory.beside(group, "old entity").rows] == ["0.500", "–", "–"]
-    assert [c.heading for c in memory.beside(group, "asked value").columns][2:] == ["static"]
+    assert [c.heading for c in memory.beside(group, "queried value").columns][2:] == ["static"]
 
 
 def test_the_curves_stand_where_they_belong(three: Any) -> None:

@@ -12,26 +12,26 @@ from backstory.reports.reproductions import GATES, JUDGED, RULE, claims, finding
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:
-    return {"row": name, "note": "", "split": "test", "reader": "static", "published": 57.3, "source": "A 2018, table 1",
+    return {"system": name, "note": "", "split": "test", "reader": "static", "published": 57.3, "source": "A 2018, table 1",
             "mean": 98.123, "deviation": 0.456, "seeds": [1, 2, 3], "planned_seeds": [1, 2, 3], "tokens": 82430,
             "audited": True, "parameters": 2653200} | changes  # fmt: skip
 
 
 def claim(**changes: Any) -> dict[str, Any]:
-    side = {"row": "mos", "split": "test", "reader": "static"}
+    side = {"system": "mos", "split": "test", "reader": "static"}
     return {"sentence": "A mixture helps", "better": side, "than": side, "published_gain": 2.86, "gain": 1.5, "low": 0.25,
             "high": 2.75, "paired": True, "seeds": [3, 3], "verdict": "yes"} | changes  # fmt: skip
 
 
 def measure(told: str, value: float | None, **changes: Any) -> dict[str, Any]:
     low, high = (None, None) if value is None else (value - 0.01, value + 0.01)
-    return {"measure": "drop-content-5", "told": told, "unit": "nats", "value": value, "low": low, "high": high,
+    return {"measure": "drop-content-5", "label": told, "unit": "nats", "value": value, "low": low, "high": high,
             "above": None, "below": None} | changes  # fmt: skip
 
 
 def finding(*measures: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {"paper": "context", "finding": "content-dropped", "sentence": "Content words matter", "row": "lstm",
-            "published": "content +65%", "source": "A 2018, section 5, figure 3", "figures": {"a": 65.0}, "beside": None,
+    return {"paper": "context", "finding": "content-dropped", "sentence": "Content words matter", "system": "lstm",
+            "published": "content +65%", "source": "A 2018, section 5, figure 3", "figures": {"a": 65.0}, "baseline": None,
             "seeds": [1, 2, 3], "planned_seeds": [1, 2, 3], "about": None, "measures": [*measures],
             "verdict": "yes"} | changes  # fmt: skip
 
@@ -41,7 +41,7 @@ def reproduction(**changes: Any) -> dict[str, Any]:
                "effective_context": {"context": 150, "low": 100, "high": 200, "threshold_percent": 1.0}}  # fmt: skip
     run = {
         "run": "awd-lstm-seed1",
-        "row": "awd-lstm",
+        "system": "awd-lstm",
         "seed": 1,
         "state": "done",
         "problem": None,
@@ -49,15 +49,15 @@ def reproduction(**changes: Any) -> dict[str, Any]:
     }
     lost = {
         "run": "mos-seed2",
-        "row": "mos",
+        "system": "mos",
         "seed": 2,
         "state": "failed",
         "problem": "no <memory>",
         "examinations": [],
     }
-    return {"grid": "base", "scale": "small", "title": "AWD & MoS", "note": "Everything is small.", "papers": ["A 2018: T"],
+    return {"suite": "base", "scale": "small", "title": "AWD & MoS", "note": "Everything is small.", "papers": ["A 2018: T"],
             "metric": "perplexity", "unit": "word", "planned": 6, "finished": 5, "failed": 1, "core_hours": 1.234,
-            "threads": 1, "rows": [row("awd-lstm"), row("mos", published=None, source=None, seeds=[1, 3], audited=False)],
+            "threads": 1, "systems": [row("awd-lstm"), row("mos", published=None, source=None, seeds=[1, 3], audited=False)],
             "claims": [claim(), claim(low=None, high=None, verdict="one seed: no claim")],
             "runs": [run, lost]} | changes  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_systems_stand_beside_what_was_published() -> None:
 
 def test_bits_have_four_decimals_and_their_unit() -> None:
     table = systems(
-        made_result(metric="bits_per_token", unit="character", rows=[row("ntm", published=1.5648, mean=1.6)])
+        made_result(metric="bits_per_token", unit="character", systems=[row("ntm", published=1.5648, mean=1.6)])
     )
     assert cells(table, "Published bits per character") == ["1.5648 (A 2018, table 1)"]
     assert cells(table, "Ours, small scale") == ["1.6000"]
@@ -96,26 +96,26 @@ def test_claims_have_gains_intervals_and_a_verdict() -> None:
 
 
 PROTOCOL = {"corpus": "ptb", "epochs": 12, "finetune_epochs": 6, "optimizer": "sgd", "learning_rate": 30.0,
-            "batch_size": 20, "segment": 35, "begin": None}  # fmt: skip
+            "batch_size": 20, "segment": 35, "init_from": None}  # fmt: skip
 
 
 def test_claims_say_what_they_were_tested_on_and_what_confounds_them() -> None:
     result = made_result()
-    for row in result.figures["rows"]:
-        begun = {"epochs": 1, "finetune_epochs": 0, "optimizer": "adam", "begin": "awd-lstm"}
-        row |= {"parameters": 2_653_200, "protocol": PROTOCOL | (begun if row["row"] == "mos" else {})}
+    for row in result.figures["systems"]:
+        begun = {"epochs": 1, "finetune_epochs": 0, "optimizer": "adam", "init_from": "awd-lstm"}
+        row |= {"parameters": 2_653_200, "protocol": PROTOCOL | (begun if row["system"] == "mos" else {})}
     claim, other = result.figures["claims"]
     claim |= {"confounded": "other learning rates", "verdict": "confounded: no verdict"}
-    sides = {"better": {"row": "mos"}, "than": {"row": "awd-lstm"}}
+    sides = {"better": {"system": "mos"}, "than": {"system": "awd-lstm"}}
     claim |= sides
-    other |= {side: {"row": "awd-lstm"} for side in sides}
+    other |= {side: {"system": "awd-lstm"} for side in sides}
     table = claims(result)
     assert cells(table, "Confounded by") == ["other learning rates", "–"]
     alone = "2.7 M parameters, ptb, 12 epochs of SGD + 6 averaged, from nothing"
     begun = "2.7 M parameters, ptb, 1 epoch of Adam, from the trained awd-lstm"
     assert cells(table, "Tested on") == [f"{begun}; against {alone}", alone]
     assert cells(systems(result), "Trained")[0] == alone.split(", ", 1)[1]
-    result.figures["rows"][1] |= {"parameters": 2_400_000, "protocol": PROTOCOL}
+    result.figures["systems"][1] |= {"parameters": 2_400_000, "protocol": PROTOCOL}
     assert cells(claims(result), "Tested on")[0] == alone.replace("2.7", "2.4 and 2.7")
 
 
@@ -126,13 +126,16 @@ def policy(**changes: Any) -> dict[str, Any]:
 
 def gated(*policies: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
     """A reproduction of one row with a run for each of these figures of a gate, read in ten rows, and with a cache."""
-    read = [{"split": "test", "reader": "foreign", "rows": 10}, {"split": "test", "reader": "foreign+cache", "rows": 1}]
+    read = [
+        {"split": "test", "reader": "shuffled-buffer", "batch_size": 10},
+        {"split": "test", "reader": "shuffled-buffer+cache", "batch_size": 1},
+    ]
     runs = [
-        {"run": f"snb-seed{seed}", "row": "snb", "seed": seed, "state": "done", "examinations": [],
+        {"run": f"snb-seed{seed}", "system": "snb", "seed": seed, "state": "done", "examinations": [],
          "readings": [{**r, "tokens": 9, "value": 99.0, "audited": False, "policy": found} for r in read]}
         for seed, found in enumerate(policies, 1)
     ]  # fmt: skip
-    return reproduction(rows=[row("snb", **r) for r in read], runs=runs, **changes)
+    return reproduction(systems=[row("snb", **r) for r in read], runs=runs, **changes)
 
 
 def recent(recency: dict[str, Any]) -> dict[str, Any]:
@@ -151,18 +154,30 @@ def test_gates_have_means_over_seeds_and_none_where_there_is_one_prediction() ->
     )
     table = gates(made_of(gated(policy(), other)))
     assert table.rows == (
-        ("snb", "test, foreign, 10 rows", "0.375", "25.0%", "90.00", "125.00", "80.00", "90.00", "88.50", "88.00", "2"),
+        (
+            "snb",
+            "test, shuffled-buffer, batch of 10",
+            "0.375",
+            "25.0%",
+            "90.00",
+            "125.00",
+            "80.00",
+            "90.00",
+            "88.50",
+            "88.00",
+            "2",
+        ),
     )
     assert gates(made_of(gated(None))).rows == ()
     assert gates(made_result()).rows == (), "results of before there were gates can be read"
-    assert systems(made_of(gated(policy()))).rows[0][1] == "test, foreign, 10 rows"
+    assert systems(made_of(gated(policy()))).rows[0][1] == "test, shuffled-buffer, batch of 10"
 
 
 def test_readings_before_and_after_another_split_are_kept_apart() -> None:
     figures = gated(policy())
-    for record in (*figures["rows"], *figures["runs"][0]["readings"]):
+    for record in (*figures["systems"], *figures["runs"][0]["readings"]):
         record.update(reader="dynamic", rows=1)
-    for place in (figures["rows"][1], figures["runs"][0]["readings"][1]):
+    for place in (figures["systems"][1], figures["runs"][0]["readings"][1]):
         place["after"] = "valid"
     figures["runs"][0]["readings"][1]["policy"] = policy(mean_lambda=0.75)
     assert [row[1:3] for row in gates(made_of(figures)).rows] == [
@@ -183,9 +198,9 @@ def curves(first: float, second: float | None) -> dict[str, Any]:
     costs = {"tokens": 5, "nats": 2.0, "exact": 1.0}
     bins = [{"from": 1, "to": 4, "distance": 2.0, **costs, "excess": first}]
     bins += [] if second is None else [{"from": 1000, "to": None, "distance": 1200.0, **costs, "excess": second}]
-    found = [{"kind": "asked value", "forgotten": 1.386, "bins": bins}]
+    found = [{"kind": "queried value", "forgotten": 1.386, "bins": bins}]
     exact = {"exact_nats_per_token": 1.0, "exact_perplexity": 2.7, "excess_nats_per_token": 0.1}
-    return {**exact, "kinds": [{"kind": "asked value", **costs, "excess": 0.5}], "curves": found}
+    return {**exact, "kinds": [{"kind": "queried value", **costs, "excess": 0.5}], "curves": found}
 
 
 def test_memories_have_means_over_the_seeds_that_reach_so_far() -> None:
@@ -194,7 +209,7 @@ def test_memories_have_means_over_the_seeds_that_reach_so_far() -> None:
         run["readings"][0]["memory"] = found
     table = memories(made_of(figures))
     assert [column.heading for column in table.columns][3:5] == ["1–4 ago", "1,000 or more ago"]
-    assert table.rows == (("snb", "test, foreign, 10 rows", "asked value", "0.50", "1.50", "1.39", "2"),)
+    assert table.rows == (("snb", "test, shuffled-buffer, batch of 10", "queried value", "0.50", "1.50", "1.39", "2"),)
     assert memories(made_result()).rows == ()
 
 
@@ -213,7 +228,7 @@ def test_recencies_have_means_over_the_seeds_that_have_them(made: Any) -> None:
         run["readings"][0]["recency"] = recency
     table = recencies(made_of(figures))
     assert [c.heading for c in table.columns][2:] == ["1–4 ago", "20–49 ago", "1,000 or more ago", "New", "Seeds"]
-    assert table.rows == (("snb", "test, foreign, 10 rows", "2.50", "3.62", "6.81", "9.00", "2"),)
+    assert table.rows == (("snb", "test, shuffled-buffer, batch of 10", "2.50", "3.62", "6.81", "9.00", "2"),)
     figures["runs"][1]["readings"][0]["recency"] = far
     assert recencies(made_of(figures)).rows[0][2:] == ("2.00", "3.50", "6.75", "–", "2")
     assert recencies(made_result()).rows == ()
@@ -231,10 +246,10 @@ def test_the_page_has_recencies(run: Any, made: Any) -> None:
 def learned(*curves: list[list[float]]) -> dict[str, Any]:
     """A reproduction of two systems with a learning curve for each seed, the last one's of another system."""
     runs = [
-        {"run": f"r{seed}", "row": "lstm", "seed": seed, "state": "done", "curve": curve, "examinations": []}
+        {"run": f"r{seed}", "system": "lstm", "seed": seed, "state": "done", "curve": curve, "examinations": []}
         for seed, curve in enumerate(curves, 1)
     ]
-    runs[-1]["row"] = "dual"
+    runs[-1]["system"] = "dual"
     return reproduction(runs=runs)
 
 
@@ -329,9 +344,9 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"rows": []}, "figures.rows must be a list that is not empty"),
-        ({"rows": [row("a", mean="low")]}, r"figures.rows\[0\].mean must be a number or null"),
-        ({"rows": [row("a", audited="yes")]}, r"figures.rows\[0\].audited must be true, false or null"),
+        ({"systems": []}, "figures.systems must be a list that is not empty"),
+        ({"systems": [row("a", mean="low")]}, r"figures.systems\[0\].mean must be a number or null"),
+        ({"systems": [row("a", audited="yes")]}, r"figures.systems\[0\].audited must be true, false or null"),
         ({"claims": [claim(verdict=1)]}, r"figures.claims\[0\].verdict must be text"),
         ({"findings": {}}, "figures.findings must be a list"),
         ({"findings": [finding(verdict=None)]}, r"figures.findings\[0\].verdict must be text"),
@@ -340,8 +355,8 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
             r"findings\[0\].measures\[0\].low must be a number or null",
         ),
         ({"runs": [{"run": "a"}]}, r"figures.runs\[0\].row must be text"),
-        ({"rows": [row("a", after=1)]}, r"figures.rows\[0\].after must be text or null"),
-        ({"rows": [row("a", rows="ten")]}, r"figures.rows\[0\].rows must be a number"),
+        ({"systems": [row("a", after=1)]}, r"figures.systems\[0\].after must be text or null"),
+        ({"systems": [row("a", rows="ten")]}, r"figures.systems\[0\].batch_size must be a number"),
         (gated(policy(mean_lambda=None)), r"figures.runs\[0\].readings\[0\].policy.mean_lambda must be a number"),
         (gated(policy(temperatures={"1": 2.0})), r"readings\[0\].policy.temperatures.0.1 must be a number"),
         (gated(policy(temperatures=[])), r"readings\[0\].policy.temperatures must be an object"),

@@ -136,10 +136,10 @@ COMMANDS = [
     ("evaluation", {}, {}, "evaluate-test", "evaluate RUN --split test"),
     (
         "evaluation",
-        {"reader": "cache", "rows": 10, "after": "valid", "lengths": [5, 9], "addressing": "dense"},
+        {"reader": "cache", "batch_size": 10, "after": "valid", "lengths": [5, 9], "addressing": "dense"},
         {"precision": "bfloat16"},
         "mine",
-        "evaluate RUN --split test --reader cache --after valid --rows 10 --lengths 5 9 --addressing dense "
+        "evaluate RUN --split test --reader cache --after valid --batch-size 10 --lengths 5 9 --addressing dense "
         "--precision bfloat16 --out RUN/mine",
     ),
     ("evaluation", {"split": "text"}, {}, "mine", "evaluate RUN stdlib --out RUN/mine"),

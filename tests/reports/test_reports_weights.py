@@ -14,12 +14,12 @@ from backstory.reports import Result, render_passage, result_from
 from backstory.reports.memory_weights import heads, memory_weights, older
 
 
-def weights(rows: int = 5, tokens: int = 8) -> dict[str, Any]:
+def weights(slots: int = 5, tokens: int = 8) -> dict[str, Any]:
     """Written row after row, and read half so strongly three tokens later."""
-    write = [[1.0 if row == token else 0.0 for token in range(tokens)] for row in range(rows)]
-    read = [[0.5 if row == token - 3 else 0.01 for token in range(tokens)] for row in range(rows)]
+    write = [[1.0 if row == token else 0.0 for token in range(tokens)] for row in range(slots)]
+    read = [[0.5 if row == token - 3 else 0.01 for token in range(tokens)] for row in range(slots)]
     names = [f"$w{i}" for i in range(tokens)]
-    return {"rows": list(range(3, 3 + rows)), "of": 40, "heads": 1, "tokens": names, "write": write, "read": read}
+    return {"slots": list(range(3, 3 + slots)), "of": 40, "heads": 1, "tokens": names, "write": write, "read": read}
 
 
 def result(made: Any, **figures: Any) -> Result:
@@ -42,7 +42,7 @@ def test_a_diagonal_is_drawn_as_one(made: Any) -> None:
         assert all(x > 0 and y != 0 for x, y in steps) and max(x for x, _ in steps) - min(x for x, _ in steps) < 0.2
     assert found[5][0] > found[2][0] and found[5][0] == pytest.approx(found[3][0], abs=0.1)
     assert {"$w0", "$w7", "3", "7", "write: row"} <= set(texts(plot.svg))
-    assert "the 5 of 40 rows that have most weight" in plot.caption and "passage, the first 8 of 20." in plot.caption
+    assert "the 5 of 40 slots that have most weight" in plot.caption and "passage, the first 8 of 20." in plot.caption
     assert plot.caption.endswith("The full colour is 1 above and 0.5 below.")
 
 
@@ -56,7 +56,7 @@ def test_many_tokens_are_counted_and_nothing_is_drawn_of_nothing(made: Any) -> N
 
 @pytest.mark.parametrize(
     "change",
-    [{"rows": [1]}, {"write": [[0.1]] * 5}, {"read": [[-1.0] * 8] * 5}, {"tokens": []}, {"heads": None}, {"read": 3}],
+    [{"slots": [1]}, {"write": [[0.1]] * 5}, {"read": [[-1.0] * 8] * 5}, {"tokens": []}, {"heads": None}, {"read": 3}],
 )
 def test_damaged_weights_are_refused(change: dict[str, Any], made: Any) -> None:
     with pytest.raises(UserError, match=r"^x is damaged: figures.weights"):
@@ -64,23 +64,23 @@ def test_damaged_weights_are_refused(change: dict[str, Any], made: Any) -> None:
 
 
 def means(reading: int = 1) -> dict[str, Any]:
-    """Of a memory of 64 rows, whose first reading head reads 0.1 less sharply than the one that writes, and so on."""
+    """Of a memory of 64 slots, whose first reading head reads 0.1 less sharply than the one that writes, and so on."""
     of = {"entropy_bits": 3.25, "largest_percent": 40.5, "window_percent": None, "fall_back_percent": 12.345}
     found = {
         key: {"write": at, "read": [None if at is None else at + head / 10 for head in range(1, reading + 1)]}
         for key, at in of.items()
     }
-    return {**found, "settings": {"rows": 64}, "window": 63, "older_percent": 7.25}
+    return {**found, "settings": {"slots": 64}, "window": 63, "older_percent": 7.25}
 
 
 def test_the_means_of_the_heads_are_a_table(made: Any) -> None:
     table = heads(result(made, **means()))
     assert table is not None
     assert [c.heading for c in table.columns] == [
-        "Head", "Entropy, of 6 bits", "Largest weight", "In a window of 63 rows", "Fall-back"]  # fmt: skip
+        "Head", "Entropy, of 6 bits", "Largest weight", "In a window of 63 slots", "Fall-back"]  # fmt: skip
     assert table.rows == (("write", "3.25", "40.5%", "–", "12.3%"), ("read", "3.35", "40.6%", "–", "12.4%"))
     windows = heads(result(made, **means(), windows=3))
-    assert windows is not None and windows.columns[3].heading == "In 3 windows of 63 rows"
+    assert windows is not None and windows.columns[3].heading == "In 3 windows of 63 slots"
     several = heads(result(made, **means(2)))
     assert several is not None and [row[:2] for row in several.rows[1:]] == [("read 1", "3.35"), ("read 2", "3.45")]
     assert older(result(made, **means())) == "Of what is read, 7.2% is of older words."
@@ -96,7 +96,7 @@ def test_the_means_stand_on_the_page(made: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        ({"settings": {"rows": 0}}, "settings.rows"),
+        ({"settings": {"slots": 0}}, "settings.slots"),
         ({"window": None}, "window"),
         ({"windows": "3"}, "windows"),
         ({"largest_percent": {"write": 1, "read": [1, 2]}}, "largest_percent.read"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from runs import contents, outcome, tiny_corpus, with_model, with_training
 
-from backstory.config import LSTMConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig, UserError
+from backstory.config import AuxiliarySoftmaxConfig, LSTMConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.evaluation import evaluate
 from backstory.runs.run import load_run, weights_hash
 from backstory.training import Stopped, loop
@@ -32,13 +32,13 @@ def still(config: RunConfig) -> RunConfig:
 def test_it_has_the_others_weights_and_new_ones_beyond_them(
     tiny_config: RunConfig, quietly: Train, base: Path, tmp_path: Path
 ) -> None:
-    result = quietly(still(tiny_config), tmp_path / "run", begin=base)
+    result = quietly(still(tiny_config), tmp_path / "run", init_from=base)
     theirs, run = load_run(base), load_run(tmp_path / "run")
     ours = dict(run.model.named_parameters())
     for name, parameter in theirs.model.named_parameters():
         assert torch.equal(ours.pop(name), parameter)
     assert ours and all(name.startswith("gated.") for name in ours)
-    assert result["provenance"]["begun_with"] == {"run": "base", "weights": weights_hash(theirs.model)}
+    assert result["provenance"]["init_from"] == {"run": "base", "weights": weights_hash(theirs.model)}
     p = evaluate(tmp_path / "run", "test")["figures"]["policy"]["p_perplexity"]
     assert p == pytest.approx(evaluate(base, "test")["figures"]["perplexity"], rel=1e-6)
 
@@ -47,27 +47,27 @@ def test_it_resumes_to_what_it_would_have_been(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], base: Path, tmp_path: Path
 ) -> None:
     config = with_model(with_training(tiny_config, epochs=2), buffer=BUFFER)
-    quietly(config, tmp_path / "straight", begin=base)
+    quietly(config, tmp_path / "straight", init_from=base)
     stop_after(3)
     with pytest.raises(Stopped):
-        quietly(config, tmp_path / "stopped", begin=base)
+        quietly(config, tmp_path / "stopped", init_from=base)
     resumed = quietly(config, tmp_path / "stopped", mode="resume")
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "straight")
-    assert resumed["provenance"]["begun_with"]["run"] == "base"
+    assert resumed["provenance"]["init_from"]["run"] == "base"
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "nadam", "sgd"])
-@pytest.mark.parametrize("kind", [SpanBufferConfig, SecondSoftmaxConfig])
+@pytest.mark.parametrize("kind", [SpanBufferConfig, AuxiliarySoftmaxConfig])
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_it_resumes_from_its_first_steps_whatever_the_optimizer_has_made_by_then(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], base: Path, tmp_path: Path,
-    optimizer: str, kind: type[SpanBufferConfig] | type[SecondSoftmaxConfig], steps: int, monkeypatch: pytest.MonkeyPatch,
+    optimizer: str, kind: type[SpanBufferConfig] | type[AuxiliarySoftmaxConfig], steps: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Adam makes its state of a parameter with its first gradient; the save of a run's beginning comes before any."""
     rate = 1.0 if optimizer == "sgd" else 0.001
     options = {"epochs": 1, "finetune_epochs": 0, "averaging": "none", "optimizer": optimizer, "learning_rate": rate}
     config = with_model(with_training(tiny_config, **options), buffer=BUFFER if kind is SpanBufferConfig else kind())
-    quietly(config, tmp_path / "straight", begin=base)
+    quietly(config, tmp_path / "straight", init_from=base)
     if steps:
         stop_after(steps)
     else:
@@ -79,7 +79,7 @@ def test_it_resumes_from_its_first_steps_whatever_the_optimizer_has_made_by_then
 
         monkeypatch.setattr(loop.Trainer, "save", save_and_be_killed)
     with pytest.raises(Stopped if steps else KeyboardInterrupt):
-        quietly(config, tmp_path / "stopped", begin=base)
+        quietly(config, tmp_path / "stopped", init_from=base)
     saved = (tmp_path / "stopped" / "checkpoints").glob("last-*")
     assert max(int(path.name.removeprefix("last-")) for path in saved) == steps
     monkeypatch.undo()
@@ -93,11 +93,11 @@ def test_one_that_was_killed_before_it_had_begun_does_not_go_on_without(
     with monkeypatch.context() as broken:
         broken.setattr(loop.Trainer, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            quietly(tiny_config, tmp_path / "run", begin=base)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["begun_with"]["run"] == "base"
-    with pytest.raises(UserError, match="stopped before it had begun; start again with --overwrite and --begin"):
+            quietly(tiny_config, tmp_path / "run", init_from=base)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["init_from"]["run"] == "base"
+    with pytest.raises(UserError, match="stopped before it had begun; start again with --overwrite and --init-from"):
         quietly(tiny_config, tmp_path / "run", mode="resume")
-    quietly(tiny_config, tmp_path / "run", mode="overwrite", begin=base)
+    quietly(tiny_config, tmp_path / "run", mode="overwrite", init_from=base)
 
 
 def test_one_that_was_killed_after_its_first_save_still_tells(
@@ -106,10 +106,10 @@ def test_one_that_was_killed_after_its_first_save_still_tells(
     with monkeypatch.context() as broken:
         broken.setattr(loop.Trainer, "train", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            quietly(tiny_config, tmp_path / "run", begin=base)
+            quietly(tiny_config, tmp_path / "run", init_from=base)
     resumed = quietly(tiny_config, tmp_path / "run", mode="resume")
-    quietly(tiny_config, tmp_path / "straight", begin=base)
-    assert resumed["provenance"]["begun_with"]["run"] == "base"
+    quietly(tiny_config, tmp_path / "straight", init_from=base)
+    assert resumed["provenance"]["init_from"]["run"] == "base"
     assert outcome(tmp_path / "run") == outcome(tmp_path / "straight")
 
 
@@ -118,20 +118,22 @@ def test_what_it_refuses(tiny_config: RunConfig, quietly: Train, base: Path, tmp
     elsewhere = tiny_corpus(tmp_path / "other", lines=8)
     (elsewhere / "train.txt").write_text("quite other words\n" * 40)
     with pytest.raises(UserError, match=r"is no part of this model: .* has shape"):
-        quietly(wide, tmp_path / "run", begin=base)
+        quietly(wide, tmp_path / "run", init_from=base)
     with pytest.raises(UserError, match="has another vocabulary"):
-        quietly(tiny_config.__class__(text=tiny_config.text.__class__(str(elsewhere))), tmp_path / "run", begin=base)
+        quietly(
+            tiny_config.__class__(text=tiny_config.text.__class__(str(elsewhere))), tmp_path / "run", init_from=base
+        )
     quietly(still(tiny_config), tmp_path / "buffered")
     with pytest.raises(UserError, match=r"is no part of this model: .* with gated\."):
-        quietly(tiny_config, tmp_path / "run", begin=tmp_path / "buffered")
-    with pytest.raises(UserError, match="leave --begin out"):
-        quietly(tiny_config, base, mode="resume", begin=base)
+        quietly(tiny_config, tmp_path / "run", init_from=tmp_path / "buffered")
+    with pytest.raises(UserError, match="leave --init-from out"):
+        quietly(tiny_config, base, mode="resume", init_from=base)
     kept = contents(base)
     (tmp_path / "link").symlink_to(base)
     for name in (base, tmp_path / "link", base / ".." / "base"):
         with pytest.raises(UserError, match="would be removed before anything that begins with it is saved"):
-            quietly(tiny_config, base, mode="overwrite", begin=name)
+            quietly(tiny_config, base, mode="overwrite", init_from=name)
     assert contents(base) == kept
     with pytest.raises(UserError, match="there is no run folder"):
-        quietly(tiny_config, tmp_path / "run", begin=tmp_path / "none")
+        quietly(tiny_config, tmp_path / "run", init_from=tmp_path / "none")
     assert not (tmp_path / "run").exists()

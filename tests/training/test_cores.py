@@ -35,12 +35,12 @@ CORES = {
     "mogrifier": MogrifierConfig(layers=2, hidden=9, rank=3),
     "transformer": TRANSFORMER,
     "transformer that begins anew": TransformerConfig(
-        layers=2, heads=2, hidden=12, window=16, fresh=True, positions="sinusoidal", norm="post", activation="relu"
+        layers=2, heads=2, hidden=12, window=16, chunked=True, positions="sinusoidal", norm="post", activation="relu"
     ),
     "trellis": TrellisConfig(levels=9, hidden=13, auxiliary=3),
-    "ntm": NTMConfig(layers=(9, 7), rows=6, width=5),
-    "mdm": MDMConfig(layers=(9, 7), rows=6, width=5, heads=2),
-    "dnc": DNCConfig(layers=(9, 7), rows=6, width=5, link=False, allocation=False, addressing="window:3"),
+    "ntm": NTMConfig(layers=(9, 7), slots=6, width=5),
+    "mdm": MDMConfig(layers=(9, 7), slots=6, width=5, heads=2),
+    "dnc": DNCConfig(layers=(9, 7), slots=6, width=5, link=False, allocation=False, addressing="window:3"),
 }
 
 

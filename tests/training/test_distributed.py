@@ -60,7 +60,7 @@ def test_two_ranks_make_the_updates_of_one(fresh: bool, tiny_config: RunConfig, 
         clip=0.3,
     )
     if fresh:
-        recall = RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
+        recall = RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, new_each_epoch=True)
         config = dataclasses.replace(config, text=TextConfig("recall", recall=recall))
     for ranks in (1, 2):
         code, said = trained(ranks, config, tmp_path / str(ranks))

@@ -116,7 +116,7 @@ def test_the_best_weights_are_those_that_were_validated(
     # With averaging these are the averages, not the weights that training goes on with.
     run = load_run(tmp_path / "run")
     ids, start = tiny_dataset.splits["valid"].ids, tiny_dataset.vocabulary.start
-    assert read(StaticReader(run.model), ids, start, rows=10).nats == best["valid_nats"]
+    assert read(StaticReader(run.model), ids, start, batch_size=10).nats == best["valid_nats"]
     last = read_checkpoint(checkpoints(tmp_path / "run", "last")[0])
     saved = read_checkpoint(checkpoints(tmp_path / "run", "best")[0]).tensors["weights"]
     assert best["epoch"] == 3
@@ -182,7 +182,7 @@ def test_segments_are_the_text_read_from_state_to_state(
 def test_documents_are_fresh_in_every_epoch(
     tiny_config: RunConfig, quietly: Train, segments: Segments, tmp_path: Path
 ) -> None:
-    recall = RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
+    recall = RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, new_each_epoch=True)
     config = dataclasses.replace(tiny_config, text=TextConfig("recall", recall=recall))
     changes = {"segment_deviation": 0.0, "short_probability": 0.0}
     result = quietly(with_training(config, epochs=2, **changes), tmp_path / "run")
@@ -260,7 +260,7 @@ def test_training_sees_it_and_validation_does_not(
     assert found["train_nats"] != plain["train_nats"]
     run = load_run(tmp_path / "run")
     ids, start = tiny_dataset.splits["valid"].ids, tiny_dataset.vocabulary.start
-    assert read(StaticReader(run.model), ids, start, rows=10).nats == found["valid_nats"]
+    assert read(StaticReader(run.model), ids, start, batch_size=10).nats == found["valid_nats"]
 
 
 # --- parts with a rate of their own, figures of an objective's own ---

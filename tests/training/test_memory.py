@@ -39,7 +39,7 @@ CHARACTERS = Text(types=51, tokens=5_017_482)
 NONE = {"kind": "none"}
 TRANSFORMER = {"kind": "transformer", "layers": 3, "heads": 4, "hidden": 256}
 TRELLIS = {"kind": "trellis", "levels": 30, "hidden": 400}
-MEMORY = {"layers": [256, 128, 128], "rows": 64, "width": 32, "heads": 1}
+MEMORY = {"layers": [256, 128, 128], "slots": 64, "width": 32, "heads": 1}
 BUFFER = {"kind": "span-buffer", "size": 2048, "span": 8}
 POINTER = BUFFER | {"size": 8192, "vectors": "words", "values": "following", "attention": "bilinear"}
 POINTER |= {"prediction": "pointer", "sentinel": True}
@@ -98,7 +98,7 @@ print(int(peak) * 1024 - before)
         ("ptb-dual-mogrifier", 32, 25, BFLOAT16, 0.0, NONE, None),
         ("ptb-dual-mogrifier", 32, 150, BFLOAT16, 0.0, NONE, None),
         ("ptb-mos", 12, 70, BFLOAT16, 0.005, NONE, None),
-        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, {"kind": "second-softmax"}, None),
+        ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, {"kind": "auxiliary-softmax"}, None),
         ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, BUFFER, None),
         ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, BUFFER | {"slots": "grid"}, None),
         ("ptb-small", 20, 35, BFLOAT16, 0.0, BUFFER | {"size": 16384, "attention": "bilinear"}, None),
@@ -110,9 +110,9 @@ print(int(peak) * 1024 - before)
         ("ptb-small", 20, 70, FLOAT32, 0.0, NONE, TRELLIS),
         ("ptb-small", 20, 70, BFLOAT16, 0.0, NONE, TRELLIS),
         ("ptb-char-small", 32, 60, FLOAT32, 0.0, NONE, MEMORY | {"kind": "mdm"}),
-        ("ptb-char-small", 32, 60, BFLOAT16, 0.0, NONE, MEMORY | {"kind": "mdm", "rows": 256}),
+        ("ptb-char-small", 32, 60, BFLOAT16, 0.0, NONE, MEMORY | {"kind": "mdm", "slots": 256}),
         ("ptb-char-small", 32, 60, BFLOAT16, 0.0, NONE, MEMORY | {"kind": "dnc", "heads": 4}),
-        ("ptb-char-small", 6, 60, FLOAT32, 0.0, NONE, MEMORY | {"kind": "ntm", "rows": 1024, "width": 512}),
+        ("ptb-char-small", 6, 60, FLOAT32, 0.0, NONE, MEMORY | {"kind": "ntm", "slots": 1024, "width": 512}),
         (
             "ptb-char-small",
             6,
@@ -120,7 +120,7 @@ print(int(peak) * 1024 - before)
             FLOAT32,
             0.0,
             NONE,
-            MEMORY | {"kind": "mdm", "link": False, "rows": 1024, "width": 512},
+            MEMORY | {"kind": "mdm", "link": False, "slots": 1024, "width": 512},
         ),
     ],
 )
@@ -172,8 +172,8 @@ def test_the_estimate_is_near_what_a_step_takes(
         ),
         (["--training.batch-size", "1000000000"], "training.batch_size (1000000000)"),
         (
-            ["--model.core.kind", "dnc", "--model.core.rows", "60000", "--model.head.no-tied"],
-            "model.core.rows (60000), or set model.core.link to false (--model.core.no-link)",
+            ["--model.core.kind", "dnc", "--model.core.slots", "60000", "--model.head.no-tied"],
+            "model.core.slots (60000), or set model.core.link to false (--model.core.no-link)",
         ),
     ],
 )

@@ -243,7 +243,7 @@ def test_a_blend_too_is_trained_on_what_is_asked() -> None:
 
 
 def test_the_figures_of_a_run_on_what_is_asked() -> None:
-    config = RunConfig(training=TrainingConfig(asked_only=True))
+    config = RunConfig(training=TrainingConfig(answer_loss_only=True))
     assert build_objective(config, 0.0).figures == ("nats", "asked")
     assert build_objective(RunConfig(), 0.0).figures == ("nats",)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from backstory.config import (
+    AuxiliarySoftmaxConfig,
     DualConfig,
     EmbeddingConfig,
     GateConfig,
@@ -17,7 +18,6 @@ from backstory.config import (
     ModelConfig,
     MogrifierConfig,
     NoBufferConfig,
-    SecondSoftmaxConfig,
     SoftmaxConfig,
     TrainingConfig,
     UserError,
@@ -153,7 +153,7 @@ L2 = {"embedding_l2": 1e-5, "input_l2": 2e-5, "recurrent_l2": 3e-5, "mogrifier_l
 def small_model(tied: bool = True, gate: GateConfig | None = None) -> ComposedModel:
     """A Dual Mogrifier, with a gate if one is given."""
     core = MogrifierConfig(layers=2, hidden=5, rounds=2, rank=2)
-    buffer = NoBufferConfig() if gate is None else SecondSoftmaxConfig(gate=gate)
+    buffer = NoBufferConfig() if gate is None else AuxiliarySoftmaxConfig(gate=gate)
     return build_model(ModelConfig(EmbeddingConfig(4), core, SoftmaxConfig(tied=tied), buffer, dual=DualConfig()), 7)
 
 

@@ -14,12 +14,12 @@ from runs import ADVERSARIAL, checkpoints, contents, events, outcome, saved_prog
 
 from backstory.config import (
     AlgorithmConfig,
+    AuxiliarySoftmaxConfig,
     GateConfig,
     MixtureConfig,
     RecallConfig,
     RewardConfig,
     RunConfig,
-    SecondSoftmaxConfig,
     SpanBufferConfig,
     TextConfig,
     UserError,
@@ -34,7 +34,8 @@ StopAfter = Callable[[int], None]
 Change = Callable[[RunConfig], RunConfig]
 
 FRESH = TextConfig(
-    "recall", recall=RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, fresh=True)
+    "recall",
+    recall=RecallConfig(entities=20, cast=4, words=10, length=60, documents=10, held_out=3, new_each_epoch=True),
 )
 VARIANTS: dict[str, Change] = {
     # A learning rate that is too high for the last epochs to be better, so that averaging is triggered.
@@ -56,9 +57,9 @@ VARIANTS: dict[str, Change] = {
     ),
     "span buffer, grid, adam": lambda c: with_model(
         with_training(c, epochs=3, optimizer="adam", learning_rate=0.01, averaging="none"),
-        buffer=SpanBufferConfig(size=12, span=4, slots="grid", gate=GateConfig(rate=0.5)),
+        buffer=SpanBufferConfig(size=12, span=4, alignment="fixed", gate=GateConfig(rate=0.5)),
     ),
-    "second softmax": lambda c: with_model(with_training(c, epochs=3), buffer=SecondSoftmaxConfig()),
+    "second softmax": lambda c: with_model(with_training(c, epochs=3), buffer=AuxiliarySoftmaxConfig()),
     "bfloat16": lambda c: with_training(c, epochs=3, precision="bfloat16"),
     "fresh documents": lambda c: dataclasses.replace(with_training(c, epochs=3, partial_shuffle=True), text=FRESH),
     "adversarial, fine-tuned": lambda c: with_training(
@@ -390,7 +391,7 @@ def test_a_run_of_a_version_without_some_settings_goes_on_with_their_defaults(
     assert outcome(folder) == outcome(tmp_path / "straight")
 
 
-def test_a_run_that_was_begun_with_settings_of_another_corpus_goes_on(
+def test_a_run_that_was_init_from_settings_of_another_corpus_goes_on(
     stopped: tuple[RunConfig, Path], quietly: Train, tmp_path: Path
 ) -> None:
     config, folder = stopped

@@ -7,7 +7,14 @@ import pytest
 import torch
 from runs import ADVERSARIAL, checkpoints, outcome, with_model, with_training
 
-from backstory.config import LSTMConfig, MixtureConfig, RewardConfig, RunConfig, SecondSoftmaxConfig, SpanBufferConfig
+from backstory.config import (
+    AuxiliarySoftmaxConfig,
+    LSTMConfig,
+    MixtureConfig,
+    RewardConfig,
+    RunConfig,
+    SpanBufferConfig,
+)
 from backstory.context import examine_run
 from backstory.evaluation import evaluate
 from backstory.storage.checkpoint import read_checkpoint
@@ -28,7 +35,7 @@ VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
         with_training(c, reward=RewardConfig(weight=0.01)), buffer=SpanBufferConfig(size=12, span=4)
     ),
     "span buffer, grid": lambda c: with_model(
-        c, buffer=SpanBufferConfig(size=12, span=4, slots="grid", attention="bilinear")
+        c, buffer=SpanBufferConfig(size=12, span=4, alignment="fixed", attention="bilinear")
     ),
     "span buffer, following words": lambda c: with_model(
         c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", attention="linear")
@@ -36,7 +43,7 @@ VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
     "pointer": lambda c: with_model(
         c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", prediction="pointer", sentinel=True)
     ),
-    "second softmax": lambda c: with_model(c, buffer=SecondSoftmaxConfig()),
+    "second softmax": lambda c: with_model(c, buffer=AuxiliarySoftmaxConfig()),
     "adversarial, fine-tuned": lambda c: with_training(c, epochs=1, finetune_epochs=1, **ADVERSARIAL),
     # Units of the published sizes take other kernels than tiny ones.
     "wide": lambda c: with_model(c, core=LSTMConfig(layers=2, hidden=1152)),

@@ -55,7 +55,7 @@ MISTAKES: list[tuple[Any, str]] = [
     # What all trials share.
     ({"seed": {"range": [1, 9]}}, r"mine: seed must be the same for all trials"),
     ({"text.minimum_count": {"range": [1, 9]}}, r"mine: text.minimum_count must be the same for all trials"),
-    ({"training.validation_rows": {"range": [1, 9]}}, r"training.validation_rows must be the same for all trials"),
+    ({"training.validation_batch_size": {"range": [1, 9]}}, r"training.validation_batch_size must be the same for all trials"),
     # Conditions and references.
     ({"model.core.hidden": {"range": [5, 9], "when": {"model.core.layer": 2}}}, r"unknown key 'model.core.layer'"),
     ({"model.core.hidden": {"range": [5, 9], "when": {3: 2}}}, r"when: 3 is no name of a setting"),
@@ -101,7 +101,7 @@ def test_what_is_wrong_with_a_space_is_told_in_one_line(settings: dict[str, Any]
 
 
 def test_a_draw_must_be_an_addressing_that_the_memory_can_have() -> None:
-    memory = from_dict(RunConfig, {"model": {"core": {"kind": "ntm", "rows": 16}}}, "a test")
+    memory = from_dict(RunConfig, {"model": {"core": {"kind": "ntm", "slots": 16}}}, "a test")
     for choice, problem in (("localized:4", "give an odd number of rows"), ("localized:17", "give at most 16")):
         with pytest.raises(UserError, match=rf"draws cannot be trained: addressing '{choice}'.*; {problem}$"):
             checked({"model.core.addressing": {"choice": [choice, "dense"]}}, memory)

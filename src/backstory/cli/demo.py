@@ -104,7 +104,7 @@ def _train(console: Any, given: Arguments, buffered: Path, longer: Path) -> int:
     console.rule("[bold]2. train[/] it on", align="left")
     for config, folder, then, what in further:
         print(f"{what}:")
-        if (code := run_training(config, folder, then, begin=None if then == "resume" else given.out)) != 0:
+        if (code := run_training(config, folder, then, init_from=None if then == "resume" else given.out)) != 0:
             return code
     return 0
 

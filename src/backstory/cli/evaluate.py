@@ -35,10 +35,10 @@ class Arguments(CorpusArguments):
     """A split to read first (valid): an adaptive reader goes on from what it learned there."""
     lengths: tuple[int, ...] = ()
     """Of a drawn task (copy and its like): draw the split with sequences of these lengths, as many of each."""
-    rows: int = between(1, 1)
-    """Rows read side by side; more than one is faster and a little worse, since each starts with an empty state."""
+    batch_size: int = between(1, 1)
+    """Rows of text read side by side: above 1 faster and a little worse, since each row starts with an empty state."""
     addressing: str | None = None
-    """Of an external memory, in place of the one that it was trained with: dense, localized:257 (rows, odd), localized:257x3,
+    """Of an external memory, in place of the one that it was trained with: dense, localized:257 (slots, odd), localized:257x3,
     literal, window:257."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
             given.split or "test",
             text=text,
             reader=given.reader,
-            rows=given.rows,
+            batch_size=given.batch_size,
             precision=given.precision,
             device=given.device,
             data_dir=given.data_dir,
@@ -175,14 +175,13 @@ def describe(result: dict[str, Any]) -> str:
     if unit in IN_BITS:
         head, more[0] = f"bits        {figures['bits_per_token']:.4f} per {unit}", f"perplexity {perplexity}"
     more += _per_word(figures)
-    rows = f"{figures['rows']} {plural('row', figures['rows'])}"
     after = "" if figures["after"] is None else f", after {figures['after']}"
     after += "" if figures.get("addressing") is None else f", addressing {figures['addressing']}"
     return "\n".join(
         [
             f"{result['name']}, {figures['split']} split, {figures['reader']} reader{after}",
             f"  {head}  ({', '.join(more)})",
-            f"  tokens      {_tokens(figures)}, all scored, in {rows}",
+            f"  tokens      {_tokens(figures)}, all scored, batch size {figures['batch_size']:,}",
             f"  audit       {verdict(figures['audit'])}",
             *_warnings(result),
             *([] if figures.get("window") is None else [f"  window      {slides(figures['window'])}"]),

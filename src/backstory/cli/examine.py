@@ -46,8 +46,8 @@ class Arguments:
     """Let contexts end where the target's document begins."""
     seed: int = between(0, 0)
     """Seed of the draw of targets, of what is random in a change, and of the bootstrap."""
-    rows: int = between(1, 1)
-    """Rows in which the text is read for the infinite context: faster, and at least the longest context before each token."""
+    batch_size: int = between(1, 1)
+    """Rows of text read side by side for the infinite context: faster, and at least the longest context before each token."""
     word_score: Literal["corrected", "sum"] = "corrected"
     """How the pieces of a word become its score: corrected for where it begins and ends, or their plain sum."""
     memory: float = between(1.0, 0.0, above=True)
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
             "by": given.by or None,
             "tagger": given.tagger,
             "seed": given.seed,
-            "rows": given.rows,
+            "batch_size": given.batch_size,
             "word_score": given.word_score,
             "precision": given.precision,
             "device": given.device,

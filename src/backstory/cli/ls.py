@@ -1,4 +1,4 @@
-"""`backstory ls`: models, recipes, corpora, readers, experiments, explanations, grids and spaces."""
+"""`backstory ls`: models, recipes, corpora, readers, experiments, explanations, suites and spaces."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +14,7 @@ from backstory.config import (
     nearest,
     recipes,
 )
+from backstory.config.renamed import refuse_old_listing
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,14 @@ class Arguments:
         tyro.conf.Positional[str],
         tyro.conf.arg(
             metavar="[KIND]",
-            help="models, recipes, corpora, readers, experiments, explanations, grids, spaces, or all.",
+            help="models, recipes, corpora, readers, experiments, explanations, suites, spaces, or all.",
         ),
     ] = "all"
 
 
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, "ls")
+    refuse_old_listing(given.kind)
     chosen = KINDS if given.kind == "all" else {given.kind: KINDS.get(given.kind)}
     for kind, listed in chosen.items():
         if listed is None:
@@ -62,9 +64,9 @@ def _descriptions(module: str, name: str) -> Mapping[str, str]:
     return {key: kind.description for key, kind in getattr(importlib.import_module(module), name).items()}
 
 
-def _grids() -> dict[str, str]:
-    grid = importlib.import_module("backstory.papers.suite")
-    return {name: grid.load(name).title for name in grid.names()}
+def _suites() -> dict[str, str]:
+    suite = importlib.import_module("backstory.papers.suite")
+    return {name: suite.load(name).title for name in suite.names()}
 
 
 def _spaces() -> dict[str, str]:
@@ -79,6 +81,6 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "readers": lambda: _descriptions("backstory.readers", "READERS"),
     "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
     "explanations": lambda: _descriptions("backstory.explanations", "EXPLANATIONS"),
-    "grids": _grids,
+    "suites": _suites,
     "spaces": _spaces,
 }

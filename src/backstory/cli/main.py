@@ -28,7 +28,7 @@ VERBS = {
     "reader": "prepare a run for readers that adapt (statistics, tune, train), or test that one is honest (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
-    "ls": "list models, recipes, corpora, readers, experiments, explanations, grids, spaces",
+    "ls": "list models, recipes, corpora, readers, experiments, explanations, suites, spaces",
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import tyro
 
 from backstory.config import nearest
+from backstory.config.renamed import present_flag
 
 _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
@@ -105,6 +106,8 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
         if name not in flags:
             if others := list(other_kinds(kind, name, default)):
                 return f"there is no flag {name} for these parts; it comes with {' or '.join(others)}"
+            if present := present_flag(verb, name):
+                return f"{name} is now called {present}; use that flag"
             return f"there is no flag {name}{nearest_flag(name, flags)}; `backstory {verb} --help` lists them"
         if problem := _mistake(name, flags[name], [value] if attached else _values(flags[name], rest)):
             return problem

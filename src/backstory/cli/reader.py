@@ -30,7 +30,7 @@ class AuditArguments(CorpusArguments):
     """Random places of the text that are tested; without a number 8, more of short blocks, fewer of several rows."""
     seed: int | None = between(None, 0)
     """Draw the places by this number, to repeat an audit; else by one from the operating system."""
-    rows: int = between(1, 1)
+    batch_size: int = between(1, 1)
     """Rows read side by side."""
 
 
@@ -197,7 +197,7 @@ def audit(arguments: Sequence[str]) -> int:
     )
     with progress_bar(f"auditing on {given.split}") as progress:
         watches = [Count(progress, len(opened.split.ids))]
-        _, report = read_audited(opened, given.rows, given.places, watches, seed=given.seed)
+        _, report = read_audited(opened, given.batch_size, given.places, watches, seed=given.seed)
     where = f"{report.places} {plural('place', report.places)}, {report.cuts:,} {plural('cut', report.cuts)}"
     print(f"{given.run}, {stack_name(parse_stack(reader))} reader, {given.split} split, {where}, seed {report.seed}")
     for check, passed in report.checks.items():

@@ -1,4 +1,4 @@
-"""`backstory reproduce GRID`: run the systems of a paper and say which of its claims and findings hold."""
+"""`backstory reproduce SUITE`: run the systems of a paper and say which of its claims and findings hold."""
 
 import sys
 from collections.abc import Sequence
@@ -15,26 +15,27 @@ from backstory.config.fields import between
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train, read and examine every system of a grid, seed by seed, and judge the claims made of them and
+    """Train, read and examine every system of a suite, seed by seed, and judge the claims made of them and
     what a paper found of them.
 
     Says first what it costs. Finished runs are not run again; stopped or failed ones go on with the same command.
     The exit code is 1 when a run failed.
     """
 
-    grid: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="GRID", help="A grid (`backstory ls grids`), or a YAML file.")
+    suite: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="SUITE", help="A suite (`backstory ls grids`), or a YAML file."),
     ]
     scale: Literal["small", "full"] = "small"
     """small (hours on two cores), or full: the published sizes."""
     out: Path | None = None
-    """The folder (else runs/GRID-SCALE)."""
+    """The folder (else runs/SUITE-SCALE)."""
     processes: int = between(1, 1)
     """Runs side by side; each takes one core (OMP_NUM_THREADS overrides), so the cores are the limit."""
     only: tuple[str, ...] = ()
-    """Names of rows; the others are left for another time."""
+    """Names of systems; the others are left for another time."""
     known: tuple[Path, ...] = ()
-    """Results (result.json) of this grid from elsewhere: runs finished there with the same settings are not run again."""
+    """Results (result.json) of this suite from elsewhere: runs finished there with the same settings are not run again."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
     """Say what would be run and what it costs, and write nothing."""
     data_dir: Path | None = None
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.config.stopping import Stopped
     from backstory.papers.reproduction import Reproduction, failures
 
-    planned = Reproduction.plan(given.grid, given.scale, given.out, given.only, given.known)
+    planned = Reproduction.plan(given.suite, given.scale, given.out, given.only, given.known)
     if given.dry_run:
         found = planned.jobs()
         print(*planned.told, planned.budget(found, given.processes), sep="\n")

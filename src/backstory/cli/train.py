@@ -40,7 +40,7 @@ class Arguments:
     """Start again in a folder that holds a run."""
     accept: tuple[str, ...] = ()
     """What may differ from the resumed run: config, corpus, metrics (its log was lost)."""
-    begin: Path | None = None
+    init_from: Path | None = None
     """A run whose best weights this one begins with; parts it has not, such as a buffer, begin anew."""
     allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Train on a corpus whose validation and test are the same text."""
@@ -64,7 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     out = given.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
     mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
     accept = frozenset(given.accept)
-    code = run_training(config, out, mode, given.data_dir, accept, given.track, given.begin, given.allow_equal_splits)
+    code = run_training(
+        config, out, mode, given.data_dir, accept, given.track, given.init_from, given.allow_equal_splits
+    )
     if code == 0 and first_here():
         run = pasted(out)
         print(f"`backstory evaluate {run}` reads the test split, `backstory report {run}` makes a page of it")
@@ -93,7 +95,7 @@ def run_training(
     data_dir: Path | None = None,
     accept: frozenset[str] = frozenset(),
     track: tuple[str, ...] = (),
-    begin: Path | None = None,
+    init_from: Path | None = None,
     allow_equal_splits: bool = False,
 ) -> int:
     """Train and say how it ended; the exit code is 128 + the signal's number after a stop."""
@@ -103,7 +105,7 @@ def run_training(
         how: dict[str, Any] = {
             "accept": accept,
             "track": track,
-            "begin": begin,
+            "init_from": init_from,
             "allow_equal_splits": allow_equal_splits,
         }
         result = train(config, out, mode=mode, data_dir=data_dir, **how)

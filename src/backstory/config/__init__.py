@@ -13,6 +13,7 @@ from backstory.config.cores import (
 from backstory.config.errors import NonFiniteError, UserError, check_name, nearest, pasted, plural
 from backstory.config.schema import (
     AlgorithmConfig,
+    AuxiliarySoftmaxConfig,
     DualConfig,
     EmbeddingConfig,
     GateConfig,
@@ -23,16 +24,16 @@ from backstory.config.schema import (
     RecallConfig,
     RewardConfig,
     RunConfig,
-    SecondSoftmaxConfig,
     SoftmaxConfig,
     SpanBufferConfig,
     TextConfig,
     TrainingConfig,
 )
-from backstory.config.strict import changes, from_dict, from_yaml, to_dict, to_yaml, validate
+from backstory.config.strict import changes, from_dict, from_saved, from_yaml, to_dict, to_yaml, validate
 
 __all__ = [
     "AlgorithmConfig",
+    "AuxiliarySoftmaxConfig",
     "DNCConfig",
     "DualConfig",
     "EmbeddingConfig",
@@ -50,7 +51,6 @@ __all__ = [
     "RecallConfig",
     "RewardConfig",
     "RunConfig",
-    "SecondSoftmaxConfig",
     "SoftmaxConfig",
     "SpanBufferConfig",
     "TextConfig",
@@ -61,6 +61,7 @@ __all__ = [
     "changes",
     "check_name",
     "from_dict",
+    "from_saved",
     "from_yaml",
     "nearest",
     "pasted",

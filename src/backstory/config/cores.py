@@ -68,17 +68,17 @@ class ExternalMemoryConfig:
     """The kind of core."""
     layers: tuple[int, ...] = (1024, 512, 512)
     """Units of each layer of the controller."""
-    rows: int = between(1024, 1, 1 << 24)
+    slots: int = between(1024, 1, 1 << 24)
     """N, vectors that the memory holds."""
     width: int = between(512, 1)
     """M, the size of one."""
     heads: int = between(1, 1, 64)
     """R, heads that read; one writes."""
     addressing: str = "dense"
-    """How content says where: `dense`, `localized:257` (the rows of a window, odd), `localized:257x3` (of three windows),
+    """How content says where: `dense`, `localized:257` (the slots of a window, odd), `localized:257x3` (of three windows),
     `literal` (the printed formula), or `window:257` (the same with nothing but content to say where); `:strict` behind a size
     has the window around the strict maximum, as printed, and not around the first cosine within 0.00001 of it."""
-    begin: int | None = between(None, 0)
+    reset_token: int | None = between(None, 0)
     """Id of the token that begins a document, at which state and memory begin anew (1: `<bos>` of the drawn tasks); none: they
     never do."""
     output: int | None = between(None, 1)
@@ -102,16 +102,16 @@ class NTMConfig(ExternalMemoryConfig):
 
 @dataclass(frozen=True)
 class NeuralComputerConfig(ExternalMemoryConfig):
-    """What a memory has that knows which rows are free and which was written after which."""
+    """What a memory has that knows which slots are free and which was written after which."""
 
     link: bool = True
-    """Heads can follow the order in which rows were written."""
+    """Heads can follow the order in which slots were written."""
     allocation: bool = True
     """What is written can go where the memory is free."""
     mask: bool = False
-    """Heads choose which numbers of a row and of their key count."""
+    """Heads choose which numbers of a slot and of their key count."""
     deallocation: bool = False
-    """Rows that are set free are emptied."""
+    """Slots that are set free are emptied."""
     sharpness: bool = False
     """Heads sharpen what the link says."""
     sharpening: Literal["plain", "epsilon"] = "plain"
@@ -159,7 +159,7 @@ class TransformerConfig:
     """Units between the two matrices of a layer's feed-forward part; none: four times `hidden`."""
     window: int = between(256, 2)
     """Tokens that a token sees in every layer, itself included."""
-    fresh: bool = False
+    chunked: bool = False
     """The window does not slide: the text is cut into pieces of as many tokens, and each is read from the beginning."""
     positions: Literal["rotary", "sinusoidal"] = "rotary"
     """Queries and keys are turned by how far they are apart, or the position is added to the embedded words."""

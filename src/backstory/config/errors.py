@@ -62,7 +62,7 @@ def plural(unit: str, number: float | None = None) -> str:
 
 
 def off(setting: str) -> str:
-    """How a switch among the settings is turned off: `training.asked_only to false (--training.no-asked-only)`."""
+    """How a switch among the settings is turned off: `training.answer_loss_only to false (--training.no-answer-loss-only)`."""
     group, _, last = setting.replace("_", "-").rpartition(".")
     return f"{setting} to false (--{group}.no-{last})"
 

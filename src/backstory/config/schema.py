@@ -31,7 +31,7 @@ class RecallConfig:
     """Documents to train on."""
     held_out: int = between(40, 1)
     """Documents of valid, and of test."""
-    fresh: bool = False
+    new_each_epoch: bool = False
     """Train on other documents in every epoch."""
     seed: int = between(0, 0, 2**31 - 1)
     """Seed of the documents, and of how filler words follow each other."""
@@ -57,7 +57,7 @@ class AlgorithmConfig:
     """Documents to train on."""
     held_out: int = between(1000, 1)
     """Documents of valid, and of test."""
-    fresh: bool = True
+    new_each_epoch: bool = True
     """Train on other documents in every epoch."""
     seed: int = between(0, 0, 2**31 - 1)
     """Seed of the documents."""
@@ -165,15 +165,15 @@ class NoBufferConfig:
     """One prediction, the head's."""
 
     kind: Literal["none"] = "none"
-    """The kind of second prediction."""
+    """The kind of auxiliary prediction."""
 
 
 @dataclass(frozen=True)
 class SpanBufferConfig:
-    """A second prediction from an attention over spans of the states before (the span-based neural buffer)."""
+    """An auxiliary prediction from an attention over spans of the states before (the span-based neural buffer)."""
 
     kind: Literal["span-buffer"] = "span-buffer"
-    """The kind of second prediction."""
+    """The kind of auxiliary prediction."""
     size: int = between(2048, 1)
     """B, how many words back the buffer reaches; a multiple of `span`."""
     span: int = between(8, 1)
@@ -181,7 +181,7 @@ class SpanBufferConfig:
     vectors: Literal["minus", "minus-before", "end", "words"] = "minus"
     """A span from i-L+1 to i is h_i - h_{i-L+1} (minus, as printed), h_i - h_{i-L} (minus-before), h_i (end); or every word is
     a span of its own, h_i (words)."""
-    slots: Literal["sliding", "grid"] = "sliding"
+    alignment: Literal["sliding", "fixed"] = "sliding"
     """Spans are counted back from the present word, or begin at multiples of L from the start of the text, which takes an
     L-th of the memory."""
     ends: Literal["previous", "present"] = "previous"
@@ -199,7 +199,7 @@ class SpanBufferConfig:
     """Of a bilinear pointer: W begins as theta times the identity, which is a cache with this theta. States without bounds, as
     a dual connection's, need a smaller one: what `backstory reader tune --reader cache` finds for the model it begins with."""
     residual: bool = False
-    """The second prediction is of xi + h, not of xi alone."""
+    """The auxiliary prediction is of xi + h, not of xi alone."""
     sentinel: bool = False
     """The gate knows how well something was found: the logarithm of the mean of exp(scores) is added to the logit of lambda, so
     that the other logit is the score of a sentinel, which is attended to where nothing is worth it."""
@@ -210,11 +210,11 @@ class SpanBufferConfig:
 
 
 @dataclass(frozen=True)
-class SecondSoftmaxConfig:
-    """A second prediction from tanh(W h + b): the span buffer's control, with the same gate and no memory."""
+class AuxiliarySoftmaxConfig:
+    """An auxiliary prediction from tanh(W h + b): the span buffer's control, with the same gate and no memory."""
 
-    kind: Literal["second-softmax"] = "second-softmax"
-    """The kind of second prediction."""
+    kind: Literal["auxiliary-softmax"] = "auxiliary-softmax"
+    """The kind of auxiliary prediction."""
     dropout: float | None = probability(None)
     """Locked dropout on what the head makes q of; none: the rate with which it reads for p (`output_dropout` of the dual
     connection or the core). With 0.0 p alone is trained with dropout, and the gate learns from a handicapped p."""
@@ -229,7 +229,7 @@ class ModelConfig:
     core: CoreConfig = field(default_factory=LSTMConfig)
     dual: NoDualConfig | DualConfig = field(default_factory=NoDualConfig, kw_only=True)
     head: SoftmaxConfig | MixtureConfig = field(default_factory=SoftmaxConfig)
-    buffer: NoBufferConfig | SpanBufferConfig | SecondSoftmaxConfig = field(default_factory=NoBufferConfig)
+    buffer: NoBufferConfig | SpanBufferConfig | AuxiliarySoftmaxConfig = field(default_factory=NoBufferConfig)
 
     @property
     def head_dropout(self) -> float:
@@ -320,7 +320,7 @@ class TrainingConfig:
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
     auxiliary: float = between(0.0, 0.0)
     """Weight of the loss of each level below the last that a trellis has to predict (`core.auxiliary`)."""
-    asked_only: bool = False
+    answer_loss_only: bool = False
     """Train on, and choose the weights by, the answers of a drawn task (copy and its like) alone: all else there is random."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     adversarial: float = between(0.0, 0.0, 1.0)
@@ -331,7 +331,7 @@ class TrainingConfig:
     """Standard deviation of Gaussian noise on the embedded words in training."""
     finetune_embedding_noise: float | None = between(None, 0.0)
     """The same while fine-tuning; none: the same as before."""
-    validation_rows: int = between(10, 1)
+    validation_batch_size: int = between(10, 1)
     """Rows in which the validation text is read after each epoch (1: exactly as `evaluate` reads it, and slow)."""
     save_minutes: float = between(10.0, 0.0, above=True)
     """A checkpoint is also written when this much time has passed since the last."""

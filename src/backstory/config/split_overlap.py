@@ -39,5 +39,5 @@ class SplitOverlap:
 
 def overlap_warnings(figures: Mapping[str, Any]) -> list[str]:
     """Return the sentences on the overlaps that matter in a result."""
-    unit = figures["unit"].removeprefix("asked ")
+    unit = figures["unit"].removeprefix("answer ")
     return [warning for one in SplitOverlap.of(figures) if (warning := one.warning(unit))]

@@ -12,6 +12,7 @@ import yaml
 
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError, nearest, shown
+from backstory.config.renamed import current_settings, refuse_old_settings
 from backstory.config.small_file import read_small_text
 
 T = TypeVar("T")
@@ -100,7 +101,10 @@ def parsed(text: str, wrong: Callable[[str], str]) -> Any:
 
 
 def from_file(kind: type[T], path: Path, inside: Path | None = None) -> T:
-    """Read a config from a YAML file; with `inside`, only if no link leads out of that folder (`read_small`).
+    """Read a config from a YAML file.
+
+    With `inside`, the folder is one that Backstory wrote: no link may lead out of it (`read_small`), and settings of earlier
+    versions are read under their present names.
 
     Raises UserError also when the file cannot be read, is too large for settings, or holds nothing.
     """
@@ -110,7 +114,9 @@ def from_file(kind: type[T], path: Path, inside: Path | None = None) -> T:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     if not any(line.split("#")[0].strip() for line in text.splitlines()):
         raise UserError(f"{path} is empty; give it some settings")
-    return from_yaml(kind, text, str(path))
+    if inside is None:
+        return from_yaml(kind, text, str(path))
+    return from_saved(kind, plain_yaml(text, str(path)), str(path))
 
 
 @checked()
@@ -118,9 +124,15 @@ def from_dict(kind: type[T], data: Any, source: str) -> T:
     """Build a config of the given kind from plain dictionaries, checked throughout. Raises UserError."""
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"kind must be a dataclass, not {shown(kind)}")
+    refuse_old_settings(kind.__name__, data, source)
     config = _convert(kind, data, "", source)
     validate(config, source)
     return config
+
+
+def from_saved(kind: type[T], data: Any, source: str) -> T:
+    """Build a config from settings that Backstory saved, under the names they had then. Raises UserError."""
+    return from_dict(kind, current_settings(kind.__name__, data), source)
 
 
 def conforming(config: T, source: str) -> T:

@@ -75,7 +75,7 @@ def run_subject(
         "maximum_context": options.maximum_context,
         "context": None if kind.whole else options.context,
         "within_documents": options.within_documents,
-        "rows": options.rows if kind.whole else 1,
+        "batch_size": options.batch_size if kind.whole else 1,
         "near": options.near,
         "tagger": subject.tagger,
         "unknown_tag_share": None if subject.on.tags is None else float((subject.on.tags == UNKNOWN).mean()),
@@ -107,9 +107,9 @@ def _lasting(options: Options, whole: bool) -> dict[str, Any]:
     found = {
         f.name: getattr(options, f.name)
         for f in fields(options)
-        if f.name not in ("by", "tagger", "near", "rows", "word_score")
+        if f.name not in ("by", "tagger", "near", "batch_size", "word_score")
     }
-    found |= {"rows": options.rows} if whole and options.rows > 1 else {}
+    found |= {"batch_size": options.batch_size} if whole and options.batch_size > 1 else {}
     return found | {"context": None if whole else options.context, "near": None if whole else options.near}
 
 
@@ -129,7 +129,7 @@ def examine_run(
     by: Sequence[str] | None = None,
     tagger: str | Tagger = "auto",
     seed: int = 0,
-    rows: int = 1,
+    batch_size: int = 1,
     word_score: WordScore = "corrected",
     precision: str = "auto",
     device: str = "auto",
@@ -165,7 +165,7 @@ def examine_run(
         None if by is None else tuple(by),
         tagger,
         seed,
-        rows,
+        batch_size,
         word_score,
     )
     if experiment == "cache":

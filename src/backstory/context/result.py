@@ -75,11 +75,11 @@ def table(result: dict[str, Any]) -> list[str]:
     models, baseline = figures.get("models"), figures["baseline"]
     reader = "" if figures["reader"] == "static" else f", {figures['reader']} reader"
     unit = measured_in(figures)
-    rows = f" in {figures['rows']} rows" if figures.get("rows", 1) > 1 else ""
+    batch = f" in a batch of {figures['batch_size']}" if figures.get("batch_size", 1) > 1 else ""
     read = "all" if baseline["context"] is None else f"{baseline['context']:,} {unit}s of"
     lines = [
         f"{result['name']}, {figures['split']} split{reader}, {figures['targets']:,} targets; "
-        f"with {read} context{rows} perplexity {baseline['perplexity']:,.2f} per {figures['unit']}"
+        f"with {read} context{batch} perplexity {baseline['perplexity']:,.2f} per {figures['unit']}"
     ]
     if (unknown := UnknownShare.of(figures, figures["targets"])).unknown:
         lines[0] += f", {unknown.phrase('the targets')}"

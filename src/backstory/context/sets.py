@@ -89,7 +89,7 @@ def combine(models: Sequence[Examined]) -> Examined:
         "context",
         "within_documents",
         "near",
-        "rows",
+        "batch_size",
     )
     for other in models[1:]:
         differing = [key for key in same if other.figures.get(key, 1) != first.figures.get(key, 1)]

@@ -24,7 +24,7 @@ from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 
 
-@checked(targets=2, maximum_context=1, context=2, near=1, seed=0, rows=1)
+@checked(targets=2, maximum_context=1, context=2, near=1, seed=0, batch_size=1)
 @dataclass(frozen=True)
 class Options:
     """What an examination is made with, whatever the model; all in tokens."""
@@ -45,7 +45,7 @@ class Options:
     """Who gives the part-of-speech tags, where they are needed."""
     seed: int = 0
     """Seed of the draw of targets, of the perturbations and of the bootstrap."""
-    rows: int = 1
+    batch_size: int = 1
     """Rows in which a whole text is read side by side, each from an empty state and `maximum_context` tokens before the first
     that is scored in it."""
     word_score: WordScore = "corrected"
@@ -53,13 +53,15 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises UserError for a number out of range."""
-        least_of = {"targets": 2, "maximum_context": 1, "context": 2, "near": 1, "seed": 0, "rows": 1}
+        least_of = {"targets": 2, "maximum_context": 1, "context": 2, "near": 1, "seed": 0, "batch_size": 1}
         for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be {least} or more, not {getattr(self, name)}")
         check_word_score(self.word_score)
-        if self.rows > 1 and self.within_documents:
-            raise UserError("documents are read each by itself, in one row; leave --rows out, or --within-documents")
+        if self.batch_size > 1 and self.within_documents:
+            raise UserError(
+                "documents are read each by itself, one after the other; leave --batch-size out, or --within-documents"
+            )
         check_tagger(self.tagger)
 
 
@@ -225,22 +227,22 @@ def _cached(text: Text, cache: NeuralCache, options: Options) -> np.ndarray:
         held = np.minimum(places, window)
     else:  # a word is held from its first piece on
         held = places - np.searchsorted(text.folded.starts, text.folded.starts - window)
-    return held if options.rows == 1 else np.minimum(held, _read_before(places, options))
+    return held if options.batch_size == 1 else np.minimum(held, _read_before(places, options))
 
 
 def _read_before(places: np.ndarray, options: Options) -> np.ndarray:
     """How much of its row was read before each place (N,)."""
     before = options.maximum_context
-    size = row_length(len(places), options.rows, before)
+    size = row_length(len(places), options.batch_size, before)
     return places - np.maximum(places - before, 0) // size * size
 
 
 def _whole(text: Text, reader: Reader, documents: np.ndarray | None, options: Options) -> WholeReading:
-    rows = options.rows, options.maximum_context
+    batch = options.batch_size, options.maximum_context
     if text.folded is None or text.pieces is None:
-        return WholeReading(reader, text.ids, text.start, documents, None, *rows)
+        return WholeReading(reader, text.ids, text.start, documents, None, *batch)
     start = int(text.folded.pieces[text.start][0])
-    return WholeReading(reader, text.pieces, start, documents, text.folded, *rows)
+    return WholeReading(reader, text.pieces, start, documents, text.folded, *batch)
 
 
 def check_types(known: int, types: int, exact: bool) -> None:

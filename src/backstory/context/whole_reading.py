@@ -15,9 +15,9 @@ from backstory.models import Prediction
 from backstory.readers import Reader
 
 
-def row_length(tokens: int, rows: int, before: int) -> int:
-    """The tokens that are scored in a row where so many are read in rows, each after so many that it only reads."""
-    return -(-(tokens - before) // rows)
+def row_length(tokens: int, batch_size: int, before: int) -> int:
+    """Tokens that each of `batch_size` rows scores, after `before` that it only reads."""
+    return -(-(tokens - before) // batch_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +31,16 @@ class WholeReading:
     """Where documents begin that are read each by itself; None to read on from one to the next."""
     folded: Folded | None = None
     """Of a text of pieces: the words, of which the nats are then, (W,) or (2, W); `documents` are in words."""
-    rows: int = 1
+    batch_size: int = 1
     """Rows that are read side by side, each from an empty state; of one document."""
     before: int = 0
     """Tokens, or words, that a row reads before the first that is scored in it; the first row scores them too."""
 
     def __call__(self, advance: Advance) -> np.ndarray:
-        return self._in_rows(advance) if self.rows > 1 else self._in_turn(advance)
+        return self._in_rows(advance) if self.batch_size > 1 else self._in_turn(advance)
 
     def _scores(self, block: Block, prediction: Prediction, log_prob: Tensor, uncertain: np.ndarray) -> np.ndarray:
-        """Nats of a block's tokens, and log B before them where it is `uncertain` (rows, T): (2, 1 or 2, rows, T)."""
+        """Nats of a block's tokens, and log B before them where it is `uncertain` (B, T): (2, 1 or 2, B, T)."""
         device, times = log_prob.device, block.targets.shape[1]
         where = torch.from_numpy(uncertain[:, :times]).to(device).nonzero(as_tuple=True)
         members = torch.from_numpy(self._beginning).to(device)
@@ -113,7 +113,7 @@ class WholeReading:
     def _in_rows(self, advance: Advance) -> np.ndarray:
         places = np.arange(len(self.ids)) if self.folded is None else self.folded.starts
         ends, many = np.append(places, len(self.ids)), len(places)
-        size = row_length(many, self.rows, self.before)
+        size = row_length(many, self.batch_size, self.before)
         firsts = range(0, many - self.before, size)
         spans = [(int(ends[i]), int(ends[min(i + self.before + size, many)])) for i in firsts]
         # Beyond its end a row is filled up with what is read before a text, which so stands before the next row too.
@@ -134,7 +134,7 @@ class WholeReading:
             before, told = told, many * done // length
             advance(told - before)
 
-        read(self.reader, stream.reshape(-1), self.start, rows=len(spans), each=keep)
+        read(self.reader, stream.reshape(-1), self.start, batch_size=len(spans), each=keep)
         scores = np.concatenate(pieces, 3)
         found = []
         for row, (begin, end) in enumerate(spans):

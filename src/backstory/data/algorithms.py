@@ -138,7 +138,7 @@ class Algorithm:
         if self.only:
             lengths = " and ".join(map(str, self.only))
         what = f"items of {ITEM_SIZE} symbols" if self.name == "associative-recall" else "symbols"
-        fresh = ", other documents to train on in every epoch" if self.settings.fresh else ""
+        fresh = ", other documents to train on in every epoch" if self.settings.new_each_epoch else ""
         return f"drawn documents of {self.name}: {lengths} {what} of {self.bits} bits, seed {self.settings.seed}{fresh}"
 
     def words(self) -> list[str]:

@@ -77,8 +77,8 @@ class Dataset:
     """What draws its documents; None for a text from files."""
 
     def epoch(self, number: int) -> np.ndarray:
-        """The ids (tokens,) to train on in an epoch, counted from 1: those of train, or fresh ones, as many."""
-        if number == 1 or self.source is None or not self.source.settings.fresh:
+        """The ids (tokens,) to train on in an epoch, counted from 1: those of train, or new ones, as many."""
+        if number == 1 or self.source is None or not self.source.settings.new_each_epoch:
             return self.splits["train"].ids
         return self.source.epoch(number, len(self.splits["train"].ids))
 
@@ -94,7 +94,7 @@ class Dataset:
         """Whether each token of an epoch (tokens,) is part of an answer, bool. Raises UserError where nothing is asked."""
         if not isinstance(self.source, Algorithm):
             raise UserError(
-                f"the corpus {self.corpus} asks nothing; set {off('training.asked_only')}, or take {' or '.join(TASKS)}"
+                f"the corpus {self.corpus} asks nothing; set {off('training.answer_loss_only')}, or take {' or '.join(TASKS)}"
             )
         return self.source.asked(ids)
 

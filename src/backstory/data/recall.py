@@ -22,7 +22,7 @@ from backstory.data.tokenizers import END, UNKNOWN
 
 FORMAT = 1
 """Raised when documents are drawn in another way."""
-KINDS = ("document end", "filler word", "new entity", "old entity", "name", "is or ?", "told value", "asked value")
+KINDS = ("document end", "filler word", "new entity", "old entity", "name", "is or ?", "stated value", "queried value")
 """What a token can be."""
 BRANCHES, LIKELY = 8, 0.95
 """The likely successors of a filler word, and how much probability they share."""
@@ -92,7 +92,7 @@ class Recall:
         """Where the text comes from."""
         s = self.settings
         facts = f", {s.facts:g} facts" if s.facts else ""
-        fresh = ", other documents to train on in every epoch" if s.fresh else ""
+        fresh = ", other documents to train on in every epoch" if s.new_each_epoch else ""
         return (
             f"drawn documents of {s.length:,} tokens: {s.cast:,} of {s.entities:,} entities each, {s.mentions:g} mentions"
             f"{facts} a token, seed {s.seed}{fresh}"

@@ -60,8 +60,8 @@ class AnswerScores(Sums):
         asked, symbols = self.asked[chosen], self._symbols[chosen]
         return {
             "documents": int(chosen.sum()),
-            "asked": int(asked.sum()),
-            "nats_per_asked": float(nats / asked.sum()),
+            "answer_tokens": int(asked.sum()),
+            "nats_per_answer_token": float(nats / asked.sum()),
             "token_accuracy": float(tokens / asked.sum()),
             "bit_accuracy": float(bits / (symbols.sum() * self.answers.bits)),
             "document_accuracy": float((self.sums[1, chosen] == asked).mean()),

@@ -35,10 +35,10 @@ def system_seed() -> int:
     return secrets.randbits(128)
 
 
-@checked(block=1, rows=1)
-def usual_places(block: int, rows: int = 1) -> int:
+@checked(block=1, batch_size=1)
+def usual_places(block: int, batch_size: int = 1) -> int:
     """Return how many blocks are audited: 8, or as many as have 512 tokens, up to 64; fewer of several rows, but 2."""
-    return max(FEWEST_PLACES, max(PLACES, min(MOST_PLACES, 512 // block)) // rows)
+    return max(FEWEST_PLACES, max(PLACES, min(MOST_PLACES, 512 // block)) // batch_size)
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Audit:
 
     @torch.no_grad()
     def after(self, block: Block, log_prob: Tensor) -> None:
-        """Compare the scores (rows, T) that are reported of the block with those of the copy."""
+        """Compare the scores (B, T) that are reported of the block with those of the copy."""
         if self._place is None:
             return
         place, self._place = self._place, None

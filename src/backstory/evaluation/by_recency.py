@@ -11,9 +11,9 @@ from backstory.evaluation.by_distance import COLUMNS, NatsByDistance, ends
 class Recency(NatsByDistance):
     """Nats of every token by how many tokens ago the same one came last, in its own row; apart from those that are new."""
 
-    def __init__(self, ids: np.ndarray, rows: int, block: int) -> None:
+    def __init__(self, ids: np.ndarray, batch_size: int, block: int) -> None:
         """Of a text (tokens,) that is read in so many contiguous rows, so many tokens of each at once."""
-        super().__init__(np.zeros(len(ids), np.uint8), 1, last_seen(ids, math.ceil(len(ids) / rows)), block)
+        super().__init__(np.zeros(len(ids), np.uint8), 1, last_seen(ids, math.ceil(len(ids) / batch_size)), block)
 
     def figures(self) -> dict[str, Any]:
         """The section `recency` of an evaluation (docs/results.md)."""

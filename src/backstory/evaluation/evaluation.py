@@ -37,14 +37,14 @@ SPELT_OUT = 8
 """Chosen lengths that a result's folder is named by, one by one."""
 
 
-@checked(rows=1, places=1, audit_seed=(0, 2**256), save_every=0, lengths=1)
+@checked(batch_size=1, places=1, audit_seed=(0, 2**256), save_every=0, lengths=1)
 def evaluate(
     folder: Path | str,
     split: str = "test",
     *,
     text: Path | BinaryIO | None = None,
     reader: Readers = "static",
-    rows: int = 1,
+    batch_size: int = 1,
     precision: str = "float32",
     device: str = "auto",
     data_dir: Path | None = None,
@@ -73,8 +73,8 @@ def evaluate(
     `lengths`: of a drawn task, the split is drawn anew with sequences of these lengths, as many of each. `addressing`: of the
     external memory, in place of the one it was trained with.
     `corpus` names the corpus for a model that has none of its own (`hf:...`), of which nothing is written without an `out`.
-    `rows` above one reads faster, from an empty state at the start of every row, and says so in the result; `places` is how
-    many random blocks the audit looks at (else `usual_places`), drawn by `audit_seed`, else by a seed from the operating
+    A `batch_size` above one reads faster, from an empty state at the start of every row; `places` is how many
+    random blocks the audit looks at (else `usual_places`), drawn by `audit_seed`, else by a seed from the operating
     system, which the result records; `per_token` is a file for the figures of every token, which takes the place of
     another only with `overwrite`; `progress` is told (tokens read, tokens in all). Where a result is written, and no figures
     of every token, the reading is saved beside it every `save_every` seconds (0: never) while it lasts; `resume` goes on
@@ -84,7 +84,7 @@ def evaluate(
     if resume and per_token is not None:
         raise UserError("the figures of every token are written in one go; leave --resume out, or --per-token")
     if per_token is not None:
-        check_per_token(per_token, rows, overwrite)
+        check_per_token(per_token, batch_size, overwrite)
     if text is not None and lengths:
         raise UserError("a text has the lengths that it has; leave --lengths out, or the text")
     how: dict[str, Any] = {"reader": reader, "precision": precision, "device": device, "addressing": addressing}
@@ -104,19 +104,19 @@ def evaluate(
         check_after(after, opened.split.name, opened.dataset.splits)
     if text is None and opened.run.results is not None:
         precision = opened.reader.precision.name
-        usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"rows{rows}": "rows1"}
+        usual = {name: "static", f"after-{after}": "after-None", precision: "float32", f"batch{batch_size}": "batch1"}
         usual[of_lengths(lengths)] = "lengths"
         if not opened.run.as_trained:
             usual[opened.run.model.inference_overrides()["core.addressing"]] = ""
         name_of = file_name("evaluate", split, *(k for k, v in usual.items() if k != v))
         out = out or within(opened.run.results, name_of)
-    check_rows(rows, len(opened.split.ids))
+    check_batch_size(batch_size, len(opened.split.ids))
     destination = Path(out) if out else None
     if destination is not None:
         check_place(destination, "evaluation")
     elif resume:
         raise UserError("this reading is kept nowhere; say with --out where its result goes, now as then")
-    places = places or usual_places(opened.reader.block, rows)
+    places = places or usual_places(opened.reader.block, batch_size)
     origin, vocabulary = opened.provenance(), opened.dataset.vocabulary
     told = None if per_token is None else per_token_file(per_token, vocabulary, opened.split, opened.reader.precision)
     before = opened.split.ids[:0] if after is None else opened.dataset.splits[after].ids
@@ -124,7 +124,12 @@ def evaluate(
     total = len(before) + len(opened.split.ids) * (2 if against else 1)
 
     def by() -> dict[str, Any]:
-        text = {"text": opened.dataset.fingerprint, "split": opened.split.name, "after": after, "rows": rows}
+        text = {
+            "text": opened.dataset.fingerprint,
+            "split": opened.split.name,
+            "after": after,
+            "batch_size": batch_size,
+        }
         figures = {**text, "places": places, "device": origin["device"]}
         if audit_seed is not None:
             figures["audit seed"] = audit_seed
@@ -134,7 +139,7 @@ def evaluate(
     with legs(destination, by, keep, resume) as parts:
         count = Count(progress, total, parts.tokens())
         if after is not None:
-            parts.read("after", opened.reader, before, vocabulary.start, rows=rows, each=count)
+            parts.read("after", opened.reader, before, vocabulary.start, batch_size=batch_size, each=count)
         inner, truth = InnerNats(opened), opened.dataset.truth(opened.split.name)
         parts.part("inner", inner)
         policy = (
@@ -151,15 +156,15 @@ def evaluate(
         answers = None if asked is None else AnswerScores(asked, opened.reader.precision, opened.reader.block)
         if answers is not None:
             parts.part("answers", answers)
-        recency = Recency(opened.split.ids, rows, opened.reader.block)
+        recency = Recency(opened.split.ids, batch_size, opened.reader.block)
         parts.part("recency", recency)
         with told or nullcontext() as each:
             watches = [w for w in (each, policy, inner, memory, answers, recency, count) if w is not None]
-            reading, audit = read_audited(opened, rows, places, watches, after is None, parts, audit_seed)
+            reading, audit = read_audited(opened, batch_size, places, watches, after is None, parts, audit_seed)
         nats = [*inner.nats(), reading.nats]
         if against:
             static = StaticReader(opened.run.model, opened.reader.precision)
-            beside = parts.read("static", static, opened.split.ids, vocabulary.start, rows=rows, each=count)
+            beside = parts.read("static", static, opened.split.ids, vocabulary.start, batch_size=batch_size, each=count)
             nats = [beside.nats, *nats]
         names = ["static", *(layer.name for layer in opened.layers)][-len(nats) :]
         figures = {
@@ -173,7 +178,7 @@ def evaluate(
             ],
             "after": after,
             "unit": vocabulary.tokenizer.unit,
-            "rows": reading.rows,
+            "batch_size": reading.batch_size,
             "addressing": opened.run.model.inference_overrides().get("core.addressing"),
             "lengths": list(lengths) or None,
             "window": window(opened, reading),
@@ -190,10 +195,12 @@ def evaluate(
         return write_result(destination, "evaluation", opened.run.name, figures, origin)
 
 
-def check_rows(rows: int, tokens: int) -> None:
-    """Raise UserError for more rows than a text has tokens."""
-    if rows > tokens:
-        raise UserError(f"the text has {tokens:,} tokens, fewer than {rows:,} rows; use fewer --rows")
+def check_batch_size(batch_size: int, tokens: int) -> None:
+    """Raise UserError for a larger batch than a text has tokens."""
+    if batch_size > tokens:
+        raise UserError(
+            f"the text has {tokens:,} tokens but --batch-size is {batch_size:,}; use --batch-size {tokens} or less"
+        )
 
 
 def check_after(after: str, split: str, splits: Iterable[str]) -> None:
@@ -261,21 +268,21 @@ class InnerNats:
 
 def read_audited(
     opened: Opened,
-    rows: int,
+    batch_size: int,
     places: int | None = None,
     watches: Sequence[Each] = (),
-    fresh: bool = True,
+    reset: bool = True,
     parts: Legs | None = None,
     seed: int | None = None,
 ) -> tuple[Reading, AuditReport]:
     """Read the opened split once from its first token to its last, audited on the way; `watches` are told of every block.
 
-    Without `fresh` the reader goes on from where it is. It is one of the `parts` of an evaluation, called `text`.
+    Without `reset` the reader goes on from where it is. It is one of the `parts` of an evaluation, called `text`.
     """
     ids, parts = opened.split.ids, parts or Legs()
     block = opened.reader.block
-    check_rows(rows, len(ids))
-    audit = Audit(block_count(len(ids), rows, block), places or usual_places(block, rows), seed)
+    check_batch_size(batch_size, len(ids))
+    audit = Audit(block_count(len(ids), batch_size, block), places or usual_places(block, batch_size), seed)
     parts.part("audit", audit)
 
     def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
@@ -283,7 +290,9 @@ def read_audited(
             watch(block, prediction, log_prob)
 
     start = opened.dataset.vocabulary.start
-    reading = parts.read("text", opened.reader, ids, start, rows=rows, observer=audit, each=each, fresh=fresh)
+    reading = parts.read(
+        "text", opened.reader, ids, start, batch_size=batch_size, observer=audit, each=each, reset=reset
+    )
     return reading, audit.report
 
 
@@ -291,7 +300,7 @@ def window(opened: Opened, reading: Reading) -> int | None:
     """The longest text that the model can read, where this one was longer, so that a window slid over it; else None."""
     can = opened.run.model.capabilities
     limit = can.maximum_length if can.slides else None
-    return None if limit is None or reading.tokens <= limit * reading.rows else limit
+    return None if limit is None or reading.tokens <= limit * reading.batch_size else limit
 
 
 def score(reading: Reading, split: Split, vocabulary: Vocabulary) -> dict[str, Any]:

@@ -24,7 +24,7 @@ SAVE_EVERY = 60.0
 """Seconds between two savings of a reading."""
 
 
-AT = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "rows": int}
+AT = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "batch_size": int}
 """What is saved of an evaluation beside its reader."""
 
 
@@ -79,25 +79,33 @@ class Legs:
             except (ValueError, TypeError, LookupError):
                 raise self._damaged() from None
 
-    def read(self, leg: str, reader: Reader, ids: np.ndarray, first: int, *, rows: int, **options: Any) -> Reading:
+    def read(
+        self, leg: str, reader: Reader, ids: np.ndarray, first: int, *, batch_size: int, **options: Any
+    ) -> Reading:
         """`read`, from where it stood if this leg was being read, and not at all if it was finished."""
         if leg in self._done:
             return Reading(**self._done[leg])
-        at, rows = None, min(rows, len(ids))
+        at, batch_size = None, min(batch_size, len(ids))
         if self._found is not None and self._found.at["leg"] == leg:
-            self._found.restore(reader, self._found.at["rows"])
+            self._found.restore(reader, self._found.at["batch_size"])
             at, self._found = Position(**self._found.at["position"]), None
 
         def passed(position: Position) -> None:
             if self._folder is None or not self._every or time.monotonic() - self._saved_at < self._every:
                 return
             parts = {name: part.saved() for name, part in self._parts.items()}
-            here = {"leg": leg, "position": asdict(position), "done": self._done, "parts": parts, "rows": rows}
+            here = {
+                "leg": leg,
+                "position": asdict(position),
+                "done": self._done,
+                "parts": parts,
+                "batch_size": batch_size,
+            }
             number = position.tokens + sum(done["tokens"] for done in self._done.values())
             save(self._folder, number, reader, self._by(), here)
             self._saved_at = time.monotonic()
 
-        reading = read(reader, ids, first, rows=rows, at=at, passed=passed, **options)
+        reading = read(reader, ids, first, batch_size=batch_size, at=at, passed=passed, **options)
         self._done[leg] = asdict(reading)
         return reading
 

@@ -32,7 +32,7 @@ def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
 
 
 def own_blend(prediction: Prediction) -> Blend:
-    """The blend that a model with a second prediction makes, inside those of readers that wrap it."""
+    """The blend that a model with an auxiliary prediction makes, inside those of readers that wrap it."""
     found = prediction
     while isinstance(inner := found.parts().get("p"), Blend | Tempered):
         found = inner

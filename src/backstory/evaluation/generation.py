@@ -72,7 +72,7 @@ def generate(
     vocabulary = loaded.vocabulary
     context = encode_prompt(vocabulary, prompt)
     banned = [] if allow_unknown or vocabulary.unknown is None else [vocabulary.unknown]
-    drawn = generate_ids(made, [last, *context], sampling, seed, banned, fresh=session is None)
+    drawn = generate_ids(made, [last, *context], sampling, seed, banned, reset=session is None)
     texts = decode_stream(vocabulary, chain(context, islice(drawn, tokens)))
     known = "".join(islice(texts, len(context)))
     new = until(texts, stop)
@@ -120,17 +120,17 @@ def generate_ids(
     sampling: Sampling,
     seed: int = 0,
     banned: Sequence[int] = (),
-    fresh: bool = True,
+    reset: bool = True,
 ) -> Iterator[int]:
     """Ids drawn one by one, without end, after a context (at least one id), which is read first; never one of `banned`.
 
-    Whatever the reader, a token is drawn from `predict`, and then observed. Without `fresh` the reader goes on from what it has
+    Whatever the reader, a token is drawn from `predict`, and then observed. Without `reset` the reader goes on from what it has
     read, and the context begins with the token it read last. Raises UserError at once for a reader that does not read one row
     alone, and NonFiniteError for a broken model.
     """
     if not len(context):
         raise UserError("context must hold one id at least, not none")
-    if fresh:
+    if reset:
         reader.start(1)
     return _drawn(reader, context, sampling, seed, banned)
 

@@ -29,11 +29,11 @@ Each = Callable[[Block, Prediction, Tensor], None]
 """What `read` tells of every block."""
 
 
-def check_per_token(path: Path, rows: int = 1, overwrite: bool = False) -> None:
+def check_per_token(path: Path, batch_size: int = 1, overwrite: bool = False) -> None:
     """Raise UserError unless per-token figures can be written to the path: better before the reading than after it."""
-    if rows > 1:
+    if batch_size > 1:
         raise UserError(
-            "the figures of every token are written in the order of the text, which is one row; use --rows 1"
+            "the figures of every token are written in the order of the text, which is one row; use --batch-size 1"
         )
     if not path.name.endswith(ENDINGS):
         raise UserError(f"{path} must end in one of {', '.join(ENDINGS)}, which say how it is written")

@@ -25,7 +25,7 @@ class Reading:
     """Mean negative log-probability per token."""
     tokens: int
     """Tokens scored: every token of the stream, its first included."""
-    rows: int
+    batch_size: int
     seconds: float
 
 
@@ -42,46 +42,46 @@ class Position:
 
 
 class Observer(Protocol):
-    """Looks at the reader before it reads a block, and at the log-probabilities (rows, T) of the block then (the audit)."""
+    """Looks at the reader before it reads a block, and at the log-probabilities (B, T) of the block then (the audit)."""
 
     def before(self, reader: Reader, block: Block) -> None: ...
 
     def after(self, block: Block, log_prob: Tensor) -> None: ...
 
 
-@checked(first=0, rows=1, block=1)
+@checked(first=0, batch_size=1, block=1)
 @torch.no_grad()
 def read(
     reader: Reader,
     ids: np.ndarray,
     first: int,
     *,
-    rows: int = 1,
+    batch_size: int = 1,
     block: int | None = None,
     observer: Observer | None = None,
     each: Callable[[Block, Prediction, Tensor], None] | None = None,
-    fresh: bool = True,
+    reset: bool = True,
     at: Position | None = None,
     passed: Callable[[Position], None] | None = None,
 ) -> Reading:
     """Read a stream of token ids (N,) once, every token scored before the reader may learn from it.
 
-    `rows` above one cuts the stream into rows that are read side by side, each from an empty state: faster, and a little
+    `batch_size` above one cuts the stream into rows that are read side by side, each from an empty state: faster, and a little
     worse where rows begin; a reader whose weights move would learn from later rows before it scores earlier ones, so it
     reads one row only. Blocks have `block` tokens, else the reader's own. `each` is given every block, its prediction and
-    its log-probabilities (rows, T). Without `fresh` the reader goes on from what it has read. `at` goes on
+    its log-probabilities (B, T). Without `reset` the reader goes on from what it has read. `at` goes on
     with a reading from where it stood, the reader having been put there; `passed` is told where it stands after every block.
     Raises UserError, and NonFiniteError when a score is not a number.
     """
-    if rows > 1 and reader.capabilities.adapts_weights:
-        raise UserError(f"the reader {reader.name} learns as it reads, so it reads one row only; use --rows 1")
+    if batch_size > 1 and reader.capabilities.adapts_weights:
+        raise UserError(f"the reader {reader.name} learns as it reads, so it reads one row only; use --batch-size 1")
     began = time.perf_counter()
     device = next(reader.model.parameters()).device
     before = at or Position()
     total, tokens = before.nats, before.tokens
-    if fresh and at is None:
-        reader.start(min(rows, len(ids)))
-    for piece in blocks(ids, first, rows, block or reader.block, device, before.block):
+    if reset and at is None:
+        reader.start(min(batch_size, len(ids)))
+    for piece in blocks(ids, first, batch_size, block or reader.block, device, before.block):
         if observer is not None:
             observer.before(reader, piece)
         prediction = reader.predict(piece.tokens)
@@ -100,4 +100,4 @@ def read(
         reader.observe(piece.targets)
         if passed is not None:
             passed(Position(piece.index + 1, total, tokens, before.seconds + time.perf_counter() - began))
-    return Reading(total / tokens, tokens, min(rows, len(ids)), before.seconds + time.perf_counter() - began)
+    return Reading(total / tokens, tokens, min(batch_size, len(ids)), before.seconds + time.perf_counter() - began)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from backstory.config import UserError, from_dict
 from backstory.config.readers import completed
+from backstory.config.renamed import current_reader
 from backstory.evaluation.opening import Readers, load_model, open_reader
 from backstory.models import choose_device, choose_precision
 from backstory.readers.base import Reader
@@ -52,15 +53,15 @@ class Saved:
     tree: Any
     tensors: dict[str, Tensor]
 
-    def restore(self, reader: Reader, rows: int = 1) -> None:
+    def restore(self, reader: Reader, batch_size: int = 1) -> None:
         """Put a reader of the same kind where this one was. Raises UserError where it does not fit."""
         device = next(reader.model.parameters()).device
-        reader.start(rows)
+        reader.start(batch_size)
         try:
             snapshot = unpack(self.tree, self.tensors, reader.snapshot(), device)
             reader.restore(snapshot)
             with torch.no_grad():  # sizes that do not go together show when they meet
-                reader.predict(torch.zeros(rows, 1, dtype=torch.long, device=device)).log_probs()
+                reader.predict(torch.zeros(batch_size, 1, dtype=torch.long, device=device)).log_probs()
         except (ValueError, RuntimeError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise UserError(f"{self.path} does not fit its own reader ({error}); remove it and start again") from None
         reader.restore(snapshot)
@@ -189,6 +190,7 @@ def _layers(saved: Saved) -> tuple[Chosen, ...]:
     for layer in named:
         if not has_fields(layer, {"name": str, "settings": dict[str, Any]}):
             raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
+        layer["name"] = current_reader(layer["name"])
         if layer["name"] not in READERS:
             raise UserError(f"{saved.path} was saved with the reader {layer['name']}, which this version has not")
         settings = from_dict(READERS[layer["name"]].settings, layer["settings"], str(saved.path))

@@ -200,7 +200,7 @@ class Session:
 
     def _read(self, tokens: int) -> None:
         ids, self._waiting = np.array(self._waiting[:tokens], np.int64), self._waiting[tokens:]
-        read(self.reader, ids, self.at.last, each=self._each, fresh=False)
+        read(self.reader, ids, self.at.last, each=self._each, reset=False)
         self.at.last = int(ids[-1])
         while self._lost and self._lost[0] < self.at.tokens:
             self._lost.popleft()

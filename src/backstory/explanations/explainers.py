@@ -39,7 +39,7 @@ EXPLANATIONS = {
         check=check_buffer,
     ),
     "memory": Explanation(
-        "which words the heads of an external memory read at each word, and how they find their rows",
+        "which words the heads of an external memory read at each word, and how they find their slots",
         memory,
         check=check_memory,
     ),

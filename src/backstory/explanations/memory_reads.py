@@ -1,4 +1,4 @@
-"""What the heads of an external memory do at each word: whose rows they read, how sharply, and how they find them."""
+"""What the heads of an external memory do at each word: whose slots they read, how sharply, and how they find them."""
 
 import math
 from collections.abc import Sequence
@@ -56,17 +56,17 @@ def check_memory(opened: Opened) -> None:
 
 
 class Attribution:
-    """Which words wrote each row: a mixture of words for each of N rows, nothing where none has."""
+    """Which words wrote each slot: a mixture of words for each of N slots, nothing where none has."""
 
-    def __init__(self, rows: int, words: int) -> None:
-        self._shares = torch.zeros(rows, words, dtype=torch.float64)
+    def __init__(self, slots: int, words: int) -> None:
+        self._shares = torch.zeros(slots, words, dtype=torch.float64)
 
     def clear(self) -> None:
-        """The memory begins anew: no row is of any word."""
+        """The memory begins anew: no slot is of any word."""
         self._shares.zero_()
 
     def write(self, word: int, weights: Tensor, left: Tensor) -> None:
-        """A word is written with weights (N,), and what a row held counts as much less as `left` (N,) says.
+        """A word is written with weights (N,), and what a slot held counts as much less as `left` (N,) says.
 
         Words must be written in their order.
         """
@@ -75,7 +75,7 @@ class Attribution:
         there[:, word] += weights
 
     def read(self, weights: Tensor) -> Tensor:
-        """What weights (N,) read of each word (words,); less than they are where they are on rows that nobody wrote."""
+        """What weights (N,) read of each word (words,); less than they are where they are on slots that nobody wrote."""
         total = self._shares.sum(1)
         return torch.where(total > 0, weights / total, 0) @ self._shares
 
@@ -97,9 +97,9 @@ def measured(looked: Looked, how: Addressing) -> dict[str, np.ndarray]:
     return {name: values.numpy() for name, values in found.items()}
 
 
-def window_of(how: Addressing, rows: int) -> int:
+def window_of(how: Addressing, slots: int) -> int:
     """Rows of the window of a memory: its own, or the usual one where it has none, odd and no larger than it."""
-    return how.selected or min(WINDOW, rows - 1 + rows % 2)
+    return how.selected or min(WINDOW, slots - 1 + slots % 2)
 
 
 def memory(subject: Subject, progress: Progress) -> Explained:
@@ -138,11 +138,11 @@ class _Trace:
     def __init__(self, core: ExternalMemory, subject: Subject, words: Sequence[Span]) -> None:
         self.machine, self.start, self.end = core.machine, subject.start, len(subject.ids)
         # What is read first is no word of the text, so a step reads the token before the one that it predicts.
-        self.begins = {1 + int(place) for place in np.flatnonzero(subject.ids == core.begin)}
+        self.begins = {1 + int(place) for place in np.flatnonzero(subject.ids == core.reset_token)}
         self.starts = {span.start for span in subject.spans}
         self.owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
         # The first is all that was read before the words.
-        self.written = Attribution(self.machine.rows, 1 + len(words))
+        self.written = Attribution(self.machine.slots, 1 + len(words))
         self.step = 0
         self.links: list[dict[int, float]] = []
         self.older: list[float] = []
@@ -181,7 +181,7 @@ class _Trace:
 def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequence[Span]) -> Explained:
     lead, machine = len(words) - len(subject.spans), trace.machine
     note = (
-        "The weight of the rows that each word wrote, by its share in them, of the mean of all reading heads; with what older "
+        "The weight of the slots that each word wrote, by its share in them, of the mean of all reading heads; with what older "
         "words wrote, weights add up to what is read."
     )
     reads = weights_layer(READS, [{}] * lead + trace.links, note)
@@ -198,7 +198,7 @@ def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequ
     figures: dict[str, Any] = {
         "settings": {
             "kind": type(machine).__name__,
-            "rows": machine.rows,
+            "slots": machine.slots,
             "width": machine.width,
             "heads": machine.heads,
             "addressing": str(machine.addressing),
@@ -207,7 +207,7 @@ def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequ
         "entropy_bits": _by_head(trace.measure("entropy")),
         "largest_percent": _by_head(100 * trace.measure("largest")),
         "fall_back_percent": _by_head(100 * trace.measure("negative")),
-        "window": window_of(machine.addressing, machine.rows),
+        "window": window_of(machine.addressing, machine.slots),
         "windows": machine.addressing.windows,
         "window_percent": _by_head(100 * trace.measure("window")),
         "older_percent": 100 * float(np.mean(trace.older)),
@@ -231,19 +231,19 @@ def _mean(values: np.ndarray) -> float | None:
 
 def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]:
     first, machine = [span.start for span in subject.spans], trace.machine
-    bits = max(1.0, math.log2(machine.rows))
+    bits = max(1.0, math.log2(machine.slots))
 
     def of(measure: str, heads: slice, scale: float = 1.0) -> tuple[float | None, ...]:
         found = (_mean(at[heads]) for at in trace.measure(measure)[first])
         return tuple(None if value is None else scale * value for value in found)
 
-    negative = "Heads whose cosines are all negative: no window, all rows have a weight."
+    negative = "Heads whose cosines are all negative: no window, all slots have a weight."
     layers: list[Numbers] = []
     for head, heads in (("read", slice(1, None)), ("write", slice(0, 1))):
         layers += [
             Numbers("sequential", f"entropy, {head}", of("entropy", heads), "bits", 0.0, bits, note="Of the weights."),
             Numbers("sequential", f"largest, {head}", of("largest", heads, 100), "%", 0.0, 100.0,
-                    note="The weight of the row that has most."),
+                    note="The weight of the slot that has most."),
             Numbers("sequential", f"window, {head}", of("window", heads, 100), "%", 0.0, 100.0,
                     note=_window_note(machine, head)),
             Numbers("plain", f"fall-back, {head}", of("negative", heads, 100), "%", 0.0, 100.0, 0, negative),
@@ -259,30 +259,30 @@ def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]
 def _window_note(machine: Machine, head: str) -> str:
     """What the mass in the window is of, and where the rest of it is."""
     how = machine.addressing
-    rows = f"{window_of(how, machine.rows):,} rows around the largest cosine"
+    slots = f"{window_of(how, machine.slots):,} slots around the largest cosine"
     if how.windows > 1:
-        rows = f"{how.windows} windows of {rows}s"
+        slots = f"{how.windows} windows of {slots}s"
     if how.selected is None:
-        return f"What content alone has within {rows}: what localized addressing would leave of it."
+        return f"What content alone has within {slots}: what localized addressing would leave of it."
     if how.kind == "window":
-        return f"What the weights have within {rows}: all of them."
+        return f"What the weights have within {slots}: all of them."
     elsewhere = "links lead" if head == "read" else "the memory is free, or is not written"
     if isinstance(machine, TuringMachine):
         elsewhere = "locations lead"
-    return f"What the weights have within {rows}; the rest is where {elsewhere}."
+    return f"What the weights have within {slots}; the rest is where {elsewhere}."
 
 
 def _picture(subject: Subject, weights: Tensor) -> dict[str, Any]:
-    """The weights (T, 1 + R, N) of the rows that have most, over the tokens of the passage."""
+    """The weights (T, 1 + R, N) of the slots that have most, over the tokens of the passage."""
     write, read = weights[:, 0], weights[:, 1:].mean(1)
     most = (write + read).sum(0).topk(min(MOST_ROWS, weights.shape[2])).indices.sort().values
     ids = subject.ids[subject.start : subject.start + len(weights)]
 
     def panel(values: Tensor) -> list[list[float]]:
-        return [[float(f"{weight:.{DIGITS}g}") for weight in row] for row in values[:, most].T.tolist()]
+        return [[float(f"{weight:.{DIGITS}g}") for weight in slot] for slot in values[:, most].T.tolist()]
 
     return {
-        "rows": most.tolist(),
+        "slots": most.tolist(),
         "of": weights.shape[2],
         "heads": weights.shape[1] - 1,
         "tokens": [shown(token) for token in subject.vocabulary.tokens(ids)],

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, Pret
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from backstory.config import ModelConfig, from_dict
+from backstory.config import ModelConfig, from_saved
 from backstory.models import ComposedModel, Prediction, State, build_model, flatten, map_state
 
 IGNORED = -100
@@ -44,7 +44,7 @@ class BackstoryConfig(PretrainedConfig):
 
     def model(self) -> ModelConfig:
         """The parts as a dataclass. Raises UserError for what is none."""
-        return from_dict(ModelConfig, self.parts or {}, "config.json: parts")
+        return from_saved(ModelConfig, self.parts or {}, "config.json: parts")
 
 
 @dataclass

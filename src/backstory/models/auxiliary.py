@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from backstory.config import SecondSoftmaxConfig, SpanBufferConfig
+from backstory.config import AuxiliarySoftmaxConfig, SpanBufferConfig
 from backstory.models.dropout import locked_dropout
 from backstory.models.heads import Head
 from backstory.models.prediction import Blend, Pointer, Prediction
@@ -14,14 +14,14 @@ from backstory.models.state import State
 
 
 class GatedState(NamedTuple):
-    """Of a model with a second prediction."""
+    """Of a model with an auxiliary prediction."""
 
     core: State
     second: State
 
 
 class SecondVectors(NamedTuple):
-    """What the second prediction is of, at B x T positions."""
+    """What the auxiliary prediction is of, at B x T positions."""
 
     vectors: Tensor | None
     """(B, T, D), for the head; or none: q points to words."""
@@ -51,8 +51,8 @@ class Second(nn.Module, ABC):
         """
 
 
-class SecondSoftmax(Second):
-    """tanh(W h + b): a second prediction of the present state, without any memory."""
+class AuxiliarySoftmax(Second):
+    """tanh(W h + b): an auxiliary prediction of the present state, without any memory."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Gated(nn.Module):
     """(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T); T is another in training than in evaluation."""
 
     def __init__(
-        self, config: SpanBufferConfig | SecondSoftmaxConfig, second: Second, size: int, dropout: float = 0.0
+        self, config: SpanBufferConfig | AuxiliarySoftmaxConfig, second: Second, size: int, dropout: float = 0.0
     ) -> None:
         """`dropout` is on the vectors from which the head makes q, in training."""
         super().__init__()

@@ -1,4 +1,4 @@
-"""A language model composed of its parts: embedding -> core -> dual connection -> head -> second prediction."""
+"""A language model composed of its parts: embedding -> core -> dual connection -> head -> auxiliary prediction."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from backstory.config import (
 from backstory.config.arguments import checked
 from backstory.config.errors import off
 from backstory.config.strict import conforming
-from backstory.models.auxiliary import Gated, GatedState, SecondSoftmax
+from backstory.models.auxiliary import AuxiliarySoftmax, Gated, GatedState
 from backstory.models.contract import LanguageModel
 from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
@@ -49,7 +49,7 @@ class WordEmbedding(nn.Module):
 
 
 class ComposedModel(LanguageModel):
-    """Any core with any head, a dual connection between them or none, and any second prediction beside the head's or none."""
+    """Any core with any head, and perhaps a dual connection between them and an auxiliary prediction beside the head's."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ComposedModel(LanguageModel):
 
     @property
     def span_buffer(self) -> SpanBuffer | None:
-        """What makes the second prediction, where that is a span buffer."""
+        """What makes the auxiliary prediction, where that is a span buffer."""
         second = None if self.gated is None else self.gated.second
         return second if isinstance(second, SpanBuffer) else None
 
@@ -89,7 +89,7 @@ class ComposedModel(LanguageModel):
     def forward(self, tokens: Tensor, state: State, foreign: bool = False) -> tuple[Prediction, State]:
         """With `foreign` the buffer of every row is another row's: what it gains then is no memory of the text."""
         embedded = self.embedding(tokens)
-        begins = {} if self.core.begin is None else {"fresh": tokens == self.core.begin}
+        begins = {} if self.core.reset_token is None else {"fresh": tokens == self.core.reset_token}
         output = self.core(embedded, state if self.gated is None else state.core, **begins)
         auxiliary = tuple(self.head(self._connected(embedded, level, level)[1]) for level in output.auxiliary)
         raw, read = self._connected(embedded, output.layers[-1], output.dropped)
@@ -111,10 +111,10 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     Raises UserError when the parts do not fit together.
     """
     config = conforming(config, "settings")
-    begin = getattr(config.core, "begin", None)
+    begin = getattr(config.core, "reset_token", None)
     if begin is not None and begin >= vocabulary_size:
         raise UserError(
-            f"model.core.begin is {begin}, and the ids of {vocabulary_size:,} types end at {vocabulary_size - 1}; "
+            f"model.core.reset_token is {begin}, and the ids of {vocabulary_size:,} types end at {vocabulary_size - 1}; "
             "give the id of the token that begins a document, or None"
         )
     words = config.embedding
@@ -156,7 +156,9 @@ def _build_gated(config: ModelConfig, size: int) -> Gated | None:
     if isinstance(buffer, NoBufferConfig):
         return None
     second = (
-        SpanBuffer(buffer, size, config.embedding.size) if isinstance(buffer, SpanBufferConfig) else SecondSoftmax(size)
+        SpanBuffer(buffer, size, config.embedding.size)
+        if isinstance(buffer, SpanBufferConfig)
+        else AuxiliarySoftmax(size)
     )
     return Gated(buffer, second, size, config.second_dropout)
 

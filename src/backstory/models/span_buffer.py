@@ -1,4 +1,4 @@
-"""The span-based neural buffer (eqs. 4 to 8 of its paper): attention over spans of the states before, for a second prediction.
+"""The span-based neural buffer (eqs. 4 to 8 of its paper): an auxiliary prediction by attention over spans of earlier states.
 
 A span of L words from i - L + 1 to i is the difference of two states, s_i = h_i - h_{i-L+1}; m = B / L of them tile the B words
 before the present one. States are kept raw, as they were when they were read, and detached from segment to segment.
@@ -139,10 +139,10 @@ class SpanBuffer(Second):
                 "model.buffer.values following needs the word after a span, which is not known of one that ends at the "
                 "present word; use model.buffer.ends previous"
             )
-        if config.slots == "grid" and (self.keeps_words or config.vectors == "words"):
+        if config.alignment == "fixed" and (self.keeps_words or config.vectors == "words"):
             raise UserError(
-                "model.buffer.slots grid keeps spans of words alone, no words; use sliding with vectors words and with values "
-                "other than spans"
+                "model.buffer.alignment fixed keeps spans of words alone, no words; use sliding with vectors words and with "
+                "values other than spans"
             )
         inner = config.attention_size or size
         if config.attention == "bilinear":
@@ -163,7 +163,7 @@ class SpanBuffer(Second):
     def start(self, batch_size: int) -> SlidingState | GridState:
         zeros = next(self.parameters()).new_zeros
         none = zeros(batch_size, dtype=torch.long)
-        if self.config.slots == "grid":
+        if self.config.alignment == "fixed":
             spans = zeros(batch_size, self.spans.count, self.size)
             return GridState(spans, zeros(batch_size, self.config.span, self.size), none)
         words = zeros(batch_size, self.spans.reach if self.keeps_words else 0, dtype=torch.long)
@@ -177,7 +177,7 @@ class SpanBuffer(Second):
         """
         spans, length = self.spans, self.spans.length
         newest = position - spans.lag
-        if self.config.slots == "sliding":
+        if self.config.alignment == "sliding":
             ends = range(newest, length - 2, -spans.stride)[: spans.count]
             return {place: (end - length + 1, end) for place, end in enumerate(ends)}
         ended, before = (newest + 1) // length, begun // length - spans.count

@@ -1,4 +1,4 @@
-"""Whether what a paper found holds of the runs of a grid that were examined: published, ours, and a verdict."""
+"""Whether what a paper found holds of the runs of a suite that were examined: published, ours, and a verdict."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from backstory.papers.claims import MISSING, UNDECIDED, YES
 from backstory.papers.effect_sizes import CONTEXT, SPLIT, TRUNCATE, kept, losses_of, measured
 from backstory.papers.paper import Finding, Measure, Paper, paper
 from backstory.papers.plan import Run
-from backstory.papers.suite import Asked, Examination, Grid
+from backstory.papers.suite import Examination, FindingCheck, Suite
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.reports.examined import SMALL
 from backstory.reports.results import MutableRecord, Record
@@ -26,20 +26,22 @@ FACTOR = 2
 """An effective context is about another where it is between this part and this multiple of it."""
 
 
-def measures_of(grid: Grid, folder: SuiteFolder, run: Run) -> dict[str, MutableRecord]:
-    """What of a run the findings of the grid are judged by; empty for one that none is about."""
-    asked = [a for a in grid.findings if run.row in (a.row, a.beside)]
+def measures_of(suite: Suite, folder: SuiteFolder, run: Run) -> dict[str, MutableRecord]:
+    """What of a run the findings of the suite are judged by; empty for one that none is about."""
+    asked = [a for a in suite.findings if run.system in (a.system, a.baseline)]
     found = [finding for a in asked for finding in paper(a.paper).findings.values() if _about(finding, a)]
     return measured(losses_of(folder, run), found) if found else {}
 
 
-def judged(grid: Grid, runs: Sequence[Run], records: Mapping[str, Record]) -> list[MutableRecord]:
-    """The findings that the grid asks for, of the rows that it examines for them; records of the runs by name."""
+def judged(suite: Suite, runs: Sequence[Run], records: Mapping[str, Record]) -> list[MutableRecord]:
+    """The findings that the suite asks for, of the systems that it examines for them; records of the runs by name."""
     found = []
-    for asked in grid.findings:
+    for asked in suite.findings:
         about = paper(asked.paper)
         for name, finding in about.findings.items():
-            sides = [[run for run in runs if run.row == row and examines(run, finding)] for row in _rows(asked)]
+            sides = [
+                [run for run in runs if run.system == system and examines(run, finding)] for system in _systems(asked)
+            ]
             if _about(finding, asked) and all(sides):
                 head = _head(asked, about, name, finding)
                 found.append(head | _judged(finding, *([records[run.name] for run in side] for side in sides)))
@@ -73,16 +75,16 @@ def _of_context(finding: Finding) -> bool:
     return finding.paired or finding.about is not None
 
 
-def _rows(asked: Asked) -> list[str]:
-    return [asked.row] if asked.beside is None else [asked.row, asked.beside]
+def _systems(asked: FindingCheck) -> list[str]:
+    return [asked.system] if asked.baseline is None else [asked.system, asked.baseline]
 
 
-def _about(finding: Finding, asked: Asked) -> bool:
-    """Whether a finding speaks of one row, or of two, as is asked."""
-    return finding.paired == (asked.beside is not None)
+def _about(finding: Finding, asked: FindingCheck) -> bool:
+    """Whether a finding speaks of one system, or of two, as is asked."""
+    return finding.paired == (asked.baseline is not None)
 
 
-def _head(asked: Asked, about: Paper, name: str, finding: Finding) -> MutableRecord:
+def _head(asked: FindingCheck, about: Paper, name: str, finding: Finding) -> MutableRecord:
     return {
         "paper": asked.paper,
         "finding": name,
@@ -90,16 +92,16 @@ def _head(asked: Asked, about: Paper, name: str, finding: Finding) -> MutableRec
         "published": finding.published,
         "source": f"{about.cited}, {finding.where}",
         "figures": {key: about.values[key].value for key in finding.values},
-        "row": asked.row,
-        "beside": asked.beside,
+        "system": asked.system,
+        "baseline": asked.baseline,
     }
 
 
 def _judged(finding: Finding, runs: Sequence[Record], others: Sequence[Record] = ()) -> MutableRecord:
-    """Seeds, measures and verdict, of the runs that are examined, and of those of the other row."""
-    there = [run for run in runs if run.get("measured")]
+    """Seeds, measures and verdict, of the runs that are examined, and of those of the other system."""
+    there = [run for run in runs if run.get("effect_sizes")]
     found = [_measured(run) for run in there]
-    about = _context([_measured(other) for other in others if other.get("measured")]) or finding.about
+    about = _context([_measured(other) for other in others if other.get("effect_sizes")]) or finding.about
     limits = [] if about is None else _limits(about, found)
     wanted = [*finding.measures, *([CONTEXT, *limits] if _of_context(finding) else [])]
     made = [measure for measure in wanted if found and all(measure.key in one for one in found)]
@@ -121,7 +123,7 @@ def _verdict(told: Sequence[Record], whole: bool, runs: Sequence[Record], others
     for side in (runs, others):
         finished = [run["state"] == "done" for run in side]
         if not all(finished):
-            return MISSING if any(run.get("measured") for run in side) else NOT_RUN
+            return MISSING if any(run.get("effect_sizes") for run in side) else NOT_RUN
     if not whole:
         return NOT_MEASURED
     sides = [_side(measure) for measure in told if measure["above"] is not None or measure["below"] is not None]
@@ -143,7 +145,7 @@ def _side(measure: Record) -> str:
 
 def _measured(run: Record) -> dict[str, Record]:
     """What a run's findings are judged by; an older run's effective context by its present definition (`reports.older`)."""
-    measured, key = dict(run["measured"]), CONTEXT.key
+    measured, key = dict(run["effect_sizes"]), CONTEXT.key
     examined = [e for e in run.get("examinations", []) if e.get("experiment") == TRUNCATE and e.get("split") == SPLIT]
     if key not in measured and examined and "effective_context" in examined[0]:
         used = examined[0]["effective_context"]
@@ -173,7 +175,7 @@ def _over(measure: Measure, found: Sequence[Record]) -> MutableRecord:
     """A measure over the seeds: the mean with its 95% interval over seeds and targets (of tokens the median, the least and the
     most). Of one seed its own interval, over the targets.
     """
-    head: MutableRecord = {"measure": measure.key, "told": measure.name, "unit": measure.unit}
+    head: MutableRecord = {"measure": measure.key, "label": measure.name, "unit": measure.unit}
     values = [one["value"] for one in found]
     if hurt := [one["best_length"] for one in found if "best_length" in one]:
         head["best_lengths"] = hurt

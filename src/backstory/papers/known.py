@@ -1,4 +1,4 @@
-"""Runs that results of the same grid hold already: which are taken over, and why the others are not."""
+"""Runs that results of the same suite hold already: which are taken over, and why the others are not."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -6,25 +6,25 @@ from pathlib import Path
 
 from backstory.config import UserError
 from backstory.papers.plan import Run, fingerprints, place_of
-from backstory.papers.suite import Grid, Scale
+from backstory.papers.suite import Scale, Suite
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import DONE, KnownRun
 from backstory.reports import Result, result_at
 from backstory.reports.reproductions import place_in
 from backstory.reports.results import MutableRecord
 
-UNPLANNED = "outside the grid"
+UNPLANNED = "outside the suite"
 FINISHED = "finished here, too"
 TWICE = "in a file before it"
 OLDER = "made by an older version, which recorded no settings"
 OTHER = "with other settings"
-LACKING = "without a reading or an examination that the grid asks for"
+LACKING = "without a reading or an examination that the suite asks for"
 WEIGHTS = "to be run here, since others begin with their weights"
 
 
 def take_over(
     paths: Sequence[Path],
-    grid: Grid,
+    suite: Suite,
     name: str,
     scale: Scale,
     runs: Sequence[Run],
@@ -33,9 +33,9 @@ def take_over(
 ) -> tuple[dict[str, KnownRun], list[str]]:
     """The finished runs of result files that need not be run, by name, and a line on each file; of two, the first counts.
 
-    Raises UserError for a file that cannot be read or is no result of this grid at this scale.
+    Raises UserError for a file that cannot be read or is no result of this suite at this scale.
     """
-    files = [(path, _opened(path, grid, name, scale)) for path in paths]
+    files = [(path, _opened(path, suite, name, scale)) for path in paths]
     settings, planned = fingerprints(runs), {run.name: run for run in runs}
     found: dict[str, KnownRun] = {}
     left: dict[tuple[int, str], str] = {}
@@ -46,7 +46,7 @@ def take_over(
                 left[place, record["run"]] = reason
             else:
                 found[record["run"]] = KnownRun({**record, "known": path.name}, _origin(record, result))
-    needed = _begun_with(todo, planned, folder, found)
+    needed = _init_from(todo, planned, folder, found)
     lines = []
     for place, (path, result) in enumerate(files):
         names = [record["run"] for record in _done(result)]
@@ -57,15 +57,15 @@ def take_over(
     return {n: known for n, known in found.items() if n not in needed}, lines
 
 
-def _opened(path: Path, grid: Grid, name: str, scale: Scale) -> Result:
+def _opened(path: Path, suite: Suite, name: str, scale: Scale) -> Result:
     result = result_at(path)
     if result.kind != "reproduction":
         raise UserError(f"{path} is of kind {result.kind}; --known takes the result.json of a reproduction")
     f = result.figures
     for what, theirs, ours in (
-        ("grid", f["grid"], name),
+        ("suite", f["suite"], name),
         ("scale", f["scale"], scale),
-        ("metric", f["metric"], grid.metric),
+        ("metric", f["metric"], suite.metric),
     ):
         if theirs != ours:
             raise UserError(f"{path} is of {what} {theirs}, and this is {what} {ours}; leave it out of --known")
@@ -109,7 +109,7 @@ def _origin(record: MutableRecord, result: Result) -> MutableRecord:
     }
 
 
-def _begun_with(
+def _init_from(
     todo: Iterable[Run], planned: Mapping[str, Run], folder: SuiteFolder, found: Collection[str]
 ) -> set[str]:
     """Names of the runs that those to be run begin with, and of what these would: their figures alone are not enough."""

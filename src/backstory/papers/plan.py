@@ -1,4 +1,4 @@
-"""From a grid to its runs, with everything that could be wrong with it told before anything runs or is written."""
+"""From a suite to its runs, with everything that could be wrong with it told before anything runs or is written."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
+from backstory.config.renamed import first_settings
 from backstory.context.experiments import check_experiment
 from backstory.data import check_drawn
 from backstory.data.corpora import SPLITS
@@ -15,7 +16,18 @@ from backstory.evaluation.evaluation import check_after
 from backstory.models.composed import check_overrides
 from backstory.papers.paper import paper, published_value
 from backstory.papers.preparations import preparation
-from backstory.papers.suite import Asked, Claim, Examination, Grid, Published, Reading, Row, Scale, Setup, Side
+from backstory.papers.suite import (
+    Claim,
+    Examination,
+    FindingCheck,
+    Published,
+    Reading,
+    Scale,
+    Setup,
+    Side,
+    Suite,
+    System,
+)
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.reports.reproductions import Place
 from backstory.training.progress import check_settings
@@ -29,41 +41,43 @@ DEFAULTS = 1
 class Run:
     """One training with the readings and examinations that follow it."""
 
-    row: str
+    system: str
     seed: int
     config: RunConfig
     minutes: float
-    """What it takes, as the grid states it."""
+    """What it takes, as the suite states it."""
     readings: tuple[Reading, ...]
     examinations: tuple[Examination, ...]
     prepare: tuple[str, ...] = ()
     """What `backstory reader` does before the readings."""
-    begin: str | None = None
+    init_from: str | None = None
     """Name of the run that it begins with."""
 
     @property
     def name(self) -> str:
         """What its folder is called."""
-        return run_name(self.row, self.seed)
+        return run_name(self.system, self.seed)
 
 
-def run_name(row: str, seed: int) -> str:
-    """The name of a row's run."""
-    return f"{row}-seed{seed}"
+def run_name(system: str, seed: int) -> str:
+    """The name of a system's run."""
+    return f"{system}-seed{seed}"
 
 
-def runs_of(grid: Grid, scale: Scale, source: str) -> list[Run]:
-    """The runs of a grid at one scale, row by row and seed by seed. Raises UserError for whatever is wrong in all of it."""
-    check(grid, source)
+def runs_of(suite: Suite, scale: Scale, source: str) -> list[Run]:
+    """Return the runs of a suite at one scale, by system and seed. Raises UserError for anything wrong in the whole suite."""
+    check(suite, source)
     runs = []
-    for row in grid.rows:
-        if setup := row.at(scale):
-            config = _settings(setup, f"{source}: row {row.name}, {scale}")
+    for system in suite.systems:
+        if setup := system.at(scale):
+            config = _settings(setup, f"{source}: system {system.name}, {scale}")
             for place, seed in enumerate(setup.seeds):
                 seeded = from_dict(RunConfig, config | {"seed": seed}, source)
                 examined = tuple(e for e in setup.examinations if place < e.runs)
-                begin = run_name(setup.begin, seed) if setup.begin else None
-                runs.append(Run(row.name, seed, seeded, setup.minutes, row.readings, examined, row.prepare, begin))
+                begin = run_name(setup.init_from, seed) if setup.init_from else None
+                runs.append(
+                    Run(system.name, seed, seeded, setup.minutes, system.readings, examined, system.prepare, begin)
+                )
     if not runs:
         raise UserError(f"{source} has nothing at the {scale} scale; give another with --scale")
     return runs
@@ -78,7 +92,7 @@ def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
     by_name = {run.name: run for run in runs}
 
     def made(run: Run) -> str:
-        begin = made(by_name[run.begin]) if run.begin else None
+        begin = made(by_name[run.init_from]) if run.init_from else None
         text = json.dumps([DEFAULTS, _settings_made_with(run.config), run.prepare, begin], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -90,7 +104,7 @@ def _settings_made_with(config: RunConfig) -> dict[str, Any]:
 
     A default that changed later is resolved, so that only runs that the change concerns get another fingerprint.
     """
-    settings = changes(config)
+    settings = first_settings(changes(config))
     if buffer := settings.get("model", {}).get("buffer"):
         buffer.pop("dropout", None)  # 0 at first; now that of the head, unless it is set
         if config.model.second_dropout:
@@ -107,78 +121,82 @@ def published_figure(published: Published) -> tuple[float, float | None, str]:
     return published.value, None, published.source
 
 
-def chosen(runs: Sequence[Run], only: Iterable[str], grid: Grid) -> list[Run]:
-    """The runs of the named rows; all where none is named. Raises UserError for a name that no run has."""
-    wanted, known = list(only), list(dict.fromkeys(run.row for run in runs))
+def chosen(runs: Sequence[Run], only: Iterable[str], suite: Suite) -> list[Run]:
+    """The runs of the named systems; all where none is named. Raises UserError for a name that no run has."""
+    wanted, known = list(only), list(dict.fromkeys(run.system for run in runs))
     for name in wanted:
-        if name not in known and name in [row.name for row in grid.rows]:
-            raise UserError(f"there is no row '{name}' at this scale; there are {', '.join(known)}")
-        check_name(name, known, "row")
-    return [run for run in runs if not wanted or run.row in wanted]
+        if name not in known and name in [system.name for system in suite.systems]:
+            raise UserError(f"there is no system '{name}' at this scale; there are {', '.join(known)}")
+        check_name(name, known, "system")
+    return [run for run in runs if not wanted or run.system in wanted]
 
 
-def check(grid: Grid, source: str) -> None:
-    """Raise UserError, one line, for the first thing that is wrong with a grid at any scale."""
-    if not grid.rows:
-        raise UserError(f"{source}: rows is empty; a grid needs at least one row")
-    for name in grid.papers:
+def check(suite: Suite, source: str) -> None:
+    """Raise UserError, one line, for the first thing that is wrong with a suite at any scale."""
+    if not suite.systems:
+        raise UserError(f"{source}: systems is empty; a suite needs at least one system")
+    for name in suite.papers:
         _told(f"{source}: papers", paper, name)
-    _unique([row.name for row in grid.rows], f"{source}: two rows are called", "give each a name of its own")
-    for row in grid.rows:
-        _check_row(row, grid, f"{source}: row {row.name}")
-    for claim in grid.claims:
-        _check_claim(claim, grid, f"{source}: claim '{claim.sentence}'")
-    for asked in grid.findings:
-        _check_asked(asked, grid, f"{source}: findings")
-    asked_for = [", ".join(part for part in (a.paper, a.row, a.beside) if part) for a in grid.findings]
+    _unique(
+        [system.name for system in suite.systems], f"{source}: two systems are called", "give each a name of its own"
+    )
+    for system in suite.systems:
+        _check_system(system, suite, f"{source}: system {system.name}")
+    for claim in suite.claims:
+        _check_claim(claim, suite, f"{source}: claim '{claim.sentence}'")
+    for asked in suite.findings:
+        _check_asked(asked, suite, f"{source}: findings")
+    asked_for = [", ".join(part for part in (a.paper, a.system, a.baseline) if part) for a in suite.findings]
     _unique(asked_for, f"{source}: findings has twice", "leave one out")
 
 
-def _check_row(row: Row, grid: Grid, where: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", row.name):
+def _check_system(system: System, suite: Suite, where: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", system.name):
         raise UserError(
             f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
         )
-    made = [str(_told(where, preparation, text).made) for text in row.prepare]
+    made = [str(_told(where, preparation, text).made) for text in system.prepare]
     _unique(made, f"{where}: prepare makes twice", "the second time it would be taken for done; leave one out")
-    if not row.readings:
+    if not system.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
-    _unique([_read(reading) for reading in row.readings], f"{where}: two readings of", "leave one out")
-    for reading in row.readings:
+    _unique([_read(reading) for reading in system.readings], f"{where}: two readings of", "leave one out")
+    for reading in system.readings:
         _told(where, check_name, reading.split, SPLITS, "split")
         if reading.after is not None:
             _told(where, check_after, reading.after, reading.split, SPLITS)
         if (name := stack_name(_told(where, parse_stack, reading.reader))) != reading.reader:
             raise UserError(f"{where}: the reader {reading.reader} is written {name}")
         if reading.published is not None:
-            _check_published(reading.published, reading, grid, where)
-    if not (row.small or row.full):
+            _check_published(reading.published, reading, suite, where)
+    if not (system.small or system.full):
         raise UserError(f"{where}: it has neither `small` nor `full`; say how it is run at one of them")
     for scale in get_args(Scale):
-        if setup := row.at(scale):
-            _check_setup(setup, row.readings, f"{where}, {scale}")
-            if setup.begin is not None:
-                _check_begin(row, setup, grid, scale, f"{where}, {scale}")
+        if setup := system.at(scale):
+            _check_setup(setup, system.readings, f"{where}, {scale}")
+            if setup.init_from is not None:
+                _check_begin(system, setup, suite, scale, f"{where}, {scale}")
 
 
-def _check_begin(row: Row, setup: Setup, grid: Grid, scale: Scale, where: str) -> None:
-    """Raise UserError unless there is a run to begin with for every seed, and one of the rows begins from nothing."""
-    setups = {other.name: found for other in grid.rows if (found := other.at(scale))}
-    _told(f"{where}: begin", check_name, setup.begin, [other.name for other in grid.rows], "row")
-    if setup.begin not in setups:
-        raise UserError(f"{where}: it begins with row {setup.begin}, which is not at the {scale} scale")
-    if lacking := [seed for seed in setup.seeds if seed not in setups[setup.begin].seeds]:
-        raise UserError(f"{where}: it begins with row {setup.begin}, which has no seed {lacking[0]}")
-    passed, name = [row.name], setup.begin
+def _check_begin(system: System, setup: Setup, suite: Suite, scale: Scale, where: str) -> None:
+    """Raise UserError unless there is a run to begin with for every seed, and one of the systems begins from nothing."""
+    setups = {other.name: found for other in suite.systems if (found := other.at(scale))}
+    _told(f"{where}: init_from", check_name, setup.init_from, [other.name for other in suite.systems], "system")
+    if setup.init_from not in setups:
+        raise UserError(f"{where}: it begins with system {setup.init_from}, which is not at the {scale} scale")
+    if lacking := [seed for seed in setup.seeds if seed not in setups[setup.init_from].seeds]:
+        raise UserError(f"{where}: it begins with system {setup.init_from}, which has no seed {lacking[0]}")
+    passed, name = [system.name], setup.init_from
     while name in setups and name not in passed:
         passed.append(name)
-        name = setups[name].begin
-    if name == row.name:
-        raise UserError(f"{where}: it begins with itself{_by_way(passed[1:])}; begin with another row, or leave it out")
+        name = setups[name].init_from
+    if name == system.name:
+        raise UserError(
+            f"{where}: it begins with itself{_by_way(passed[1:])}; begin with another system, or leave it out"
+        )
 
 
-def _by_way(rows: Sequence[str]) -> str:
-    return f", by way of {', '.join(rows)}" if rows else ""
+def _by_way(systems: Sequence[str]) -> str:
+    return f", by way of {', '.join(systems)}" if systems else ""
 
 
 def _check_setup(setup: Setup, readings: Sequence[Reading], where: str) -> None:
@@ -209,7 +227,7 @@ def _settings(setup: Setup, where: str) -> dict[str, Any]:
     return to_dict(from_dict(RunConfig, recipes.merged(to_dict(recipe), setup.overrides), f"{where}, overrides"))
 
 
-def _check_published(published: Published, reading: Reading, grid: Grid, where: str) -> None:
+def _check_published(published: Published, reading: Reading, suite: Suite, where: str) -> None:
     if (published.figure is None) == (published.value is None):
         raise UserError(f"{where}: published needs either a figure of a paper here, or a value and its source")
     if published.figure is None:
@@ -219,61 +237,63 @@ def _check_published(published: Published, reading: Reading, grid: Grid, where: 
     found, _ = _told(where, published_value, published.figure)
     if published.source:
         raise UserError(f"{where}: {published.figure} has its source already; leave `source` out")
-    printed = found.split, found.reader, found.batch_size or reading.rows, found.metric
-    if printed != (reading.split, reading.reader, reading.rows, grid.metric):
+    printed = found.split, found.reader, found.batch_size or reading.batch_size, found.metric
+    if printed != (reading.split, reading.reader, reading.batch_size, suite.metric):
         raise UserError(
             f"{where}: {published.figure} is a {found.metric} of the {found.split} split with the {found.reader} reader"
-            f"{_in_rows(found.batch_size or 1)}, and stands beside the {grid.metric} of {_read(reading)}"
+            f"{_in_batch(found.batch_size or 1)}, and stands beside the {suite.metric} of {_read(reading)}"
         )
 
 
-def _check_claim(claim: Claim, grid: Grid, where: str) -> None:
-    rows = {row.name: row for row in grid.rows}
+def _check_claim(claim: Claim, suite: Suite, where: str) -> None:
+    systems = {system.name: system for system in suite.systems}
     for side in (claim.better, claim.than):
-        _told(where, check_name, side.row, rows, "row")
-        if not any(reads(reading, side) for reading in rows[side.row].readings):
-            raise UserError(f"{where}: row {side.row} does not read {_read(side)}")
+        _told(where, check_name, side.system, systems, "system")
+        if not any(reads(reading, side) for reading in systems[side.system].readings):
+            raise UserError(f"{where}: system {side.system} does not read {_read(side)}")
     if claim.better == claim.than:
-        raise UserError(f"{where}: it compares row {claim.than.row} with itself")
-    if not any(rows[claim.better.row].at(scale) and rows[claim.than.row].at(scale) for scale in get_args(Scale)):
-        raise UserError(f"{where}: {claim.better.row} and {claim.than.row} are at no scale together")
+        raise UserError(f"{where}: it compares system {claim.than.system} with itself")
+    if not any(
+        systems[claim.better.system].at(scale) and systems[claim.than.system].at(scale) for scale in get_args(Scale)
+    ):
+        raise UserError(f"{where}: {claim.better.system} and {claim.than.system} are at no scale together")
 
 
-def _check_asked(asked: Asked, grid: Grid, where: str) -> None:
-    rows = {row.name: row for row in grid.rows}
+def _check_asked(asked: FindingCheck, suite: Suite, where: str) -> None:
+    systems = {system.name: system for system in suite.systems}
     found = _told(where, paper, asked.paper).findings.values()
-    if not any(finding.paired == (asked.beside is not None) for finding in found):
-        of = "a row" if asked.beside is None else "a row beside another"
+    if not any(finding.paired == (asked.baseline is not None) for finding in found):
+        of = "a system" if asked.baseline is None else "a system beside another"
         raise UserError(f"{where}: there are none of the paper {asked.paper} of {of}; name another paper")
-    sides = [asked.row] if asked.beside is None else [asked.row, asked.beside]
+    sides = [asked.system] if asked.baseline is None else [asked.system, asked.baseline]
     for side in sides:
-        _told(where, check_name, side, rows, "row")
-    _unique(sides, f"{where}: both rows are", "compare a row with another")
+        _told(where, check_name, side, systems, "system")
+    _unique(sides, f"{where}: both systems are", "compare a system with another")
     scales = get_args(Scale)
-    if not any(all((setup := rows[side].at(scale)) and setup.examinations for side in sides) for scale in scales):
+    if not any(all((setup := systems[side].at(scale)) and setup.examinations for side in sides) for scale in scales):
         raise UserError(f"{where}: {' and '.join(sides)} {'is' if len(sides) == 1 else 'are'} at no scale examined; "
                         "give examinations, or leave it out")  # fmt: skip
 
 
 def reads(reading: Reading, side: Side) -> bool:
-    """Whether a claim's side speaks of this reading (of its row)."""
+    """Whether a claim's side speaks of this reading (of its system)."""
     return place_of(reading) == place_of(side)
 
 
 def place_of(reading: Reading | Side) -> Place:
-    """What tells a reading from the others of its row, as `place_in` says of one in a result."""
-    return reading.split, reading.reader, reading.rows, reading.after, reading.addressing
+    """What tells a reading from the others of its system, as `place_in` says of one in a result."""
+    return reading.split, reading.reader, reading.batch_size, reading.after, reading.addressing
 
 
 def _read(reading: Reading | Side) -> str:
-    """What is read and how: `test with foreign in 10 rows`, `test with dynamic after valid`."""
+    """What is read and how: `test with shuffled-buffer in a batch of 10`, `test with dynamic after valid`."""
     after = "" if reading.after is None else f" after {reading.after}"
     addressed = "" if reading.addressing is None else f", addressed {reading.addressing}"
-    return f"{reading.split} with {reading.reader}{_in_rows(reading.rows)}{after}{addressed}"
+    return f"{reading.split} with {reading.reader}{_in_batch(reading.batch_size)}{after}{addressed}"
 
 
-def _in_rows(rows: int) -> str:
-    return "" if rows == 1 else f" in {rows} rows"
+def _in_batch(size: int) -> str:
+    return "" if size == 1 else f" in a batch of {size}"
 
 
 def _unique(values: Sequence[object], problem: str, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""Run a grid: check all of it, say what it costs, bring every run to its end, and write the result."""
+"""Run a suite: check all of it, say what it costs, bring every run to its end, and write the result."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from backstory.models import choose_device
 from backstory.papers import suite_result as outcome
 from backstory.papers.known import take_over
 from backstory.papers.plan import Run, chosen, runs_of
-from backstory.papers.suite import Grid, Scale, load
+from backstory.papers.suite import Scale, Suite, load
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, KnownRun, RunJob, SuiteJobs, minutes_to_go, run_jobs_of
 from backstory.reports.formats import duration
@@ -27,15 +27,15 @@ from backstory.storage.lock import locked
 from backstory.storage.provenance import now, write_result
 
 HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
-"""What a grid states its costs in."""
+"""What a suite states its costs in."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A grid at one scale, and the folder it is run in."""
+    """A suite at one scale, and the folder it is run in."""
 
     name: str
-    grid: Grid
+    suite: Suite
     scale: Scale
     folder: SuiteFolder
     runs: list[Run]
@@ -51,15 +51,15 @@ class Reproduction:
     def plan(
         cls, name: str, scale: Scale, out: Path | None = None, only: Iterable[str] = (), known: Sequence[Path] = ()
     ) -> "Reproduction":
-        """Read and check a grid, its folder, and results of it that are known; nothing is written. Raises UserError."""
-        grid, stem = load(name), Path(name).stem
-        runs = runs_of(grid, scale, name if name != stem else f"grid {name}")
+        """Read and check a suite, its folder, and results of it that are known; nothing is written. Raises UserError."""
+        suite, stem = load(name), Path(name).stem
+        runs = runs_of(suite, scale, name if name != stem else f"suite {name}")
         folder = SuiteFolder(_relative(out or Path("runs") / f"{stem}-{scale}"))
         folder.check(runs)
-        todo = chosen(runs, only, grid)
-        taken, told = take_over(known, grid, stem, scale, runs, todo, folder)
+        todo = chosen(runs, only, suite)
+        taken, told = take_over(known, suite, stem, scale, runs, todo, folder)
         _check_beginnings(todo, runs, folder, taken)
-        return cls(name, grid, scale, folder, runs, todo, taken, told)
+        return cls(name, suite, scale, folder, runs, todo, taken, told)
 
     def jobs(self) -> list[RunJob]:
         """Return all runs of the scale as jobs, with their progress."""
@@ -69,12 +69,12 @@ class Reproduction:
         """Number of runs and what is left to spend, in one line."""
         asked = self._asked(found)
         done = sum(s.state == DONE for s in asked)
-        head = f"{self.grid.title}, {self.scale} scale: {len(asked)} {plural('run', len(asked))}"
+        head = f"{self.suite.title}, {self.scale} scale: {len(asked)} {plural('run', len(asked))}"
         if done == len(asked):
             return f"{head}, all finished"
         unit = HOURS[self.scale]
         hours = sum(s.minutes_left for s in asked) / 60
-        basis = "by the finished ones" if any(s.state == DONE for s in found) else "as the grid states"
+        basis = "by the finished ones" if any(s.state == DONE for s in found) else "as the suite states"
         together = min(processes, len(asked) - done)
         time = duration(60 * minutes_to_go(asked, together))
         return (
@@ -91,12 +91,12 @@ class Reproduction:
         self._check_machine(data_dir)
         started, console = now(), console or make_console(stderr=True)
         with locked(self.folder.path, "reproduction", "--out"):
-            self.folder.open(self.grid, self.runs)
+            self.folder.open(self.suite, self.runs)
             found, stop, display = self.jobs(), StopRequest(), JobDisplay(console, COLUMNS)
             for line in (*self.told, self.budget(found, processes)):
                 display.say(line)
             title = f"{self.name}, {self.scale} scale"
-            queue = SuiteJobs(self._asked(found), display, title, processes, self.grid.metric)
+            queue = SuiteJobs(self._asked(found), display, title, processes, self.suite.metric)
             with stop.listening(), display.shown():
                 try:
                     run_jobs(queue, processes, data_dir, stop)
@@ -126,7 +126,7 @@ class Reproduction:
                     check_length(len(split.ids), examination.maximum_context)
                 except UserError as error:
                     told = str(error).replace("--maximum-context", "maximum_context")
-                    raise UserError(f"row {run.row}, its examination: {told}") from None
+                    raise UserError(f"system {run.system}, its examination: {told}") from None
 
     def _check_texts(self, datasets: Mapping[TextConfig, Dataset]) -> None:
         """Raise UserError if a known run read another text than those made here, or than another known one."""
@@ -146,9 +146,9 @@ class Reproduction:
 
     def _write(self, found: list[RunJob], started: str) -> dict[str, Any]:
         name = Path(self.name).stem
-        figures = outcome.figures(self.grid, name, self.scale, self.folder, found, threads())
+        figures = outcome.figures(self.suite, name, self.scale, self.folder, found, threads())
         command = f"backstory reproduce {name if name == self.name else Path(self.name).name} --scale {self.scale}"
-        origin = outcome.provenance(self.grid, found, self.folder, command, started)
+        origin = outcome.provenance(self.suite, found, self.folder, command, started)
         origin["seconds"] = round(sum(run["seconds"] for run in figures["runs"]), 1)
         return write_result(self.folder.path, "reproduction", f"{name}-{self.scale}", figures, origin)
 
@@ -164,9 +164,10 @@ def _check_beginnings(todo: Iterable[Run], runs: Iterable[Run], folder: SuiteFol
     left_out = {run.name: run for run in runs if run.name not in asked and not folder.finished(run)}
     for run in todo:
         done = run.name in known or folder.finished(run)
-        if (first := left_out.get(run.begin or "")) and not done:
+        if (first := left_out.get(run.init_from or "")) and not done:
             raise UserError(
-                f"row {run.row} begins with row {first.row}, and {first.name} is not finished here; ask for {first.row}, too"
+                f"system {run.system} begins with system {first.system}, and {first.name} is not finished here; "
+                f"ask for {first.system}, too"
             )
 
 

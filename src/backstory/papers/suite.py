@@ -1,4 +1,4 @@
-"""A grid: the runs that put a paper's claims to the test, at a small scale and at the published one, as strict YAML."""
+"""A suite: the runs that put a paper's claims to the test, at a small scale and at the published one, as strict YAML."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -28,8 +28,8 @@ class Reading:
 
     split: str = "test"
     reader: str = "static"
-    rows: int = between(1, 1)
-    """Rows read side by side, as in `backstory evaluate --rows`."""
+    batch_size: int = between(1, 1)
+    """Rows of text read side by side, as in `backstory evaluate --batch-size`."""
     after: str | None = None
     """A split that is read first, from whose weights an adaptive reader goes on, as in `backstory evaluate --after`."""
     addressing: str | None = None
@@ -39,19 +39,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class Examination:
-    """An experiment on a row's use of context."""
+    """An experiment on a system's use of context."""
 
     experiment: str = "truncate"
     split: str = "valid"
     targets: int = between(2000, 2)
     maximum_context: int = between(1000, 1)
     runs: int = between(1, 1)
-    """How many of the row's runs are examined, in the order of its seeds."""
+    """How many of the system's runs are examined, in the order of its seeds."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a row is run at one scale."""
+    """How a system is run at one scale."""
 
     recipe: str
     """A packaged recipe, or the path of a YAML file."""
@@ -61,13 +61,13 @@ class Setup:
     """A run for each."""
     overrides: dict = field(default_factory=dict)
     """Settings that differ from the recipe's, nested as there."""
-    begin: str | None = None
-    """A row whose run of the same seed each run begins with, as in `backstory train --begin`."""
+    init_from: str | None = None
+    """A system whose run of the same seed each run begins with, as in `backstory train --init-from`."""
     examinations: tuple[Examination, ...] = ()
 
 
 @dataclass(frozen=True)
-class Row:
+class System:
     """A system: one line of a paper's table."""
 
     name: str
@@ -80,18 +80,18 @@ class Row:
     full: Setup | None = None
 
     def at(self, scale: Scale) -> Setup | None:
-        """How the row is run at a scale; None where it is not."""
+        """How the system is run at a scale; None where it is not."""
         return self.small if scale == "small" else self.full
 
 
 @dataclass(frozen=True)
 class Side:
-    """A reading of a row, as a claim names it."""
+    """A reading of a system, as a claim names it."""
 
-    row: str
+    system: str
     split: str = "test"
     reader: str = "static"
-    rows: int = between(1, 1)
+    batch_size: int = between(1, 1)
     after: str | None = None
     addressing: str | None = None
 
@@ -108,23 +108,23 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """That a row is judged by what a paper of this package found."""
+class FindingCheck:
+    """That a system is judged by what a paper of this package found."""
 
     paper: str
-    row: str
-    beside: str | None = None
-    """Another row, for what the paper found of one system beside another; left out, for all that it found of one."""
+    system: str
+    baseline: str | None = None
+    """Another system, for what the paper found of one system beside another; left out, for all that it found of one."""
 
 
 @dataclass(frozen=True)
-class Grid:
+class Suite:
     """Rows and the claims made of them."""
 
     title: str
-    rows: tuple[Row, ...]
+    systems: tuple[System, ...]
     claims: tuple[Claim, ...] = ()
-    findings: tuple[Asked, ...] = ()
+    findings: tuple[FindingCheck, ...] = ()
     papers: tuple[str, ...] = ()
     """Papers of this package that it is about."""
     metric: Metric = "perplexity"
@@ -133,14 +133,14 @@ class Grid:
     """What the small scale shrinks, and whatever else a reader of its table must know."""
 
 
-_PACKAGED = Packaged(Grid, "backstory.papers", "suites", "grid")
+_PACKAGED = Packaged(Suite, "backstory.papers", "suites", "suite")
 
 
 def names() -> list[str]:
-    """The packaged grids."""
+    """The packaged suites."""
     return _PACKAGED.names()
 
 
-def load(name_or_path: str) -> Grid:
-    """A packaged grid by its name, or one's own by the path of its YAML file. Raises UserError; `plan` checks the rest."""
+def load(name_or_path: str) -> Suite:
+    """A packaged suite by its name, or one's own by the path of its YAML file. Raises UserError; `plan` checks the rest."""
     return _PACKAGED.load(name_or_path)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from backstory.config import RunConfig, UserError, to_yaml
 from backstory.config.errors import as_argument
+from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
 from backstory.evaluation.evaluation import file_name
 from backstory.papers.plan import Run
 from backstory.papers.preparations import preparation
-from backstory.papers.suite import Grid, Reading
+from backstory.papers.suite import Reading, Suite
 from backstory.reports import Result, result_or_none
 from backstory.reports.staleness import is_stale
 from backstory.runs.run import CONFIG
@@ -25,8 +26,9 @@ from backstory.training.fit import BEGUN
 
 AGAIN = "--again"
 """The flag with which an examination takes the place of one that was made with other options."""
-GRID = "grid.yaml"
-"""The grid as it is run; it makes a folder that of a reproduction."""
+SUITE = "suite.yaml"
+EARLIER_SUITE = "grid.yaml"
+"""The suite as it is run; it makes a folder that of a reproduction."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Command:
     made: Path | None = None
     """A file that is there when it is done, of a command that writes no result."""
     reading: Reading | None = None
-    """What the grid asks for, where it is that."""
+    """What the suite asks for, where it is that."""
 
     def result(self) -> Result | None:
         """What it wrote; None where that is missing, damaged, or of a command with other settings or of other weights."""
@@ -80,7 +82,7 @@ class SuiteFolder:
         return within(self.path, "runs", run.name)
 
     def recipe(self, run: Run) -> Path:
-        return within(self.path, "recipes", f"{run.row}.yaml")
+        return within(self.path, "recipes", f"{run.system}.yaml")
 
     def log(self, run: Run) -> Path:
         """What the commands of a run printed."""
@@ -98,13 +100,18 @@ class SuiteFolder:
             commands.append(Command("preparing", arguments, "", place, made=place / found.made))
         for reading in run.readings:
             reader = [] if reading.reader == "static" else [reading.reader]
-            several = [] if reading.rows == 1 else [str(reading.rows)]
+            several = [] if reading.batch_size == 1 else [str(reading.batch_size)]
             before = [] if reading.after is None else [reading.after]
             addressed = [] if reading.addressing is None else [reading.addressing]
-            parts = (*reader, *(f"after-{split}" for split in before), *(f"rows{rows}" for rows in several), *addressed)
+            parts = (
+                *reader,
+                *(f"after-{split}" for split in before),
+                *(f"batch{size}" for size in several),
+                *addressed,
+            )
             out = within(place, file_name("evaluate", reading.split, *parts))
             flags = ("--split", reading.split, "--reader", reading.reader)
-            for flag, values in (("--rows", several), ("--after", before), ("--addressing", addressed)):
+            for flag, values in (("--batch-size", several), ("--after", before), ("--addressing", addressed)):
                 flags += tuple(part for value in values for part in (flag, value))
             arguments = ("evaluate", named, *flags, "--out", as_argument(out))
             commands.append(Command("reading", arguments, "evaluation", out, flags, reading=reading))
@@ -112,7 +119,7 @@ class SuiteFolder:
             out = within(place, f"examine-{e.experiment}-{e.split}")
             flags = ("--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets))
             flags += ("--maximum-context", str(e.maximum_context))
-            # What is there and is not done was asked for otherwise: the folder is the grid's, which asks for this now.
+            # What is there and is not done was asked for otherwise: the folder is the suite's, which asks for this now.
             again = (AGAIN,) if (out / RESULT).is_file() else ()
             arguments = ("examine", named, *flags, *again, "--out", as_argument(out))
             commands.append(Command("examining", arguments, "examination", out, flags))
@@ -121,7 +128,7 @@ class SuiteFolder:
     def _mode(self, run: Run) -> list[str]:
         """How its training starts: anew, with another run's weights, or from where it was."""
         place = self.run(run)
-        begin = ["--begin", as_argument(self.path / "runs" / run.begin)] if run.begin else []
+        begin = ["--init-from", as_argument(self.path / "runs" / run.init_from)] if run.init_from else []
         if not (place / CONFIG).is_file():
             return begin
         # One that was killed before its first checkpoint holds nothing of the run it begins with.
@@ -147,40 +154,41 @@ class SuiteFolder:
         """Raise UserError unless the runs can begin or go on here; nothing is written."""
         check_place(self.path, "reproduction")
         others = [p for p in self.path.glob("*") if p.name != LOCK and not p.name.startswith(TEMPORARY)]
-        if others and not (self.path / GRID).is_file():
+        if others and not any((self.path / name).is_file() for name in (SUITE, EARLIER_SUITE)):
             raise UserError(f"{self.path} holds something other than a reproduction; choose another folder with --out")
         for run in runs:
             saved = self.run(run) / CONFIG
             if saved.is_file() and from_file(RunConfig, saved, self.run(run)) != run.config:
                 raise UserError(
-                    f"{self.run(run)} was trained with other settings than the grid now has for it; "
+                    f"{self.run(run)} was trained with other settings than the suite now has for it; "
                     "remove that folder to train it again, or choose another with --out"
                 )
-            if saved.is_file() and (begun := self._begun(run)) != run.begin:
+            if saved.is_file() and (begun := self._begun(run)) != run.init_from:
                 raise UserError(
-                    f"{self.run(run)} began with {begun or 'weights of its own'}, and the grid now has it begin with "
-                    f"{run.begin or 'weights of its own'}; remove that folder to train it again, or choose another with --out"
+                    f"{self.run(run)} began with {begun or 'weights of its own'}, and the suite now has it begin with "
+                    f"{run.init_from or 'weights of its own'}; remove that folder to train it again, or "
+                    "choose another with --out"
                 )
 
     def _begun(self, run: Run) -> str | None:
         """The run that it began with, as its training recorded; what it is to begin with, where that is not told yet."""
         path = RunFolder(self.run(run)).provenance
         try:
-            found = parse(read_small(path, inside=path.parent))
+            found = current_provenance(parse(read_small(path, inside=path.parent)))
         except (OSError, ValueError):
-            return run.begin
+            return run.init_from
         begun = found.get(BEGUN) if isinstance(found, dict) else None
         return begun.get("run") if isinstance(begun, dict) else None
 
-    def open(self, grid: Grid, runs: Sequence[Run]) -> None:
+    def open(self, suite: Suite, runs: Sequence[Run]) -> None:
         """Make the folder, or take it, after `check`."""
         self.path.mkdir(parents=True, exist_ok=True)
         sweep_temporaries(self.path)
-        write_atomically(self.path / GRID, to_yaml(grid))  # first, as without it the rest is no reproduction's
+        write_atomically(self.path / SUITE, to_yaml(suite))  # first, as without it the rest is no reproduction's
         for place in (within(self.path, name) for name in ("runs", "recipes", "logs")):
             place.mkdir(exist_ok=True)
             sweep_temporaries(place)
         for run in {
-            run.row: run for run in reversed(runs)
+            run.system: run for run in reversed(runs)
         }.values():  # the seed is its first; each run is given its own
             write_atomically(self.recipe(run), to_yaml(run.config))

@@ -22,7 +22,7 @@ _STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A finished run of another reproduction of the grid."""
+    """A finished run of another reproduction of the suite."""
 
     record: MutableRecord
     """The run as that result holds it, with `known`, the name of the file."""
@@ -114,13 +114,13 @@ class RunJob(Job):
         self.state, self.problem = FAILED, problem
 
     def row(self, metric: Metric) -> JobRow:
-        """Return what is shown of the run, its validation in the metric of the grid."""
+        """Return what is shown of the run, its validation in the metric of the suite."""
         value = _valid_figure(self.valid, metric)
         left = duration(60 * self.minutes_left) if self.minutes_left else MISSING
         line = "" if self.status == WAITING else f"{self.run.name}: {self.status}"
         if line and self.valid is not None and not self.problem:
             line += f", validation {metric.replace('_', ' ')} {value}"
-        cells = (self.run.row, str(self.run.seed), self.status, value, left)
+        cells = (self.run.system, str(self.run.seed), self.status, value, left)
         return JobRow(cells, _STYLES.get(self.state), line)
 
 
@@ -152,7 +152,7 @@ class SuiteJobs:
 
     def _can_start(self, job: RunJob) -> bool:
         """Return True if a waiting run may start now. It fails if the run that it begins with has failed."""
-        first = self._by_name.get(job.run.begin or "")  # a run that is not here was finished before
+        first = self._by_name.get(job.run.init_from or "")  # a run that is not here was finished before
         if first is not None and first.state == FAILED:
             job.fail(f"it begins with {first.run.name}, which failed")
             return False
@@ -181,13 +181,13 @@ def minutes_taken(folder: SuiteFolder, run: Run) -> float:
 
 
 def expected_minutes(run: Run, runs: Sequence[Run], measured: Mapping[str, float]) -> float:
-    """Return the minutes that a run took, else the mean of its row's finished runs, else the stated ones, scaled as the
+    """Return the minutes that a run took, else the mean of its system's finished runs, else the stated ones, scaled as the
     stated minutes of the finished runs were.
     """
     if run.name in measured:
         return measured[run.name]
     finished = [r for r in runs if r.name in measured]
-    if same_row := [measured[r.name] for r in finished if r.row == run.row]:
+    if same_row := [measured[r.name] for r in finished if r.system == run.system]:
         return sum(same_row) / len(same_row)
     stated = sum(r.minutes for r in finished)
     return run.minutes * (sum(measured.values()) / stated if stated else 1.0)
@@ -201,7 +201,7 @@ def minutes_to_go(jobs: Sequence[RunJob], processes: int) -> float:
     by_name = {job.run.name: job for job in jobs}
 
     def until_done(job: RunJob) -> float:
-        first = by_name.get(job.run.begin or "")
+        first = by_name.get(job.run.init_from or "")
         return job.minutes_left + (until_done(first) if first else 0.0)
 
     return max([sum(job.minutes_left for job in jobs) / processes, *map(until_done, jobs)], default=0.0)

@@ -11,6 +11,7 @@ from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
 from backstory.config.readers import CacheSettings, DynamicSettings, LearnedSettings, TemperedSettings, completed
+from backstory.config.renamed import refuse_old_reader
 from backstory.config.small_file import read_small
 from backstory.config.strict import parsed
 from backstory.models import Precision
@@ -103,7 +104,7 @@ READERS = {
         "the model as trained; nothing but its state changes while it reads",
         lambda ground, settings: StaticReader(ground.run.model, ground.precision),
     ),
-    "foreign": ReaderKind(
+    "shuffled-buffer": ReaderKind(
         "a control: a span buffer's model, every row with the buffer of another row (several rows)",
         lambda ground, settings: ForeignBuffer(ground.run.model, ground.precision),
     ),
@@ -162,6 +163,7 @@ def parse_stack(asked: str | Sequence[str]) -> Stack:
     layers = []
     for word in (w for text in words for w in re.split(r"\+(?=[a-z])", text)):
         name, _, given = word.partition(":")
+        refuse_old_reader(name)
         check_name(name, READERS, "reader", "backstory ls readers")
         layers.append(Layer(name, given))
         given_settings(layers[-1])

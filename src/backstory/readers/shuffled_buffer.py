@@ -16,14 +16,14 @@ class ForeignBuffer(StaticReader):
     The audit finds that rows depend on each other, as they do here: what this reads is a control, and no score.
     """
 
-    name = "foreign"
+    name = "shuffled-buffer"
 
     @checked()
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
         """Raises UserError for a model that has no buffer."""
         if not isinstance(model, ComposedModel) or model.span_buffer is None:
             raise UserError(
-                "the reader foreign is a control of a span buffer, and the model has none; train one with "
+                "the reader shuffled-buffer is a control of a span buffer, and the model has none; train one with "
                 "--model.buffer.kind span-buffer"
             )
         super().__init__(model, precision)
@@ -32,7 +32,7 @@ class ForeignBuffer(StaticReader):
     def start(self, batch_size: int) -> None:
         if batch_size < 2:
             raise UserError(
-                "the reader foreign gives each row the buffer of another, so it needs several; use --rows 10 "
+                "the reader shuffled-buffer gives each row the buffer of another, so it needs several; use --batch-size 10 "
                 "of `backstory evaluate`"
             )
         super().start(batch_size)

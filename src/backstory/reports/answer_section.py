@@ -42,7 +42,7 @@ def table(answers: Record, most: int | None = None) -> Table:
 
 def _row(one: Record) -> tuple[str, ...]:
     shares = (formats.percent(100 * one[f"{what}_accuracy"]) for what in ("token", "bit", "document"))
-    return count(one["documents"]), decimal(one["nats_per_asked"], 3), *shares
+    return count(one["documents"]), decimal(one["nats_per_answer_token"], 3), *shares
 
 
 def terminal(figures: Record) -> list[str]:

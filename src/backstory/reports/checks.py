@@ -94,7 +94,7 @@ def _reproduction(figures: Figures) -> Iterator[Wrong]:
         path = f"figures.runs[{index}]"
         if "settings" in run:
             yield from wrong(kinds.TAKEN_OVER, run, path)
-            for name, found in run.get("measured", {}).items():
+            for name, found in run.get("effect_sizes", {}).items():
                 shape = kinds.REACHED if name.startswith("effective-context") else kinds.MEASURED
                 yield from wrong(shape, found, f"{path}.measured.{name}")
         for number, reading in enumerate(run.get("readings", [])):
@@ -131,7 +131,7 @@ def _explanation(figures: Figures) -> Iterator[Wrong]:
     if weights := figures.get("weights"):
         for key in ("write", "read"):
             sizes = [len(row) for row in weights[key]]
-            if sizes != [len(weights["tokens"])] * len(weights["rows"]):
+            if sizes != [len(weights["tokens"])] * len(weights["slots"]):
                 yield f"figures.weights.{key}", "a list for each row, of a number for each token"
 
 

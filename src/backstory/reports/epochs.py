@@ -60,7 +60,7 @@ def _curves(result: Result) -> dict[str, list[Sequence[float]]]:
     for run in result.figures["runs"]:
         curve = _curve(run)
         if len(curve) > 1:
-            found.setdefault(run["row"], []).append(curve)
+            found.setdefault(run["system"], []).append(curve)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Gate curves: after every epoch, how often a gate takes the second prediction, and what each of the two is worth alone."""
+"""Gate curves: after every epoch, how often a gate takes the auxiliary prediction, and what each of the two is worth alone."""
 
 import math
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def best(gated: Sequence[Gated]) -> Table:
 
 
 def _said(value: float) -> str:
-    """A perplexity, of which the second prediction's may have hundreds of digits."""
+    """A perplexity, of which the auxiliary prediction's may have hundreds of digits."""
     return perplexity(value) if value < LARGEST else "above 10¹²"
 
 
@@ -85,9 +85,9 @@ def _best(found: Sequence[Record]) -> Record:
 
 def shares(gated: Sequence[Gated], prefix: str = "gate") -> Plot:
     """The share of tokens at which lambda is one half or more, that of an oracle, and mean lambda, after each epoch."""
-    title = "Use of the second prediction"
+    title = "Use of the auxiliary prediction"
     caption = (
-        "Tokens of the validation text at which the gate gives the second prediction one half or more (PoU), tokens at "
+        "Tokens of the validation text at which the gate gives the auxiliary prediction one half or more (PoU), tokens at "
         "which that is the better one, which an oracle would give it, and its mean share λ."
     )
     if len(gated) <= MOST_TOLD:

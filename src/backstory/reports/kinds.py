@@ -85,8 +85,8 @@ MEMORY = {
 }
 RECENCY = {"new": {"tokens": COUNT, "nats": Null(NUMBER)}, "bins": Some({**_BIN, "nats": NUMBER})}
 _ANSWERED = {
-    **dict.fromkeys(("documents", "asked"), COUNT),
-    "nats_per_asked": NUMBER,
+    **dict.fromkeys(("documents", "answer_tokens"), COUNT),
+    "nats_per_answer_token": NUMBER,
     **dict.fromkeys(("token_accuracy", "bit_accuracy", "document_accuracy"), SHARE),
 }
 ANSWERS = {"task": NAME, **_ANSWERED, "lengths": [{"length": COUNT, **_ANSWERED}]}
@@ -100,7 +100,7 @@ EVALUATION = {
     "bits_per_token": NUMBER,
     **dict.fromkeys(("bits_per_character", "bits_per_byte", "perplexity_per_word"), older(NUMBER)),
     **dict.fromkeys(("after", "addressing"), older(NAME)),
-    "rows": older(SOME),
+    "batch_size": older(SOME),
     "lengths": older([COUNT]),
     "audit": older(AUDIT),
     "memory": older(MEMORY),
@@ -133,7 +133,7 @@ EXAMINATION = {
     "maximum_context": COUNT,
     "baseline": _BASELINE,
     "models": Absent(LIST),
-    "rows": Absent(SOME),
+    "batch_size": Absent(SOME),
     "near": Absent(COUNT),
     "seed": older(NUMBER),
     "unknown_tag_share": older(SHARE),
@@ -170,7 +170,7 @@ def examination(experiment: str) -> dict[str, Any]:
 
 _PLACE = {
     **dict.fromkeys(("split", "reader"), NAME),
-    "rows": Absent(SOME),
+    "batch_size": Absent(SOME),
     **dict.fromkeys(("after", "addressing"), older(NAME)),
 }
 POLICY = {
@@ -188,7 +188,7 @@ _READING = {
     "policy": older(POLICY),
 }
 RUN = {
-    **dict.fromkeys(("run", "row", "state"), NAME),
+    **dict.fromkeys(("run", "system", "state"), NAME),
     "seed": COUNT,
     "curve": Absent(POINTS),
     "readings": Absent(Some(_READING)),
@@ -197,14 +197,14 @@ RUN = {
     ),
 }
 TAKEN_OVER = {
-    **dict.fromkeys(("run", "row", "settings"), TEXT),
+    **dict.fromkeys(("run", "system", "settings"), TEXT),
     **dict.fromkeys(("parameters", "epochs", "best_epoch"), Null(COUNT)),
     "valid_perplexity": Null(POSITIVE),
     "tokens_per_second": Null(AMOUNT),
     **dict.fromkeys(("unit", "commit", "device", "precision"), Null(TEXT)),
     "seconds": AMOUNT,
-    "readings": Some({**_READING, "rows": SOME, "tokens": COUNT, "value": NUMBER, "audited": Null(BOOLEAN)}),
-    "measured": Absent(Each({})),
+    "readings": Some({**_READING, "batch_size": SOME, "tokens": COUNT, "value": NUMBER, "audited": Null(BOOLEAN)}),
+    "effect_sizes": Absent(Each({})),
 }
 """A run that records its settings, and that another reproduction may take over."""
 _BOUNDS = ("value", "low", "high")
@@ -215,12 +215,12 @@ _PROTOCOL = {
     **dict.fromkeys(("corpus", "optimizer"), TEXT),
     **dict.fromkeys(("epochs", "finetune_epochs", "batch_size", "segment"), COUNT),
     "learning_rate": NUMBER,
-    "begin": Null(TEXT),
+    "init_from": Null(TEXT),
 }
-"""How a row was trained; older results do not say."""
-_ROW = {
+"""How a system was trained; older results do not say."""
+_SYSTEM = {
     **_PLACE,
-    "row": NAME,
+    "system": NAME,
     "note": TEXT,
     "published": Null(NUMBER),
     "published_deviation": older(NUMBER),
@@ -235,7 +235,7 @@ _ROW = {
     "parameters": Null(COUNT),
     "protocol": Absent(_PROTOCOL),
 }
-_SIDE = Absent({"row": NAME})
+_SIDE = Absent({"system": NAME})
 _CLAIM = {
     "sentence": TEXT,
     **dict.fromkeys(("published_gain", "gain", "low", "high"), Null(NUMBER)),
@@ -246,19 +246,19 @@ _CLAIM = {
     "than": _SIDE,
 }
 _MEASURE = {
-    **dict.fromkeys(("told", "unit"), TEXT),
+    **dict.fromkeys(("label", "unit"), TEXT),
     **dict.fromkeys((*_BOUNDS, "above", "below"), Null(NUMBER)),
     "best_lengths": older(Some(COUNT)),
 }
 _FINDING = {
-    **dict.fromkeys(("sentence", "published", "source", "row", "verdict"), TEXT),
-    "beside": Null(TEXT),
+    **dict.fromkeys(("sentence", "published", "source", "system", "verdict"), TEXT),
+    "baseline": Null(TEXT),
     "seeds": LIST,
     "planned_seeds": LIST,
     "measures": Some(_MEASURE),
 }
 REPRODUCTION = {
-    "grid": NAME,
+    "suite": NAME,
     "scale": NAME,
     "title": TEXT,
     "note": older(TEXT),
@@ -267,7 +267,7 @@ REPRODUCTION = {
     "unit": Null(NAME),
     **dict.fromkeys(("planned", "finished", "failed"), COUNT),
     "core_hours": AMOUNT,
-    "rows": [_ROW],
+    "systems": [_SYSTEM],
     "claims": Some(_CLAIM),
     "findings": Absent(Some(_FINDING)),
     "runs": [RUN],
@@ -309,7 +309,7 @@ SAMPLE = {"prompt": TEXT, "text": TEXT, "settings": OBJECT}
 BY_HEAD = ("entropy_bits", "largest_percent", "window_percent", "fall_back_percent")
 """Means of the heads of an external memory: of the one that writes, and of each that reads."""
 HEADS = {
-    "settings": {"rows": SOME},
+    "settings": {"slots": SOME},
     "window": COUNT,
     "windows": older(COUNT),
     "older_percent": NUMBER,
@@ -318,14 +318,14 @@ HEADS = {
 """Of an external memory alone."""
 _WEIGHT = between(0, 1e306, "a number of 0 or more")
 WEIGHTS = {
-    "rows": [COUNT],
+    "slots": [COUNT],
     "of": COUNT,
     "heads": COUNT,
     "tokens": [TEXT],
     "write": [[_WEIGHT]],
     "read": [[_WEIGHT]],
 }
-"""Of an external memory: a list for each row that is shown, of a weight for each token."""
+"""Of an external memory: a list for each slot that is shown, of a weight for each token."""
 EXPLANATION = {
     "explanation": NAME,
     "passage": OBJECT,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NAMED = 48
 """The most tokens that stand below the picture by themselves; more are counted."""
 MARKED = 12
-"""The most rows that are numbered."""
+"""The most slots that are numbered."""
 PANELS = (("write", "write"), ("read", "read"))
 WIDTH, ROW, LEAST = 7.6, 0.055, 1.3
 """Inches: of the picture, of the height of a row, and of the least height of a panel."""
@@ -37,7 +37,7 @@ def heads(result: Result) -> Table | None:
     rows = [
         (name, decimal(bits, 2), *map(percent, shares)) for name, bits, *shares in zip(names, *measured, strict=True)
     ]
-    entropy = f"Entropy, of {math.log2(f['settings']['rows']):.3g} bits#"
+    entropy = f"Entropy, of {math.log2(f['settings']['slots']):.3g} bits#"
     of_rows = f"of {count(f['window'])} {plural('row', f['window'])}#"
     several = f.get("windows") or 1  # older results have one
     window = f"In a window {of_rows}" if several == 1 else f"In {count(several)} windows {of_rows}"
@@ -61,13 +61,13 @@ def memory_weights(result: Result, prefix: str = "weights") -> Plot | None:
     with svg.style():
         from matplotlib.figure import Figure
 
-        height = max(LEAST, ROW * len(shown["rows"]))
+        height = max(LEAST, ROW * len(shown["slots"]))
         figure = Figure((WIDTH, 0.9 + 2 * height), layout="constrained")
         figure.subplots(2, 1, sharex=True)
         for axes, (key, name) in zip(figure.axes, PANELS, strict=True):
             _panel(axes, shown[key])
-            axes.set_ylabel(f"{name}: row")
-            _rows(axes, shown["rows"])
+            axes.set_ylabel(f"{name}: slot")
+            _slots(axes, shown["slots"])
         _tokens(figure.axes[-1], shown["tokens"])
         return Plot(title, svg.inline(figure, prefix, title, told), told)
 
@@ -75,11 +75,11 @@ def memory_weights(result: Result, prefix: str = "weights") -> Plot | None:
 def caption(shown: Record, figures: Record) -> str:
     """What is drawn, and what is left out."""
     fulls = [f"{max(map(max, shown[key])):.2g}" for key, _ in PANELS]
-    there, rows, tokens = len(shown["rows"]), shown["of"], len(shown["tokens"])
+    there, slots, tokens = len(shown["slots"]), shown["of"], len(shown["tokens"])
     of = (
-        f"all {count(rows)} rows"
-        if there == rows
-        else f"the {count(there)} of {count(rows)} rows that have most weight"
+        f"all {count(slots)} slots"
+        if there == slots
+        else f"the {count(there)} of {count(slots)} slots that have most weight"
     )
     mean = f", the mean of {count(shown['heads'])} heads" if shown["heads"] > 1 else ""
     whole = figures.get("tokens")
@@ -114,10 +114,10 @@ def _panel(axes: "Axes", weights: Sequence[Sequence[float]]) -> None:
     axes.grid(False)
 
 
-def _rows(axes: "Axes", rows: Sequence[int]) -> None:
-    """Some rows by their numbers in the memory."""
-    places = range(0, len(rows), -(-len(rows) // MARKED))
-    axes.set_yticks([place + 0.5 for place in places], [count(rows[place]) for place in places])
+def _slots(axes: "Axes", slots: Sequence[int]) -> None:
+    """Some slots by their numbers in the memory."""
+    places = range(0, len(slots), -(-len(slots) // MARKED))
+    axes.set_yticks([place + 0.5 for place in places], [count(slots[place]) for place in places])
 
 
 def _tokens(axes: "Axes", tokens: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ def _finding(finding: Record) -> Record:
 
 
 def _run(run: Record) -> MutableRecord:
-    lengths, examined = truncations(run.get("measured", {})), []
+    lengths, examined = truncations(run.get("effect_sizes", {})), []
     for one in run["examinations"]:
         stored = one.get("effective_context")
         renewed = {} if not lengths or stored is None else redefined(stored, lengths, stored["threshold_percent"])

@@ -44,8 +44,8 @@ def _tokens(recency: Record) -> tuple[int, ...]:
 
 
 def _text(result: Result) -> str:
-    rows = result.figures.get("rows", 1)
-    return text_of(result) + ("" if rows == 1 else f", {count(rows)} rows")
+    batch = result.figures.get("batch_size", 1)
+    return text_of(result) + ("" if batch == 1 else f", batch of {count(batch)}")
 
 
 def compared_with(group: Sequence[Named]) -> Named | None:
@@ -109,7 +109,7 @@ def _points(recency: Record, base: Record | None) -> tuple[list[float], float | 
 
 def _caption(result: Result, base: Named | None) -> str:
     f, new = result.figures, result.figures["recency"]["new"]["tokens"]
-    rows = "" if f.get("rows", 1) == 1 else f", each of {count(f['rows'])} rows for itself"
+    rows = "" if f.get("batch_size", 1) == 1 else f", in each of {count(f['batch_size'])} rows of the batch"
     what = f"Nats per token gained on {base[0]} (above 0: better)" if base else "Nats per token"
     return (
         f"{what}, by how many tokens ago the same one came last. New: one that had not come before "

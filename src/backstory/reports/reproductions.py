@@ -13,7 +13,7 @@ from backstory.reports.results import Record, Result
 from backstory.reports.tables import Table, columns, without_empty_columns
 
 GATES = (
-    "Lambda is the mean share of the second prediction (q), PoU the share of tokens that give it half or more. p alone, q "
+    "Lambda is the mean share of the auxiliary prediction (q), PoU the share of tokens that give it half or more. p alone, q "
     "alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of the gate and the "
     "best lambda for all tokens alike are perplexities from the same readings."
 )
@@ -35,17 +35,17 @@ JUDGED = (
 )
 
 Place = tuple[str, str, int, str | None, str | None]
-"""Split, reader, rows read side by side, what was read before, and addressing of a reading."""
+"""Split, reader, batch size, what was read before, and addressing of a reading."""
 
 
 def systems(result: Result) -> Table:
     """Every system of a reproduction and how it was read: the published figure, and ours over its seeds."""
     f = result.figures
     rows = [
-        (row["row"], _read(row), _published(f, row), _figure(f, row["mean"]),
+        (row["system"], _read(row), _published(f, row), _figure(f, row["mean"]),
          _figure(f, row["deviation"]), _seeds(row), count(row["parameters"]), count(row["tokens"]), _unknown(row), _audit(row),
-         _context(f, row["row"]), _speed(f, row), _training(row) or MISSING, row["note"] or MISSING)
-        for row in f["rows"]
+         _context(f, row["system"]), _speed(f, row), _training(row) or MISSING, row["note"] or MISSING)
+        for row in f["systems"]
     ]  # fmt: skip
     name = f"bits per {f['unit'] or 'token'}" if f["metric"] == "bits_per_token" else f["metric"]
     return without_empty_columns(Table(
@@ -61,7 +61,9 @@ def gates(result: Result) -> Table:
     """
     f = result.figures
     rows = tuple(
-        (row["row"], _read(row), *_gate(found), count(len(found))) for row in f["rows"] if (found := _policies(f, row))
+        (row["system"], _read(row), *_gate(found), count(len(found)))
+        for row in f["systems"]
+        if (found := _policies(f, row))
     )
     return Table(
         columns("System", "Read", "Lambda#", "PoU#", "p alone#", "q alone#", "Oracle#", "T 0.1#", "T 1#",
@@ -74,7 +76,7 @@ def memories(result: Result) -> Table:
     Of texts whose exact cost is known.
     """
     f = result.figures
-    found = {(row["row"], _read(row)): curves for row in f["rows"] if (curves := _curves(f, row))}
+    found = {(row["system"], _read(row)): curves for row in f["systems"] if (curves := _curves(f, row))}
     bins = _bins(c for curves in found.values() for c in curves)
     rows = []
     for (system, read), curves in found.items():
@@ -90,8 +92,8 @@ def recencies(result: Result) -> Table:
     """What is paid for a token, in nats, by how many tokens ago the same one came last: means over seeds."""
     f = result.figures
     found = {
-        (row["row"], _read(row)): told
-        for row in f["rows"]
+        (row["system"], _read(row)): told
+        for row in f["systems"]
         if (told := [reading["recency"] for reading in _readings(f, row) if reading.get("recency")])
     }
     bins = _bins(recency for told in found.values() for recency in told)
@@ -136,13 +138,13 @@ def _policies(figures: Record, row: Record) -> list[Record]:
 def _readings(figures: Record, row: Record) -> list[Record]:
     """A line's readings, of the seeds that have them."""
     place = place_in(row)
-    readings = [r for run in figures["runs"] if run["row"] == row["row"] for r in run.get("readings", [])]
+    readings = [r for run in figures["runs"] if run["system"] == row["system"] for r in run.get("readings", [])]
     return [r for r in readings if place_in(r) == place]
 
 
 def place_in(record: Record) -> Place:
     """What tells a reading from the others of its row; older results do not say all of it."""
-    return record["split"], record["reader"], record.get("rows", 1), record.get("after"), record.get("addressing")
+    return record["split"], record["reader"], record.get("batch_size", 1), record.get("after"), record.get("addressing")
 
 
 def _gate(found: Sequence[Record]) -> tuple[str, ...]:
@@ -163,7 +165,7 @@ def claims(result: Result) -> Table:
     rows = []
     for claim in f["claims"]:
         interval = MISSING if claim["low"] is None else f"{_figure(f, claim['low'])} to {_figure(f, claim['high'])}"
-        sides = dict.fromkeys(claim[side]["row"] for side in ("better", "than") if side in claim)
+        sides = dict.fromkeys(claim[side]["system"] for side in ("better", "than") if side in claim)
         rows.append((claim["sentence"], _figure(f, claim["published_gain"]), _figure(f, claim["gain"]), interval,
                      " and ".join(map(str, claim["seeds"])), claim["verdict"], claim.get("confounded") or MISSING,
                      _tested(f, sides)))  # fmt: skip
@@ -175,9 +177,9 @@ def claims(result: Result) -> Table:
 def findings(result: Result) -> Table:
     """Every finding of a paper that rows are judged by: what it printed, ours, and the verdict."""
     rows = [
-        (f["sentence"], f["row"] if f["beside"] is None else f"{f['row']} beside {f['beside']}",
+        (f["sentence"], f["system"] if f["baseline"] is None else f"{f['system']} beside {f['baseline']}",
          f"{f['published']} ({f['source']})", "; ".join(map(_measure, f["measures"])) or MISSING, _seeds(f), f["verdict"],
-         _tested(result.figures, dict.fromkeys([f["row"]] if f["beside"] is None else [f["row"], f["beside"]])))
+         _tested(result.figures, dict.fromkeys([f["system"]] if f["baseline"] is None else [f["system"], f["baseline"]])))
         for f in result.figures.get("findings", [])
     ]  # fmt: skip
     return without_empty_columns(
@@ -189,7 +191,7 @@ def findings(result: Result) -> Table:
 
 def _tested(figures: Record, names: Iterable[str]) -> str:
     """Size and training of the systems that a verdict is about, once where they agree; empty for older results."""
-    first = {row["row"]: row for row in reversed(figures["rows"]) if "protocol" in row}
+    first = {row["system"]: row for row in reversed(figures["systems"]) if "protocol" in row}
     sizes: dict[str, dict[str, None]] = {}
     for row in (first[name] for name in names if name in first):
         size = MISSING if row["parameters"] is None else f"{row['parameters'] / 1e6:.2g}"
@@ -206,14 +208,14 @@ def _training(row: Record) -> str:
     name = {"sgd": "SGD", "adam": "Adam", "nadam": "NAdam"}.get(protocol["optimizer"], protocol["optimizer"])
     epochs = f"{protocol['epochs']} {plural('epoch', protocol['epochs'])} of {name}"
     averaged = f" + {protocol['finetune_epochs']} averaged" if protocol["finetune_epochs"] else ""
-    begin = "from nothing" if protocol["begin"] is None else f"from the trained {protocol['begin']}"
+    begin = "from nothing" if protocol["init_from"] is None else f"from the trained {protocol['init_from']}"
     return f"{protocol['corpus']}, {epochs}{averaged}, {begin}"
 
 
 def _measure(measure: Record) -> str:
     """A number with its name, and where it is judged with its interval and bound: `near +9.1% (+7.0% to +11.2%; above 0%)`."""
     value, low, high = (_number(measure["unit"], measure[key]) for key in ("value", "low", "high"))
-    name = measure["told"] or "effective context"
+    name = measure["label"] or "effective context"
     if best := measure.get("best_lengths"):
         return f"{name}: more context hurts ({len(best)} of the seeds; best at {', '.join(map(count, best))} tokens)"
     named = f"{name} {value}"
@@ -255,9 +257,9 @@ def failed(result: Result) -> list[str]:
 
 
 def _read(row: Record) -> str:
-    """What was read and how: `test, static`, `test, foreign, 10 rows`, `test, dynamic, after valid`."""
-    split, reader, rows, after, addressing = place_in(row)
-    several = "" if rows == 1 else f", {count(rows)} rows"
+    """What was read and how: `test, static`, `test, shuffled-buffer, batch of 10`, `test, dynamic, after valid`."""
+    split, reader, batch, after, addressing = place_in(row)
+    several = "" if batch == 1 else f", batch of {count(batch)}"
     addressed = "" if addressing is None else f", {addressing}"
     return f"{split}, {reader}{several}{addressed}" + ("" if after is None else f", after {after}")
 
@@ -297,5 +299,5 @@ def _unknown(row: Record) -> str:
 
 def _context(figures: Record, row: str) -> str:
     """The effective contexts that the row's runs were examined for."""
-    found: Sequence[Record] = [e for run in figures["runs"] if run["row"] == row for e in run["examinations"]]
+    found: Sequence[Record] = [e for run in figures["runs"] if run["system"] == row for e in run["examinations"]]
     return "; ".join(effective_context(e) for e in found if "effective_context" in e) or MISSING

@@ -14,6 +14,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
 from backstory.config.printable import one_line
+from backstory.config.renamed import current_log_record, current_result
 from backstory.config.small_file import read_lines, read_small_text
 from backstory.config.strict import plain_yaml
 from backstory.reports.checks import check
@@ -66,7 +67,7 @@ class Result:
             reader = "" if self.reader == "static" else f" ({self.reader})"
             return f"examine {f['experiment']} on {f.get('split', 'unknown text')}{reader}"
         if self.kind == "reproduction":
-            return f"reproduce {f['grid']} ({f['scale']})"
+            return f"reproduce {f['suite']} ({f['scale']})"
         if self.kind == "search":
             return f"sweep {f['recipe']} over {f['space']}"
         if self.kind == "explanation":
@@ -183,6 +184,7 @@ def result_from(text: str, source: str) -> Result:
             f"{source} has schema {shown(data.get('schema'))} and this version reads schema {SCHEMA}; "
             "use the version of backstory that wrote it, or run its command again"
         )
+    data = current_result(data)
     check(data, source)
     return Result(
         data["kind"], data["name"], by_present_definitions(data["kind"], data["figures"]), data["provenance"], source
@@ -248,7 +250,7 @@ def read_log(path: Path, inside: Path | None = None) -> list[Record]:
             record = _object(line) if line.endswith(b"\n") else {}
             if record is None:
                 raise UserError(f"{path} is damaged at line {number} (not a JSON object); remove that line")
-            records += [record] if record else []
+            records += [current_log_record(record)] if record else []
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; restore it or remove it") from None
     return records

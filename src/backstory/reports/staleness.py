@@ -101,8 +101,8 @@ def _arguments(result: "Result", run: str) -> list[str]:
         usual: dict[str, Any] = {}
         options = {key: f.get(key) for key in ("experiment", "split", "targets", "maximum_context", "reader")}
     else:
-        usual = {"split": "text", "rows": 1, "precision": "float32"}
-        options = {key: f.get(key) for key in ("split", "reader", "after", "rows", "lengths", "addressing")}
+        usual = {"split": "text", "batch_size": 1, "precision": "float32"}
+        options = {key: f.get(key) for key in ("split", "reader", "after", "batch_size", "lengths", "addressing")}
         options["precision"] = result.provenance.get("precision")
     text = [str(result.corpus.get("name", "TEXT"))] if result.kind == "evaluation" and f["split"] == "text" else []
     usual["reader"] = "static"

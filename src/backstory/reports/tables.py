@@ -46,7 +46,7 @@ def figures(runs: Sequence[RunResults]) -> Table:
         rows += [_evaluation_row(run.name, result) for result in run.of_kind("evaluation")]
         rows += [_training_row(run.name, result) for result in run.of_kind("training")]
     table = Table(columns("Run", "Perplexity#", "Over#", "<unk>#", "Audit", "Read by", "Text", "Bits per token#",
-                           "Bits per character#", "Bits per byte#", "Perplexity per word#", "Rows#"), tuple(rows))  # fmt: skip
+                           "Bits per character#", "Bits per byte#", "Perplexity per word#", "Batch#"), tuple(rows))  # fmt: skip
     return without_empty_columns(table)
 
 
@@ -80,9 +80,9 @@ def contexts(examinations: Sequence[tuple[str, Result]]) -> Table:
 def _longest(figures: Record) -> str:
     """The context of the baseline."""
     longest = figures["baseline"].get("context")
-    rows, whole = figures.get("rows", 1), "all before it"
-    if rows > 1:
-        whole = f"at least {count(figures['maximum_context'])} (read in {rows} rows)"
+    batch, whole = figures.get("batch_size", 1), "all before it"
+    if batch > 1:
+        whole = f"at least {count(figures['maximum_context'])} (read in a batch of {batch})"
     return whole if longest is None else f"{count(longest)} {plural(measured_in(figures), longest)}"
 
 
@@ -170,7 +170,7 @@ def _training_row(name: str, result: Result) -> tuple[str, ...]:
 
 def _evaluation_row(name: str, result: Result) -> tuple[str, ...]:
     f = result.figures
-    rows, after = f.get("rows"), (f", after {f['after']}" if f.get("after") else "") + otherwise(f)
+    batch, after = f.get("batch_size"), (f", after {f['after']}" if f.get("after") else "") + otherwise(f)
     return (name, f"{formats.perplexity(f['perplexity'])} per {f['unit']}", _over(f["tokens"], f["unit"]),
             _unknown(f, f["tokens"]), _audit(result), f["reader"] + after, _text(result, f["split"]),
             decimal(f["bits_per_token"], 3),
@@ -178,7 +178,7 @@ def _evaluation_row(name: str, result: Result) -> tuple[str, ...]:
             # Where tokens are words it is the perplexity itself.
             MISSING if f["unit"] == "word" else formats.perplexity(_number(f.get("perplexity_per_word"))),
             # One row is how a text is read; several at once are an approximation worth a column.
-            MISSING if rows == 1 else count(_number(rows)))  # fmt: skip
+            MISSING if batch == 1 else count(_number(batch)))  # fmt: skip
 
 
 def _unknown(figures: Record, tokens: int) -> str:

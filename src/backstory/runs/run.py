@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import RunConfig, TextConfig, UserError, from_dict, pasted, to_dict
+from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, pasted, to_dict
 from backstory.config.machine import out_of_memory
 from backstory.config.recipes import CONFIG, merged
 from backstory.data import Dataset, prepare
@@ -273,6 +273,6 @@ def _described(checkpoint: Checkpoint) -> tuple[RunConfig, Vocabulary, dict[str,
     if wrong or not isinstance(vocabulary, dict):
         raise UserError(f"{path} is damaged: its {wrong[0] if wrong else 'vocabulary'} is none; train it again")
     try:
-        return from_dict(RunConfig, model["config"], str(path)), Vocabulary.from_json(vocabulary), model
+        return from_saved(RunConfig, model["config"], str(path)), Vocabulary.from_json(vocabulary), model
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}") from None

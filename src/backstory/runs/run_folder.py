@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from backstory.config import RunConfig, UserError, from_dict, to_dict, to_yaml
+from backstory.config import RunConfig, UserError, from_saved, to_dict, to_yaml
 from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
 from backstory.runs.run import CHECKPOINTS, CONFIG
@@ -190,7 +190,7 @@ def _mean(settings: dict[str, Any] | None, config: RunConfig) -> bool:
     if settings is None:
         return False
     try:
-        return not differences(to_dict(from_dict(RunConfig, settings, "the saved settings")), to_dict(config))
+        return not differences(to_dict(from_saved(RunConfig, settings, "the saved settings")), to_dict(config))
     except UserError:  # settings of another version
         return False
 
@@ -199,7 +199,7 @@ def _written(folder: RunFolder) -> dict[str, Any] | None:
     """The run's settings file as it stands; None where it is none."""
     try:
         found = plain_yaml(read_small_text(folder.config, inside=folder.path), str(folder.config))
-        from_dict(RunConfig, found, str(folder.config))
+        from_saved(RunConfig, found, str(folder.config))
         return found
     except (UserError, OSError):
         return None

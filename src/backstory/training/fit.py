@@ -16,6 +16,7 @@ from backstory.config.arguments import checked
 from backstory.config.console import make_console, say
 from backstory.config.errors import check_utf8
 from backstory.config.machine import NoDisk, NoMemory, refused
+from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_lines, read_small
 from backstory.config.stopping import Stopped, StopRequest
 from backstory.config.strict import conforming
@@ -47,7 +48,7 @@ from backstory.training.memory_estimate import Text, check_memory
 from backstory.training.progress import Progress, check_settings, last_epoch
 from backstory.training.progress_display import Display
 
-BEGUN = "begun_with"
+BEGUN = "init_from"
 """Of a run's provenance: the run whose weights it began with."""
 
 
@@ -60,7 +61,7 @@ def train(
     data_dir: Path | None = None,
     accept: frozenset[str] = frozenset(),
     track: Sequence[str] = (),
-    begin: Path | None = None,
+    init_from: Path | None = None,
     allow_equal_splits: bool = False,
     console: Console | None = None,
 ) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def train(
 
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`,
     `metrics`);
-    `track` names trackers beside metrics.jsonl; `begin` is a run whose best weights a new one begins with. A corpus whose
+    `track` names trackers beside metrics.jsonl; `init_from` is a run whose best weights a new one begins with. A corpus whose
     validation and test are the same text is trained on only with `allow_equal_splits`. Under `torchrun`
     every rank calls this; all but the first write nothing and return an empty dictionary. Raises UserError before anything is
     written (also when another training holds the folder) and when the disk fails later, NonFiniteError when the loss breaks
@@ -81,21 +82,21 @@ def train(
     check_trackers(track)
     for place in (config.text.corpus, *corpus_places(config.text, data_dir).values()):
         check_utf8(place)
-    if begin is not None and mode == "resume":
-        raise UserError("a resumed run goes on with weights of its own; leave --begin out")
+    if init_from is not None and mode == "resume":
+        raise UserError("a resumed run goes on with weights of its own; leave --init-from out")
     out, console = Path(out), console or make_console(stderr=True)
-    if begin is not None and mode == "overwrite" and Path(begin).resolve() == out.resolve():
+    if init_from is not None and mode == "overwrite" and Path(init_from).resolve() == out.resolve():
         raise UserError(f"{out} would be removed before anything that begins with it is saved; choose another --out")
     with joined() as ranks:
         check_batch(config.training.batch_size, ranks)
         if not ranks.first:
-            return _train_along(config, out, ranks, mode, data_dir, accept, begin, allow_equal_splits)
+            return _train_along(config, out, ranks, mode, data_dir, accept, init_from, allow_equal_splits)
         check_folder(out, config, mode, accept)
         with locked(out, "training", "--out") as stands:
             # Again, as another training may have come and gone before the lock was taken.
             check_folder(out, config, mode, accept)
             trainer = _build(config, out, data_dir, ranks, allow_equal_splits)
-            begun = None if begin is None else begin_with(trainer, begin)
+            begun = None if init_from is None else begin_with(trainer, init_from)
             changed = _restore(trainer, accept) if mode == "resume" else frozenset()
             _say_what_starts(console, trainer, mode)
             folder = trainer.folder = open_folder(out, config, mode, stands)
@@ -122,15 +123,15 @@ def _train_along(
     mode: Mode,
     data_dir: Path | None,
     accept: frozenset[str],
-    begin: Path | None,
+    init_from: Path | None,
     allow_equal_splits: bool,
 ) -> dict[str, Any]:
     """What every rank but the first does: the same training, of which it writes and shows nothing."""
     trainer = _build(config, out, data_dir, ranks, allow_equal_splits)
-    if begin is not None:
-        begin_with(trainer, begin)
+    if init_from is not None:
+        begin_with(trainer, init_from)
     changed = _restore(trainer, accept) if mode == "resume" else frozenset()
-    _train(trainer, Events(), Display(make_console(quiet=True), 0, 0), bool(changed) or begin is not None)
+    _train(trainer, Events(), Display(make_console(quiet=True), 0, 0), bool(changed) or init_from is not None)
     return {}
 
 
@@ -245,7 +246,7 @@ def _written(folder: RunFolder) -> dict[str, Any] | None:
 def _begun(folder: RunFolder) -> dict[str, Any]:
     """The command, the time and the run, if any, that it was begun with: a resumed one is made again by that command."""
     try:
-        first = parse(read_small(folder.provenance, inside=folder.path))
+        first = current_provenance(parse(read_small(folder.provenance, inside=folder.path)))
         told = {key: first[key] for key in ("command", "started")}
         return told | {BEGUN: first[BEGUN]} if BEGUN in first else told
     except (OSError, ValueError, KeyError, TypeError):
@@ -300,7 +301,7 @@ def _check_beginning(folder: RunFolder) -> None:
     lines = read_lines(folder.metrics, folder.path) if folder.metrics.exists() else ()
     epochs = sum(line.startswith(b'{"event": "epoch"') for line in lines)
     if BEGUN in _begun(folder):
-        raise UserError(f"{folder.path} was stopped before it had begun; start again with --overwrite and --begin")
+        raise UserError(f"{folder.path} was stopped before it had begun; start again with --overwrite and --init-from")
     if epochs > 1 or (folder.path / RESULT).is_file():
         raise UserError(
             f"{folder.path} was trained, but {folder.checkpoints} has nothing left to go on from; "
@@ -384,7 +385,7 @@ def _expected_tokens(trainer: Trainer) -> tuple[int, int]:
 def _unit(trainer: Trainer) -> str:
     """What a score is told per: a token of the text, or one that is asked where the others count for nothing."""
     unit = trainer.dataset.vocabulary.tokenizer.unit
-    return f"asked {unit}" if trainer.config.training.asked_only else unit
+    return f"answer {unit}" if trainer.config.training.answer_loss_only else unit
 
 
 def _speed(progress: Progress) -> float:
@@ -399,7 +400,7 @@ def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
         del epoch["event"]
     progress, dataset = trainer.progress, trainer.dataset
     ids = {name: split.ids for name, split in dataset.splits.items()}
-    if trainer.config.training.asked_only:
+    if trainer.config.training.answer_loss_only:
         ids = {name: of_split[dataset.asked(of_split)] for name, of_split in ids.items()}
     assert progress.best_nats is not None
     overlap = overlaps(dataset)

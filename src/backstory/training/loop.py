@@ -208,7 +208,7 @@ class Trainer:
         With them what is asked in them (batch, length), where only that is trained on.
         """
         ids, settings = self.dataset.epoch(self.progress.epoch), self.config.training
-        asked = rows(self.dataset.asked(ids), settings.batch_size) if settings.asked_only else None
+        asked = rows(self.dataset.asked(ids), settings.batch_size) if settings.answer_loss_only else None
         return rows(ids, settings.batch_size), asked
 
     def _plan(self) -> tuple[np.ndarray | None, list[tuple[int, int]]]:
@@ -349,7 +349,7 @@ class Trainer:
         Where only what is asked is trained on, they are of that.
         """
         reader, words = StaticReader(self.model, self.precision), self.dataset.vocabulary
-        ids, side_by_side = self.dataset.splits["valid"].ids, self.config.training.validation_rows
+        ids, side_by_side = self.dataset.splits["valid"].ids, self.config.training.validation_batch_size
         asked, watches = self.dataset.answers("valid"), {}
         if self.model.gated is not None:
             watches["policy"] = PolicyWatch(self.precision, self.config.training.reward)
@@ -361,7 +361,7 @@ class Trainer:
                 watch(block, prediction, log_prob)
 
         try:
-            nats = read(reader, ids, words.start, rows=side_by_side, each=each).nats
+            nats = read(reader, ids, words.start, batch_size=side_by_side, each=each).nats
         except NonFiniteError:  # told with the epoch and what to do
             return math.nan, {}
         if self.asked is not None:

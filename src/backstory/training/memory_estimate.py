@@ -93,7 +93,9 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     moments = {"sgd": 0, "adam": 2, "nadam": 2}[settings.optimizer]
     buffer = config.model.buffer
     words = (
-        0 if not isinstance(buffer, SpanBufferConfig) else buffer.size // (buffer.span if buffer.slots == "grid" else 1)
+        0
+        if not isinstance(buffer, SpanBufferConfig)
+        else buffer.size // (buffer.span if buffer.alignment == "fixed" else 1)
     )
     averages = settings.averaging != "none" or settings.finetune_epochs > 0
     return {
@@ -119,7 +121,7 @@ def _longest(settings: TrainingConfig, tokens: int) -> int:
 
 
 def _unlinked(config: RunConfig, text: Text, precision: Precision) -> float:
-    """Bytes of a step without links between the rows of an external memory; infinite where there are none."""
+    """Bytes of a step without links between the slots of an external memory; infinite where there are none."""
     if not getattr(config.model.core, "link", False):
         return math.inf
     model = dataclasses.replace(config.model, core=dataclasses.replace(config.model.core, link=False))  # type: ignore

@@ -30,7 +30,7 @@ class Objective(Protocol):
         ...
 
 
-ASKED = "asked"
+ASKED = "answer_share"
 """The figure that says which share of the targets is asked, where that is not all."""
 
 
@@ -173,6 +173,6 @@ def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
     else:
         l2 = settings.activation_l2, settings.temporal_l2
         objective = GatedLikelihood(*l2, adversarial, settings.reward, settings.auxiliary)
-    if settings.asked_only:
+    if settings.answer_loss_only:
         objective.figures = (*objective.figures, ASKED)
     return objective

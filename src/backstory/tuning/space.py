@@ -8,13 +8,14 @@ from typing import Any
 
 from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
 from backstory.config.packaged import Packaged
+from backstory.config.renamed import refuse_old_setting
 from backstory.models import outline
 from backstory.training.progress import check_settings
 
 Value = bool | int | float | str | None
 Settings = dict[str, Any]
 
-FIXED = ("text", "seed", "training.validation_rows")
+FIXED = ("text", "seed", "training.validation_batch_size")
 """Settings that all trials share, as their validation perplexities are compared."""
 DRAWS = 100
 """How many draws of a space are tried before anything is trained."""
@@ -101,6 +102,7 @@ def parameters(space: Space, recipe: RunConfig, source: str, draws: int = DRAWS)
     for name, entry in space.settings.items():
         if not isinstance(name, str):
             raise UserError(f"{source}: {name!r} is no name of a setting; write one as training.learning_rate")
+        refuse_old_setting(name, source)
         where = f"{source}: {name}"
         if any(name == fixed or name.startswith(f"{fixed}.") for fixed in FIXED):
             raise UserError(f"{where} must be the same for all trials, as they are compared; leave it out")

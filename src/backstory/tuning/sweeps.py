@@ -138,7 +138,7 @@ def _progress(done: int, total: int, processes: int) -> str:
 def _bits_unit(recipe: RunConfig, dataset: Dataset) -> str | None:
     """What a token is, where all are scored and a score is told in bits of each."""
     unit = dataset.vocabulary.tokenizer.unit
-    return unit if unit in IN_BITS and not recipe.training.asked_only else None
+    return unit if unit in IN_BITS and not recipe.training.answer_loss_only else None
 
 
 def known_url(folder: SweepFolder, sweep: Sweep) -> str | None:

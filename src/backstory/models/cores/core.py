@@ -37,7 +37,7 @@ class Core(nn.Module, ABC):
     input_size: int | None = None
     output_size: int
     __call__ = diagnosed(_check)(nn.Module.__call__)
-    begin: int | None = None
+    reset_token: int | None = None
     """The token at which the state begins anew, of a core whose `forward` takes `fresh` (B, T), the places of such tokens."""
 
     @abstractmethod

@@ -57,7 +57,7 @@ class ExternalMemory(Core):
         if not config.layers or min(config.layers) < 1:
             raise UserError("model.core.layers holds the units of each layer; give at least one, each 1 or more")
         self.machine = build_machine(config)
-        self.inputs, self.begin = inputs, config.begin
+        self.inputs, self.reset_token = inputs, config.reset_token
         self.dropouts = config.input_dropout, config.layer_dropout, config.output_dropout
         reads = config.heads * config.width
         fan = [inputs + reads + below for below in (0, *config.layers[:-1])]
@@ -69,10 +69,10 @@ class ExternalMemory(Core):
         self._looked: list[Looked] | None = None
 
     def kept(self, steps: int) -> float:
-        rows = self.machine.rows
-        # The state, and of every head a dozen numbers for each row. In float32 whatever the products are in, for which what is
+        slots = self.machine.slots
+        # The state, and of every head a dozen numbers for each slot. In float32 whatever the products are in, for which what is
         # counted here stands 1.5 or 1 times: between the two.
-        numbers = rows * (self.machine.width + 12 * (self.machine.heads + 1)) + (rows * rows if self._links else 0)
+        numbers = slots * (self.machine.width + 12 * (self.machine.heads + 1)) + (slots * slots if self._links else 0)
         return numbers / 1.2
 
     def inference_overrides(self) -> dict[str, str]:
@@ -95,15 +95,15 @@ class ExternalMemory(Core):
         return isinstance(self.machine, NeuralComputer) and self.machine.link
 
     def start(self, batch_size: int) -> ExternalMemoryState:
-        """Raises UserError where the memories, and the links of their rows, would not fit."""
+        """Raises UserError where the memories, and the links of their slots, would not fit."""
         like = self.interface.weight
         needed = self._needed(batch_size)
         if needed > ASKED_FROM and (free := available(like.device)) is not None and needed > free:
             links = " with links between them" if self._links else ""
             instead = f", or set {off('model.core.link')}" if self._links else ""
             raise UserError(
-                f"{self.machine.rows:,} rows of memory{links} take {shown_bytes(needed)} for {batch_size} "
-                f"{plural('text', batch_size)}, and {shown_bytes(free)} are free; lower model.core.rows{instead}"
+                f"{self.machine.slots:,} slots of memory{links} take {shown_bytes(needed)} for {batch_size} "
+                f"{plural('text', batch_size)}, and {shown_bytes(free)} are free; lower model.core.slots{instead}"
             )
         hidden, cell = (
             tuple(like.new_zeros(batch_size, cast(ControllerLayer, x).weight_hh.shape[1]) for x in self.layers)
@@ -117,10 +117,10 @@ class ExternalMemory(Core):
         Where texts begin within, those that take their place as well, and one as at the start; and where they are not
         overwritten in place, as on a GPU, those after a step beside those before it.
         """
-        in_place = self.interface.weight.device.type == "cpu" and self.begin is None
-        memories = (2 if in_place else 3) * batch_size + (self.begin is not None)
-        of_row = self.machine.width + (self.machine.rows if self._links else 0)
-        return memories * self.machine.rows * of_row * self.interface.weight.element_size()
+        in_place = self.interface.weight.device.type == "cpu" and self.reset_token is None
+        memories = (2 if in_place else 3) * batch_size + (self.reset_token is not None)
+        of_row = self.machine.width + (self.machine.slots if self._links else 0)
+        return memories * self.machine.slots * of_row * self.interface.weight.element_size()
 
     def forward(self, embedded: Tensor, state: ExternalMemoryState, fresh: Tensor | None = None) -> CoreOutput:
         """`fresh` (B, T): where a text begins, before which all state is as at the start."""
@@ -141,7 +141,7 @@ class ExternalMemory(Core):
 
     @contextmanager
     def traced(self) -> Iterator[list[Looked]]:
-        """A list that is told, step by step, how rows were found by whatever runs within, which has no gradients.
+        """A list that is told, step by step, how slots were found by whatever runs within, which has no gradients.
 
         Outputs and states are those that they are without it.
         """
@@ -166,7 +166,7 @@ class ExternalMemory(Core):
 
 def build_machine(config: ExternalMemoryConfig) -> Machine:
     """The memory of these settings. Raises UserError for an addressing that it cannot have."""
-    sizes = config.rows, config.width, config.heads, Addressing()
+    sizes = config.slots, config.width, config.heads, Addressing()
     machine: Machine = TuringMachine(*sizes)
     if isinstance(config, NeuralComputerConfig):
         flags = config.link, config.allocation, config.mask, config.deallocation, config.sharpness, config.sharpening
@@ -182,7 +182,7 @@ def memory_of(model: nn.Module) -> ExternalMemory | None:
 
 def _addressed(machine: Machine, addressing: str) -> Machine:
     """The machine with another addressing. Raises UserError for `window` where more than content says where."""
-    found = parse_addressing(addressing, machine.rows)
+    found = parse_addressing(addressing, machine.slots)
     if found.kind == "window" and isinstance(machine, NeuralComputer) and (machine.link or machine.allocation):
         raise UserError(
             "addressing `window` has nothing but content say where, so model.core.link and model.core.allocation "

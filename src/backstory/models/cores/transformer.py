@@ -87,7 +87,7 @@ class Transformer(Core):
         _check(config)
         output = output or config.hidden
         self.config, self.output_size = config, output
-        self.capabilities = Capabilities(maximum_length=config.window if config.fresh else None)
+        self.capabilities = Capabilities(maximum_length=config.window if config.chunked else None)
         units = config.hidden
         self.entering = None if inputs == units else _linear(inputs, units, config)
         self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.layers))
@@ -106,7 +106,7 @@ class Transformer(Core):
         x = embedded if self.entering is None else self.entering(embedded).to(embedded.dtype)
         # Words begin small beside positions, and beside what the layers add.
         x = x * config.hidden**0.5
-        if config.fresh:
+        if config.chunked:
             read = read % config.window
         if config.positions == "sinusoidal":
             x = x + _sinusoids(read, config.hidden, x)

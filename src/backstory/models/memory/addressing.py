@@ -1,7 +1,7 @@
 """Content-based addressing of an external memory: dense (eq. 2), localized (algorithm 1), or of a window alone.
 
 What Lee et al. (2020) print as exp(CS^ks) is exp(ks CS) here, as in every neural Turing machine: a power of a cosine in [0, 1]
-gives no row of 1,024 more than 0.27% of the weights, and one of a negative cosine is not a number. `literal` is the printed
+gives no slot of 1,024 more than 0.27% of the weights, and one of a negative cosine is not a number. `literal` is the printed
 form with sign(CS) |CS|^ks.
 """
 
@@ -20,7 +20,7 @@ EPSILON = 1e-6
 """Inside every root and, or another bound, under every sum that is divided by: no step makes NaN of finite numbers."""
 
 TIE = 1e-5
-"""Cosines so close are equal, but with `strict`: rows that are written alike differ by rounding, which is another for every
+"""Cosines so close are equal, but with `strict`: slots that are written alike differ by rounding, which is another for every
 order of the sums."""
 
 KINDS = ("dense", "localized", "literal", "window")
@@ -30,7 +30,7 @@ STRICT = ":strict"
 
 @dataclass(frozen=True)
 class Addressing:
-    """How weights over the rows come from cosines."""
+    """How weights over the slots come from cosines."""
 
     kind: str = "dense"
     """`dense`, `localized`, `literal`, or `window`: localized, and nothing but the content says where."""
@@ -47,11 +47,11 @@ class Addressing:
         return f"{self.kind}{size}{windows}{STRICT * self.strict}"
 
 
-def parse_addressing(text: str, rows: int) -> Addressing:
-    """`dense`, `localized:257`, `localized:257x3`, `window:257`, `literal` or `literal:257`, of a memory of that many rows.
+def parse_addressing(text: str, slots: int) -> Addressing:
+    """`dense`, `localized:257`, `localized:257x3`, `window:257`, `literal` or `literal:257`, of a memory of that many slots.
 
     With windows, `:strict` behind it (`localized:257:strict`) takes the strict maximum.
-    Raises UserError for another, for an even number, and for more rows or windows than there can be.
+    Raises UserError for another, for an even number, and for more slots or windows than there can be.
     """
     name, colon, size = text.removesuffix(STRICT).partition(":")
     strict = text.endswith(STRICT)
@@ -67,15 +67,17 @@ def parse_addressing(text: str, rows: int) -> Addressing:
     selected, windows = int(found[1]), int(found[2] or 1)
     if selected % 2 == 0:
         raise UserError(
-            f"addressing '{text}': a window is one row and as many on both sides of it; give an odd number of rows"
+            f"addressing '{text}': a window is one slot and as many on both sides of it; give an odd number of slots"
         )
-    if selected > rows:
-        raise UserError(f"addressing '{text}' selects more rows than the {rows:,} of the memory; give at most {rows:,}")
+    if selected > slots:
+        raise UserError(
+            f"addressing '{text}' selects more slots than the {slots:,} of the memory; give at most {slots:,}"
+        )
     if name != "localized" and windows > 1:
         raise UserError(f"addressing '{text}' has several windows, which `localized` alone has; give one window")
-    if windows > (most := -(-rows // (selected // 2 + 1))):  # a window's middle is in no other
+    if windows > (most := -(-slots // (selected // 2 + 1))):  # a window's middle is in no other
         raise UserError(
-            f"addressing '{text}' has more windows than {rows:,} rows of memory can have of that size; give at most {most:,}"
+            f"addressing '{text}' has more windows than {slots:,} slots of memory can have of that size; give at most {most:,}"
         )
     return Addressing(name, selected, windows, strict)
 
@@ -88,16 +90,16 @@ class Keys(NamedTuple):
     strengths: Tensor
     """(B, H), at least 1."""
     masks: Tensor | None = None
-    """(B, H, M) in (0, 1): what of a row and of the key counts."""
+    """(B, H, M) in (0, 1): what of a slot and of the key counts."""
 
 
 def cosines(memory: Tensor, keys: Keys) -> Tensor:
-    """Of every row of memory (B, N, M) with every key: (B, H, N); 0 for a row of zeros."""
+    """Of every slot of memory (B, N, M) with every key: (B, H, N); 0 for a slot of zeros."""
     return _Cosines.apply(memory, keys.vectors, keys.masks)  # type: ignore[return-value]
 
 
 def known_cosines(products: Tensor, vectors: Tensor, squares: Tensor) -> Tensor:
-    """The same without gradients, from products (B, H, N) with keys (B, H, M) and the rows' squared lengths (B, N)."""
+    """The same without gradients, from products (B, H, N) with keys (B, H, M) and the slots' squared lengths (B, N)."""
     return products * _per_lengths(squares.unsqueeze(1), vectors.square().sum(2, keepdim=True))
 
 
@@ -139,7 +141,7 @@ class _Cosines(torch.autograd.Function):
 
 
 def content_weights(found: Tensor, strengths: Tensor, how: Addressing) -> Tensor:
-    """Weights over the rows (B, H, N) from their cosines and the keys' strengths (B, H); each sums to one."""
+    """Weights over the slots (B, H, N) from their cosines and the keys' strengths (B, H); each sums to one."""
     scores = strengths.unsqueeze(2) * found
     if how.kind == "literal":
         size = found.abs().clamp_min(EPSILON)
@@ -151,7 +153,7 @@ def content_weights(found: Tensor, strengths: Tensor, how: Addressing) -> Tensor
 
 @torch.no_grad()
 def chosen(found: Tensor, how: Addressing) -> Tensor:
-    """Which rows (B, H, N) have a weight: those around the first maximum, or all where every cosine is negative.
+    """Which slots (B, H, N) have a weight: those around the first maximum, or all where every cosine is negative.
 
     A further window is around the maximum of what no window holds yet, unless that is negative. Windows end where the memory
     does.

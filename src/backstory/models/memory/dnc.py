@@ -72,8 +72,8 @@ class NeuralComputer(Machine):
         return sum(self._sizes)
 
     def start(self, like: Tensor, batch_size: int) -> MemoryState:
-        zeros, shape = like.new_zeros, (batch_size, self.rows)
-        linked = (zeros(shape), zeros(*shape, self.rows)) if self.link else (None, None)
+        zeros, shape = like.new_zeros, (batch_size, self.slots)
+        linked = (zeros(shape), zeros(*shape, self.slots)) if self.link else (None, None)
         return self.empty(like, batch_size)._replace(
             usage=zeros(shape) if self.allocation else None, precedence=linked[0], link=linked[1]
         )

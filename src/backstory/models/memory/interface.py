@@ -76,7 +76,7 @@ class Looked(NamedTuple):
 class Machine(ABC):
     """A memory: how it is addressed, read and written. It has no weights of its own."""
 
-    rows: int
+    slots: int
     """N"""
     width: int
     """M"""
@@ -106,12 +106,12 @@ class Machine(ABC):
     def empty(self, like: Tensor, batch_size: int) -> MemoryState:
         """A memory of zeros, that nothing was read of."""
         zeros = like.new_zeros
-        shape = (batch_size, self.heads, self.rows)
+        shape = (batch_size, self.heads, self.slots)
         return MemoryState(
-            zeros(batch_size, self.rows, self.width),
+            zeros(batch_size, self.slots, self.width),
             zeros(batch_size, self.heads, self.width),
             zeros(shape),
-            zeros(batch_size, self.rows),
+            zeros(batch_size, self.slots),
         )
 
 

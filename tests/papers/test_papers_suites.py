@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from grids import BROKEN, CLAIM, grid, write
+from small_suites import BROKEN, CLAIM, suite, write
 
 from backstory.cli.main import main
 from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, from_yaml
 from backstory.models import build_model, count_parameters
 from backstory.papers import paper as papers
-from backstory.papers import suite as grids
+from backstory.papers import suite as suites
 from backstory.papers.plan import published_figure, runs_of
-from backstory.papers.suite import Grid, Scale
+from backstory.papers.suite import Scale, Suite
 
 PTB_TYPES = 10_000
 PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
@@ -24,35 +24,39 @@ PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
 
 BOTH: tuple[Scale, ...] = ("small", "full")
 # Of documents that are drawn nothing has a published size.
-SCALES = [(name, scale) for name in grids.names() for scale in BOTH if scale == "small" or "recall" not in name]
+SCALES = [(name, scale) for name in suites.names() for scale in BOTH if scale == "small" or "recall" not in name]
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_packaged_grids_are_right(name: str, scale: Scale) -> None:
-    runs = runs_of(grids.load(name), scale, name)
+    runs = runs_of(suites.load(name), scale, name)
     assert len({run.name for run in runs}) == len(runs)
     if scale == "small":
-        assert sum(run.minutes for run in runs) < 6 * 60, "a small grid takes less than six core-hours"
+        assert sum(run.minutes for run in runs) < 6 * 60, "a small suite takes less than six core-hours"
 
 
 def test_the_systems_of_base_have_the_same_size_at_the_small_scale() -> None:
-    configs = {run.row: run.config for run in runs_of(grids.load("base"), "small", "base")}
-    sizes = {row: count_parameters(build_model(config.model, PTB_TYPES)) for row, config in configs.items()}
+    configs = {run.system: run.config for run in runs_of(suites.load("base"), "small", "base")}
+    sizes = {system: count_parameters(build_model(config.model, PTB_TYPES)) for system, config in configs.items()}
     assert sizes["awd-lstm"] == 2_653_200
     assert abs(sizes["mos"] / sizes["awd-lstm"] - 1) < 0.02
     mixture = configs["mos"].model.head
     assert isinstance(mixture, MixtureConfig) and mixture.experts == 5
-    for row in configs.keys() - {"mos"}:
-        assert sizes[row] == sizes["awd-lstm"]
+    for system in configs.keys() - {"mos"}:
+        assert sizes[system] == sizes["awd-lstm"]
 
 
 @pytest.mark.parametrize("name", papers.paper_names())
 def test_a_packaged_grid_puts_each_paper_to_the_test(name: str) -> None:
     paper = papers.paper(name)
     assert re.fullmatch(r"[A-Z][\w ]+ (et al\.|and [A-Z][\w-]+) \d{4}", paper.cited)
-    about = [grid for grid in map(grids.load, grids.names()) if name in grid.papers]
+    about = [suite for suite in map(suites.load, suites.names()) if name in suite.papers]
     used = {
-        reading.published.figure for grid in about for row in grid.rows for reading in row.readings if reading.published
+        reading.published.figure
+        for suite in about
+        for system in suite.systems
+        for reading in system.readings
+        if reading.published
     }
     assert any(figure and figure.startswith(f"{name}/") for figure in used)
 
@@ -72,36 +76,36 @@ def test_the_grid_of_the_span_buffer_has_its_tables_beside_it() -> None:
         "wikitext-2-table-3-oracle": 32.35,
     }.items():
         assert figures[name].value == value, name
-    full = [row for row in grids.load("span-buffer").rows if row.full]
-    beside = {reading.published.figure for row in full for reading in row.readings if reading.published}
+    full = [system for system in suites.load("span-buffer").systems if system.full]
+    beside = {reading.published.figure for system in full for reading in system.readings if reading.published}
     assert len(full) == 16 and beside == {f"span-buffer/{name}" for name in printed}
 
 
 def test_the_full_size_span_buffers_have_the_published_settings() -> None:
-    runs = {run.row: run.config for run in runs_of(grids.load("span-buffer"), "full", "span-buffer")}
-    for row, config in runs.items():
+    runs = {run.system: run.config for run in runs_of(suites.load("span-buffer"), "full", "span-buffer")}
+    for system, config in runs.items():
         buffer, training = config.model.buffer, config.training
         assert (config.text.corpus, isinstance(buffer, SpanBufferConfig)) == (
-            "ptb" if row.startswith("ptb") else "wikitext-2",
-            row.endswith("-snb"),
+            "ptb" if system.startswith("ptb") else "wikitext-2",
+            system.endswith("-snb"),
         )
         if isinstance(buffer, SpanBufferConfig):
             gate = buffer.gate
             found = (buffer.size, buffer.span, gate.training_temperature, gate.temperature)
-            assert found == ((2048, 8, 100.0, 0.1) if row.startswith("ptb") else (512, 4, 10.0, 0.01))
+            assert found == ((2048, 8, 100.0, 0.1) if system.startswith("ptb") else (512, 4, 10.0, 0.01))
             assert training.reward.weight > 0
-        assert training.partial_shuffle is ("-ps" in row)
+        assert training.partial_shuffle is ("-ps" in system)
         assert (training.adversarial, training.finetune_adversarial) == (
-            (0.005, 0.028) if "-at" in row else (0.0, None)
+            (0.005, 0.028) if "-at" in system else (0.0, None)
         )
-        assert isinstance(config.model.head, MixtureConfig) is ("-mos" in row)
+        assert isinstance(config.model.head, MixtureConfig) is ("-mos" in system)
 
 
 def test_the_dual_connection_s_full_scale_has_the_published_models() -> None:
     figures = papers.paper("dual").values
     assert figures["ptb-dual-mdlstm-test-dynamic"].value == 48.0 and figures["ptb-mos-pdr-valid"].value == 56.2
-    full = [row for row in grids.load("dual").rows if row.full]
-    beside = {reading.published.figure for row in full for reading in row.readings if reading.published}
+    full = [system for system in suites.load("dual").systems if system.full]
+    beside = {reading.published.figure for system in full for reading in system.readings if reading.published}
     in_table_2 = {f"dual/{name}" for name, figure in figures.items() if figure.where == "table 2"}
     assert {name for name in in_table_2 if not name.endswith("-valid-dynamic")} <= beside
     # In millions, as table 2 prints them; of WikiText-2 they belong to its text in lower case.
@@ -109,13 +113,13 @@ def test_the_dual_connection_s_full_scale_has_the_published_models() -> None:
                 "ptb-dual-mdlstm": 22.88, "ptb-mdlstm-plus": 22.16, "wikitext-2-lstm": 20.23, "wikitext-2-dual-lstm": 20.95,
                 "wikitext-2-dlstm": 29.60, "wikitext-2-dual-dlstm": 30.32, "wikitext-2-mdlstm": 37.51,
                 "wikitext-2-dual-mdlstm": 38.95, "ptb-tuned-dual-mdlstm": 22.88}  # fmt: skip
-    runs = {run.row: run.config for run in runs_of(grids.load("dual"), "full", "dual") if run.row in millions}
-    for row, config in runs.items():
-        lower = row.startswith("wikitext-2")
+    runs = {run.system: run.config for run in runs_of(suites.load("dual"), "full", "dual") if run.system in millions}
+    for system, config in runs.items():
+        lower = system.startswith("wikitext-2")
         assert (config.text.corpus, config.text.lowercase) == (("wikitext-2", True) if lower else ("ptb", False))
         with torch.device("meta"):
             count = count_parameters(build_model(config.model, 28_912 if lower else PTB_TYPES))
-        assert round(count / 1e6, 2) == millions[row], row
+        assert round(count / 1e6, 2) == millions[system], system
     assert runs.keys() == millions.keys()
 
 
@@ -144,19 +148,19 @@ def test_sizes_are_compared_as_they_are_printed() -> None:
 
 @pytest.mark.parametrize("name", [name for name, scale in SCALES if scale == "full"])
 def test_a_full_size_row_has_the_size_of_the_figure_beside_it_or_says_otherwise(name: str) -> None:
-    loaded = grids.load(name)
-    configs = {run.row: run.config for run in runs_of(loaded, "full", name)}
-    for row in loaded.rows:
-        beside = [r.published.figure for r in row.readings if r.published and r.published.figure and row.full]
+    loaded = suites.load(name)
+    configs = {run.system: run.config for run in runs_of(loaded, "full", name)}
+    for system in loaded.systems:
+        beside = [r.published.figure for r in system.readings if r.published and r.published.figure and system.full]
         sizes = {papers.published_value(figure)[0].parameters for figure in beside} - {""}
         if not sizes:
             continue
-        config = configs[row.name]
+        config = configs[system.name]
         with torch.device("meta"):
             model = build_model(config.model, TYPES[config.text.corpus, config.text.lowercase])
         count = count_parameters(model)
         for printed in sizes:
-            assert has_printed_size(count, printed) or f"prints {printed}" in row.note, (row.name, count, printed)
+            assert has_printed_size(count, printed) or f"prints {printed}" in system.note, (system.name, count, printed)
 
 
 def test_printed_sizes_are_known() -> None:
@@ -166,26 +170,26 @@ def test_printed_sizes_are_known() -> None:
 
 
 def test_full_size_windows_beside_a_printed_figure_are_of_the_printed_rule() -> None:
-    rows = [row for row in grids.load("localized-ntm").rows if row.full]
-    printed = [r for row in rows for r in row.readings if r.published and r.addressing]
+    systems = [system for system in suites.load("localized-ntm").systems if system.full]
+    printed = [r for system in systems for r in system.readings if r.published and r.addressing]
     assert len(printed) == 16 and all(r.addressing and r.addressing.endswith(":strict") for r in printed)
 
 
 def test_the_small_dual_connections_differ_in_nothing_but_the_connection() -> None:
-    configs = {run.row: run.config for run in runs_of(grids.load("dual"), "small", "dual")}
+    configs = {run.system: run.config for run in runs_of(suites.load("dual"), "small", "dual")}
     for name in ("lstm", "dlstm", "mdlstm"):
-        plain, control = (replace(configs[row], model=replace(configs[row].model, dual=DualConfig()))
-                          for row in (name, f"{name}-plus"))  # fmt: skip
+        plain, control = (replace(configs[system], model=replace(configs[system].model, dual=DualConfig()))
+                          for system in (name, f"{name}-plus"))  # fmt: skip
         dual = replace(configs[f"dual-{name}"], model=replace(configs[f"dual-{name}"].model, dual=DualConfig()))
         assert plain == control == dual
-        parts = [configs[row].model.dual for row in (name, f"dual-{name}", f"{name}-plus")]
+        parts = [configs[system].model.dual for system in (name, f"dual-{name}", f"{name}-plus")]
         assert parts[0].kind == "none" and isinstance(parts[1], DualConfig) and isinstance(parts[2], DualConfig)
         assert parts[1].direct and parts[2] == replace(parts[1], direct=False)
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_runs_begin_with_parts_of_their_own_model(name: str, scale: Scale) -> None:
-    runs = {run.name: run for run in runs_of(grids.load(name), scale, name)}
+    runs = {run.name: run for run in runs_of(suites.load(name), scale, name)}
     for run in runs.values():
         if run.begin:
             first = runs[run.begin]
@@ -198,36 +202,36 @@ def test_runs_begin_with_parts_of_their_own_model(name: str, scale: Scale) -> No
 
 
 def test_published_figures_carry_their_source() -> None:
-    rows = {row.name: row for row in grids.load("base").rows}
-    reading = rows["mos"].readings[0].published
+    systems = {system.name: system for system in suites.load("base").systems}
+    reading = systems["mos"].readings[0].published
     assert reading is not None
     assert published_figure(reading) == (54.44, None, "Yang et al. 2018, table 1")
 
 
 def test_the_grid_of_the_page_is_right() -> None:
     [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    grid = from_yaml(Grid, block, "the page")
-    assert len(runs_of(grid, "small", "the page")) == 9
+    suite = from_yaml(Suite, block, "the page")
+    assert len(runs_of(suite, "small", "the page")) == 9
     keys = {key for line in block.splitlines() if (key := line.partition(":")[0].strip(" -#{"))}
     assert {
         "title",
         "metric",
-        "rows",
+        "systems",
         "readings",
         "published",
         "small",
         "overrides",
-        "begin",
+        "init_from",
         "seeds",
         "claims",
     } <= keys
 
 
 def test_the_row_of_a_part_of_another_kind_takes_nothing_from_the_recipe(desk: Path) -> None:
-    rows = grid()["rows"]
-    rows[1]["small"]["overrides"] = {"model": {"head": {"kind": "mixture", "experts": 3}}, "seed": 0}
-    del rows[1]["small"]["overrides"]["seed"]
-    runs = runs_of(from_yaml(Grid, yaml.safe_dump(grid(rows=rows)), "mine"), "small", "mine")
+    systems = suite()["systems"]
+    systems[1]["small"]["overrides"] = {"model": {"head": {"kind": "mixture", "experts": 3}}, "seed": 0}
+    del systems[1]["small"]["overrides"]["seed"]
+    runs = runs_of(from_yaml(Suite, yaml.safe_dump(suite(systems=systems)), "mine"), "small", "mine")
     heads = [run.config.model.head for run in runs]
     assert heads[2] == MixtureConfig(experts=3) and heads[0].kind == "softmax"
     assert [(run.name, run.seed, run.config.seed) for run in runs] == [
@@ -239,99 +243,102 @@ def test_the_row_of_a_part_of_another_kind_takes_nothing_from_the_recipe(desk: P
     assert [len(run.examinations) for run in runs] == [1, 0, 0, 0]
 
 
-def row(**changes: Any) -> dict[str, Any]:
-    """The grid with changes to its first row."""
-    changed = grid()
-    changed["rows"][0] |= changes
+def system(**changes: Any) -> dict[str, Any]:
+    """The suite with changes to its first system."""
+    changed = suite()
+    changed["systems"][0] |= changes
     return changed
 
 
 def small(**changes: Any) -> dict[str, Any]:
-    """The grid with changes to how its first row is run."""
-    changed = grid()
-    changed["rows"][0]["small"] |= changes
+    """The suite with changes to how its first system is run."""
+    changed = suite()
+    changed["systems"][0]["small"] |= changes
     return changed
 
 
 def without(key: str) -> dict[str, Any]:
-    changed = grid()
-    del changed["rows"][0]["small"][key]
+    changed = suite()
+    del changed["systems"][0]["small"][key]
     return changed
 
 
 def published_as(**published: Any) -> dict[str, Any]:
-    return row(readings=[{"published": published}])
+    return system(readings=[{"published": published}])
 
 
-def begins(rows: dict[str, str]) -> dict[str, Any]:
-    """The grid with rows that begin with others."""
-    changed = grid()
-    for one in changed["rows"]:
-        one["small"] |= {"begin": rows[one["name"]]} if one["name"] in rows else {}
+def begins(systems: dict[str, str]) -> dict[str, Any]:
+    """The suite with systems that begin with others."""
+    changed = suite()
+    for one in changed["systems"]:
+        one["small"] |= {"init_from": systems[one["name"]]} if one["name"] in systems else {}
     return changed
 
 
 def claim(**changes: Any) -> dict[str, Any]:
-    return grid(claims=[CLAIM | changes])
+    return suite(claims=[CLAIM | changes])
 
 
 BAD = {
-    "a key": (grid(rowss=[]), r"unknown key 'rowss' \(did you mean 'rows'\?\)"),
-    "a key of a row": (row(redings=[]), r"unknown key 'rows\[0\].redings' \(did you mean 'rows\[0\].readings'\?\)"),
+    "a key": (suite(systemss=[]), r"unknown key 'systemss' \(did you mean 'systems'\?\)"),
+    "a key of a system": (
+        system(redings=[]),
+        r"unknown key 'systems\[0\].redings' \(did you mean 'systems\[0\].readings'\?\)",
+    ),
     "a key of a setup": (
         small(seed=[1]),
-        r"unknown key 'rows\[0\].small.seed' \(did you mean 'rows\[0\].small.seeds'\?\)",
+        r"unknown key 'systems\[0\].small.seed' \(did you mean 'systems\[0\].small.seeds'\?\)",
     ),
-    "no title": ({k: v for k, v in grid().items() if k != "title"}, r"title is missing; it must be given"),
-    "no recipe": (without("recipe"), r"rows\[0\].small.recipe is missing"),
-    "no minutes": (without("minutes"), r"rows\[0\].small.minutes is missing"),
-    "no rows": (grid(rows=[], claims=[]), r"rows is empty"),
-    "minutes of nothing": (small(minutes=0), r"rows\[0\].small.minutes must be above 0"),
-    "infinite minutes": (small(minutes=float("inf")), r"rows\[0\].small.minutes must be above 0 and finite"),
-    "a recipe": (small(recipe="demoo"), r"row plain, small: there is no recipe 'demoo' \(did you mean 'demo'\?\)"),
-    "a recipe's file": (small(recipe="none.yaml"), r"row plain, small: cannot read none.yaml"),
+    "no title": ({k: v for k, v in suite().items() if k != "title"}, r"title is missing; it must be given"),
+    "no recipe": (without("recipe"), r"systems\[0\].small.recipe is missing"),
+    "no minutes": (without("minutes"), r"systems\[0\].small.minutes is missing"),
+    "no systems": (suite(systems=[], claims=[]), r"systems is empty"),
+    "minutes of nothing": (small(minutes=0), r"systems\[0\].small.minutes must be above 0"),
+    "infinite minutes": (small(minutes=float("inf")), r"systems\[0\].small.minutes must be above 0 and finite"),
+    "a recipe": (small(recipe="demoo"), r"system plain, small: there is no recipe 'demoo' \(did you mean 'demo'\?\)"),
+    "a recipe's file": (small(recipe="none.yaml"), r"system plain, small: cannot read none.yaml"),
     "an override's path": (
         small(overrides={"model": {"cor": {}}}),
-        r"row plain, small, overrides: unknown key 'model.cor' \(did you mean 'model.core'\?\)",
+        r"system plain, small, overrides: unknown key 'model.cor' \(did you mean 'model.core'\?\)",
     ),
     "an override's value": (
         small(overrides={"training": {"epochs": 0}}),
-        r"row plain, small, overrides: training.epochs must be at least 1",
+        r"system plain, small, overrides: training.epochs must be at least 1",
     ),
     "an override's kind": (
         small(overrides={"model": {"head": {"kind": "mixtur"}}}),
         r"model.head.kind must be one of softmax, mixture, not 'mixtur' \(did you mean 'mixture'\?\)",
     ),
-    "overrides of nothing": (small(overrides=3), r"rows\[0\].small.overrides must be a mapping, not 3"),
+    "overrides of nothing": (small(overrides=3), r"systems\[0\].small.overrides must be a mapping, not 3"),
     "drawn settings of another corpus": (
         small(overrides={"text": {"algorithm": {"bits": 3}}}),
-        r"row plain, small: text.algorithm.bits is for the corpus copy or .*; leave it out",
+        r"system plain, small: text.algorithm.bits is for the corpus copy or .*; leave it out",
     ),
     "an overridden seed": (small(overrides={"seed": 3}), r"overrides sets a seed; seeds are set by `seeds`"),
     "settings that exclude each other": (
         small(overrides={"training": {"optimizer": "adam", "finetune_epochs": 3}}),
-        r"row plain, small: training.finetune_epochs, .* need training.optimizer sgd",
+        r"system plain, small: training.finetune_epochs, .* need training.optimizer sgd",
     ),
-    "no seeds": (small(seeds=[]), r"row plain, small: seeds is empty"),
-    "a seed twice": (small(seeds=[1, 2, 1]), r"row plain, small: seeds has twice 1"),
+    "no seeds": (small(seeds=[]), r"system plain, small: seeds is empty"),
+    "a seed twice": (small(seeds=[1, 2, 1]), r"system plain, small: seeds has twice 1"),
     "a negative seed": (small(seeds=[-1]), r"a seed must be at least 0 and at most 2147483647, not -1"),
     "a seed too large": (small(seeds=[2**31]), r"a seed must be at least 0 and at most 2147483647"),
-    "a name twice": (row(name="wide"), r"two rows are called wide"),
-    "a name that is a path": (row(name="../wide"), r"a name is made of letters, digits, dots and hyphens"),
-    "no readings": (row(readings=[]), r"row plain: readings is empty"),
-    "a reading twice": (row(readings=[{}, {"split": "test"}]), r"row plain: two readings of test with static"),
-    "a reader": (row(readings=[{"reader": "statik"}]), r"no reader 'statik' \(did you mean 'static'\?\)"),
-    "a split": (row(readings=[{"split": "tset"}]), r"no split 'tset' \(did you mean 'test'\?\)"),
+    "a name twice": (system(name="wide"), r"two systems are called wide"),
+    "a name that is a path": (system(name="../wide"), r"a name is made of letters, digits, dots and hyphens"),
+    "no readings": (system(readings=[]), r"system plain: readings is empty"),
+    "a reading twice": (system(readings=[{}, {"split": "test"}]), r"system plain: two readings of test with static"),
+    "a reader": (system(readings=[{"reader": "statik"}]), r"no reader 'statik' \(did you mean 'static'\?\)"),
+    "a split": (system(readings=[{"split": "tset"}]), r"no split 'tset' \(did you mean 'test'\?\)"),
     "an experiment": (
         small(examinations=[{"experiment": "trunc"}]),
         r"no experiment 'trunc' \(did you mean 'truncate'",
     ),
     "an examination twice": (small(examinations=[{}, {}]), r"two examinations truncate on valid"),
     "no scale": (
-        {**grid(), "rows": [{"name": "plain"}], "claims": []},
-        r"row plain: it has neither `small` nor `full`",
+        {**suite(), "systems": [{"name": "plain"}], "claims": []},
+        r"system plain: it has neither `small` nor `full`",
     ),
-    "published without a source": (published_as(value=5.0), r"row plain: published has no source"),
+    "published without a source": (published_as(value=5.0), r"system plain: published has no source"),
     "published without a value": (
         published_as(source="Somebody"),
         r"needs either a figure of a paper here, or a value",
@@ -342,7 +349,7 @@ BAD = {
         published_as(figure="awd-lstm/ptb-tset"),
         r"there is no value of awd-lstm 'ptb-tset' \(did you mean 'ptb-test'\?\)",
     ),
-    "a figure's paper": (published_as(figure="awd/ptb-test"), r"row plain: there is no paper 'awd'"),
+    "a figure's paper": (published_as(figure="awd/ptb-test"), r"system plain: there is no paper 'awd'"),
     "a figure of another split": (
         published_as(figure="mos/ptb-valid"),
         r"mos/ptb-valid is a perplexity of the valid split",
@@ -351,43 +358,58 @@ BAD = {
         published_as(figure="mos/ptb-test") | {"metric": "bits_per_token"},
         r"is a perplexity of the test split .* beside the bits_per_token",
     ),
-    "a metric": (grid(metric="loss"), r"metric must be one of perplexity, bits_per_token, not 'loss'"),
-    "a paper": (grid(papers=["mss"]), r"papers: there is no paper 'mss' \(did you mean 'mos'\?\)"),
-    "a figure of one row": (
-        row(readings=[{"rows": 10, "published": {"figure": "awd-lstm/ptb-test"}}]),
-        r"beside the perplexity of test with static in 10 rows",
+    "a metric": (suite(metric="loss"), r"metric must be one of perplexity, bits_per_token, not 'loss'"),
+    "a paper": (suite(papers=["mss"]), r"papers: there is no paper 'mss' \(did you mean 'mos'\?\)"),
+    "a figure of one system": (
+        system(readings=[{"batch_size": 10, "published": {"figure": "awd-lstm/ptb-test"}}]),
+        r"beside the perplexity of test with static in a batch of 10",
     ),
-    "rows of nothing": (row(readings=[{"rows": 0}]), r"rows\[0\].readings\[0\].rows must be at least 1"),
-    "a reading of several rows twice": (
-        row(readings=[{"rows": 10}, {}, {"rows": 10}]),
-        r"row plain: two readings of test with static in 10 rows",
+    "systems of nothing": (
+        system(readings=[{"batch_size": 0}]),
+        r"systems\[0\].readings\[0\].batch_size must be at least 1",
     ),
-    "a claim's rows": (
-        claim(better={"row": "wide", "rows": 10}),
-        r"row wide does not read test with static in 10 rows",
+    "a reading of a larger batch twice": (
+        system(readings=[{"batch_size": 10}, {}, {"batch_size": 10}]),
+        r"system plain: two readings of test with static in a batch of 10",
     ),
-    "a row that begins with itself": (small(begin="plain"), r"row plain, small: it begins with itself; begin with"),
-    "rows that begin with each other": (
+    "a claim's systems": (
+        claim(better={"system": "wide", "batch_size": 10}),
+        r"system wide does not read test with static in a batch of 10",
+    ),
+    "a system that begins with itself": (
+        small(init_from="plain"),
+        r"system plain, small: it begins with itself; begin with",
+    ),
+    "systems that begin with each other": (
         begins({"plain": "wide", "wide": "plain"}),
-        r"row plain, small: it begins with itself, by way of wide;",
+        r"system plain, small: it begins with itself, by way of wide;",
     ),
-    "a row to begin with": (small(begin="wyde"), r"small: begin: there is no row 'wyde' \(did you mean 'wide'\?\)"),
-    "a row to begin with at another scale": (
-        {**grid(), "rows": [small(begin="wide")["rows"][0], {"name": "wide", "full": grid()["rows"][1]["small"]}]},
-        r"row plain, small: it begins with row wide, which is not at the small scale",
+    "a system to begin with": (
+        small(init_from="wyde"),
+        r"small: init_from: there is no system 'wyde' \(did you mean 'wide'\?\)",
+    ),
+    "a system to begin with at another scale": (
+        {
+            **suite(),
+            "systems": [
+                small(init_from="wide")["systems"][0],
+                {"name": "wide", "full": suite()["systems"][1]["small"]},
+            ],
+        },
+        r"system plain, small: it begins with system wide, which is not at the small scale",
     ),
     "a seed to begin with": (
-        small(begin="wide", seeds=[1, 2, 3]),
-        r"row plain, small: it begins with row wide, which has no seed 3",
+        small(init_from="wide", seeds=[1, 2, 3]),
+        r"system plain, small: it begins with system wide, which has no seed 3",
     ),
-    "a claim's row": (claim(better={"row": "wyde"}), r"no row 'wyde' \(did you mean 'wide'\?\)"),
+    "a claim's system": (claim(better={"system": "wyde"}), r"no system 'wyde' \(did you mean 'wide'\?\)"),
     "a claim's reading": (
-        claim(better={"row": "wide", "split": "valid"}),
-        r"row wide does not read valid with static",
+        claim(better={"system": "wide", "split": "valid"}),
+        r"system wide does not read valid with static",
     ),
-    "a claim of a row against itself": (claim(better={"row": "plain"}), r"it compares row plain with itself"),
+    "a claim of a system against itself": (claim(better={"system": "plain"}), r"it compares system plain with itself"),
     "a claim across scales": (
-        {**grid(), "rows": [grid()["rows"][0], {"name": "wide", "full": grid()["rows"][1]["small"]}]},
+        {**suite(), "systems": [suite()["systems"][0], {"name": "wide", "full": suite()["systems"][1]["small"]}]},
         r"wide and plain are at no scale together",
     ),
 }
@@ -402,12 +424,12 @@ def test_a_bad_grid_is_one_line_and_nothing_is_written(
     code = main(["reproduce", name])
     shown = capsys.readouterr()
     assert (code, shown.out) == (2, "")
-    assert re.match(r"backstory: grid\.yaml: ", shown.err) and shown.err.count("\n") == 1, shown.err
+    assert re.match(r"backstory: suite\.yaml: ", shown.err) and shown.err.count("\n") == 1, shown.err
     assert re.search(says, shown.err), shown.err
     assert sorted(desk.rglob("*")) == before
 
 
-@pytest.mark.parametrize("broken", [grid(), grid(rows=[*grid()["rows"], BROKEN])])
+@pytest.mark.parametrize("broken", [suite(), suite(systems=[*suite()["systems"], BROKEN])])
 def test_the_grid_that_is_changed_into_bad_ones_is_right(broken: dict[str, Any], desk: Path) -> None:
     assert main(["reproduce", write(broken), "--dry-run"]) == 0
 
@@ -415,8 +437,8 @@ def test_the_grid_that_is_changed_into_bad_ones_is_right(broken: dict[str, Any],
 def test_a_corpus_that_is_not_there_is_told_before_anything_is_written(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changed = grid()
-    changed["rows"][1]["small"]["overrides"]["text"] = {"corpus": "nowhere.txt"}
+    changed = suite()
+    changed["systems"][1]["small"]["overrides"]["text"] = {"corpus": "nowhere.txt"}
     name = write(changed)
     assert main(["reproduce", name]) == 2
     assert re.fullmatch(r"backstory: .*nowhere.txt.*\n", capsys.readouterr().err)
@@ -424,5 +446,5 @@ def test_a_corpus_that_is_not_there_is_told_before_anything_is_written(
 
 
 def test_a_scale_without_rows_is_told(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", write(grid()), "--scale", "full"]) == 2
-    assert "grid.yaml has nothing at the full scale; give another with --scale" in capsys.readouterr().err
+    assert main(["reproduce", write(suite()), "--scale", "full"]) == 2
+    assert "suite.yaml has nothing at the full scale; give another with --scale" in capsys.readouterr().err

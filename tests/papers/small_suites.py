@@ -1,4 +1,4 @@
-"""What the tests of papers share: a grid of tiny runs, and the command line in a process of its own."""
+"""What the tests of papers share: a suite of tiny runs, and the command line in a process of its own."""
 
 import copy
 import os
@@ -12,13 +12,13 @@ import yaml
 
 from backstory.config import from_yaml
 from backstory.papers.plan import Run, runs_of
-from backstory.papers.suite import Grid
+from backstory.papers.suite import Suite
 
-CLAIM = {"sentence": "Wide beats plain", "better": {"row": "wide"}, "than": {"row": "plain"}}
-GRID: dict[str, Any] = {
+CLAIM = {"sentence": "Wide beats plain", "better": {"system": "wide"}, "than": {"system": "plain"}}
+SUITE: dict[str, Any] = {
     "title": "Tiny models",
     "note": "Everything is tiny.",
-    "rows": [
+    "systems": [
         {
             "name": "plain",
             "readings": [{"published": {"value": 9.5, "source": "Somebody 2000, table 1"}}],
@@ -51,12 +51,12 @@ BROKEN = {
         "minutes": 0.5,
     },
 }
-"""A row whose loss breaks down."""
+"""A system whose loss breaks down."""
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """A reproduction with a row that fails, and what the command said."""
+    """A reproduction with a system that fails, and what the command said."""
 
     folder: Path
     code: int
@@ -64,18 +64,18 @@ class Reproduced:
     err: str
 
 
-def grid(**changes: Any) -> dict[str, Any]:
-    """The grid, to be changed."""
-    return copy.deepcopy(GRID) | changes
+def suite(**changes: Any) -> dict[str, Any]:
+    """The suite, to be changed."""
+    return copy.deepcopy(SUITE) | changes
 
 
-def planned(grid: dict[str, Any]) -> dict[str, Run]:
+def planned(suite: dict[str, Any]) -> dict[str, Run]:
     """Its runs at the small scale, by their names."""
-    return {run.name: run for run in runs_of(from_yaml(Grid, yaml.safe_dump(grid), "mine"), "small", "mine")}
+    return {run.name: run for run in runs_of(from_yaml(Suite, yaml.safe_dump(suite), "mine"), "small", "mine")}
 
 
-def write(grid: dict[str, Any], path: Path = Path("grid.yaml")) -> str:
-    path.write_text(yaml.safe_dump(grid, sort_keys=False), encoding="utf-8")
+def write(suite: dict[str, Any], path: Path = Path("suite.yaml")) -> str:
+    path.write_text(yaml.safe_dump(suite, sort_keys=False), encoding="utf-8")
     return str(path)
 
 
