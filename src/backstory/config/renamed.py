@@ -192,8 +192,10 @@ def present_flag(verb: str, flag: str) -> str | None:
     return None
 
 
-def current_result(data: dict[str, Any]) -> dict[str, Any]:
+def current_result(data: Any) -> Any:
     """Return the content of a result file under its present names. What is damaged is left as it is."""
+    if not isinstance(data, dict):
+        return data
     data = copy.deepcopy(data)
     kind = data.get("kind")
     _rename(data, {**RESULTS["any"], **(RESULTS.get(kind, {}) if isinstance(kind, str) else {})})

@@ -110,7 +110,7 @@ class CurveRecord(Record):
     """Costs of one kind that comes back, by distance."""
 
     kind: Name
-    """`old entity`, `asked value`."""
+    """`old entity`, `queried value`."""
     forgotten: Number
     """Nats above exact that a reader pays on it who knows the statistics but nothing of the document."""
     bins: tuple[MemoryRange, ...]
@@ -183,16 +183,16 @@ class AnswerCounts(Record):
 
     documents: Count
     """Documents."""
-    asked: Count
-    """Tokens that are asked in them."""
-    nats_per_asked: Number
+    answer_tokens: Count
+    """Tokens of their answers."""
+    nats_per_answer_token: Number
     """Mean negative log-likelihood of these tokens."""
     token_accuracy: Share
     """Share of these tokens that are right."""
     bit_accuracy: Share
     """Share of their bits that are right; where the likeliest token is no symbol, all are wrong."""
     document_accuracy: Share
-    """Share of the documents of which every token that is asked is right."""
+    """Share of the documents of which every token of the answer is right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,7 @@ class LengthAnswers(AnswerCounts):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersRecord(AnswerCounts):
-    """Answers to a synthetic [task](corpora.md#tasks), of which it is known what is asked: the likeliest token against
+    """Answers to a synthetic [task](corpora.md#tasks), whose answers are known: the likeliest token against
     the right one."""
 
     task: Name
@@ -283,7 +283,7 @@ class TrainingFigures(Figures):
     unit: Name
     """See above."""
     tokens: TrainingTokens
-    """Tokens of the splits; with `training.asked_only` those that are asked."""
+    """Tokens of the splits; with `training.answer_loss_only` those of the answers."""
     unknown: Mapping[str, UnknownTokens] | None = None
     """By split, `unknown_tokens` and the fields after it of an evaluation, of all of its tokens. Absent from older
     results."""
@@ -318,7 +318,7 @@ class EvaluationFigures(UnknownTokens, Figures):
     split: Name
     """The part of the corpus that was read: `test`, `valid`, `train`; `text` for a text of one's own."""
     reader: Name
-    """How it was read: `static`, or readers as they were asked for, the innermost first: `dynamic+cache`."""
+    """How it was read: `static`, or readers as they were requested, the innermost first: `dynamic+cache`."""
     readers: tuple[Json, ...] | None = None
     """The readers of the stack: `name`, all `settings`, and their `origin` (`default`, `tuned on ...`, `given`; `default, as
     others are tuned for another addressing`); where weights move also how many (`moving`), the `bytes` held for that, the
@@ -332,7 +332,7 @@ class EvaluationFigures(UnknownTokens, Figures):
     """See above."""
     tokens: CountFrom1
     """Tokens that were scored."""
-    rows: CountFrom1 | None = None
+    batch_size: CountFrom1 | None = None
     """Rows read side by side; `1` reads the text once from end to end."""
     addressing: Name | None = None
     """How an external memory was [addressed](external-memory.md), which need not be as in training; null for a model

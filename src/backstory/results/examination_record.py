@@ -317,7 +317,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     """The conditions, below."""
     groups: tuple[GroupRecord[C], ...] = ()
     """The same for each group of the targets, below; empty without a split."""
-    rows: CountFrom1 = 1
+    batch_size: CountFrom1 = 1
     """Rows in which the text was read for the infinite context; of more than one, that context is at least
     `maximum_context`."""
     models: tuple[Any, ...] = ()

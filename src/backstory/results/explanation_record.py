@@ -40,10 +40,10 @@ Rows = Annotated[tuple[Annotated[tuple[Weight, ...], NOT_EMPTY], ...], NOT_EMPTY
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryWeights(Record):
-    """Weights of an external memory: a list for each row that is shown, of a weight for each token."""
+    """Weights of an external memory: a list for each slot that is shown, of a weight for each token."""
 
-    rows: Annotated[tuple[Count, ...], NOT_EMPTY]
-    """The rows that are shown."""
+    slots: Annotated[tuple[Count, ...], NOT_EMPTY]
+    """The slots that are shown."""
     of: Count
     """Rows of the memory."""
     heads: Count
@@ -56,9 +56,9 @@ class MemoryWeights(Record):
     """Weights of the heads that read, in the mean."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        for name, rows in (("write", self.write), ("read", self.read)):
-            if [len(row) for row in rows] != [len(self.tokens)] * len(self.rows):
-                yield name, "a list for each row, of a number for each token"
+        for name, weights in (("write", self.write), ("read", self.read)):
+            if [len(row) for row in weights] != [len(self.tokens)] * len(self.slots):
+                yield name, "a list for each slot, of a number for each token"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class HeadMeans(Record):
 class MemorySettings(Record):
     """Size of an external memory, among its settings."""
 
-    rows: CountFrom1
+    slots: CountFrom1
     """Rows of the memory."""
 
 
@@ -138,7 +138,7 @@ class MemoryExplanation(ExplanationFigures):
     """What `explain memory` adds to a passage."""
 
     settings: MemorySettings
-    """The memory's settings, `rows` among them."""
+    """The memory's settings, `slots` among them."""
     window: Count
     """Rows of a window."""
     windows: Count | None = None

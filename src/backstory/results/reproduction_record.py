@@ -23,7 +23,7 @@ from backstory.results.validation import (
 Point = tuple[CountFrom1, Positive]
 """An epoch and the validation perplexity after it."""
 Place = tuple[str, str, int, str | None, str | None]
-"""Split, reader, rows read side by side, what was read before, and addressing of a reading."""
+"""Split, reader, batch size, what was read before, and addressing of a reading."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class PlaceRecord(Record):
     """The split that was read."""
     reader: Name
     """The reader, as for an evaluation."""
-    rows: CountFrom1 = 1
+    batch_size: CountFrom1 = 1
     """Rows read side by side; absent from results of before there was a choice."""
     after: Name | None = None
     """The split that was read before, or null. Absent from older results."""
@@ -45,7 +45,7 @@ class PlaceRecord(Record):
     @property
     def place(self) -> Place:
         """What tells a reading from the others of its system."""
-        return self.split, self.reader, self.rows, self.after, self.addressing
+        return self.split, self.reader, self.batch_size, self.after, self.addressing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class ReadingRecord(PlaceRecord):
 class ScoredReading(ReadingRecord):
     """One reading of a run that another reproduction may take over."""
 
-    rows: CountFrom1 = field()
+    batch_size: CountFrom1 = field()
     tokens: Count = field()
     value: Number = field()
     audited: bool | None = field()
@@ -125,12 +125,12 @@ class RunRecord(Record):
 
     run: Name
     """Its name and folder."""
-    row: Name
+    system: Name
     """The system that it trains."""
     seed: Count
     """Its seed."""
     state: Name
-    """`done`, `failed`, or `waiting` for one that was not asked for."""
+    """`done`, `failed`, or `waiting` for one that was not requested."""
     problem: Any = None
     """Why it failed."""
     settings: str | None = None
@@ -166,7 +166,7 @@ class RunRecord(Record):
     """Its readings."""
     examinations: tuple[ExaminedRecord, ...]
     """Its examinations."""
-    measured: Mapping[str, MeasuredRecord] | None = None
+    effect_sizes: Mapping[str, MeasuredRecord] | None = None
     """Effects that its findings are tested on, by name. Absent from older results."""
 
     @classmethod
@@ -174,10 +174,10 @@ class RunRecord(Record):
         return ReusableRun if "settings" in data else cls
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        for name, one in (self.measured or {}).items():
+        for name, one in (self.effect_sizes or {}).items():
             for end in ("value", "low", "high"):
                 if getattr(one, end) is None and not name.startswith("effective-context"):
-                    yield f"measured.{name}.{end}", "a number"
+                    yield f"effect_sizes.{name}.{end}", "a number"
 
     def present(self) -> Self:
         """Return it with the effective contexts of older results by today's definition."""
@@ -192,7 +192,7 @@ class RunRecord(Record):
     @property
     def truncations(self) -> list[Tried]:
         """Effects of every context that was tried on all targets, the shortest first, from what findings are tested on."""
-        tried = [(int(m[1]), one) for name, one in (self.measured or {}).items() if (m := _LENGTH.fullmatch(name))]
+        tried = [(int(m[1]), one) for name, one in (self.effect_sizes or {}).items() if (m := _LENGTH.fullmatch(name))]
         return sorted(
             Tried(n, one.value, one.low, one.high)
             for n, one in tried
@@ -205,7 +205,7 @@ class ReusableRun(RunRecord):
     """A run that records its settings, and that another reproduction may take over."""
 
     run: str
-    row: str
+    system: str
     settings: str = field()
     parameters: Count | None = field()
     epochs: Count | None = field()
@@ -242,7 +242,7 @@ class ProtocolRecord(Record):
     """Rows of a batch."""
     segment: Count
     """Tokens of a segment."""
-    begin: str | None
+    init_from: str | None
     """The system whose weights it began with, or null."""
 
 
@@ -250,7 +250,7 @@ class ProtocolRecord(Record):
 class SystemRecord(PlaceRecord):
     """One reading of a system, over its seeds."""
 
-    row: Name
+    system: Name
     """Name of the system."""
     note: str
     """What to know of it."""
@@ -282,9 +282,9 @@ class SystemRecord(PlaceRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class SideRecord(Record):
-    """One side of a claim: a reading of a system, by the fields of `rows`."""
+    """One side of a claim: a reading of a system, by the fields of `systems`."""
 
-    row: Name
+    system: Name
     """The system."""
 
 
@@ -295,7 +295,7 @@ class ClaimRecord(Record):
     sentence: str
     """The claim."""
     better: SideRecord | None = None
-    """The reading that is claimed to be better: `row`, `split`, `reader`, `rows`, `after` and `addressing`."""
+    """The reading that is claimed to be better: `system`, `split`, `reader`, `batch_size`, `after` and `addressing`."""
     than: SideRecord | None = None
     """The reading that it is compared with, likewise."""
     published_gain: Number | None
@@ -323,7 +323,7 @@ class MeasureRecord(Record):
 
     measure: Any = None
     """Its name."""
-    told: str
+    label: str
     """Its name in words."""
     unit: str
     """`nats` per token, `tokens`, or `share` (of the text's tokens, from 0 to 1)."""
@@ -357,9 +357,9 @@ class FindingRecord(Record):
     """Where."""
     figures: Any = None
     """The numbers in it by their names."""
-    row: str
+    system: str
     """The system that it is judged of."""
-    beside: str | None
+    baseline: str | None
     """The system that it is compared with, or null."""
     seeds: tuple[Any, ...]
     """The seeds that are examined."""
@@ -386,7 +386,7 @@ class ReproductionFigures(Figures):
 
     kind = "reproduction"
 
-    grid: Name
+    suite: Name
     """Name of the suite."""
     scale: Name
     """`small` or `full`."""
@@ -411,7 +411,7 @@ class ReproductionFigures(Figures):
     it."""
     threads: Any = None
     """CPU threads of a process."""
-    rows: Annotated[tuple[SystemRecord, ...], NOT_EMPTY]
+    systems: Annotated[tuple[SystemRecord, ...], NOT_EMPTY]
     """One object for each reading of each system of the suite."""
     claims: tuple[ClaimRecord, ...]
     """The claims."""
@@ -422,9 +422,9 @@ class ReproductionFigures(Figures):
 
     @property
     def label(self) -> str:
-        return f"reproduce {self.grid} ({self.scale})"
+        return f"reproduce {self.suite} ({self.scale})"
 
     def readings_of(self, system: SystemRecord) -> list[ReadingRecord]:
         """Return the readings of a line of the table, of the seeds that have them."""
-        readings = [reading for run in self.runs if run.row == system.row for reading in run.readings]
+        readings = [reading for run in self.runs if run.system == system.system for reading in run.readings]
         return [reading for reading in readings if reading.place == system.place]

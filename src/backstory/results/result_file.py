@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
+from backstory.config.renamed import current_result
 from backstory.config.small_file import read_small_text
 from backstory.results.common import CorpusRecord, Figures, ProvenanceRecord
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures, TrainingFigures
@@ -138,7 +139,8 @@ def result_from(text: str, source: str) -> Result[Any]:
 
 
 def result_of(data: Any, source: str) -> Result[Any]:
-    """Return the result in parsed JSON. Raises UserError as `result_from` does."""
+    """Return the result in parsed JSON, of earlier versions too. Raises UserError as `result_from` does."""
+    data = current_result(data)
     try:
         record = convert(ResultRecord, data, "")
         figures = figures_from(record.kind, record.figures)

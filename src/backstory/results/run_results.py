@@ -12,6 +12,7 @@ import yaml
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.printable import one_line
+from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
 from backstory.config.strict import plain_yaml
 from backstory.results.common import Figures
@@ -124,7 +125,7 @@ def read_log(path: Path, inside: Path | None = None) -> list[Mapping[str, Any]]:
             record = _object(line) if line.endswith(b"\n") else {}
             if record is None:
                 raise UserError(f"{path} is damaged at line {number} (not a JSON object); remove that line")
-            records += [record] if record else []
+            records += [current_log_record(record)] if record else []
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; restore it or remove it") from None
     return records

@@ -103,13 +103,13 @@ def _arguments(result: "Result", run: str) -> list[str]:
     if isinstance(f, ExaminationFigures):
         values = {name: getattr(f, name) for name in ("experiment", "split", "targets", "maximum_context", "reader")}
     elif isinstance(f, EvaluationFigures):
-        values = {name: getattr(f, name) for name in ("split", "reader", "after", "rows", "lengths", "addressing")}
+        values = {name: getattr(f, name) for name in ("split", "reader", "after", "batch_size", "lengths", "addressing")}
         values |= {"precision": result.provenance.precision}
-        usual |= {"split": "text", "rows": 1, "precision": "float32"}
+        usual |= {"split": "text", "batch_size": 1, "precision": "float32"}
         text = [result.corpus.title("TEXT")] if f.split == "text" else []
     usual = {
         "reader": "static",
-        **({"split": "text", "rows": 1, "precision": "float32"} if result.kind == "evaluation" else {}),
+        **({"split": "text", "batch_size": 1, "precision": "float32"} if result.kind == "evaluation" else {}),
     }
     return [run, *text, *_flags({name: value for name, value in values.items() if value != usual.get(name)})]
 
