@@ -1,6 +1,6 @@
 """One training at a time in a folder: the lock refuses a second one, hides from everything else, and dies with its holder."""
 
-import fcntl
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import lock_descriptor
 from runs import contents, outcome, with_training
 
 from backstory.config import RunConfig, UserError
@@ -96,17 +97,46 @@ def test_a_refused_start_leaves_no_folder(tiny_config: RunConfig, quietly: Train
 def test_a_lock_that_its_holder_removed_is_not_taken_for_the_lock(tmp_path: Path) -> None:
     with locked(tmp_path, "training", "--out"):
         late = os.open(tmp_path / LOCK, os.O_RDWR)
-    fcntl.flock(late, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of a file that no longer has a name
-    assert not lock._stands(late, tmp_path / LOCK)
+    assert lock_descriptor(late, blocking=False)  # of a file that no longer has a name
+    assert not lock._is_open_at(late, tmp_path / LOCK)
     with locked(tmp_path, "training", "--out"):
-        assert not lock._stands(late, tmp_path / LOCK)
+        assert not lock._is_open_at(late, tmp_path / LOCK)
     os.close(late)
 
 
+def test_a_lock_removed_between_opening_and_locking_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = lock._take
+
+    def late(descriptor: int) -> bool:
+        monkeypatch.setattr(lock, "_take", take)
+        (tmp_path / LOCK).unlink()
+        return take(descriptor)
+
+    monkeypatch.setattr(lock, "_take", late)
+    with locked(tmp_path, "training", "--out") as stands:
+        assert stands() and held(tmp_path)
+
+
+def test_a_folder_that_is_moved_or_removed_is_noticed(tmp_path: Path) -> None:
+    with locked(tmp_path / "out", "training", "--out") as stands:
+        (tmp_path / "out").rename(tmp_path / "moved")
+        assert not stands()
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / LOCK).touch()
+        assert not stands()
+    assert (tmp_path / "out" / LOCK).exists()
+
+
 def test_a_system_without_locks_trains_unguarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "fcntl", None)
-    with locked(tmp_path / "out", "training", "--out"), locked(tmp_path / "out", "training", "--out"):
-        assert not (tmp_path / "out").exists()
+    def lacking(descriptor: int, blocking: bool) -> bool:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("filelock.lock_descriptor", lacking)
+    with locked(tmp_path / "out", "training", "--out"), locked(tmp_path / "out", "training", "--out") as stands:
+        assert stands() and not held(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
