@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from backstory.config import UserError
 from backstory.config.machine import NoDisk
 from backstory.config.stopping import StopRequest
 from backstory.jobs import child
-from backstory.reports.results import read_log
 
 POLL_SECONDS = 0.05
 """Seconds between checks whether a child has ended."""
@@ -175,27 +173,3 @@ def _interrupt(running: list[_Running]) -> None:
         work = running.pop()
         work.log.close()
         work.job.interrupted(CommandExit(work.process.returncode))
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """An epoch in the log of a training that runs or has ended."""
-
-    epoch: int
-    valid_perplexity: float
-    seconds: float | None
-    """Seconds since the training began."""
-
-
-def read_epochs(run_folder: Path) -> list[EpochRecord] | None:
-    """Return the epochs that a run's training has logged; None if the log is damaged, which the training itself reports."""
-    try:
-        log = read_log(run_folder / "metrics.jsonl")
-    except UserError:
-        return None
-    epochs = []
-    for record in log:
-        epoch, value, seconds = (record.get(key) for key in ("epoch", "valid_perplexity", "seconds"))
-        if record.get("event") == "epoch" and isinstance(epoch, int) and isinstance(value, int | float):
-            epochs.append(EpochRecord(epoch, float(value), seconds if isinstance(seconds, int | float) else None))
-    return epochs

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.jobs.display import JobDisplay, JobRow
-from backstory.jobs.runner import CommandExit, Job, read_epochs
+from backstory.jobs.runner import CommandExit, Job
 from backstory.papers.paper import Metric
 from backstory.papers.plan import Run
 from backstory.papers.suite_folder import Command, SuiteFolder
 from backstory.reports.formats import MISSING, decimal, duration, perplexity
 from backstory.reports.results import MutableRecord
+from backstory.results.run_results import read_epochs
 from backstory.storage.lock import held
 from backstory.storage.provenance import RESULT
 

@@ -131,6 +131,14 @@ def read_log(path: Path, inside: Path | None = None) -> list[Mapping[str, Any]]:
     return records
 
 
+def read_epochs(folder: Path) -> tuple[EpochRecord, ...] | None:
+    """Return the epochs that the training of a run has logged so far; None if the log is damaged, which it reports itself."""
+    try:
+        return _events(read_log(folder / LOG), "epoch", EpochRecord)
+    except UserError:
+        return None
+
+
 def _object(line: bytes) -> Mapping[str, Any] | None:
     try:
         record = parse(line)

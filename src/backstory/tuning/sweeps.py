@@ -22,10 +22,10 @@ from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
 from backstory.storage.provenance import command, now, write_result
 from backstory.tuning import space as spaces
-from backstory.tuning import sweep_result as outcome
 from backstory.tuning.space import Parameter
 from backstory.tuning.study import check_installed, failing_storage, hidden, open_storage, open_study, set_pruner
 from backstory.tuning.sweep_folder import Sweep, SweepFolder, new_study
+from backstory.tuning.sweep_result import search_figures, sweep_provenance
 from backstory.tuning.trial_jobs import COLUMNS, SweepJobs
 from backstory.tuning.trial_queue import TrialQueue, best_of, first_of
 
@@ -95,9 +95,11 @@ class Planned:
             queue = TrialQueue(study, self.folder, self.space, sweep.recipe, worker)
             self._run_trials(queue, trials, processes, keep_all, data_dir, console, _bits_unit(sweep.recipe, dataset))
             with self.folder.claims():
-                figures = outcome.figures(study, self.folder, sweep, self.space)
-                origin = outcome.provenance(sweep, self.folder, started, figures)
-                return write_result(self.folder.path, "search", self.folder.path.resolve().name, figures, origin)
+                figures = search_figures(study, self.folder, sweep, self.space)
+                origin = sweep_provenance(sweep, self.folder, started, figures)
+                return write_result(
+                    self.folder.path, "search", self.folder.path.resolve().name, figures.to_dict(), origin
+                )
 
     def _run_trials(
         self,
@@ -186,6 +188,6 @@ def found(path: Path, storage: str | None = None) -> dict[str, Any]:
     parameters = spaces.parameters(sweep.space, sweep.recipe, str(folder.path / "sweep.yaml"), draws=0)
     with failing_storage(folder, sweep):
         study = open_study(open_storage(folder, url), folder, sweep, make=False)
-        figures = outcome.figures(study, folder, sweep, parameters)
-    origin = outcome.provenance(sweep, folder, None, figures)
-    return write_result(None, "search", folder.path.resolve().name, figures, origin)
+        figures = search_figures(study, folder, sweep, parameters)
+    origin = sweep_provenance(sweep, folder, None, figures)
+    return write_result(None, "search", folder.path.resolve().name, figures.to_dict(), origin)

@@ -9,10 +9,11 @@ from backstory.config import UserError
 from backstory.config.errors import as_argument
 from backstory.config.units import nats
 from backstory.jobs.display import JobDisplay, JobRow
-from backstory.jobs.runner import CommandExit, Job, read_epochs
+from backstory.jobs.runner import CommandExit, Job
 from backstory.reports.formats import MISSING, figure, perplexity
 from backstory.reports.phrases import validation
-from backstory.reports.results import result_or_none
+from backstory.results import TrainingFigures, result_or_none
+from backstory.results.run_results import read_epochs
 from backstory.storage.provenance import RESULT
 from backstory.tuning.sweep_folder import SweepFolder
 from backstory.tuning.trial_queue import ClaimedTrial, TrialQueue, best_of
@@ -136,7 +137,7 @@ class TrialJob(Job):
     def _value(self) -> float | None:
         """Return the best validation perplexity of the finished training; None if its result cannot be read."""
         result = result_or_none(self._run_folder / RESULT)
-        return None if result is None else float(result.figures["valid_perplexity"])
+        return result.figures.valid_perplexity if result and isinstance(result.figures, TrainingFigures) else None
 
     def _fail(self, problem: str) -> None:
         self._queue.end(self.trial, None, problem)
