@@ -32,7 +32,7 @@ RUNS = [run("a", 1, 10.0), run("a", 2, 10.0), run("b", 1, 40.0)]
 
 
 @pytest.mark.parametrize(
-    ("effect_sizes", "expected"),
+    ("measured", "expected"),
     [
         ({}, [10.0, 10.0, 40.0]),
         ({"a-seed1": 5.0}, [5.0, 5.0, 20.0]),
