@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import runs
+import tiers
 import torch
 from rich.console import Console
 
@@ -24,15 +25,35 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-hypothesis.settings.register_profile("backstory", deadline=None, derandomize=True, max_examples=30)
-hypothesis.settings.load_profile("backstory")
+for tier, examples in {"fast": 12, "full": 60}.items():
+    hypothesis.settings.register_profile(tier, deadline=None, derandomize=True, max_examples=examples)
 
 RUN_IN_PROCESSES = {"reproduced", "searched"}
 """Fixtures for which a dozen processes run one after the other: tests that look at what they leave are long ones."""
 
 
+MOST_WORKERS = 16
+"""More would all wait for the file that takes longest."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the long tests, marked full")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the number of workers
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Use all cores for whole folders of tests, unless `-n` sets another number; one process does for single files."""
+    option = config.option
+    whole_folders = all(Path(argument).is_dir() for argument in config.args)
+    if getattr(option, "numprocesses", 0) is None and not hasattr(config, "workerinput") and whole_folders:
+        option.numprocesses = "logical"  # pytest-xdist takes 0 for this with --pdb
+        option.maxprocesses = option.maxprocesses or MOST_WORKERS
+        option.dist = "loadfile" if option.dist == "no" else option.dist
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.FULL = config.getoption("--full")
+    hypothesis.settings.load_profile("full" if tiers.FULL else "fast")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m full` chooses
@@ -58,6 +79,16 @@ def one_audit_seed() -> Iterator[None]:
     """Audits draw the same seed each time, so that the figures of two evaluations can be compared."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("backstory.evaluation.audit.system_seed", lambda: 7)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def brief_audits() -> Iterator[None]:
+    """Evaluations audit a quarter of the usual places unless `--full`: in tiny runs the audit takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not tiers.FULL:
+            patch.setattr("backstory.evaluation.audit.PLACES", 2)
+            patch.setattr("backstory.evaluation.audit.MOST_PLACES", 16)
         yield
 
 

@@ -18,6 +18,7 @@ from cheats import (
     KnowsSeed0,
     PeeksAtOneIn100,
 )
+from tiers import several
 
 import backstory.evaluation.audit as audits
 from backstory.evaluation import Audit, AuditReport, Block, block_count, read
@@ -38,7 +39,7 @@ def audited(reader: StaticReader, ids: np.ndarray, batch_size: int, seed: int, p
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_static_reader_passes(model: ComposedModel, stream: Stream, dtype: torch.dtype, batch_size: int) -> None:
-    for seed in range(5):
+    for seed in range(several(2, 5)):
         report = audited(StaticReader(model, Precision(dtype, "")), stream(LENGTH), batch_size, seed)
         assert report.failures == []
         assert report.passed and report.places == min(3, block_count(LENGTH, batch_size, BLOCK))
@@ -51,7 +52,7 @@ def test_a_static_reader_passes_in_bfloat16_however_sure_it_is(
     # Logits of 30 are known to an eighth in bfloat16, and whole and pieces round them differently.
     with torch.no_grad():
         model.head.weight.mul_(scale)
-    for seed in range(5):
+    for seed in range(several(2, 5)):
         report = audited(StaticReader(model, Precision(torch.bfloat16, "")), stream(LENGTH), 2, seed)
         assert report.failures == []
 
@@ -61,7 +62,7 @@ def test_a_static_reader_passes_in_bfloat16_however_sure_it_is(
 def test_a_cheat_is_caught(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, batch_size: int
 ) -> None:
-    for seed in range(5):
+    for seed in range(several(2, 5)):
         report = audited(cheat(small_lstm), stream(LENGTH), batch_size, seed)
         assert not report.checks[CHEATS[cheat]], f"seed {seed}"
         assert not report.passed
@@ -72,14 +73,14 @@ def test_a_cheat_is_caught(
 def test_a_cheat_between_rows_is_caught(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, batch_size: int
 ) -> None:
-    for seed in range(5):
+    for seed in range(several(2, 5)):
         report = audited(cheat(small_lstm), stream(LENGTH), batch_size, seed)
         assert not report.checks["causal"], f"seed {seed}"
 
 
 @pytest.mark.parametrize("cheat", [c for c in HIDDEN_CHEATS if c is not KnowsSeed0], ids=lambda cheat: cheat.__name__)
 def test_a_cheat_that_hides_is_caught(cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream) -> None:
-    for seed in range(3):
+    for seed in range(several(2, 3)):
         report = audited(cheat(small_lstm), stream(LENGTH), 1, seed)
         assert not report.checks[HIDDEN_CHEATS[cheat]] and not report.passed, f"seed {seed}"
 
@@ -116,7 +117,7 @@ def test_a_look_at_one_position_in_twenty_is_caught_with_the_usual_cuts(
 def test_a_distribution_that_is_inflated_is_caught_in_bfloat16(
     cheat: type[StaticReader], model: ComposedModel, stream: Stream
 ) -> None:
-    for seed in range(3):
+    for seed in range(several(2, 3)):
         report = audited(cheat(model, Precision(torch.bfloat16, "")), stream(LENGTH), 2, seed)
         assert not report.checks["distribution"], f"seed {seed}"
 

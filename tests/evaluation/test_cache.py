@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_cache import cached_tables
 from small_models import TYPES, lstm, mixture
+from tiers import several
 from torch import Tensor
 
 from backstory.config import UserError
@@ -187,7 +188,7 @@ def test_rows_are_texts_of_their_own(model: ComposedModel, stream: Stream) -> No
 def test_it_passes_the_audit(
     model: ComposedModel, stream: Stream, dtype: torch.dtype, batch_size: int, block: int, window: int
 ) -> None:
-    for seed in range(3):
+    for seed in range(several(1, 3)):
         for confidence in (0.0, 0.2):
             inner = StaticReader(model, Precision(dtype, ""))
             reader = NeuralCache(inner, CacheSettings(window, 0.9, 0.4, confidence))
@@ -204,7 +205,7 @@ def test_a_cache_that_cheats_is_caught(
     if batch_size == 1 and cheat in CACHE_CHEATS_WITH_ROWS:
         batch_size = 2
     check = (CACHE_CHEATS | CACHE_CHEATS_WITH_ROWS)[cheat]
-    for seed in range(5):
+    for seed in range(several(1, 5)):
         audit = Audit(block_count(120, batch_size, 15), 3, seed)
         reader = cheat(StaticReader(small_lstm), CacheSettings(window=60, weight=0.4))
         read(reader, stream(120), FIRST, batch_size=batch_size, block=15, observer=audit)

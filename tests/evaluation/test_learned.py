@@ -21,8 +21,7 @@ from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("decay", [0.0, 0.05, 0.9])
+@pytest.mark.parametrize(("tied", "decay"), [(True, 0.0), (False, 0.05), (True, 0.9)])
 def test_untrained_it_is_dynamic_evaluation_bit_for_bit(model: ComposedModel, tied: bool, decay: float) -> None:
     base = DynamicSettings(rate=0.01, decay=decay, epsilon=1e-2, segment=4)
     found = statistics(model)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import adaptive
 import pytest
 from runs import contents
 from test_resuming import DAMAGE, other_weights
+from tiers import fast_then_full
 
 import backstory as bs
 from backstory.cli.main import main
@@ -73,8 +74,18 @@ def read_slowly(run: Path, pieces: list[bytes]) -> tuple[list[Line], Any]:
     return lines, opened.at
 
 
-@pytest.mark.parametrize("reader", ["static", "doubtful", "learning", "learning+doubtful"])
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    fast_then_full(
+        product(TOKENIZERS, ["static", "doubtful", "learning", "learning+doubtful"]),
+        [
+            ("words", "static"),
+            ("words", "doubtful"),
+            ("regex", "learning"),
+            *((t, "learning+doubtful") for t in TOKENIZERS[2:]),
+        ],
+    ),
+)
 def test_a_file_reads_as_evaluate_reads_it(name: str, reader: str, tokenized_run: Runs, text: Path) -> None:
     if name == "pieces":  # which may stretch over several line ends
         text.write_text(text.read_text().replace("\n\n", "\n").replace("\n  ", "\n"))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from runs import outcome, with_model, with_training
+from tiers import fast_then_full
 
 from backstory.config import (
     DNCConfig,
@@ -53,7 +54,7 @@ def config(base: RunConfig, core: str, **model: object) -> RunConfig:
     return with_model(settings, core=CORES[core], **model)
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", fast_then_full(CORES, ["mogrifier", "transformer", "trellis", "dnc"]))
 def test_a_run_learns_and_is_read_examined_and_explained(
     core: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_span_buffer_over_it_is_trained_and_read_exactly(
     torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("core", ["transformer", "trellis", "ntm", "mdm", "dnc"])
+@pytest.mark.parametrize("core", fast_then_full(["transformer", "trellis", "ntm", "mdm", "dnc"], ["trellis", "dnc"]))
 def test_a_stopped_run_resumes_to_what_it_would_have_been(
     core: str, tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
 ) -> None:
