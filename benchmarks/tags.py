@@ -17,8 +17,8 @@ from figures import write
 
 from backstory.config.schema import TextConfig
 from backstory.data import prepare, tagged_by, tags_of, word_classes
-from backstory.data.published_corpora import TAGS
-from backstory.data.tokenizers import END, UNKNOWN
+from backstory.data.corpora.published_corpora import TAGS
+from backstory.data.tokenizers.built_in import END, UNKNOWN
 
 
 def agreement(corpus: str, split: str, data_dir: Path | None) -> dict[str, Any]:

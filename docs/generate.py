@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config.unknown_share import UnknownShare
-from backstory.data.algorithms import TASKS
+from backstory.data.synthetic.algorithms import TASKS
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
 from backstory.reports import Column, Result, Table, fill, reproductions, result_from

@@ -13,8 +13,9 @@ import pytest
 from commands import Command, Outcome, process
 
 from backstory.config import TextConfig, UserError
-from backstory.data import corpora, prepare
-from backstory.data.corpora import find
+from backstory.data import prepare
+from backstory.data.corpora import catalogue
+from backstory.data.corpora.catalogue import find
 from backstory.storage.atomic import within
 
 needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -173,7 +174,7 @@ def test_a_part_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
             raise PermissionError(13, "Permission denied", path)
         return usual(path)
 
-    monkeypatch.setattr(corpora.os, "scandir", scandir)
+    monkeypatch.setattr(catalogue.os, "scandir", scandir)
     with pytest.raises(UserError, match=r"cannot read .*closed: Permission denied"):
         find(str(tmp_path))
 

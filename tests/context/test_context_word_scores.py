@@ -14,8 +14,8 @@ from backstory.context.folding import Folded, WordScorer, fold
 from backstory.context.scorer import Prefixes, ReaderScorer
 from backstory.context.whole_reading import WholeReading
 from backstory.data import Boundaries, Vocabulary, build, encode_split, word_nats
-from backstory.data.pieces import Pieces
-from backstory.data.tokenizers import tokenizer
+from backstory.data.tokenizers.built_in import tokenizer
+from backstory.data.tokenizers.pieces import Pieces
 from backstory.models import build_model
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import CacheSettings, NeuralCache

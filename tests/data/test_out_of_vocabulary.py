@@ -12,8 +12,8 @@ import subwords
 from backstory.config import TextConfig
 from backstory.config.unknown_share import INCOMPARABLE, MEANINGLESS, UnknownShare, advice, unknown_warning
 from backstory.data import Vocabulary, build, encode_split, prepare, tokenizer, unknown_share
-from backstory.data.out_of_vocabulary import OutOfVocabulary, classify, scripts_of
-from backstory.data.pieces import Pieces
+from backstory.data.tokenizers.pieces import Pieces
+from backstory.data.tokenizers.vocabulary import OutOfVocabulary, classify, scripts_of
 
 ENGLISH = "the cat saw the dog and the dog saw a cat by the old house\n" * 20
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backstory.config import AlgorithmConfig, TextConfig, UserError
 from backstory.data import Algorithm, Dataset, encode_split, prepare
-from backstory.data.algorithms import TASKS
+from backstory.data.synthetic.algorithms import TASKS
 
 FEW = {"documents": 30, "held_out": 10}
 

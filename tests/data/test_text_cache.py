@@ -10,7 +10,7 @@ import pytest
 
 from backstory.config.errors import UserError
 from backstory.data import Dataset, dataset
-from backstory.data import disk_cache as cache
+from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
 Make = Callable[..., Dataset]
@@ -68,7 +68,7 @@ def test_damage_is_noticed_and_repaired(name: str, how: str, corpus: Make, build
     # White space after the index's closing brace is no damage: JSON ends with the brace.
     assert len(builds) == (1 if (name, how) == ("index.json", "appended") else 2)
     assert data.vocabulary.decode(data.splits["train"].ids) == TEXT.decode()
-    assert cache.intact(builds[0])
+    assert disk_cache.intact(builds[0])
 
 
 def test_an_unfinished_entry_is_made_again(corpus: Make, builds: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_an_unfinished_entry_is_made_again(corpus: Make, builds: list[Path], mon
     with pytest.raises(KeyboardInterrupt):
         corpus(TEXT)
     monkeypatch.setattr(dataset, "write_atomically", write)
-    assert not cache.intact(builds[0])
+    assert not disk_cache.intact(builds[0])
     assert len(corpus(TEXT).splits["test"].ids) == 3
     assert len(builds) == 2
 
@@ -128,13 +128,13 @@ def test_a_cache_that_cannot_be_written_is_replaced(
         data = corpus(TEXT)
     assert "\n" not in str(caught[0].message)
     assert data.vocabulary.decode(data.splits["train"].ids) == TEXT.decode()
-    monkeypatch.setattr(cache, "_temporary", lambda: blocked)
+    monkeypatch.setattr(disk_cache, "_temporary", lambda: blocked)
     with pytest.warns(UserWarning), pytest.raises(UserError, match="cannot write a temporary folder either"):
         corpus(TEXT)
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKSTORY_CACHE", "~/somewhere")
-    assert cache.folder() == Path.home() / "somewhere"
+    assert disk_cache.folder() == Path.home() / "somewhere"
     monkeypatch.delenv("BACKSTORY_CACHE")
-    assert cache.folder() == Path.home() / ".cache" / "backstory"
+    assert disk_cache.folder() == Path.home() / ".cache" / "backstory"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import CORPORA, find, prepare
-from backstory.data.corpora import SPLITS, Corpus, articles
-from backstory.data.files import text_blocks
+from backstory.data.corpora.catalogue import SPLITS, Corpus, articles
+from backstory.data.corpora.text_files import text_blocks
 
 
 def texts(corpus: Corpus) -> dict[str, str]:

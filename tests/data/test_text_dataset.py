@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
-from backstory.data import Dataset, dataset, encode_split, files, prepare, tokenizer, vocabulary
+from backstory.data import Dataset, dataset, encode_split, prepare, tokenizer
+from backstory.data.corpora import text_files
+from backstory.data.tokenizers import vocabulary
 
 Make = Callable[..., Dataset]
 TEXT = b"the cat saw the dog\nthe dog saw the cat\n"
@@ -106,7 +108,7 @@ def test_bad_texts_are_refused(train: bytes, message: str, corpus: Make) -> None
 
 
 def test_offsets_are_those_of_the_file_in_later_blocks_too(corpus: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BLOCK", 4)
+    monkeypatch.setattr(text_files, "BLOCK", 4)
     for data, where in (("ééééé\n".encode() + b"\xff", 11), ("aééééé\n".encode() + b"\xc3\n", 12)):
         with pytest.raises(UserError, match=rf"not UTF-8 text \(byte {where}\)"):
             corpus(data)
@@ -176,9 +178,9 @@ def test_blocks_of_any_size_give_the_same_text(text: str, block: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder, "a.txt")
         path.write_bytes(text.encode())
-        whole = "".join(files.text_blocks(files.Source(path)))
-        patch.setattr(files, "BLOCK", block)
-        assert "".join(files.text_blocks(files.Source(path))) == whole
+        whole = "".join(text_files.text_blocks(text_files.Source(path)))
+        patch.setattr(text_files, "BLOCK", block)
+        assert "".join(text_files.text_blocks(text_files.Source(path))) == whole
     assert whole == text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -215,7 +217,7 @@ def test_a_renamed_file_is_the_same_text(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_read_is_refused(corpus: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = iter(range(100))
-    monkeypatch.setattr(files, "digest", lambda source: str(next(digests)))
+    monkeypatch.setattr(text_files, "digest", lambda source: str(next(digests)))
     with pytest.raises(UserError, match="changed while they were read"):
         corpus(TEXT)
 

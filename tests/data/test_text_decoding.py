@@ -11,10 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from subwords import byte_level, metaspace
 
-from backstory.data import Dataset, Vocabulary, build, decode_stream, encode_split, in_words, word_numbers, word_parts
+from backstory.data import (
+    Dataset,
+    Vocabulary,
+    build,
+    decode_stream,
+    encode_split,
+    in_words,
+    word_numbers,
+    word_parts,
+)
 from backstory.data.dataset import _Meter
-from backstory.data.pieces import Pieces
-from backstory.data.tokenizers import BUILT_IN
+from backstory.data.tokenizers.built_in import BUILT_IN
+from backstory.data.tokenizers.pieces import Pieces
 
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from backstory.config import TextConfig, UserError
 from backstory.config.split_overlap import NOTABLE, SplitOverlap
 from backstory.data import Dataset, prepare
-from backstory.data import disk_cache as cache
 from backstory.data import overlap as module
 from backstory.data.overlap import WINDOW, check_splits_differ, overlap, overlaps, shared
+from backstory.storage import disk_cache
 
 
 def naive(ids: list[int], other: list[int], window: int, unknown: int | None = None) -> float:
@@ -70,7 +70,7 @@ def test_it_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     first = overlaps(dataset)
     monkeypatch.setattr(module, "shared", lambda *_: pytest.fail("measured again"))
     assert overlaps(dataset) == first
-    assert len(list(cache.folder().glob(f"overlap-*{dataset.fingerprint[:32]}"))) == 1
+    assert len(list(disk_cache.folder().glob(f"overlap-*{dataset.fingerprint[:32]}"))) == 1
 
 
 def test_a_text_shorter_than_a_window_is_one_window(tmp_path: Path) -> None:

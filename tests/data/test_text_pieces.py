@@ -11,7 +11,8 @@ from subwords import byte_level, metaspace
 
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
-from backstory.data import Vocabulary, build, pieces, prepare, tokenizer
+from backstory.data import Vocabulary, build, prepare, tokenizer
+from backstory.data.tokenizers import pieces
 
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import CORPORA, PUBLISHED, fetch, find, prepare
-from backstory.data.archive import unpack
-from backstory.data.corpora import SPLITS
-from backstory.data.download import _Redirects
-from backstory.data.files import raw_blocks
-from backstory.data.published_corpora import File
+from backstory.data.corpora.catalogue import SPLITS
+from backstory.data.corpora.download import File, _Redirects, unpack
+from backstory.data.corpora.text_files import raw_blocks
 
 
 def ignore(done: int, total: int) -> None:

@@ -211,7 +211,7 @@ def test_it_is_a_corpus() -> None:
 
 
 def test_many_documents_are_drawn_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backstory.data.recall.BLOCK", 7 * 200)
+    monkeypatch.setattr("backstory.data.synthetic.recall.BLOCK", 7 * 200)
     source = Recall(RecallConfig(**SMALL, documents=30))
     assert [len(ids) for ids in source.draw("train")] == [1400, 1400, 1400, 1400, 400]
     heard: list[tuple[int, int]] = []

@@ -10,7 +10,8 @@ import pytest
 
 from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
-from backstory.data import prepare, stdlib
+from backstory.data import prepare
+from backstory.data.corpora import stdlib
 
 
 def test_size_documents_and_time() -> None:

@@ -19,10 +19,9 @@ from backstory.data import (
     tags_of,
     word_classes,
 )
-from backstory.data import (
-    published_corpora as published,
-)
-from backstory.data.published_corpora import TAGS, File
+from backstory.data.corpora import published_corpora as published
+from backstory.data.corpora.download import File
+from backstory.data.corpora.published_corpora import TAGS
 
 MADE = {"the": "DT", "cat": "NN", "dog": "NN", "saw": "VBD", "on": "IN", "<unk>": "NN", ",": ","}
 
@@ -110,7 +109,7 @@ def small_ptb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "ptb" / f"ptb.{split}.txt").write_text(text)
     known = published.Published({f"ptb.{split}.txt": File(1000, None) for split in texts})
     monkeypatch.setitem(published.PUBLISHED, "ptb", known)
-    monkeypatch.setattr("backstory.data.data_folder._checked", lambda *_: "SHA-256 as published")
+    monkeypatch.setattr("backstory.data.corpora.published_corpora._checked", lambda *_: "SHA-256 as published")
     (tmp_path / "pos" / "penn").mkdir(parents=True)
     (tmp_path / "pos" / "penn" / "valid.txt").write_text("XX NN \n\nDT JJ VBD \n")
     return tmp_path

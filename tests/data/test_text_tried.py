@@ -11,8 +11,8 @@ from subwords import byte_level
 from backstory.config import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import prepare, tokenizer
-from backstory.data import tokenizer_check as tried
-from backstory.data.pieces import Pieces
+from backstory.data.tokenizers import pieces
+from backstory.data.tokenizers.pieces import Pieces
 
 hf = pytest.importorskip("tokenizers", reason="needs the extra hf")
 
@@ -48,17 +48,17 @@ def test_what_is_not_to_be_read_with_is_refused_in_one_line(
 
 @pytest.mark.full
 def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tried, "SECONDS", 1)
+    monkeypatch.setattr(pieces, "SECONDS", 1)
     twice = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
     grows = saved(normalizer={"type": "Sequence", "normalizers": [twice] * 60})
     with pytest.raises(UserError, match=r"takes too long|lack of memory"):
-        tried.check("tokenizer.json", grows)
+        pieces.check("tokenizer.json", grows)
 
 
 def test_one_is_tried_once_with_a_sample_of_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    child = tried._child
-    monkeypatch.setattr(tried, "_child", lambda data, seconds: asked.append(json.loads(data)) or child(data, seconds))
+    child = pieces._child
+    monkeypatch.setattr(pieces, "_child", lambda data, seconds: asked.append(json.loads(data)) or child(data, seconds))
     (tmp_path / "a.txt").write_text("ann saw the jam\n" * 100)
     (tmp_path / "tokenizer.json").write_text(byte_level("ann saw " + str(time.time_ns())).to_str())
     config = TextConfig(corpus=str(tmp_path / "a.txt"), tokenizer=str(tmp_path / "tokenizer.json"))

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backstory.config.errors import UserError
-from backstory.data import Vocabulary, build, tokenizer, vocabulary
-from backstory.data.tokenizers import BUILT_IN
+from backstory.data import Vocabulary, build, tokenizer
+from backstory.data.tokenizers import vocabulary
+from backstory.data.tokenizers.built_in import BUILT_IN
 
 WORDS = tokenizer("words")
 

@@ -21,7 +21,8 @@ from tiers import fast_then_full
 import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
-from backstory.data import arriving, tokenizer
+from backstory.data import tokenizer
+from backstory.data.corpora import text_files
 from backstory.evaluation import Sampling, generate_ids
 from backstory.evaluation.saved_reader import Saved, _layers, load, save
 from backstory.evaluation.session import Line, Session, session, standing
@@ -107,7 +108,7 @@ def test_however_slowly_it_arrives_it_is_the_same_text(
     pauses: list[None] = []
     catch_up = Session._catch_up
     monkeypatch.setattr(Session, "_catch_up", lambda self: (pauses.append(None), catch_up(self)))
-    monkeypatch.setattr(arriving, "PATIENCE", 0.005)
+    monkeypatch.setattr(text_files, "PATIENCE", 0.005)
     content = TEXT if name != "pieces" else TEXT.replace("\n\n", "\n").replace("\n  ", "\n")
     path, run = tmp_path / "text.txt", tokenized_run(name)
     path.write_text(content)

@@ -11,7 +11,7 @@ from hypothesis import given
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from backstory.data import Vocabulary, build, encode_split, tokenizer, word_numbers
-from backstory.data.tokenizers import BUILT_IN, END
+from backstory.data.tokenizers.built_in import BUILT_IN, END
 from backstory.explanations.displayed_words import BLANK, LONGEST, MARK, shown, spans
 
 TEXT = "Ann saw (two) jars,  and\nBob — naïve as ever — took 3.5 more.\n\nThe end of it\n"

@@ -64,7 +64,7 @@ def test_every_word_of_a_real_text_is_folded_once(
     vocabulary: Vocabulary, name: str, request: pytest.FixtureRequest
 ) -> None:
     from backstory.data import find
-    from backstory.data.files import text_blocks
+    from backstory.data.corpora.text_files import text_blocks
 
     data_dir: Path | None = request.getfixturevalue("data_dir") if name == "wikitext-2" else None
     text = "".join(text_blocks(find(name, data_dir).sources["valid"][0]))[:40_000]

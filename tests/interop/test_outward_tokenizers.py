@@ -13,8 +13,8 @@ from subwords import byte_level, metaspace
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from backstory.data import Vocabulary, build, encode_split
-from backstory.data.pieces import Pieces
-from backstory.data.tokenizers import BUILT_IN
+from backstory.data.tokenizers.built_in import BUILT_IN
+from backstory.data.tokenizers.pieces import Pieces
 from backstory.evaluation.generation import encode_prompt
 from backstory.interop.tokenizing import fast_tokenizer
 

@@ -11,9 +11,11 @@ import numpy as np
 from calling import Hung, within
 
 from backstory.config import TextConfig, UserError
-from backstory.data import Dataset, Split, files, prepare, vocabulary
-from backstory.data.corpora import SPLITS, find
-from backstory.data.files import text_blocks
+from backstory.data import Dataset, Split, prepare
+from backstory.data.corpora import text_files
+from backstory.data.corpora.catalogue import SPLITS, find
+from backstory.data.corpora.text_files import text_blocks
+from backstory.data.tokenizers import vocabulary
 
 WORDS = ["ann", "bob", "saw", "the", "jam", "and", "<unk>", "<eos>", "1,000", "it's", "é", "漢字", "😀", "ﬁ", "İ"]
 WORDS += ["ΑΣ", "ß", "word-with-dash", "=", "Title", "\u202e", "\u00ad"]
@@ -30,7 +32,7 @@ def run(trials: range, folder: Path) -> Iterator[str]:
             _remove(there)
             shutil.rmtree(cache, ignore_errors=True)
             path = _write(chosen, there)
-            with patch.object(files, "BLOCK", chosen.choice([1 << 20, 64, 7, 1])):
+            with patch.object(text_files, "BLOCK", chosen.choice([1 << 20, 64, 7, 1])):
                 problem = _trial(_settings(chosen, path), cache, 30 if chosen.random() < 0.1 else vocabulary.LARGEST)
             if problem:
                 yield f"corpora {number}: {problem}"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from localhost import ARCHIVE, GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
-from backstory.data.download import Patience
-from backstory.data.published_corpora import Published
+from backstory.data.corpora.download import Patience
+from backstory.data.corpora.published_corpora import Published
 
 FIRST = next(iter(TEXTS))
 

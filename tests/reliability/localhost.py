@@ -13,9 +13,9 @@ from threading import Thread
 from unittest import mock
 
 from backstory.cli.main import main
-from backstory.data import data_folder
-from backstory.data.download import Patience
-from backstory.data.published_corpora import PUBLISHED, Download, File, Published
+from backstory.data.corpora import published_corpora
+from backstory.data.corpora.download import File, Patience
+from backstory.data.corpora.published_corpora import PUBLISHED, Download, Published
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -117,7 +117,7 @@ def prepare(corpus: Published, cache: Path, *more: str, patience: Patience | Non
     with (
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.dict(PUBLISHED, {"wikitext-2": corpus}),
-        mock.patch.object(data_folder, "PATIENCE", patience or Patience()),
+        mock.patch.object(published_corpora, "PATIENCE", patience or Patience()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -71,7 +71,7 @@ from backstory.context import (
     experiment_run as examine,
 )
 from backstory.data import encode_split, prepare, rows, tokenizer
-from backstory.data.vocabulary import build
+from backstory.data.tokenizers.vocabulary import build
 from backstory.evaluation import Audit, Sampling, block_count, generate_ids, read, token_scores
 from backstory.evaluation.audit import usual_places
 from backstory.evaluation.session import session

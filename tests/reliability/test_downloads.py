@@ -15,8 +15,8 @@ from threading import Event, Thread
 import pytest
 from localhost import GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
-from backstory.data.download import Patience
-from backstory.data.published_corpora import Download, File, Published
+from backstory.data.corpora.download import File, Patience
+from backstory.data.corpora.published_corpora import Download, Published
 
 PROCESS = """
 import sys
@@ -211,7 +211,7 @@ def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("backstory.data.data_folder.write_atomically", full)
+    monkeypatch.setattr("backstory.data.corpora.published_corpora.write_atomically", full)
     code, _, errors = prepare(server.corpus("good"), tmp_path)
     assert (code, errors) == (
         2,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backstory.storage.trees import pack, unpack
+from backstory.storage.checkpoint import pack, unpack
 
 CPU = torch.device("cpu")
 

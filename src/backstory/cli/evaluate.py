@@ -16,7 +16,7 @@ from backstory.config.printable import one_line
 from backstory.config.split_overlap import overlap_warnings
 from backstory.config.units import IN_BITS, told
 from backstory.config.unknown_share import UnknownShare, unknown_warning
-from backstory.data.files import is_pipe
+from backstory.data.corpora.text_files import is_pipe
 
 
 @dataclass(frozen=True)

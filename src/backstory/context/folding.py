@@ -1,8 +1,8 @@
 """Sub-word pieces folded into words: a text as words of pieces, and a scorer whose targets and contexts are such words.
 
 A word's score is the sum over its pieces, each after the context and the pieces before it, corrected for where it begins and
-ends (`backstory.data.boundaries`). Together the pieces of the words are the text's own, so a context that nothing was done to
-is read exactly as it stands.
+ends (`backstory.data.tokenizers.boundaries`). Together the pieces of the words are the text's own, so a context that nothing
+was done to is read exactly as it stands.
 """
 
 from collections.abc import Callable, Sequence

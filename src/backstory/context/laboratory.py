@@ -25,7 +25,7 @@ from backstory.context.splits import check_splits
 from backstory.context.subject import Options, Subject, Text, check_types, examination, hash_of
 from backstory.data import Dataset, WordScore, unknown_share
 from backstory.data.tags import Tagger
-from backstory.data.tokenizers import UNKNOWN
+from backstory.data.tokenizers.built_in import UNKNOWN
 from backstory.evaluation.evaluation import file_name
 from backstory.evaluation.opening import Opened, Readers, open_run, open_text
 from backstory.models import LanguageModel, device_name

@@ -1,9 +1,7 @@
 """Words to numbers: tokenizers, vocabulary, corpora, ids on disk and streams of batches; without torch."""
 
-from backstory.data.algorithms import Algorithm, Answers
-from backstory.data.boundaries import Boundaries, WordScore, check_word_score, word_nats
-from backstory.data.corpora import CORPORA, Corpus, find
-from backstory.data.data_folder import fetch
+from backstory.data.corpora.catalogue import CORPORA, Corpus, find
+from backstory.data.corpora.published_corpora import PUBLISHED, fetch
 from backstory.data.dataset import (
     Dataset,
     Split,
@@ -15,14 +13,14 @@ from backstory.data.dataset import (
     unknown_share,
     unknown_tokens,
 )
-from backstory.data.decoding import decode_stream, word_numbers, word_parts
-from backstory.data.in_words import in_words
-from backstory.data.published_corpora import PUBLISHED
-from backstory.data.recall import Recall, Truth
+from backstory.data.decoding import decode_stream, in_words, word_numbers, word_parts
 from backstory.data.streams import piece, rotations, rows, segment_bounds
+from backstory.data.synthetic.algorithms import Algorithm, Answers
+from backstory.data.synthetic.recall import Recall, Truth
 from backstory.data.tags import gold_file, is_content, is_function, tagged_by, tags_of, word_classes
-from backstory.data.tokenizers import Tokenizer, tokenizer
-from backstory.data.vocabulary import Vocabulary, build
+from backstory.data.tokenizers.boundaries import Boundaries, WordScore, check_word_score, word_nats
+from backstory.data.tokenizers.built_in import Tokenizer, tokenizer
+from backstory.data.tokenizers.vocabulary import Vocabulary, build
 
 __all__ = [
     "CORPORA",

@@ -18,15 +18,16 @@ from backstory.config.schema import TextConfig
 from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
 from backstory.config.unknown_share import UnknownShare
-from backstory.data import algorithms, corpora, files, recall, vocabulary
-from backstory.data import disk_cache as cache
-from backstory.data.algorithms import OWN, TASKS, Algorithm, Answers
-from backstory.data.corpora import SPLITS, Corpus, Document
-from backstory.data.out_of_vocabulary import OutOfVocabulary, classify
-from backstory.data.pieces import Pieces
-from backstory.data.recall import Recall, Truth
-from backstory.data.tokenizers import END, UNKNOWN, Tokenizer, tokenizer
-from backstory.data.vocabulary import Vocabulary
+from backstory.data.corpora import catalogue, text_files
+from backstory.data.corpora.catalogue import SPLITS, Corpus, Document
+from backstory.data.synthetic import algorithms, recall
+from backstory.data.synthetic.algorithms import OWN, TASKS, Algorithm, Answers
+from backstory.data.synthetic.recall import Recall, Truth
+from backstory.data.tokenizers import vocabulary
+from backstory.data.tokenizers.built_in import END, UNKNOWN, Tokenizer, tokenizer
+from backstory.data.tokenizers.pieces import Pieces
+from backstory.data.tokenizers.vocabulary import OutOfVocabulary, Vocabulary, classify
+from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
 FORMAT = 1
@@ -171,13 +172,13 @@ def prepare(
     tokens to train on, one in the other splits), binary or not UTF-8, a vocabulary of more than 2,000,000 types, and settings
     that a corpus that is drawn cannot have.
     """
-    if config.corpus in corpora.CORPORA and corpora.CORPORA[config.corpus].open is None:
+    if config.corpus in catalogue.CORPORA and catalogue.CORPORA[config.corpus].open is None:
         if chosen is not None or known is not None:
             raise UserError(
                 f"the corpus {config.corpus} is drawn as words, which no other tokenizer cuts; choose another"
             )
         return _drawn(config, told)
-    corpus = corpora.find(config.corpus, data_dir)
+    corpus = catalogue.find(config.corpus, data_dir)
     if known is not None:
         chosen, config = known.tokenizer, replace(config, lowercase=known.lowercase)
     chosen = chosen or tokenizer(corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer, _sample(corpus))
@@ -192,7 +193,7 @@ def prepare(
         if _fingerprint(corpus, chosen, config, known) != fingerprint:
             raise UserError(f"the files of {corpus.name} changed while they were read; run again")
 
-    entry = cache.fetch(f"text-{key[:32]}", make)
+    entry = disk_cache.fetch(f"text-{key[:32]}", make)
     stored = json.loads(read_small(entry / "dataset.json", LARGEST, entry))
     splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
     return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
@@ -291,7 +292,7 @@ def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, cal
             sha.update(block)
             yield block
 
-    text = files.decoded(hashed(), called, as_is=vocabulary.tokenizer.unit == "byte")
+    text = text_files.decoded(hashed(), called, as_is=vocabulary.tokenizer.unit == "byte")
     split = _encode(vocabulary, text, name, called)
     return split, sha.hexdigest()
 
@@ -307,13 +308,13 @@ def _encode(vocabulary: Vocabulary, blocks: Iterable[str], name: str, called: st
 
 def _sample(corpus: Corpus) -> str:
     """The beginning of a corpus, whatever it is."""
-    start = next(files.raw_blocks(replace(corpus.sources["train"][0], end=None)), b"")
+    start = next(text_files.raw_blocks(replace(corpus.sources["train"][0], end=None)), b"")
     return start[:4096].decode(errors="replace")
 
 
 def _fingerprint(corpus: Corpus, chosen: Tokenizer, config: TextConfig, known: Vocabulary | None) -> str:
     named = hashlib.sha256(chosen.json.encode()).hexdigest() if isinstance(chosen, Pieces) else chosen.name
-    content = [[files.digest(s) for s in corpus.sources[split]] for split in SPLITS]
+    content = [[text_files.digest(s) for s in corpus.sources[split]] for split in SPLITS]
     options = [config.lowercase, config.minimum_count, config.maximum_size]
     words = [] if known is None else [known.to_json()]
     return _hash([FORMAT, content, corpus.documents.__name__, named, options, *words])
@@ -354,7 +355,7 @@ def _build(folder: Path, corpus: Corpus, chosen: Tokenizer, config: TextConfig, 
 
 def _watched(corpus: Corpus, told: Callable[[int, int], None]) -> Corpus:
     """The corpus, with `told` called for every block of it that is read; the training text is read twice."""
-    sizes = {s: sum((x.end or files.size(x.path)) - x.start for x in corpus.sources[s]) for s in SPLITS}
+    sizes = {s: sum((x.end or text_files.size(x.path)) - x.start for x in corpus.sources[s]) for s in SPLITS}
     done, total = 0, sum(sizes.values()) + sizes["train"]
 
     def watched(blocks: Iterable[str]) -> Iterator[str]:
@@ -383,7 +384,7 @@ def _count(corpus: Corpus, chosen: Tokenizer, config: TextConfig) -> Counter[str
 
 def _documents(corpus: Corpus, split: str, chosen: Tokenizer) -> Iterator[Document]:
     for source in corpus.sources[split]:
-        yield from corpus.documents(source.title, files.text_blocks(source, as_is=chosen.unit == "byte"))
+        yield from corpus.documents(source.title, text_files.text_blocks(source, as_is=chosen.unit == "byte"))
 
 
 @dataclass

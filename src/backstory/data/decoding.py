@@ -1,16 +1,19 @@
 """Ids to text one at a time, as a stream that is being made is shown, and the words that small tokens are part of."""
 
 import codecs
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, repeat, takewhile
 
 import numpy as np
 
-from backstory.data.dataset import Split, lossless
-from backstory.data.pieces import Pieces
-from backstory.data.tokenizers import END
-from backstory.data.vocabulary import Vocabulary
+from backstory.data.dataset import Dataset, Split, lossless
+from backstory.data.tokenizers.built_in import END, Tokenizer, tokenizer
+from backstory.data.tokenizers.pieces import Pieces
+from backstory.data.tokenizers.vocabulary import Vocabulary, build
 
 STRETCH = 1 << 16
 """Ids that are fetched from disk at once."""
@@ -175,3 +178,33 @@ def _each(ids: np.ndarray, start: int, end: int) -> Iterator[int]:
     """Ids that may lie on disk, a stretch at a time."""
     for first in range(start, end, STRETCH):
         yield from ids[first : min(first + STRETCH, end)].tolist()
+
+
+def in_words(dataset: Dataset, split: str) -> Dataset:
+    """One split of a corpus in words, numbered as `word_numbers` numbers them, with all words of it and of the training text.
+
+    The counts of its vocabulary are those of the training text, and 0 where there is none. The tokens must hold all of the
+    text (`Dataset.lossless`).
+    """
+    words, known = tokenizer("words"), dataset.vocabulary
+    parts = list(_documents(known, dataset.splits[split], words))
+    counts: Counter[str] = Counter()
+    if "train" in dataset.splits:
+        for part in parts if split == "train" else _documents(known, dataset.splits["train"], words):
+            counts.update(part)
+    counts.update(dict.fromkeys((word for part in parts for word in part), 0))
+    vocabulary = build(counts, words, known.lowercase, minimum_count=0)
+    ids = np.array([vocabulary.index[word] for part in parts for word in part], np.int32)
+    begins = np.cumsum([0, *map(len, parts[:-1])])
+    inwards = replace(dataset.splits[split], ids=ids, documents=begins, words=len(ids))
+    fingerprint = hashlib.sha256(f"{dataset.fingerprint} in words".encode()).hexdigest()
+    return Dataset(dataset.corpus, vocabulary, {split: inwards}, fingerprint, dataset.provenance)
+
+
+def _documents(vocabulary: Vocabulary, split: Split, words: Tokenizer) -> Iterator[list[str]]:
+    """The words of each document."""
+    for start, end in split.spans():
+        text = vocabulary.decode(split.ids[start:end])
+        found = words.split(text)
+        # The end of a last line without a line break is no token's, unless white space is left over after its last word.
+        yield found if text[-1:].isspace() else found[:-1]

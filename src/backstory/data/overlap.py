@@ -8,8 +8,8 @@ import numpy as np
 from backstory.config.errors import UserError
 from backstory.config.small_file import read_small
 from backstory.config.split_overlap import SplitOverlap
-from backstory.data import disk_cache as cache
 from backstory.data.dataset import Dataset, unknown_tokens
+from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
 FORMAT = 1
@@ -34,7 +34,7 @@ def overlaps(dataset: Dataset) -> list[SplitOverlap] | None:
         records = [overlap(dataset, dataset.splits[a].ids, a, b).figures() for a, b in PAIRS]
         write_atomically(folder / "overlap.json", json.dumps(records))
 
-    entry = cache.fetch(f"overlap-{FORMAT}-{dataset.fingerprint[:32]}", measure)
+    entry = disk_cache.fetch(f"overlap-{FORMAT}-{dataset.fingerprint[:32]}", measure)
     return list(SplitOverlap.of({"overlap": json.loads(read_small(entry / "overlap.json", inside=entry))}))
 
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from backstory.config.errors import UserError, nearest
 from backstory.config.small_file import read_small
-from backstory.data import data_folder, files
-from backstory.data import disk_cache as cache
+from backstory.data.corpora import published_corpora, text_files
+from backstory.data.corpora.published_corpora import TAGS
+from backstory.data.corpora.text_files import Source
 from backstory.data.dataset import Dataset
-from backstory.data.files import Source
-from backstory.data.published_corpora import TAGS
-from backstory.data.tokenizers import END, UNKNOWN
+from backstory.data.tokenizers.built_in import END, UNKNOWN
+from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
 Tagger = Callable[[list[str]], Sequence[str]]
@@ -88,8 +88,8 @@ def tagged_by(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, da
 def gold_file(dataset: Dataset, split_name: str, data_dir: Path | None = None) -> Path | None:
     """The file of tags that goes with a split; None without one, and for a text that is not as published and in words."""
     named = TAGS.get(dataset.corpus, {}).get(split_name)
-    fits = dataset.provenance.endswith(data_folder.AS_PUBLISHED) and dataset.vocabulary.tokenizer.name == "words"
-    return data_folder.beside(named, data_dir) if named and fits else None
+    fits = dataset.provenance.endswith(published_corpora.AS_PUBLISHED) and dataset.vocabulary.tokenizer.name == "words"
+    return published_corpora.beside(named, data_dir) if named and fits else None
 
 
 def _check_unit(dataset: Dataset) -> None:
@@ -136,7 +136,7 @@ def _lines(dataset: Dataset, split: str) -> Iterator[list[str]]:
 def _read(path: Path, dataset: Dataset, split: str) -> Iterator[tuple[list[str], Sequence[str]]]:
     """The words and the tags of each line, from a file. Raises UserError for another number of lines."""
     lines = list(_lines(dataset, split))
-    found = "".join(files.text_blocks(Source(path))).removesuffix("\n").split("\n")
+    found = "".join(text_files.text_blocks(Source(path))).removesuffix("\n").split("\n")
     if len(found) != len(lines):
         raise UserError(
             f"{path} has {len(found):,} lines, and the {split} text {len(lines):,}; replace the file of tags"
@@ -172,7 +172,7 @@ def _by_pattern(dataset: Dataset, split: str, by: str) -> Coded:
         write_atomically(folder / "tags.codes", codes.astype("<i4").tobytes())
 
     key = json.dumps([FORMAT, dataset.fingerprint, split, by])
-    entry = cache.fetch(f"tags-{hashlib.sha256(key.encode()).hexdigest()[:32]}", make)
+    entry = disk_cache.fetch(f"tags-{hashlib.sha256(key.encode()).hexdigest()[:32]}", make)
     return json.loads(read_small(entry / "tags.json", inside=entry)), np.fromfile(entry / "tags.codes", "<i4")
 
 

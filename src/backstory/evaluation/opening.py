@@ -12,7 +12,7 @@ import torch
 from backstory.config import TextConfig, UserError, check_name, plural
 from backstory.config.unknown_share import advice
 from backstory.data import Dataset, Split, encode_bytes, unknown_share
-from backstory.data.files import BLOCK, Source, raw_blocks
+from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
 from backstory.models import choose_device, choose_precision, device_name
 from backstory.readers.base import Reader
 from backstory.readers.registry import Chosen, build, choose, parse_stack, prepared_files

@@ -28,11 +28,12 @@ from backstory.storage.checkpoint import (
     Checkpoint,
     DamagedCheckpoint,
     newest_checkpoint,
+    pack,
     rotate_checkpoints,
+    unpack,
     write_checkpoint,
 )
 from backstory.storage.documents import conforms, has_fields
-from backstory.storage.trees import pack, unpack
 
 FORMAT = 2
 """Raised when what is saved changes."""

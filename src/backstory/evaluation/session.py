@@ -19,11 +19,10 @@ from backstory.config import units as measures
 from backstory.config.arguments import checked
 from backstory.config.unknown_share import UnknownShare
 from backstory.data import Vocabulary
-from backstory.data.arriving import arriving
-from backstory.data.files import decoded
-from backstory.data.out_of_vocabulary import classify
-from backstory.data.pieces import Pieces
-from backstory.data.tokenizers import END
+from backstory.data.corpora.text_files import arriving, decoded
+from backstory.data.tokenizers.built_in import END
+from backstory.data.tokenizers.pieces import Pieces
+from backstory.data.tokenizers.vocabulary import classify
 from backstory.evaluation.evaluation_checkpoint import SAVE_EVERY
 from backstory.evaluation.opening import Readers, open_reader
 from backstory.evaluation.reading_loop import read

@@ -12,7 +12,7 @@ from torch import Tensor
 from backstory.config import UserError, check_name
 from backstory.context.folding import fold
 from backstory.data import Split, Vocabulary
-from backstory.data.tokenizers import END, UNKNOWN
+from backstory.data.tokenizers.built_in import END, UNKNOWN
 from backstory.evaluation import Block, read
 from backstory.evaluation.opening import Opened
 from backstory.models import Prediction

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 
 from backstory.data import Vocabulary, word_parts
-from backstory.data.tokenizers import END
+from backstory.data.tokenizers.built_in import END
 from backstory.reports.passage import Word
 
 MARK = "¶"

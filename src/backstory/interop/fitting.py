@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from backstory.config import UserError
-from backstory.data.pieces import Pieces, parts
+from backstory.data.tokenizers.pieces import Pieces, parts
 
 
 @dataclass(frozen=True)

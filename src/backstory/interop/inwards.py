@@ -22,9 +22,8 @@ from backstory.config import TextConfig, UserError
 from backstory.config.recipes import merged
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
-from backstory.data import tokenizer_check as tried
-from backstory.data.disk_cache import folder as cache_folder
-from backstory.data.pieces import from_file
+from backstory.data.tokenizers import pieces
+from backstory.data.tokenizers.pieces import from_file
 from backstory.interop.exporting import VOCABULARY
 from backstory.interop.fitting import FittingPieces
 from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, Held, look, weight_files
@@ -32,6 +31,7 @@ from backstory.interop.model_checks import wrap
 from backstory.interop.wrapped import HuggingFaceModel
 from backstory.models import ComposedModel, LanguageModel, choose_device
 from backstory.runs.run import Run
+from backstory.storage.disk_cache import folder as cache_folder
 from backstory.storage.documents import parse
 
 PREFIX = "hf:"
@@ -212,7 +212,7 @@ def _loaded(source: str, name: str, here: bool, held: Held) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except BaseException as error:
-        if not isinstance(error, Exception) and not tried.is_panic(error):
+        if not isinstance(error, Exception) and not pieces.is_panic(error):
             raise
         if here and isinstance(error, OSError) and not Path(source).is_dir():
             raise _Missing from None

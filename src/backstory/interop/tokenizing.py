@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from backstory.data import Vocabulary
-from backstory.data.pieces import Pieces
-from backstory.data.tokenizers import BEGIN, END, UNKNOWN
+from backstory.data.tokenizers.built_in import BEGIN, END, UNKNOWN
+from backstory.data.tokenizers.pieces import Pieces
 
 SPACE = r"\s\x1c-\x1f"
 """White space as Python has it, inside brackets."""

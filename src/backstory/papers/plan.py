@@ -11,7 +11,7 @@ from backstory.config import RunConfig, UserError, changes, check_name, from_dic
 from backstory.config.renamed import first_settings
 from backstory.context.experiments import check_experiment
 from backstory.data import check_drawn
-from backstory.data.corpora import SPLITS
+from backstory.data.corpora.catalogue import SPLITS
 from backstory.evaluation.evaluation import check_after
 from backstory.models.composed import check_overrides
 from backstory.papers.paper import paper, published_value

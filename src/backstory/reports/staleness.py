@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.config.errors import as_argument
-from backstory.storage.run_weights import best_file
+from backstory.storage.manifest import best_file
 
 if TYPE_CHECKING:
     from backstory.reports.results import Result

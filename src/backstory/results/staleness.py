@@ -11,7 +11,7 @@ from backstory.results.common import ProvenanceRecord
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures
 from backstory.results.examination_record import ExaminationFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
-from backstory.storage.run_weights import best_file
+from backstory.storage.manifest import best_file
 
 if TYPE_CHECKING:
     from backstory.results.result_file import Result
@@ -103,7 +103,9 @@ def _arguments(result: "Result", run: str) -> list[str]:
     if isinstance(f, ExaminationFigures):
         values = {name: getattr(f, name) for name in ("experiment", "split", "targets", "maximum_context", "reader")}
     elif isinstance(f, EvaluationFigures):
-        values = {name: getattr(f, name) for name in ("split", "reader", "after", "batch_size", "lengths", "addressing")}
+        values = {
+            name: getattr(f, name) for name in ("split", "reader", "after", "batch_size", "lengths", "addressing")
+        }
         values |= {"precision": result.provenance.precision}
         usual |= {"split": "text", "batch_size": 1, "precision": "float32"}
         text = [result.corpus.title("TEXT")] if f.split == "text" else []

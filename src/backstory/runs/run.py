@@ -15,8 +15,8 @@ from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_s
 from backstory.config.machine import out_of_memory
 from backstory.config.recipes import CONFIG, merged
 from backstory.data import Dataset, prepare
-from backstory.data.corpora import CORPORA
-from backstory.data.vocabulary import Vocabulary
+from backstory.data.corpora.catalogue import CORPORA
+from backstory.data.tokenizers.vocabulary import Vocabulary
 from backstory.models.composed import ComposedModel, build_model
 from backstory.models.contract import LanguageModel
 from backstory.models.devices import available, shown_bytes
@@ -24,7 +24,7 @@ from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms
-from backstory.storage.run_weights import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
+from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
 
 DESCRIBED = {"config": dict[str, Any], "corpus": dict[str, str | int], "places": dict[str, str]}
 CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}

@@ -24,8 +24,8 @@ from backstory.storage.atomic import (
 )
 from backstory.storage.checkpoint import sweep_removals
 from backstory.storage.lock import LOCK
+from backstory.storage.manifest import BEST
 from backstory.storage.provenance import RESULT
-from backstory.storage.run_weights import BEST
 
 Mode = Literal["new", "resume", "overwrite"]
 SAVED = "readers"

@@ -3,13 +3,13 @@
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from backstory.config.errors import UserError
 from backstory.config.small_file import open_regular, read_small
-from backstory.storage.atomic import sha256
+from backstory.storage.atomic import sha256, within
 from backstory.storage.documents import parse
 
 SCHEMA = 1
@@ -102,3 +102,44 @@ def verify_checkpoint(folder: Path) -> None:
     """Compare size and hash of every file with the manifest, parsing none of them. Raises DamagedCheckpoint."""
     for name, entry in read_manifest(folder).items():
         verify_file(folder / name, entry)
+
+
+CHECKPOINTS = "checkpoints"
+"""Folder of a run that holds `last-STEP` (to resume from) and `best-EPOCH` (to read with)."""
+BEST = "best"
+WEIGHTS_FILE = "weights.safetensors"
+
+
+def best_file(run: Path) -> str | None:
+    """Return the SHA-256 (hex) of the file of a run's best weights, as its manifest has it; None where there is none."""
+    return next((sha256 for _, sha256 in _best_files(run)), None)
+
+
+def still_holds(run: Path, sha256: str) -> bool:
+    """Check that a run would be read with the weights of this file: the newest, but for those that are damaged."""
+    for path, newest in _best_files(run):
+        if newest == sha256:
+            return True
+        try:
+            verify_checkpoint(path)
+        except DamagedCheckpoint:
+            continue
+        return False
+    return False
+
+
+def _best_files(run: Path) -> Iterator[tuple[Path, str]]:
+    """The checkpoints of best weights, newest first, with the hash of their weights."""
+    try:
+        found = numbered(within(run, CHECKPOINTS), BEST)
+    except UserError:
+        return
+    for path in found:
+        if path.is_symlink():
+            continue
+        try:
+            sha256 = read_manifest(path).get(WEIGHTS_FILE, {}).get("sha256")
+        except (DamagedCheckpoint, UserError):
+            continue
+        if isinstance(sha256, str):
+            yield path, sha256

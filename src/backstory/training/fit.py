@@ -39,8 +39,8 @@ from backstory.storage.atomic import write_atomically
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
 from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
+from backstory.storage.manifest import BEST, WEIGHTS_FILE
 from backstory.storage.provenance import RESULT, now, provenance, write_result
-from backstory.storage.run_weights import BEST, WEIGHTS_FILE
 from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_log, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer

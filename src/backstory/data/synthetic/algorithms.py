@@ -18,8 +18,8 @@ import numpy as np
 from backstory.config.errors import UserError
 from backstory.config.schema import AlgorithmConfig
 from backstory.config.strict import validate
-from backstory.data.recall import LARGEST
-from backstory.data.tokenizers import BEGIN, END
+from backstory.data.synthetic.recall import LARGEST
+from backstory.data.tokenizers.built_in import BEGIN, END
 
 FORMAT = 1
 """Raised when documents are drawn in another way."""

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from backstory.config import check_name
-from backstory.data.pieces import Pieces
+from backstory.data.tokenizers.pieces import Pieces
 
 if TYPE_CHECKING:
-    from backstory.data.vocabulary import Vocabulary
+    from backstory.data.tokenizers.vocabulary import Vocabulary
 
 WordScore = Literal["corrected", "sum"]
 """How tokens become a word's score: with its boundaries, or the plain sum."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backstory.config.errors import UserError, nearest
-from backstory.data import data_folder, files, stdlib
-from backstory.data.algorithms import TASKS
-from backstory.data.files import Source
+from backstory.data.corpora import published_corpora, stdlib, text_files
+from backstory.data.corpora.text_files import Source
+from backstory.data.synthetic.algorithms import TASKS
 
 SPLITS = ("train", "valid", "test")
 """The three splits, in the order they are made."""
@@ -119,7 +119,7 @@ def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
 
 
 def _file(path: Path) -> Corpus:
-    first, second = files.cuts(path)
+    first, second = text_files.cuts(path)
     stretches = ((0, first), (first, second), (second, None))
     sources = {split: [Source(path, path.stem, *s)] for split, s in zip(SPLITS, stretches, strict=True)}
     return Corpus(path.name, "regex", f"the file {path.name}, cut into 90, 5 and 5 percent", sources)
@@ -155,7 +155,7 @@ def _visible(folder: Path) -> list[Path]:
             with os.scandir(left.pop()) as entries:
                 shown = [e for e in entries if not e.name.startswith(".")]
         except OSError as error:
-            raise files.unreadable(Path(error.filename or folder), error) from None
+            raise text_files.unreadable(Path(error.filename or folder), error) from None
         left += [e.path for e in shown if e.is_dir(follow_symlinks=False)]
         found += [Path(e.path) for e in shown if os.path.isfile(e.path)]
     return sorted(found)
@@ -196,7 +196,7 @@ def _published(
     home = files or name
 
     def open_corpus(data_dir: Path | None) -> Corpus:
-        folder, checked = data_folder.find(home, data_dir)
+        folder, checked = published_corpora.find(home, data_dir)
         return Corpus(name, tokenizer, f"{provenance}; {checked}", sources(folder), documents, closed)
 
     return NamedCorpus(description, open_corpus, home)
@@ -211,7 +211,7 @@ def _by_bytes(name: str, total: int) -> Callable[[Path], dict[str, list[Source]]
     """One file of that many bytes, cut exactly at 90 and 95 percent of them."""
 
     def sources(folder: Path) -> dict[str, list[Source]]:
-        if (size := files.size(folder / name)) != total:
+        if (size := text_files.size(folder / name)) != total:
             raise UserError(
                 f"{folder / name} has {size:,} bytes, not {total:,}, so it is not {folder.name}; replace it"
             )

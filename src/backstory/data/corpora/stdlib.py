@@ -14,8 +14,8 @@ from pathlib import Path
 
 from backstory.config.errors import UserError
 from backstory.config.small_file import read_small
-from backstory.data import disk_cache as cache
-from backstory.data.files import Source
+from backstory.data.corpora.text_files import Source
+from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
 PROVENANCE = f"docstrings and help topics of Python {platform.python_version()} (PSF licence)"
@@ -43,7 +43,7 @@ def sources() -> dict[str, list[Source]]:
     # The version alone does not tell a patched library from another, names and sizes do.
     listing = [(name, path.stat().st_size) for name, path in modules.items()]
     key = hashlib.sha256(repr((FORMAT, sys.version, listing)).encode()).hexdigest()
-    entry = cache.fetch(f"stdlib-{key[:32]}", lambda folder: _build(folder, modules, root))
+    entry = disk_cache.fetch(f"stdlib-{key[:32]}", lambda folder: _build(folder, modules, root))
     out: dict[str, list[Source]] = {"train": [], "valid": [], "test": []}
     for title, split, start, end in json.loads(read_small(entry / "documents.json", inside=entry)):
         out[split].append(Source(entry / "stdlib.txt", title, start, end))

@@ -1,6 +1,11 @@
 """Hugging Face tokenizers: the subword pieces of a tokenizer.json, with its own ids; needs the package `tokenizers`."""
 
-import json as json_format
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from backstory.config.errors import UserError
 from backstory.config.printable import one_line
 from backstory.config.small_file import read_small_text
-from backstory.data import tokenizer_check as tried
 
 if TYPE_CHECKING:
     import tokenizers
@@ -42,7 +46,7 @@ class Pieces:
             import tokenizers
         except ImportError:
             raise UserError(f"{self.name} needs the package tokenizers; pip install 'backstory[hf]'") from None
-        tried.check(self.name, self.json, self.sample)
+        check(self.name, self.json, self.sample)
         model = tokenizers.Tokenizer.from_str(self.json)
         model.no_truncation()
         model.no_padding()
@@ -60,9 +64,9 @@ class Pieces:
         try:
             return function(*arguments, **settings)
         except BaseException as error:
-            if type(error) is not Exception and not tried.is_panic(error):  # the package raises plain Exception
+            if type(error) is not Exception and not is_panic(error):  # the package raises plain Exception
                 raise
-            why = tried.reason(error)
+            why = reason(error)
         name = one_line(self.name)
         raise UserError(f"the tokenizer {name} cannot read this text ({why}); choose another, or change the text")
 
@@ -72,7 +76,7 @@ class Pieces:
 
         Marking spaces (`▁`), putting one in front and composing accents (NFC) count as losing nothing.
         """
-        data = json_format.loads(self.json)
+        data = json.loads(self.json)
         byte_level = any(s.get("type") == "ByteLevel" for s in _steps(data.get("pre_tokenizer")))
         harmless = [
             s.get("type") in ("NFC", "Prepend") or s.get("content") == "▁" for s in _steps(data.get("normalizer"))
@@ -110,7 +114,7 @@ class Pieces:
         return words, self._unknown(ids), next((ids[s] for s in _STARTS if s in ids), 0)
 
     def _unknown(self, ids: dict[str, int]) -> int | None:
-        data: dict[str, Any] = json_format.loads(self.json).get("model", {})
+        data: dict[str, Any] = json.loads(self.json).get("model", {})
         if data.get("unk_id") is not None:
             return int(data["unk_id"])
         unknown = data.get("unk_token")
@@ -140,7 +144,7 @@ def parts(blocks: Iterable[str]) -> Iterator[str]:
 def from_file(path: Path, sample: str = "") -> Pieces:
     """The tokenizer in a file, tried on a sample of what it is to read.
 
-    Raises UserError if it cannot be read, is not to be used (`tried.check`), or `tokenizers` is missing.
+    Raises UserError if it cannot be read, is not to be used (`check`), or `tokenizers` is missing.
     """
     try:
         text = read_small_text(path)
@@ -150,3 +154,97 @@ def from_file(path: Path, sample: str = "") -> Pieces:
     pieces = Pieces(str(path), text, sample=sample)
     _ = pieces.model  # an unusable file is reported here, not in the middle of a corpus
     return pieces
+
+
+LARGEST = 2_000_000
+"""More types than this are refused: an embedding of them fits no machine, and the corpus is most likely not text."""
+GROWTH = 64
+"""What is made of a text, in pieces or characters, may be this many times its characters."""
+SECONDS, MEMORY = 2, 1 << 30
+"""Processor time and bytes in which a small tokenizer must have read a few kB of text; large ones have more."""
+
+_TRIED: set[str] = set()
+"""SHA-256 (hex) of the tokenizers that were tried in this process."""
+
+
+def check(name: str, text: str, sample: str = "") -> None:
+    """Try the tokenizer of that name whose tokenizer.json is `text`, on a sample as well; once in this process.
+
+    Raises UserError for what is no tokenizer, and for one that breaks down, takes too long or too much memory, has too many
+    types, or does not keep to its own ids.
+    """
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    if digest in _TRIED:
+        return
+    megabytes = len(text) >> 20
+    seconds, memory = SECONDS + megabytes // 2, MEMORY + megabytes * (64 << 20)
+    asked = {"tokenizer": text, "sample": sample, "types": LARGEST, "seconds": seconds, "bytes": memory}
+    said, code = _child(json.dumps(asked).encode(), 8 * seconds)
+    told: dict[str, Any] = {"step": "loading it"}
+    for line in said.splitlines():
+        told |= json.loads(line)
+        if fault := _fault(told):
+            break
+    else:
+        fault = "" if told["step"] == "done" else _ending(code, seconds, told["step"])
+    if fault:
+        raise UserError(f"{one_line(name)} {fault}; give one saved by Hugging Face")
+    _TRIED.add(digest)
+
+
+def reason(error: object) -> str:
+    """What an error of the package says, in short."""
+    return one_line(str(error).split("\n")[0])[:200] or "unknown format"
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether an error is a panic of the package, which is no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
+def _child(asked: bytes, seconds: float) -> tuple[bytes, int]:
+    """What the trial says, and its exit code."""
+    # -P: the modules beside the script have names of packages.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("tokenizer_trial.py"))]
+    try:
+        ended = subprocess.run(
+            command,
+            input=asked,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"},
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return error.stdout or b"", -signal.SIGKILL
+    return ended.stdout, ended.returncode
+
+
+def _fault(told: dict[str, Any]) -> str:
+    """What is wrong with a tokenizer of which this is known."""
+    if "error" in told:
+        why = reason(told["error"])
+        return (
+            f"is not a tokenizer.json ({why})"
+            if told["step"] == "loading it"
+            else f"breaks down: {told['step']}, {why}"
+        )
+    if told.get("types", 0) > LARGEST:
+        return f"has the id {told['types'] - 1:,}, more than {LARGEST:,} types have"
+    if told.get("doubled"):
+        return "has several pieces of one id"
+    if told.get("moved"):
+        return f"lists the piece {one_line(told['moved'][0])!r:.60} with an id that is not its own"
+    if told.get("random"):
+        return "cuts a text otherwise each time (it has a dropout)"
+    if told.get("grown", 0) > GROWTH:
+        return f"makes a text more than {GROWTH} times as long"
+    return ""
+
+
+def _ending(code: int, seconds: float, step: str) -> str:
+    """Why a trial came to no end."""
+    if -code in (signal.SIGKILL, getattr(signal, "SIGXCPU", None)):
+        return f"takes too long: {step}, more than {seconds} s"
+    return f"breaks down: {step}, probably for lack of memory"

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError, nearest
-from backstory.data import pieces
+from backstory.data.tokenizers import pieces
 
 Unit = Literal["word", "character", "byte", "piece"]
 

@@ -18,7 +18,7 @@ import numpy as np
 from backstory.config.errors import UserError, off
 from backstory.config.schema import RecallConfig, TextConfig
 from backstory.config.strict import validate
-from backstory.data.tokenizers import END, UNKNOWN
+from backstory.data.tokenizers.built_in import END, UNKNOWN
 
 FORMAT = 1
 """Raised when documents are drawn in another way."""

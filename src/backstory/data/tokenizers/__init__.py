@@ -1,0 +1,1 @@
+"""Tokenizers and vocabularies: text to ids and back."""
