@@ -295,7 +295,7 @@ MISTAKES = [
     ("sweep show file", r"file is a file; `backstory sweep run"),
     ("sweep show run --best 0", r"best must be at least 1, not 0"),
     ("sweep show run --html there.tsv", r"there.tsv exists and is no page of Backstory"),
-    ("reproduce bass", r"no grid 'bass' \(did you mean 'base'\?\); `backstory ls grids`"),
+    ("reproduce bass", r"no suite 'bass' \(did you mean 'base'\?\); `backstory ls suites`"),
     ("reproduce missing.yaml", r"cannot read missing.yaml: No such file"),
     ("reproduce unknown.yaml", r"unknown.yaml: unknown key 'training'"),
     ("reproduce base --scale smal", r"--scale must be one of small, full, not 'smal' \(did you mean 'small'\?\)"),

@@ -143,7 +143,7 @@ def test_evaluate_prints_what_it_writes(command: Command, run_copy: Path) -> Non
 
 def test_units_of_a_score_agree(command: Command, run_copy: Path) -> None:
     command("evaluate", "run", "--split", "valid", "--batch-size", "4")
-    figures = written(run_copy / "evaluate-valid-rows4")["figures"]
+    figures = written(run_copy / "evaluate-valid-batch4")["figures"]
     assert (figures["split"], figures["batch_size"]) == ("valid", 4)
     assert figures["perplexity"] == pytest.approx(math.exp(figures["nats_per_token"]))
     assert figures["bits_per_token"] == pytest.approx(figures["nats_per_token"] / math.log(2))

@@ -347,7 +347,7 @@ def test_a_key_that_stands_twice_is_refused() -> None:
         from_yaml(RunConfig, "seed: 1\nseed: 2\n", "mine.yaml")
 
 
-# --- lists of dataclasses, and keys without a default, which grids have ---
+# --- lists of dataclasses, and keys without a default, which suites have ---
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ def test_a_trained_memory_is_read_with_another_addressing(desk: Path) -> None:
     dense, localized = result.figures["runs"][0]["readings"]
     assert (dense["addressing"], localized["addressing"]) == (None, WINDOW)
     for reading, name, addressed in ((dense, "", "dense"), (localized, "-localized_3", WINDOW)):
-        file = folder / "runs" / "memory-seed1" / f"evaluate-test-rows3{name}" / "result.json"
+        file = folder / "runs" / "memory-seed1" / f"evaluate-test-batch3{name}" / "result.json"
         read = json.loads(file.read_text())
         assert (read["figures"]["addressing"], read["figures"]["bits_per_token"]) == (addressed, reading["value"])
         assert read["provenance"]["seconds"] == reading["seconds"]

@@ -191,8 +191,8 @@ def test_the_small_dual_connections_differ_in_nothing_but_the_connection() -> No
 def test_runs_begin_with_parts_of_their_own_model(name: str, scale: Scale) -> None:
     runs = {run.name: run for run in runs_of(suites.load(name), scale, name)}
     for run in runs.values():
-        if run.begin:
-            first = runs[run.begin]
+        if run.init_from:
+            first = runs[run.init_from]
             assert (first.config.text, first.seed) == (run.config.text, run.seed)
             with torch.device("meta"):
                 theirs, own = (build_model(r.config.model, PTB_TYPES).state_dict() for r in (first, run))

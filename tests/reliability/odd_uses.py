@@ -67,7 +67,7 @@ def _ended(use: Use) -> Ended:
 
 SENTENCES = "ann saw the tea and bob took more jam\ncarl sold the oil\n"
 RUNS = ("words", "other", "characters", "bytes", "cut", "copy", "recall", "dnc", "pointer", "second")
-ROW = "title: t\nrows:\n  - {name: a, small: {recipe: words/config.yaml, seeds: [1], minutes: 1"
+SYSTEM = "title: t\nsystems:\n  - {name: a, small: {recipe: words/config.yaml, seeds: [1], minutes: 1"
 FILES = {
     "text.txt": SENTENCES * 5,
     "page.html": "somebody's page",
@@ -87,20 +87,20 @@ FILES = {
     "equal/train.txt": SENTENCES * 20,
     "equal/valid.txt": SENTENCES * 3,
     "equal/test.txt": SENTENCES * 3,
-    "grids/good.yaml": f"{ROW}}}}}\n",
-    "grids/itself.yaml": f"{ROW}, begin: a}}}}\n",
-    "grids/no-seeds.yaml": f"{ROW.replace('[1]', '[]')}}}}}\n",
-    "grids/seed-twice.yaml": f"{ROW.replace('[1]', '[1, 1]')}}}}}\n",
-    "grids/no-minutes.yaml": f"{ROW.replace('minutes: 1', 'minutes: 0')}}}}}\n",
-    "grids/no-rows.yaml": "title: t\nrows: []\n",
-    "grids/name.yaml": f"{ROW.replace('name: a', 'name: ../a')}}}}}\n",
-    "grids/seed.yaml": f"{ROW}, overrides: {{seed: 3}}}}}}\n",
-    "grids/setting.yaml": f"{ROW}, overrides: {{training: {{lr: 3}}}}}}}}\n",
-    "grids/experiment.yaml": f"{ROW}, examinations: [{{experiment: none}}]}}}}\n",
-    "grids/reader.yaml": f"{ROW}}}, readings: [{{reader: none}}]}}\n",
-    "grids/prepare.yaml": f"{ROW}}}, prepare: ['rm -r /']}}\n",
-    "grids/claim.yaml": f"{ROW}}}}}\nclaims:\n  - {{sentence: s, better: {{row: a}}, than: {{row: b}}}}\n",
-    "grids/own-claim.yaml": f"{ROW}}}}}\nclaims:\n  - {{sentence: s, better: {{row: a}}, than: {{row: a}}}}\n",
+    "suites/good.yaml": f"{SYSTEM}}}}}\n",
+    "suites/itself.yaml": f"{SYSTEM}, init_from: a}}}}\n",
+    "suites/no-seeds.yaml": f"{SYSTEM.replace('[1]', '[]')}}}}}\n",
+    "suites/seed-twice.yaml": f"{SYSTEM.replace('[1]', '[1, 1]')}}}}}\n",
+    "suites/no-minutes.yaml": f"{SYSTEM.replace('minutes: 1', 'minutes: 0')}}}}}\n",
+    "suites/no-systems.yaml": "title: t\nsystems: []\n",
+    "suites/name.yaml": f"{SYSTEM.replace('name: a', 'name: ../a')}}}}}\n",
+    "suites/seed.yaml": f"{SYSTEM}, overrides: {{seed: 3}}}}}}\n",
+    "suites/setting.yaml": f"{SYSTEM}, overrides: {{training: {{lr: 3}}}}}}}}\n",
+    "suites/experiment.yaml": f"{SYSTEM}, examinations: [{{experiment: none}}]}}}}\n",
+    "suites/reader.yaml": f"{SYSTEM}}}, readings: [{{reader: none}}]}}\n",
+    "suites/prepare.yaml": f"{SYSTEM}}}, prepare: ['rm -r /']}}\n",
+    "suites/claim.yaml": f"{SYSTEM}}}}}\nclaims:\n  - {{sentence: s, better: {{system: a}}, than: {{system: b}}}}\n",
+    "suites/own-claim.yaml": f"{SYSTEM}}}}}\nclaims:\n  - {{sentence: s, better: {{system: a}}, than: {{system: a}}}}\n",
     "spaces/empty.yaml": "settings: {}\n",
     "spaces/nothing.yaml": "",
     **{
@@ -129,7 +129,7 @@ FILES = {
 
 SMALL = "--targets 5 --maximum-context 20 --context 10 --near 2"
 SPACE = "sweep run words/config.yaml --out new --trials 1 --space spaces/"
-GRID = "reproduce --dry-run --out new grids/"
+SUITE = "reproduce --dry-run --out new suites/"
 LINES: dict[str, str] = {
     # generate
     "generate words --tokens 3": "",
@@ -304,7 +304,7 @@ LINES: dict[str, str] = {
     "reader train words": "leaves none; use a smaller --skip",
     "reader train words --skip 0 --name ../x": "is made of letters, digits and hyphens",
     "reader train words --split test": "nothing is chosen on the test split",
-    # spaces and grids
+    # spaces and suites
     f"{SPACE}empty.yaml": "settings is empty",
     f"{SPACE}nothing.yaml": "is empty; give it some settings",
     f"{SPACE}log-0.yaml": "must be above 0",
@@ -327,27 +327,27 @@ LINES: dict[str, str] = {
     "sweep run demo --space none": "there is no space",
     "sweep run demo --space demo --trials 0": "trials must be at least 1",
     "sweep show nowhere": "nowhere",
-    f"{GRID}good.yaml": "",
-    f"{GRID}good.yaml --only b": "there is no row 'b'",
-    f"{GRID}good.yaml --processes 0": "processes must be at least 1",
-    f"{GRID}good.yaml --processes 1000": "",
-    f"{GRID}good.yaml --scale full": "has nothing at the full scale",
-    f"{GRID}good.yaml --known words/result.json": "is of kind training",
-    f"{GRID}good.yaml --known nowhere": "cannot read nowhere",
-    f"{GRID}good.yaml --known text.txt": "not valid JSON",
-    f"{GRID}itself.yaml": "it begins with itself",
-    f"{GRID}no-seeds.yaml": "seeds is empty",
-    f"{GRID}seed-twice.yaml": "a run is made once",
-    f"{GRID}no-minutes.yaml": "minutes must be above 0",
-    f"{GRID}no-rows.yaml": "rows is empty",
-    f"{GRID}name.yaml": "a name is made of letters",
-    f"{GRID}seed.yaml": "seeds are set by `seeds`",
-    f"{GRID}setting.yaml": "unknown key",
-    f"{GRID}experiment.yaml": "there is no experiment",
-    f"{GRID}reader.yaml": "there is no reader",
-    f"{GRID}prepare.yaml": "there is no preparation",
-    f"{GRID}claim.yaml": "there is no row 'b'",
-    f"{GRID}own-claim.yaml": "compares row a with itself",
+    f"{SUITE}good.yaml": "",
+    f"{SUITE}good.yaml --only b": "there is no system 'b'",
+    f"{SUITE}good.yaml --processes 0": "processes must be at least 1",
+    f"{SUITE}good.yaml --processes 1000": "",
+    f"{SUITE}good.yaml --scale full": "has nothing at the full scale",
+    f"{SUITE}good.yaml --known words/result.json": "is of kind training",
+    f"{SUITE}good.yaml --known nowhere": "cannot read nowhere",
+    f"{SUITE}good.yaml --known text.txt": "not valid JSON",
+    f"{SUITE}itself.yaml": "it begins with itself",
+    f"{SUITE}no-seeds.yaml": "seeds is empty",
+    f"{SUITE}seed-twice.yaml": "a run is made once",
+    f"{SUITE}no-minutes.yaml": "minutes must be above 0",
+    f"{SUITE}no-systems.yaml": "systems is empty",
+    f"{SUITE}name.yaml": "a name is made of letters",
+    f"{SUITE}seed.yaml": "seeds are set by `seeds`",
+    f"{SUITE}setting.yaml": "unknown key",
+    f"{SUITE}experiment.yaml": "there is no experiment",
+    f"{SUITE}reader.yaml": "there is no reader",
+    f"{SUITE}prepare.yaml": "there is no preparation",
+    f"{SUITE}claim.yaml": "there is no system 'b'",
+    f"{SUITE}own-claim.yaml": "compares system a with itself",
     # corpora, and what is drawn
     **{
         f"data show {name}.txt": ""

@@ -29,7 +29,7 @@ def reported(folders: list[Path], out: Path) -> tuple[str, list[str]]:
     [
         ("evaluate-test", lambda f: f.update(tokens=0), "figures.tokens must be a number that is whole, 1 or more"),
         ("evaluate-test", lambda f: f.update(unit="x" * 2000), "figures.unit must be text of at most 1,000 characters"),
-        ("evaluate-test", lambda f: f.update(rows=0), "figures.rows must be a number"),
+        ("evaluate-test", lambda f: f.update(batch_size=0), "figures.batch_size must be a number"),
         ("evaluate-test", lambda f: f.update(unknown_tokens=3, out_of_vocabulary_tokens=4), "figures.unknown_tokens"),
         ("evaluate-test", lambda f: f.update(perplexity_per_word="low"), "figures.perplexity_per_word"),
         ("evaluate-test", lambda f: f["recency"]["bins"][0].pop("to"), r"recency.bins\[0\].to must be a number"),
@@ -144,7 +144,7 @@ def test_older_results_without_a_reproductions_figures_are_named_once(made: Any)
     row = {"system": "a", "note": "", "split": "test", "reader": "static"}
     figures = {"suite": "g", "scale": "small", "title": "t", "metric": "perplexity", "unit": None, "planned": 1,
                "finished": 0, "failed": 0, "core_hours": 0.0, "systems": [row], "claims": [], "runs": []}  # fmt: skip
-    with pytest.raises(UserError, match=r"figures.rows\[0\].published must be a number or null"):
+    with pytest.raises(UserError, match=r"figures.systems\[0\].published must be a number or null"):
         result_from(json.dumps(made.result("reproduction", figures)), "x")
 
 

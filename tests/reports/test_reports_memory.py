@@ -35,9 +35,9 @@ def test_names_tell_readings_apart(three: Any, run: Any, made: Any) -> None:
     other = read(run("b", {"evaluate-test": measured(made, name="wide")}, name="wide"))
     (both,) = groups([three, other], "memory")
     assert [name for name, _ in both] == ["demo, static", "demo, cache", "demo, cache:theta=0.3", "wide, static"]
-    twice = {"evaluate-test": measured(made), "evaluate-test-rows10": measured(made)}
+    twice = {"evaluate-test": measured(made), "evaluate-test-batch10": measured(made)}
     (same,) = groups([read(run("c", twice))], "memory")
-    assert [name for name, _ in same] == ["evaluate-test", "evaluate-test-rows10"]
+    assert [name for name, _ in same] == ["evaluate-test", "evaluate-test-batch10"]
     plain = [read(run(f"{name}-run", {"evaluate-test": measured(made)}, name=name)) for name in ("x", "y")]
     assert [name for name, _ in groups(plain, "memory")[0]] == ["x", "y"]
 

@@ -37,10 +37,10 @@ def group_of(*runs: Any) -> Any:
 
 def test_readings_of_other_tokens_stand_apart(two: Any, run: Any, made: Any) -> None:
     in_rows = made.recency() | {"new": {"tokens": 3000, "nats": 9.1}}
-    rows = measured(made, rows=10, recency=in_rows)
-    other = read(run("b", {"evaluate-test-rows10": rows}))
+    rows = measured(made, batch_size=10, recency=in_rows)
+    other = read(run("b", {"evaluate-test-batch10": rows}))
     assert [[name for name, _ in group] for group in recency.grouped([two, other])] == [["static", "cache"], ["static"]]
-    html = render([run("c", {"evaluate-test": measured(made), "evaluate-test-rows10": rows})])
+    html = render([run("c", {"evaluate-test": measured(made), "evaluate-test-batch10": rows})])
     assert "<h3>stdlib, test</h3>" in html and "<h3>stdlib, test, 10 rows</h3>" in html
     assert "words, each of 10 rows for itself)" in html
     assert recency.body([read(run("without"))]) == "" and "<h2>Recency</h2>" not in render([run("d")])
@@ -117,7 +117,7 @@ def test_without_new_or_repeated_tokens_and_with_a_breakdown(run: Any, made: Any
 def test_gains_times_tokens_are_what_the_reader_gains(tiny_run: Path, tmp_path: Path) -> None:
     readers = ("static", "cache:window=30,theta=1,weight=0.9")
     for rows in (1, 3):
-        made = [evaluate(tiny_run, "test", reader=r, rows=rows, out=tmp_path / f"{rows}-{r[:5]}") for r in readers]
+        made = [evaluate(tiny_run, "test", reader=r, batch_size=rows, out=tmp_path / f"{rows}-{r[:5]}") for r in readers]
         results = [result_from(json.dumps(result), "x") for result in made]
         static, cache = (
             [float(row[place].replace(",", "")) * int(row[1].replace(",", "")) for row in table.rows]

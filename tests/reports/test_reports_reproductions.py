@@ -176,7 +176,7 @@ def test_gates_have_means_over_seeds_and_none_where_there_is_one_prediction() ->
 def test_readings_before_and_after_another_split_are_kept_apart() -> None:
     figures = gated(policy())
     for record in (*figures["systems"], *figures["runs"][0]["readings"]):
-        record.update(reader="dynamic", rows=1)
+        record.update(reader="dynamic", batch_size=1)
     for place in (figures["systems"][1], figures["runs"][0]["readings"][1]):
         place["after"] = "valid"
     figures["runs"][0]["readings"][1]["policy"] = policy(mean_lambda=0.75)
@@ -292,7 +292,7 @@ def test_findings_stand_beside_what_was_published() -> None:
     bound = math.log1p(0.01)
     found = [
         finding(measure("content", 0.3), measure("content over random", 0.1, above=0.0)),
-        finding(measure("far", 0.02, below=bound), measure("harmed", 0.36, unit="share", below=0.5), beside="plain",
+        finding(measure("far", 0.02, below=bound), measure("harmed", 0.36, unit="share", below=0.5), baseline="plain",
                 verdict="no"),
         finding(measure("", 100, unit="tokens", low=75, high=None), measure("with 300 tokens", -0.001, below=bound),
                 seeds=[2], verdict="runs are missing: no claim"),
@@ -354,7 +354,7 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
             {"findings": [finding(measure("a", 0.1, low="b"))]},
             r"findings\[0\].measures\[0\].low must be a number or null",
         ),
-        ({"runs": [{"run": "a"}]}, r"figures.runs\[0\].row must be text"),
+        ({"runs": [{"run": "a"}]}, r"figures.runs\[0\].system must be text"),
         ({"systems": [row("a", after=1)]}, r"figures.systems\[0\].after must be text or null"),
         ({"systems": [row("a", rows="ten")]}, r"figures.systems\[0\].batch_size must be a number"),
         (gated(policy(mean_lambda=None)), r"figures.runs\[0\].readings\[0\].policy.mean_lambda must be a number"),

@@ -41,7 +41,7 @@ def test_a_diagonal_is_drawn_as_one(made: Any) -> None:
         steps = {(round(b[0] - a[0], 1), round(b[1] - a[1], 1)) for a, b in pairwise(panel)}
         assert all(x > 0 and y != 0 for x, y in steps) and max(x for x, _ in steps) - min(x for x, _ in steps) < 0.2
     assert found[5][0] > found[2][0] and found[5][0] == pytest.approx(found[3][0], abs=0.1)
-    assert {"$w0", "$w7", "3", "7", "write: row"} <= set(texts(plot.svg))
+    assert {"$w0", "$w7", "3", "7", "write: slot"} <= set(texts(plot.svg))
     assert "the 5 of 40 slots that have most weight" in plot.caption and "passage, the first 8 of 20." in plot.caption
     assert plot.caption.endswith("The full colour is 1 above and 0.5 below.")
 

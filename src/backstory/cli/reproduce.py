@@ -24,7 +24,7 @@ class Arguments:
 
     suite: Annotated[
         tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="SUITE", help="A suite (`backstory ls grids`), or a YAML file."),
+        tyro.conf.arg(metavar="SUITE", help="A suite (`backstory ls suites`), or a YAML file."),
     ]
     scale: Literal["small", "full"] = "small"
     """small (hours on two cores), or full: the published sizes."""
