@@ -159,7 +159,7 @@ def test_in_a_terminal(made: Any) -> None:
     lines = memory.terminal(measured(made)["figures"])
     assert "13.1" in lines[0] and "0.518" in lines[0]
     assert [line.split() for line in lines[2:]] == [
-        ["tokens", "ago", "old", "entity", "asked", "value"],
+        ["tokens", "ago", "old", "entity", "queried", "value"],
         ["1–4", "0.50", "0.50"],
         ["20–49", "1.00", "1.00"],
         ["1,000", "or", "more", "2.00", "2.00"],

@@ -41,8 +41,8 @@ def test_readings_of_other_tokens_stand_apart(two: Any, run: Any, made: Any) -> 
     other = read(run("b", {"evaluate-test-batch10": rows}))
     assert [[name for name, _ in group] for group in recency.grouped([two, other])] == [["static", "cache"], ["static"]]
     html = render([run("c", {"evaluate-test": measured(made), "evaluate-test-batch10": rows})])
-    assert "<h3>stdlib, test</h3>" in html and "<h3>stdlib, test, 10 rows</h3>" in html
-    assert "words, each of 10 rows for itself)" in html
+    assert "<h3>stdlib, test</h3>" in html and "<h3>stdlib, test, batch of 10</h3>" in html
+    assert "words, in each of 10 rows of the batch)" in html
     assert recency.body([read(run("without"))]) == "" and "<h2>Recency</h2>" not in render([run("d")])
 
 

@@ -116,7 +116,7 @@ def _init_from(
     waiting = [run for run in todo if run.name not in found and not folder.finished(run)]
     needed: set[str] = set()
     while waiting:
-        first = planned.get(waiting.pop().begin or "")
+        first = planned.get(waiting.pop().init_from or "")
         if first and first.name not in needed and not folder.finished(first):
             needed.add(first.name)
             waiting.append(first)

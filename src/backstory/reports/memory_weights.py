@@ -38,9 +38,9 @@ def heads(result: Result) -> Table | None:
         (name, decimal(bits, 2), *map(percent, shares)) for name, bits, *shares in zip(names, *measured, strict=True)
     ]
     entropy = f"Entropy, of {math.log2(f['settings']['slots']):.3g} bits#"
-    of_slots = f"of {count(f['window'])} {plural('row', f['window'])}#"
+    of_slots = f"of {count(f['window'])} {plural('slot', f['window'])}#"
     several = f.get("windows") or 1  # older results have one
-    window = f"In a window {of_slots}" if several == 1 else f"In {count(several)} windows {of_rows}"
+    window = f"In a window {of_slots}" if several == 1 else f"In {count(several)} windows {of_slots}"
     return Table(columns("Head", entropy, "Largest weight#", window, "Fall-back#"), tuple(rows))
 
 
