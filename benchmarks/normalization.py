@@ -13,9 +13,10 @@ from pathlib import Path
 
 from figures import write
 
+from backstory.config.eval_options import EvalOptions
 from backstory.config.readers import DynamicSettings
 from backstory.config.units import perplexity
-from backstory.evaluation.opening import open_run
+from backstory.evaluation.opening import open_evaluation
 from backstory.evaluation.reading_loop import read
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import load_statistics
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--decays", type=float, nargs="+", default=list(DECAYS))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    opened = open_run(given.run, "valid")
+    opened = open_evaluation(given.run, EvalOptions(split="valid", allow_unknown=True))
     model = opened.run.model
     statistics = load_statistics(given.run / SAVED, model, "all", given.run)
     ids, first = opened.split.ids[: given.tokens], opened.dataset.vocabulary.start

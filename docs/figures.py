@@ -295,7 +295,7 @@ def corpus(name: str, split: str = "types") -> int:
 
 
 def constant(module: str, name: str) -> Any:
-    """Return a constant of the code: `constant("backstory.evaluation.gate_statistics", "LEAST")`."""
+    """Return a constant of the code: `constant("backstory.evaluation.metrics.gate_statistics", "LEAST")`."""
     return getattr(importlib.import_module(module), name)
 
 

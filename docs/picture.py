@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from backstory.config import RewardConfig
-from backstory.evaluation.gate_statistics import reward
+from backstory.evaluation.metrics.gate_statistics import reward
 from backstory.reports import svg, write
 from backstory.reports.examination_plots import levels
 from backstory.reports.memory_section import memory_curves

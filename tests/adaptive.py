@@ -127,13 +127,15 @@ class LearningSettings:
 
 KINDS = {
     "learning": ReaderKind(
+        "learning",
         "moves the output bias",
-        lambda ground, settings: Learning(ground.run.model, settings.rate, ground.precision),
+        lambda context, settings: Learning(context.run.model, settings.rate, context.precision),
         LearningSettings,
     ),
     "doubtful": ReaderKind(
+        "doubtful",
         "blends with itself made vague",
-        lambda ground, settings: Doubtful(ground.inner or StaticReader(ground.run.model)),
+        lambda context, settings: Doubtful(context.inner or StaticReader(context.run.model)),
         wraps=True,
     ),
 }

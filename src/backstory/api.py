@@ -11,12 +11,12 @@ from backstory.config.arguments import checked
 from backstory.context import Examined, Scorer, examine_model, examine_run, examine_runs
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.evaluation import evaluate, generate
-from backstory.evaluation.opening import is_elsewhere, load_model
 from backstory.explanations import explain_run as explain
 from backstory.models import LanguageModel, choose_device
 from backstory.papers.paper import published_examinations
 from backstory.readers import Reader
 from backstory.reports import write
+from backstory.runs.run import is_elsewhere, open_run
 from backstory.training import train
 
 __all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "train"]
@@ -28,7 +28,7 @@ def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
 
     `hf:PATH_OR_NAME` is a causal language model of Hugging Face. Raises UserError.
     """
-    loaded = load_model(run, choose_device("cpu"))
+    loaded = open_run(run, choose_device("cpu"))
     return loaded.model, loaded.vocabulary
 
 

@@ -105,7 +105,7 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
         ),
         (
             "reader audit run --batch-size 9999",
-            r"the text has [\d,]+ tokens, tokens but --batch-size is 9,999; use --batch-size",
+            r"the text has [\d,]+ tokens but --batch-size is 9,999; use --batch-size",
         ),
         ("evaluate run --reader dynamic:rule=sgd,rate=1e300", r"rate must be above 0 and at most 1e\+30, not 1e\+300"),
         ("reader train run --reader cache", r"goes around the reader dynamic alone, not cache"),

@@ -93,10 +93,21 @@ def test_a_suite_is_refused_with_the_present_name() -> None:
 def old_suite() -> dict[str, Any]:
     """A suite as it was saved under the first names."""
     side = {"row": "a", "rows": 3, "reader": "foreign+cache"}
-    setup = {"recipe": "demo", "minutes": 1.0, "seeds": [1], "begin": "b", "overrides": {"training": {"asked_only": True}}}
+    setup = {
+        "recipe": "demo",
+        "minutes": 1.0,
+        "seeds": [1],
+        "begin": "b",
+        "overrides": {"training": {"asked_only": True}},
+    }
     row = {"name": "a", "readings": [{"reader": "foreign", "rows": 3}], "small": setup}
     findings = [{"paper": "context", "row": "a", "beside": "b"}]
-    return {"title": "t", "rows": [row], "claims": [{"sentence": "s", "better": side, "than": side}], "findings": findings}
+    return {
+        "title": "t",
+        "rows": [row],
+        "claims": [{"sentence": "s", "better": side, "than": side}],
+        "findings": findings,
+    }
 
 
 def test_a_saved_suite_is_read_under_its_present_names() -> None:
@@ -114,7 +125,10 @@ def test_a_saved_suite_is_read_under_its_present_names() -> None:
     [
         ("train demo --begin runs/a", "--begin is now called --init-from; use that flag"),
         ("train demo --training.asked-only", "--training.asked-only is now called --training.answer-loss-only"),
-        ("train demo --training.no-asked-only", "--training.no-asked-only is now called --training.no-answer-loss-only"),
+        (
+            "train demo --training.no-asked-only",
+            "--training.no-asked-only is now called --training.no-answer-loss-only",
+        ),
         ("train demo --text.recall.fresh", "--text.recall.fresh is now called --text.recall.new-each-epoch"),
         ("train demo --model.buffer.kind second-softmax", "second-softmax is now called auxiliary-softmax"),
         ("data show recall --recall.fresh", "--recall.fresh is now called --recall.new-each-epoch; use that flag"),

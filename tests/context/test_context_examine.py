@@ -15,12 +15,13 @@ import torch
 from copying import Copying
 
 from backstory.config import UserError
+from backstory.config.eval_options import EvalOptions
 from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine_run
 from backstory.context import experiment_run as examine
 from backstory.context.experiments import CONTEXTS
 from backstory.data import prepare
 from backstory.evaluation import Block, evaluate, read
-from backstory.evaluation.opening import open_run
+from backstory.evaluation.opening import open_evaluation
 from backstory.models import Precision, Prediction
 from backstory.readers import StaticReader
 from backstory.reports import read as read_results
@@ -229,12 +230,12 @@ def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Pa
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     cache: dict[str, Any] = {"reader": "cache:window=40,weight=0.3", "precision": "float32"}
-    evaluation = evaluate(run, "valid", **cache)["figures"]
+    evaluation = evaluate(run, split="valid", **cache)["figures"]
     text = evaluation["tokens"]
     # Every token that has ten before it is a target, so the baseline is the evaluation but for the first ten.
     figures = examine_run(run, "truncate", targets=text, maximum_context=10, **cache).figures
     assert figures["reader"] == evaluation["reader"] and figures["readers"] == evaluation["readers"]
-    opened = open_run(run, "valid", **cache)
+    opened = open_evaluation(run, EvalOptions.build(split="valid", allow_unknown=True, **cache))
     ids, first = np.asarray(opened.split.ids), opened.dataset.vocabulary.start
     pieces: list[torch.Tensor] = []
     read(opened.reader, ids, first, each=lambda block, prediction, log_prob: pieces.append(-log_prob[0].double()))

@@ -18,7 +18,8 @@ from backstory.cli.evaluate import describe
 from backstory.cli.train import run_training
 from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError
 from backstory.data import Algorithm, prepare
-from backstory.evaluation.answer_scores import AnswerScores
+from backstory.evaluation.metrics.answer_accuracy import AnswerAccuracy
+from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Prediction, Softmax, choose_precision
 from backstory.readers.blocks import blocks
 from backstory.reports import formats, read
@@ -71,24 +72,24 @@ def test_the_figures_are_those_of_every_token_added_up(batch_size: int, size: in
     # Half of the time what is right is the likeliest.
     right = torch.rand(len(split.ids)) < 0.5
     logits[right, torch.from_numpy(split.ids.astype(np.int64))[right]] = 9.0
-    watch = AnswerScores(answers, choose_precision("float32", torch.device("cpu")), size)
+    watch = AnswerAccuracy(answers, choose_precision("float32", torch.device("cpu")), size)
     length = -(-len(split.ids) // batch_size)
     halfway: dict[str, Any] | None = None
     for block in blocks(split.ids, data.vocabulary.start, batch_size, size, torch.device("cpu")):
         places = np.arange(batch_size)[:, None] * length + block.index * size + np.arange(block.targets.shape[1])
         here = logits[np.minimum(places, len(split.ids) - 1)]
         prediction: Prediction = Softmax(None, here, torch.eye(logits.shape[1], dtype=torch.float64), None)
-        watch(block, prediction, prediction.log_prob(block.targets))
+        watch.update(ScoredBlock(block, prediction, prediction.log_prob(block.targets)))
         if halfway is None:
-            halfway = json.loads(json.dumps(watch.saved()))
-            again = AnswerScores(answers, watch.precision, size)
-            again.load(halfway)
+            halfway = json.loads(json.dumps(watch.state_dict()))
+            again = AnswerAccuracy(answers, watch.precision, size)
+            again.load_state_dict(halfway)
             assert np.array_equal(again.sums, watch.sums)
     words = data.vocabulary.words
     nats = -logits.log_softmax(1)[torch.arange(len(split.ids)), torch.from_numpy(split.ids.astype(np.int64))]
     guesses = [words[i] for i in logits.argmax(1).tolist()]
     found = by_hand(data.vocabulary.tokens(split.ids), guesses, nats.tolist())
-    figures = watch.figures()
+    figures = watch.result()
     assert [one["length"] for one in figures["lengths"]] == sorted(found)
     everything = [document for documents in found.values() for document in documents]
     for one, documents in [
@@ -96,28 +97,28 @@ def test_the_figures_are_those_of_every_token_added_up(batch_size: int, size: in
         (figures, everything),
     ]:
         asked, tokens, bits, paid = np.array(documents).sum(0)
-        assert one["documents"] == len(documents) and one["asked"] == asked
-        assert one["nats_per_asked"] == pytest.approx(paid / asked, rel=1e-9)
+        assert one["documents"] == len(documents) and one["answer_tokens"] == asked
+        assert one["nats_per_answer_token"] == pytest.approx(paid / asked, rel=1e-9)
         assert one["token_accuracy"] == pytest.approx(tokens / asked)
         assert one["bit_accuracy"] == pytest.approx(bits / (2 * asked))
         assert one["document_accuracy"] == pytest.approx(np.mean([d[0] == d[1] for d in documents]))
     assert 0.2 < figures["token_accuracy"] < 0.9
     with pytest.raises(ValueError, match="not as many sums"):
-        watch.load({"sums": [[0.0]]})
+        watch.load_state_dict({"sums": [[0.0]]})
 
 
 def test_the_end_that_repeat_copy_asks_for_has_no_bits() -> None:
     source = Algorithm("repeat-copy", AlgorithmConfig(bits=2, repeats=2))
     words = source.words()
     ids = np.array([words.index(t) for t in ["<bos>", "01", "x2", "01", "01", "<eos>"]])
-    watch = AnswerScores(source.answers(ids), choose_precision("float32", torch.device("cpu")), 6)
+    watch = AnswerAccuracy(source.answers(ids), choose_precision("float32", torch.device("cpu")), 6)
     guesses = [words.index(t) for t in ["x1", "x1", "x1", "01", "00", "<eos>"]]
     logits = 20 * torch.eye(len(words))[guesses][None]
     prediction = Softmax(None, logits, torch.eye(len(words)), None)
     (block,) = blocks(ids, 0, 1, 6, torch.device("cpu"))
-    watch(block, prediction, prediction.log_prob(block.targets))
-    figures = watch.figures()
-    assert figures["asked"] == 3 and figures["token_accuracy"] == pytest.approx(2 / 3)
+    watch.update(ScoredBlock(block, prediction, prediction.log_prob(block.targets)))
+    figures = watch.result()
+    assert figures["answer_tokens"] == 3 and figures["token_accuracy"] == pytest.approx(2 / 3)
     assert figures["bit_accuracy"] == pytest.approx(3 / 4) and figures["document_accuracy"] == 0
 
 
@@ -126,7 +127,7 @@ def test_the_weights_are_chosen_by_what_is_asked(run: Path) -> None:
     curve = result["curve"]
     assert result["valid_nats"] == min(e["valid_nats"] for e in curve)
     for epoch in curve:
-        assert epoch["valid_nats"] == epoch["answers"]["nats_per_asked"]
+        assert epoch["valid_nats"] == epoch["answers"]["nats_per_answer_token"]
         assert 0.2 < epoch["asked"] < 0.6
     # Told per token that is asked, in every line: an untrained model pays about log 7 for each.
     assert all(0.5 < e["nats"] < 4 for e in events(run, "steps"))
@@ -159,7 +160,7 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     assert " of the tokens asked, " in describe(result)
     longer = bs.evaluate(run, lengths=(5, 9))
     found = longer["figures"]["answers"]["lengths"]
-    assert [(one["length"], one["documents"], one["asked"]) for one in found] == [(5, 6, 30), (9, 6, 54)]
+    assert [(one["length"], one["documents"], one["answer_tokens"]) for one in found] == [(5, 6, 30), (9, 6, 54)]
     assert json.loads((run / "evaluate-test-lengths-5-9" / "result.json").read_text()) == longer
     assert json.loads((run / "evaluate-test" / "result.json").read_text()) == result
     assert longer["provenance"]["corpus"]["fingerprint"] != result["provenance"]["corpus"]["fingerprint"]
@@ -168,7 +169,7 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     assert f"audited; {answered(answers)}." in page
     assert "<h2>Answers</h2>" in page and "drawn documents of copy: 5 and 9 symbols of 2 bits" in page
     assert comparison([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
-    with pytest.raises(UserError, match="a text has the lengths that it has"):
+    with pytest.raises(UserError, match="--lengths works with synthetic tasks only"):
         bs.evaluate(run, text=tmp_path / "page.html", lengths=(5,))
 
 

@@ -149,10 +149,10 @@ def test_a_seed_comes_from_the_system_and_repeats_the_audit(
 
 
 def test_an_audit_that_was_saved_goes_on_with_its_seed(small_lstm: ComposedModel) -> None:
-    saved = json.loads(json.dumps(Audit(1000, 8).saved()))
+    saved = json.loads(json.dumps(Audit(1000, 8).state_dict()))
     again = Audit(1000, 8)
-    again.load(saved)
-    assert again.saved() == saved and again._chosen == Audit(1000, 8, int(saved["report"]["seed"]))._chosen
+    again.load_state_dict(saved)
+    assert again.state_dict() == saved and again._chosen == Audit(1000, 8, int(saved["report"]["seed"]))._chosen
 
 
 def test_the_reader_that_reads_is_never_called_by_the_audit(small_lstm: ComposedModel, stream: Stream) -> None:

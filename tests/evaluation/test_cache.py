@@ -19,7 +19,7 @@ from backstory.evaluation import Audit, Block, block_count, blocks, read
 from backstory.models import ComposedModel, Precision, Prediction
 from backstory.models import devices as memory_room
 from backstory.readers import Reader, StaticReader
-from backstory.readers import cache_memory as pairs_module
+from backstory.readers import neural_cache as pairs_module
 from backstory.readers.neural_cache import NeuralCache
 
 Stream = Callable[[int], np.ndarray]

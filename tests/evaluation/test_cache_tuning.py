@@ -9,15 +9,25 @@ from hypothesis import strategies as st
 from small_models import TYPES, lstm, mixture
 
 from backstory.config import UserError
+from backstory.config.readers import CacheSettings
 from backstory.evaluation import read
 from backstory.models import ComposedModel
 from backstory.readers import StaticReader
-from backstory.readers.neural_cache import NeuralCache
-from backstory.tuning.cache_search import CacheGrid, tune_cache
+from backstory.readers.neural_cache import CacheGrid, CacheScorer, NeuralCache
+from backstory.tuning.reader_search import score_grid
 
 Stream = Callable[[int], np.ndarray]
 FIRST = 3
 MODELS = {"lstm": lstm(), "mixture": mixture()}
+
+
+def tune_cache(
+    inner: StaticReader,
+    ids: np.ndarray,
+    grid: CacheGrid | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[tuple[CacheSettings, float]]:
+    return list(score_grid(CacheScorer(grid or CacheGrid(), len(ids)), inner, ids, FIRST, progress))
 
 
 def chosen(values: list) -> st.SearchStrategy:
@@ -41,17 +51,14 @@ def test_it_is_what_reading_gives(name: str, grid: CacheGrid, count: int, block:
     ids = np.random.default_rng(count).integers(0, TYPES, count).astype(np.uint16)
     inner = StaticReader(MODELS[name])
     inner.block = block
-    tuned = tune_cache(inner, ids, FIRST, grid)
-    assert tuned.tokens == count
-    assert tuned.inner_nats == read(StaticReader(MODELS[name]), ids, FIRST, block=block).nats
+    tried = tune_cache(inner, ids, grid)
     kept = [w for w in sorted(grid.windows) if w < count]
     kept += [w for w in sorted(grid.windows) if w >= count][:1]
-    assert {tried.window for tried in tuned.tried} == set(kept)
-    assert len(tuned.tried) == len(kept) * len(grid.thetas) * len(grid.weights) * len(grid.confidences)
-    for tried in tuned.tried[:: max(1, len(tuned.tried) // 6)]:
-        reading = read(NeuralCache(StaticReader(MODELS[name]), tried.settings), ids, FIRST, block=block)
-        assert tried.nats == pytest.approx(reading.nats, rel=1e-5, abs=1e-6), tried
-    assert tuned.best.nats == min(tried.nats for tried in tuned.tried)
+    assert {settings.window for settings, _ in tried} == set(kept)
+    assert len(tried) == len(kept) * len(grid.thetas) * len(grid.weights) * len(grid.confidences)
+    for point, nats in tried[:: max(1, len(tried) // 6)]:
+        reading = read(NeuralCache(StaticReader(MODELS[name]), point), ids, FIRST, block=block)
+        assert nats == pytest.approx(reading.nats, rel=1e-5, abs=1e-6), point
 
 
 def test_the_text_is_read_once_in_order(small_lstm: ComposedModel, stream: Stream) -> None:
@@ -65,17 +72,15 @@ def test_the_text_is_read_once_in_order(small_lstm: ComposedModel, stream: Strea
     seen: list[tuple[int, int]] = []
     inner = Watched(small_lstm)
     inner.block = 16
-    tune_cache(
-        inner, stream(50), FIRST, CacheGrid((10,), (1.0,), (0.1,)), lambda done, total: seen.append((done, total))
-    )
+    tune_cache(inner, stream(50), CacheGrid((10,), (1.0,), (0.1,)), lambda done, total: seen.append((done, total)))
     assert fed == [FIRST, *stream(50)[:-1].tolist()]
     assert seen == [(16, 50), (32, 50), (48, 50), (50, 50)]
 
 
 def test_the_default_grid_holds_the_published_settings(small_lstm: ComposedModel, stream: Stream) -> None:
-    tuned = tune_cache(StaticReader(small_lstm), stream(600), FIRST)
-    assert {(t.window, t.theta, t.weight, t.confidence) for t in tuned.tried} >= {(500, 1.0, 0.1, 0.0)}
-    assert max(t.window for t in tuned.tried) == 1000
+    tried = [settings for settings, _ in tune_cache(StaticReader(small_lstm), stream(600))]
+    assert CacheSettings(500, 1.0, 0.1, 0.0) in tried
+    assert max(settings.window for settings in tried) == 1000
 
 
 @pytest.mark.parametrize(
@@ -83,19 +88,19 @@ def test_the_default_grid_holds_the_published_settings(small_lstm: ComposedModel
 )
 def test_a_grid_out_of_range_is_told_before_anything_is_read(wrong: dict, stream: Stream) -> None:
     with pytest.raises(UserError, match="the grid: "):
-        tune_cache(StaticReader(lstm()), stream(20), FIRST, CacheGrid(**wrong))
+        tune_cache(StaticReader(lstm()), stream(20), CacheGrid(**wrong))
 
 
 @pytest.mark.parametrize("nothing", ["windows", "thetas", "weights", "confidences"])
 def test_an_empty_grid_is_told(nothing: str, stream: Stream) -> None:
     with pytest.raises(UserError, match="the grid is empty"):
-        tune_cache(StaticReader(lstm()), stream(20), FIRST, CacheGrid(**{nothing: ()}))
+        tune_cache(StaticReader(lstm()), stream(20), CacheGrid(**{nothing: ()}))
 
 
 def test_what_a_text_needs_is_found() -> None:
     """A text that always takes turns between two words, but for its beginning: forget that, and trust the cache."""
     ids = np.array([1, 2, 3, 4, 5, 6] + 40 * [7, 8], dtype=np.uint16)
-    tuned = tune_cache(StaticReader(lstm()), ids, FIRST, CacheGrid((6, 1000), (0.0,), (0.1, 0.9), (0.0, 0.9)))
-    best = tuned.best
+    tried = tune_cache(StaticReader(lstm()), ids, CacheGrid((6, 1000), (0.0,), (0.1, 0.9), (0.0, 0.9)))
+    best, nats = min(tried, key=lambda point: point[1])
     assert (best.window, best.weight, best.confidence) == (6, 0.9, 0.0)
-    assert best.nats < 1.2 < tuned.inner_nats
+    assert nats < 1.2 < read(StaticReader(lstm()), ids, FIRST).nats

@@ -16,7 +16,9 @@ import torch
 import backstory as bs
 from backstory.config import UserError
 from backstory.data import prepare
-from backstory.evaluation import per_token, read
+from backstory.evaluation import read
+from backstory.evaluation.metrics import per_token
+from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.readers import StaticReader
 from backstory.runs.run import load_run
 from backstory.storage.atomic import TEMPORARY
@@ -51,7 +53,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 def test_every_token_against_one_long_forward_pass(run: Path, tmp_path: Path) -> None:
     """In float64, with nothing of the reading loop."""
-    result = bs.evaluate(run, "valid", out=tmp_path, per_token=tmp_path / "tokens.jsonl")
+    result = bs.evaluate(run, split="valid", out=tmp_path, per_token=tmp_path / "tokens.jsonl")
     found = records(tmp_path / "tokens.jsonl")
     loaded = load_run(run)
     ids = np.asarray(prepare(*loaded.text_source(None)).splits["valid"].ids).astype(np.int64)
@@ -73,8 +75,10 @@ def test_every_token_against_one_long_forward_pass(run: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_their_mean_is_the_result(precision: str, run: Path, tmp_path: Path) -> None:
-    figures = bs.evaluate(run, "valid", out=tmp_path, precision=precision, per_token=tmp_path / "tokens.tsv")["figures"]
-    assert figures == bs.evaluate(run, "valid", out=tmp_path / "plain", precision=precision)["figures"]
+    figures = bs.evaluate(run, split="valid", out=tmp_path, precision=precision, per_token=tmp_path / "tokens.tsv")[
+        "figures"
+    ]
+    assert figures == bs.evaluate(run, split="valid", out=tmp_path / "plain", precision=precision)["figures"]
     nats = -np.array([r["log_prob"] for r in records(tmp_path / "tokens.tsv")])
     assert nats.mean() == pytest.approx(figures["nats_per_token"], rel=1e-8)
     # Nine digits are enough to tell which float32 was scored.
@@ -102,8 +106,14 @@ def test_documents_are_numbered_and_titled(tmp_path: Path, words_run: Path) -> N
     split = prepare(*loaded.text_source(None)).splits["valid"]
     titled = type(split)("valid", split.ids, np.array([0, 10, 31]), ["one", "", "three"], 0, 0, 0)
     reader = StaticReader(loaded.model)
-    with per_token.per_token_file(tmp_path / "t.jsonl", loaded.vocabulary, titled, reader.precision) as each:
-        read(reader, titled.ids, loaded.vocabulary.start, each=each, block=7)
+    with per_token.PerToken(tmp_path / "t.jsonl", loaded.vocabulary, titled, reader.precision) as metric:
+        read(
+            reader,
+            titled.ids,
+            loaded.vocabulary.start,
+            each=lambda *scored: metric.update(ScoredBlock(*scored)),
+            block=7,
+        )
     found = records(tmp_path / "t.jsonl")
     expected = [(0, "one")] * 10 + [(1, "")] * 21 + [(2, "three")] * (len(found) - 31)
     assert [(r["document"], r["title"]) for r in found] == expected
@@ -114,7 +124,7 @@ def test_nothing_is_left_of_a_reading_that_fails(words_run: Path, tmp_path: Path
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bs.evaluate(words_run, "valid", per_token=tmp_path / "tokens.tsv.gz", progress=stop)
+        bs.evaluate(words_run, split="valid", per_token=tmp_path / "tokens.tsv.gz", progress=stop)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,7 +169,7 @@ def test_a_file_is_replaced_where_it_may_be(words_run: Path, tmp_path: Path) -> 
 
 def test_figures_per_word_add_up_whatever_the_tokens(run: Path, tmp_path: Path) -> None:
     """The tiny corpus has the same words for every tokenizer."""
-    figures = bs.evaluate(run, "valid", out=tmp_path, per_token=tmp_path / "tokens.jsonl")["figures"]
+    figures = bs.evaluate(run, split="valid", out=tmp_path, per_token=tmp_path / "tokens.jsonl")["figures"]
     found = records(tmp_path / "tokens.jsonl")
     loaded = load_run(run)
     text = (Path(loaded.places["corpus"]) / "valid.txt").read_text()
@@ -191,7 +201,7 @@ def test_of_words_they_are_those_of_the_tokens(words_run: Path, tmp_path: Path) 
 def test_a_text_reads_as_a_split_does(run: Path, tmp_path: Path) -> None:
     before = sorted(run.rglob("*"))
     source = Path(load_run(run).places["corpus"]) / "valid.txt"
-    of_split = bs.evaluate(run, "valid", out=tmp_path)["figures"]
+    of_split = bs.evaluate(run, split="valid", out=tmp_path)["figures"]
     in_train = {"split": "text", "in": "train", "window": of_split["overlap"][0]["window"]}
     in_train["share"] = of_split["overlap"][0]["share"]
     known = [in_train, in_train | {"in": "valid", "share": 1.0}]

@@ -8,9 +8,10 @@ import pytest
 
 import backstory as bs
 from backstory.config import UserError
-from backstory.config.readers import CacheSettings, DynamicSettings
+from backstory.config.eval_options import EvalOptions
+from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
-from backstory.evaluation.opening import open_reader, open_run
+from backstory.evaluation.opening import open_evaluation, open_reader
 from backstory.readers.registry import choose, names_readers, parse_stack, stack_name
 from backstory.runs.run import load_run, weights_hash
 from backstory.tuning.preparation import collect_statistics, parse_grid, tune_reader
@@ -23,7 +24,7 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
     """A run of its own, with statistics."""
     folder = tmp_path / "run"
     shutil.copytree(tiny_run, folder)
-    collect_statistics(open_run(folder, "train"), "all", None, 4, 5)
+    collect_statistics(open_evaluation(folder, EvalOptions(split="train", allow_unknown=True)), "all", None, 4, 5)
     return folder
 
 
@@ -84,7 +85,7 @@ def test_what_yaml_makes_nothing_of_is_refused(value: str) -> None:
     with pytest.raises(UserError, match="is no value for theta"):
         parse_stack(f"cache:theta={value}")
     with pytest.raises(UserError, match="is no value for theta"):
-        parse_grid(CacheSettings, [f"theta={value}"])
+        parse_grid(parse_stack("cache"), [f"theta={value}"])
 
 
 def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
@@ -93,7 +94,9 @@ def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
     assert (published.settings, published.origin) == (DynamicSettings(), "default")
     (typed,) = choose(parse_stack("dynamic:segment=9"), loaded)
     assert (typed.settings, typed.origin) == (DynamicSettings(segment=9), "default, given")
-    path, tuned = tune_reader(run, parse_stack(f"{STEP},segment=7"), "valid", 150, ["rate=0.001,0.02", "decay=0,0.1"])
+    (path,), tuned = tune_reader(
+        run, parse_stack(f"{STEP},segment=7"), "valid", 150, ["rate=0.001,0.02", "decay=0,0.1"]
+    )
     (found,) = choose(parse_stack("dynamic:segment=9"), loaded)
     assert found.origin == "tuned on the first 150 tokens of valid, given"
     assert found.settings.segment == 9 and found.settings.rate == tuned.best.rate in (0.001, 0.02)
@@ -116,7 +119,7 @@ def test_a_search_finds_what_a_grid_finds(run: Path) -> None:
     _, steps = tune_reader(run, parse_stack("dynamic:rate=0.0005,decay=0.01,epsilon=0.01"), "valid", 200)
     assert steps.nats <= grid.nats + 1e-4
     assert steps.best.rate > 0.0005
-    opened = open_run(run, "valid")
+    opened = open_evaluation(run, EvalOptions(split="valid", allow_unknown=True))
     for trial in (t for t in grid.trials if t.tokens < grid.tokens):  # given up on the way
         rest = ",".join(f"{k}={v}" for k, v in trial.settings.items() if k in ("rate", "decay", "epsilon"))
         reader = open_reader(run, f"dynamic:{rest}")[1]
@@ -126,15 +129,15 @@ def test_a_search_finds_what_a_grid_finds(run: Path) -> None:
 def test_a_tuned_reading_is_the_reading(run: Path, tmp_path: Path) -> None:
     """What the search measured is what `evaluate` measures with the settings it saved; each reader's gain is told."""
     before = weights_hash(load_run(run).model)
-    split = len(open_run(run, "valid").split.ids)
+    split = len(open_evaluation(run, EvalOptions(split="valid", allow_unknown=True)).split.ids)
     _, tuned = tune_reader(run, parse_stack(STEP), "valid", None)
-    result = bs.evaluate(run, "valid", reader="dynamic")["figures"]
+    result = bs.evaluate(run, split="valid", reader="dynamic")["figures"]
     assert result["tokens"] == split == tuned.tokens
     assert result["nats_per_token"] == pytest.approx(tuned.nats, rel=1e-12)
     assert (
         result["audit"]["passed"] and result["readers"][0]["origin"] == f"tuned on the first {split:,} tokens of valid"
     )
-    static = bs.evaluate(run, "valid")["figures"]
+    static = bs.evaluate(run, split="valid")["figures"]
     names = [g["name"] for g in result["gains"]]
     assert names == ["static", "dynamic"] and [g["name"] for g in static["gains"]] == ["static"]
     assert result["gains"][0]["nats_per_token"] == pytest.approx(static["nats_per_token"], rel=1e-6)
@@ -143,8 +146,8 @@ def test_a_tuned_reading_is_the_reading(run: Path, tmp_path: Path) -> None:
 
 
 def test_reading_on_after_another_split(run: Path) -> None:
-    plain = bs.evaluate(run, "test", reader=STEP)["figures"]
-    after = bs.evaluate(run, "test", reader=STEP, after="valid")["figures"]
+    plain = bs.evaluate(run, split="test", reader=STEP)["figures"]
+    after = bs.evaluate(run, split="test", reader=STEP, after="valid")["figures"]
     assert (plain["after"], after["after"]) == (None, "valid")
     assert after["nats_per_token"] != plain["nats_per_token"]
     assert {p.name for p in run.glob("evaluate-test-*")} == {
@@ -175,7 +178,7 @@ def test_either_mean_rms_is_tuned_for_itself(run: Path) -> None:
 
 
 def test_what_was_tuned_before_the_mean_rms_could_be_chosen_is_of_all_weights(run: Path) -> None:
-    path, _ = tune_reader(run, parse_stack(STEP), "valid", 50, ["rate=0.01"])
+    (path,), _ = tune_reader(run, parse_stack(STEP), "valid", 50, ["rate=0.01"])
     document = json.loads(path.read_text())
     assert document["settings"].pop("normalization") == "weights"
     path.write_text(json.dumps(document))
@@ -192,12 +195,12 @@ def test_nothing_is_learned_from_the_test_split(run: Path) -> None:
     with pytest.raises(UserError, match="on the test split"):
         tune_reader(run, parse_stack(STEP), "test", 50)
     with pytest.raises(UserError, match="on the test split"):
-        collect_statistics(open_run(run, "test"), "all", None, 2, 5)
+        collect_statistics(open_evaluation(run, EvalOptions(split="test", allow_unknown=True)), "all", None, 2, 5)
     with pytest.raises(UserError, match="before another is scored"):
-        bs.evaluate(run, "valid", reader=STEP, after="test")
+        bs.evaluate(run, split="valid", reader=STEP, after="test")
     for split in ("valid", "test"):
         with pytest.raises(UserError, match=f"{split} would be scored with what was learned from it"):
-            bs.evaluate(run, split, reader=STEP, after=split)
+            bs.evaluate(run, split=split, reader=STEP, after=split)
 
 
 def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
@@ -210,7 +213,7 @@ def test_what_a_reader_needs_is_said(tiny_run: Path, tmp_path: Path) -> None:
         open_reader(folder, "learned")
     open_reader(folder, "dynamic:rule=sgd")
     with pytest.raises(UserError, match="reads one row only; use --batch-size 1"):
-        bs.evaluate(folder, "valid", reader="dynamic:rule=sgd", batch_size=2)
+        bs.evaluate(folder, split="valid", reader="dynamic:rule=sgd", batch_size=2)
     with pytest.raises(UserError, match="the reader static has no settings to tune"):
         tune_reader(folder, parse_stack("static"), "valid", 100)
     with pytest.raises(UserError, match="broke down with all settings"):

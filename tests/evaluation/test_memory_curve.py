@@ -18,8 +18,8 @@ from rich.console import Console
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.data import Truth
-from backstory.evaluation.by_distance import FROM
-from backstory.evaluation.memory_curve import MemoryCurve
+from backstory.evaluation.metrics.by_distance import FROM, MemoryCurve
+from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.readers.blocks import blocks
 from backstory.training import train
 
@@ -69,7 +69,7 @@ def bin_of(distance: int) -> int:
 @pytest.mark.parametrize("reader", ["static", "cache"])
 def test_it_is_what_the_figures_of_every_token_add_up_to(reader: str, run: Path, tmp_path: Path) -> None:
     file = tmp_path / "tokens.jsonl"
-    figures = bs.evaluate(run, "test", reader=reader, per_token=file, out=tmp_path / "out")["figures"]
+    figures = bs.evaluate(run, split="test", reader=reader, per_token=file, out=tmp_path / "out")["figures"]
     memory = figures["memory"]
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     tokens = [line["token"] for line in lines]
@@ -127,8 +127,8 @@ def test_every_token_counts_where_it_stands(tokens: int, batch_size: int, size: 
     length = math.ceil(tokens / batch_size)
     for block in blocks(np.arange(tokens), 0, batch_size, size, torch.device("cpu")):
         assert block.targets.shape[1] <= length
-        curve(block, None, -torch.from_numpy(costs)[block.targets])  # type: ignore[arg-type]
-    figures = curve.figures()
+        curve.update(ScoredBlock(block, None, -torch.from_numpy(costs)[block.targets]))  # type: ignore[arg-type]
+    figures = curve.result()
     assert figures["excess_nats_per_token"] == pytest.approx(costs.mean() - truth.exact.mean(), abs=1e-12)
     want = grouped([(bin_of(d), (d, costs[i], truth.exact[i])) for i, d in enumerate(distance) if d])
     bins = figures["curves"][0]["bins"] if figures["curves"] else []
@@ -143,9 +143,9 @@ class Killed(Exception):
 @pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"reader": "cache", "after": "valid"}], ids=str)
 def test_taken_up_again_it_is_the_same(options: dict[str, Any], run: Path, tmp_path: Path) -> None:
     seen: list[int] = []
-    plain = bs.evaluate(run, "test", out=tmp_path / "plain", progress=lambda done, total: seen.append(done), **options)[
-        "figures"
-    ]
+    plain = bs.evaluate(
+        run, split="test", out=tmp_path / "plain", progress=lambda done, total: seen.append(done), **options
+    )["figures"]
     for number, share in enumerate((0.5, 0.8)):
         limit = seen[int(len(seen) * share)]
 
@@ -154,15 +154,17 @@ def test_taken_up_again_it_is_the_same(options: dict[str, Any], run: Path, tmp_p
                 raise Killed
 
         with pytest.raises(Killed):
-            bs.evaluate(run, "test", out=tmp_path / "out", save_every=1e-9, resume=number > 0, progress=stop, **options)
+            bs.evaluate(
+                run, split="test", out=tmp_path / "out", save_every=1e-9, resume=number > 0, progress=stop, **options
+            )
         assert any((tmp_path / "out").glob("reading-*"))
-    again = bs.evaluate(run, "test", out=tmp_path / "out", resume=True, **options)["figures"]
+    again = bs.evaluate(run, split="test", out=tmp_path / "out", resume=True, **options)["figures"]
     assert again["memory"] == plain["memory"] and again == plain
 
 
 def test_side_by_side_rows_change_little(run: Path, tmp_path: Path) -> None:
     one, four = (
-        bs.evaluate(run, "test", batch_size=batch_size, out=tmp_path / str(batch_size))["figures"]["memory"]
+        bs.evaluate(run, split="test", batch_size=batch_size, out=tmp_path / str(batch_size))["figures"]["memory"]
         for batch_size in (1, 4)
     )
     for a, b in zip(one["kinds"], four["kinds"], strict=True):
@@ -171,6 +173,6 @@ def test_side_by_side_rows_change_little(run: Path, tmp_path: Path) -> None:
 
 
 def test_only_where_the_truth_is_known(run: Path, tiny_run: Path, tmp_path: Path) -> None:
-    assert bs.evaluate(tiny_run, "test", out=tmp_path / "out")["figures"]["memory"] is None
+    assert bs.evaluate(tiny_run, split="test", out=tmp_path / "out")["figures"]["memory"] is None
     (tmp_path / "text.txt").write_text("w1 e3 w2 e3\n")
     assert bs.evaluate(run, text=tmp_path / "text.txt")["figures"]["memory"] is None

@@ -12,13 +12,14 @@ from small_models import buffered, lstm
 from backstory.config import RewardConfig, UserError
 from backstory.config.readers import CacheSettings
 from backstory.evaluation import Audit, block_count, read
-from backstory.evaluation.gate_statistics import CONSTANTS, TEMPERATURES, PolicyWatch, own_blend
 from backstory.evaluation.generation import generate_ids
+from backstory.evaluation.metrics.gate_statistics import CONSTANTS, TEMPERATURES, GateStatistics, own_blend
+from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.evaluation.sampling import Sampling
 from backstory.models import Blend, Precision
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import NeuralCache
-from backstory.readers.shuffled_buffer import ForeignBuffer
+from backstory.readers.shuffled_buffer import ShuffledBuffer
 
 Stream = Callable[[int], np.ndarray]
 EXACT = Precision(torch.float32, "")
@@ -54,9 +55,9 @@ def naive(ids: np.ndarray) -> dict[str, float]:
 
 def test_the_figures_are_those_of_a_loop_over_tokens(stream: Stream) -> None:
     ids = stream(60)
-    expected, watch = naive(ids), PolicyWatch(EXACT, RewardConfig())
-    read(StaticReader(buffered()), ids, 0, block=13, each=watch)
-    found = watch.figures()
+    expected, watch = naive(ids), GateStatistics(EXACT, RewardConfig())
+    read(StaticReader(buffered()), ids, 0, block=13, each=lambda *scored: watch.update(ScoredBlock(*scored)))
+    found = watch.result()
     best = min(CONSTANTS, key=lambda c: expected[f"C{c}"])
     assert 0 < expected["pou"] < 1 and 0 < expected["wins"] < 1  # the loop saw both sides
     assert found["best_constant_lambda"] == best
@@ -77,25 +78,25 @@ def test_the_figures_are_those_of_a_loop_over_tokens(stream: Stream) -> None:
 
 
 def test_at_its_own_temperature_it_is_the_score(stream: Stream) -> None:
-    watch = PolicyWatch(EXACT)
-    reading = read(StaticReader(buffered()), stream(80), 0, each=watch)
-    assert watch.figures()["temperatures"]["1"] == pytest.approx(math.exp(reading.nats), rel=1e-5)
+    watch = GateStatistics(EXACT)
+    reading = read(StaticReader(buffered()), stream(80), 0, each=lambda *scored: watch.update(ScoredBlock(*scored)))
+    assert watch.result()["temperatures"]["1"] == pytest.approx(math.exp(reading.nats), rel=1e-5)
 
 
 def test_a_watch_goes_on_where_it_was(stream: Stream) -> None:
-    ids, whole = stream(60), PolicyWatch(EXACT)
-    read(StaticReader(buffered()), ids, 0, block=10, each=whole)
-    first, second, count = PolicyWatch(EXACT), PolicyWatch(EXACT), 0
+    ids, whole = stream(60), GateStatistics(EXACT)
+    read(StaticReader(buffered()), ids, 0, block=10, each=lambda *scored: whole.update(ScoredBlock(*scored)))
+    first, second, count = GateStatistics(EXACT), GateStatistics(EXACT), 0
 
     def each(*what: object) -> None:
         nonlocal count
         if count == 3:
-            second.load(first.saved())
-        (first if count < 3 else second)(*what)  # type: ignore[arg-type]
+            second.load_state_dict(first.state_dict())
+        (first if count < 3 else second).update(ScoredBlock(*what))  # type: ignore[arg-type]
         count += 1
 
     read(StaticReader(buffered()), ids, 0, block=10, each=each)
-    assert second.figures() == whole.figures()
+    assert second.result() == whole.result()
 
 
 def test_the_models_own_blend_is_found_inside_a_cache(stream: Stream) -> None:
@@ -114,7 +115,7 @@ def test_the_models_own_blend_is_found_inside_a_cache(stream: Stream) -> None:
 def test_the_audit_says_what_a_foreign_buffer_is(stream: Stream) -> None:
     ids, model = stream(120), buffered()
     audit = Audit(block_count(len(ids), 3, 10), 4, 0)
-    foreign = read(ForeignBuffer(model), ids, 0, batch_size=3, block=10, observer=audit)
+    foreign = read(ShuffledBuffer(model), ids, 0, batch_size=3, block=10, observer=audit)
     own = read(StaticReader(model), ids, 0, batch_size=3, block=10)
     assert audit.report.failures == ["a row's predictions depend on the other rows of the batch"]
     assert foreign.nats != own.nats
@@ -126,18 +127,18 @@ def test_rows_alike_have_nothing_foreign(stream: Stream) -> None:
     ids[:] = ids[0]
     found = [
         read(kind(model), ids.flatten(), int(ids[0, -1]), batch_size=3, block=10).nats
-        for kind in (ForeignBuffer, StaticReader)
+        for kind in (ShuffledBuffer, StaticReader)
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-6)
 
 
 def test_what_a_foreign_buffer_must_refuse(stream: Stream) -> None:
     with pytest.raises(UserError, match="it needs several; use --batch-size 10"):
-        read(ForeignBuffer(buffered()), stream(40), 0)
+        read(ShuffledBuffer(buffered()), stream(40), 0)
     with pytest.raises(UserError, match="use --batch-size 10 of `backstory evaluate`"):
-        generate_ids(ForeignBuffer(buffered()), [0], Sampling())  # at once, before a prompt is printed
+        generate_ids(ShuffledBuffer(buffered()), [0], Sampling())  # at once, before a prompt is printed
     with pytest.raises(UserError, match="the model has none; train one with"):
-        ForeignBuffer(lstm())
+        ShuffledBuffer(lstm())
 
 
 def test_gates_differ_from_one_another() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import backstory as bs
-from backstory.evaluation.by_distance import FROM
-from backstory.evaluation.by_recency import last_seen
+from backstory.evaluation.metrics.by_distance import FROM, last_seen
 
 
 @given(ids=st.lists(st.integers(0, 4), max_size=40), row=st.integers(1, 15))
@@ -26,10 +25,10 @@ def test_tokens_since_the_same_one_came_last_in_its_row(ids: list[int], row: int
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_nats_by_distance_are_means_over_the_tokens(tiny_run: Path, tmp_path: Path, batch_size: int) -> None:
     told = tmp_path / "tokens.jsonl"
-    figures = bs.evaluate(tiny_run, "test", out=tmp_path / "one", per_token=told)["figures"]
+    figures = bs.evaluate(tiny_run, split="test", out=tmp_path / "one", per_token=told)["figures"]
     tokens = [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()]
     if batch_size > 1:
-        figures = bs.evaluate(tiny_run, "test", batch_size=batch_size, out=tmp_path / "batch_size")["figures"]
+        figures = bs.evaluate(tiny_run, split="test", batch_size=batch_size, out=tmp_path / "batch_size")["figures"]
     recency = figures["recency"]
     since = last_seen(np.unique([t["token"] for t in tokens], return_inverse=True)[1], -(-len(tokens) // batch_size))
     counts = {0: int((since == 0).sum())} | {

@@ -181,16 +181,20 @@ def test_the_figures_are_those_of_a_reading_that_was_never_stopped(
     options: dict[str, Any], tiny_run: Path, tmp_path: Path
 ) -> None:
     hashes, split = contents(tiny_run), "train"
-    plain = bs.evaluate(tiny_run, split, out=tmp_path / "plain", **options)
+    plain = bs.evaluate(tiny_run, split=split, out=tmp_path / "plain", **options)
     seen: list[int] = []
-    bs.evaluate(tiny_run, split, out=tmp_path / "plain", progress=lambda done, total: seen.append(done), **options)
+    bs.evaluate(
+        tiny_run, split=split, out=tmp_path / "plain", progress=lambda done, total: seen.append(done), **options
+    )
     stops = sorted({seen[min(len(seen) - 1, int(len(seen) * share))] for share in (0.3, 0.8)})
     out, saved = tmp_path / "out", 0
     for number, stop in enumerate(stops):
         saved += stopped_split(tiny_run, split, out, stop, resume=number > 0, **options)
     assert saved or seen[-1] <= 256 or len(seen) == 1
     told: list[tuple[int, int]] = []
-    result = bs.evaluate(tiny_run, split, out=out, resume=True, progress=lambda *done: told.append(done), **options)
+    result = bs.evaluate(
+        tiny_run, split=split, out=out, resume=True, progress=lambda *done: told.append(done), **options
+    )
     assert result["figures"] == plain["figures"]
     assert (told[-1] == (seen[-1], seen[-1]) and len(told) < len(seen)) or not saved
     assert [p.name for p in out.iterdir()] == ["result.json"]
@@ -204,7 +208,7 @@ def stopped_split(run: Path, split: str, out: Path, stop_at: int, **options: Any
             raise Killed
 
     with pytest.raises(Killed):
-        bs.evaluate(run, split, out=out, save_every=ALWAYS, progress=stop, **options)
+        bs.evaluate(run, split=split, out=out, save_every=ALWAYS, progress=stop, **options)
     return any(out.glob("reading-*"))
 
 

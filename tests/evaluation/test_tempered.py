@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from small_models import TYPES, buffered, lstm, mixture
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings, TemperedSettings
 from backstory.evaluation import read
-from backstory.evaluation.gate_statistics import own_blend
+from backstory.evaluation.metrics.gate_statistics import own_blend
 from backstory.models import Blend, ComposedModel, MixtureOfSoftmaxes
 from backstory.readers import Reader, StaticReader, tempered
 from backstory.readers.neural_cache import NeuralCache
-from backstory.readers.tempered import TemperedReader
-from backstory.tuning.temperature_search import nats_by_temperature
+from backstory.readers.tempered import TemperatureScorer, TemperedReader
+from backstory.tuning.reader_search import score_grid
 
 MODELS = {"lstm": lstm, "mixture": mixture, "span buffer": buffered}
 FIRST = 3
@@ -43,6 +44,17 @@ def nats(reader: Reader, ids: np.ndarray, block: int | None = None) -> list[floa
         reader, ids, FIRST, block=block, each=lambda piece, prediction, log_prob: found.extend((-log_prob[0]).tolist())
     )
     return found
+
+
+def nats_by_temperature(
+    inner: Reader,
+    ids: np.ndarray,
+    first: int,
+    temperatures: Sequence[float],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[float]:
+    scorer = TemperatureScorer(inner, temperatures, len(ids))
+    return [nats for _, nats in score_grid(scorer, inner, ids, first, progress)]
 
 
 @settings(max_examples=25)

@@ -10,13 +10,14 @@ import pytest
 
 import backstory as bs
 from backstory.config import UserError
+from backstory.config.eval_options import EvalOptions
 from backstory.evaluation import read
-from backstory.evaluation.opening import open_reader, open_run
+from backstory.evaluation.opening import open_evaluation, open_reader
 from backstory.readers.registry import choose, parse_stack
 from backstory.runs.run import load_run
 from backstory.tuning import reader_search as tuning
-from backstory.tuning.coordinate_search import settings_of
-from backstory.tuning.preparation import tune_in_turn, tune_reader
+from backstory.tuning.preparation import tune_reader
+from backstory.tuning.reader_search import settings_of
 
 STEP = "dynamic:rule=nadam,rate=0.003,decay=0.01,epsilon=0.001"
 GRID = ["segment=3,9", "temperature=0.9,1.1,1.3", "clip=0,0.3", "beta1=0,0.5"]
@@ -33,14 +34,14 @@ def score(run: Path, settings: dict[str, Any]) -> float:
     own = {key: settings[key] for key in ("rate", "decay", "epsilon", "segment", "clip", "beta1")}
     words = ",".join(f"{key}={value}" for key, value in own.items())
     reader = open_reader(run, [f"dynamic:rule=nadam,{words}", f"tempered:temperature={settings['temperature']}"])[1]
-    opened = open_run(run, "valid")
+    opened = open_evaluation(run, EvalOptions(split="valid", allow_unknown=True))
     return read(reader, opened.split.ids[:150], opened.dataset.vocabulary.start).nats
 
 
 def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a plain loop over the settings finds it, reading by reading; none is given up on so short a text."""
     monkeypatch.setattr(tuning, "MARGIN", math.inf)
-    paths, tuned = tune_in_turn(run, parse_stack([STEP, "tempered"]), "valid", 150, GRID)
+    paths, tuned = tune_reader(run, parse_stack([STEP, "tempered"]), "valid", 150, GRID, in_turn=True)
     here = {"rate": 0.003, "decay": 0.01, "epsilon": 0.001, "segment": 5, "temperature": 1.0, "clip": 0.0, "beta1": 0.0}
     for name, values in (
         ("segment", (3, 9)),
@@ -53,7 +54,7 @@ def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.M
     assert tuned.nats == pytest.approx(score(run, here), abs=1e-6)
     assert [p.name for p in paths] == ["dynamic-nadam.json", "dynamic-nadam+tempered.json"]
     # What was found is what is read with, and what the result names.
-    result = bs.evaluate(run, "valid", reader="dynamic:rule=nadam+tempered")["figures"]
+    result = bs.evaluate(run, split="valid", reader="dynamic:rule=nadam+tempered")["figures"]
     named = {key: value for reader in result["readers"] for key, value in reader["settings"].items()}
     assert here.items() <= named.items()
     assert [r["origin"] for r in result["readers"]] == [
@@ -65,23 +66,23 @@ def test_each_is_the_best_given_those_before_it(run: Path, monkeypatch: pytest.M
 
 def test_what_is_typed_is_held_and_a_grid_adds_to_what_is_tried(run: Path) -> None:
     grid = ["rate=0.001,0.01", "temperature=1.1"]
-    paths, _ = tune_in_turn(run, parse_stack([f"{STEP},segment=6,clip=0.5"]), "valid", 60, grid[:1])
+    paths, _ = tune_reader(run, parse_stack([f"{STEP},segment=6,clip=0.5"]), "valid", 60, grid[:1], in_turn=True)
     assert [p.name for p in paths] == ["dynamic-nadam.json"]
     tried = json.loads(paths[0].read_text())["search"]["trials"]
     assert {(t["settings"]["segment"], t["settings"]["clip"]) for t in tried} == {(6, 0.5)}
     assert {t["settings"]["beta1"] for t in tried} == {0.0, 0.9}
     assert {t["settings"]["rate"] for t in tried} == {0.001, 0.003, 0.01}
-    (only,), alone = tune_in_turn(run, parse_stack("tempered"), "valid", 60, grid[1:])
+    (only,), alone = tune_reader(run, parse_stack("tempered"), "valid", 60, grid[1:], in_turn=True)
     assert only.name == "tempered.json" and {t.settings["temperature"] for t in alone.trials} == {1.0, 1.1}
 
 
 def test_a_cache_stays_as_it_is_and_a_temperature_inside_it_is_read_with(run: Path) -> None:
     stack = parse_stack("tempered+cache:window=9,weight=0.3")
-    (path,), tuned = tune_in_turn(run, stack, "valid", 60, ["temperature=0.8,1.2"])
+    (path,), tuned = tune_reader(run, stack, "valid", 60, ["temperature=0.8,1.2"], in_turn=True)
     assert path.name == "tempered.json"
     for trial in tuned.trials:
         reader = open_reader(run, f"tempered:temperature={trial.settings['temperature']}+cache:window=9,weight=0.3")[1]
-        opened = open_run(run, "valid")
+        opened = open_evaluation(run, EvalOptions(split="valid", allow_unknown=True))
         if trial.tokens == 60:
             found = read(reader, opened.split.ids[:60], opened.dataset.vocabulary.start).nats
             assert trial.nats == pytest.approx(found, rel=1e-9)
@@ -90,7 +91,7 @@ def test_a_cache_stays_as_it_is_and_a_temperature_inside_it_is_read_with(run: Pa
 
 
 def test_the_temperature_alone_comes_from_one_reading(run: Path) -> None:
-    path, tuned = tune_reader(run, parse_stack("tempered"), "valid", 80)
+    (path,), tuned = tune_reader(run, parse_stack("tempered"), "valid", 80)
     assert [t.settings["temperature"] for t in tuned.trials] == [n / 50 for n in range(45, 66)]
     assert tuned.best.temperature == min(tuned.trials, key=lambda t: t.nats or 0).settings["temperature"]
     assert json.loads(path.read_text())["tuned_on"] == "the first 80 tokens of valid"
@@ -115,5 +116,5 @@ def test_a_mistake_is_told_before_anything_is_read(
     run: Path, reader: str, split: str, grid: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(UserError) as error:
-        tune_in_turn(run, parse_stack(reader), split, 50, grid)
+        tune_reader(run, parse_stack(reader), split, 50, grid, in_turn=True)
     assert told in str(error.value) and "\n" not in str(error.value)

@@ -56,6 +56,7 @@ class BiasReader(StaticReader):
 
 
 KIND = ReaderKind(
+    "bias",
     "the output bias follows the text",
     lambda ground, settings: BiasReader(ground.run.model, ground.precision, settings),
     BiasSettings,

@@ -54,7 +54,7 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def scores(run: Path, reader: str, folder: Path, split: str = "train") -> np.ndarray:
     """Minus the log-probabilities that `evaluate` writes for every token of a split."""
     path = folder / f"{reader.replace(':', '-')}.jsonl"
-    evaluate(run, split, reader=reader, per_token=path, out=folder / "out", overwrite=True)
+    evaluate(run, split=split, reader=reader, per_token=path, out=folder / "out", overwrite=True)
     written = [json.loads(line)["log_prob"] for line in path.read_text().splitlines()]
     return -np.array(written, np.float32).astype(np.float64)
 
@@ -309,10 +309,10 @@ def test_the_model_is_left_as_it_was(run: Path, monkeypatch: pytest.MonkeyPatch)
     made = []
 
     def remember(ground: Any, settings: Any) -> Any:
-        made.append(KIND.make(ground, settings))
+        made.append(KIND.build(ground, settings))
         return made[-1]
 
-    monkeypatch.setitem(READERS, "bias", ReaderKind("", remember, KIND.settings))
+    monkeypatch.setitem(READERS, "bias", ReaderKind("bias", "", remember, KIND.settings))
     files = {name: digest for name, digest in runs.contents(run).items() if not name.startswith("explain")}
     compare_readers(run, Stretch("valid"), **THREE)
     kept = load_run(run).model.state_dict()

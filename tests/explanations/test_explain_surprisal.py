@@ -76,7 +76,7 @@ def test_every_figure_is_the_model_s(run: Path, tiny_config: RunConfig, at: int,
 
 
 def test_a_whole_split_agrees_with_its_evaluation(run: Path) -> None:
-    evaluated = evaluate(run, "valid")["figures"]
+    evaluated = evaluate(run, split="valid")["figures"]
     explained = explain_run(run, place=Place("valid", words=2000))["figures"]
     assert explained["tokens"] == evaluated["tokens"]
     assert explained["nats_per_token"] == pytest.approx(evaluated["nats_per_token"], abs=1e-6)
@@ -101,8 +101,8 @@ def test_a_gain_is_what_the_other_costs_more(run: Path, tmp_path: Path, tiny_con
 
 
 def test_against_a_reader_of_the_same_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = READERS["static"].make
-    monkeypatch.setitem(READERS, "twin", ReaderKind("the same again", made))
+    made = READERS["static"].build
+    monkeypatch.setitem(READERS, "twin", ReaderKind("twin", "the same again", made))
     found = layers(explain_run(run, place=Place("valid", words=9), against="twin"))
     assert set(found["gain over twin"].values) == {0.0}
 

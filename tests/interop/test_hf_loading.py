@@ -102,7 +102,7 @@ def test_statistics_and_settings_are_kept_in_the_cache(
     name = f"hf:{folder}"
     small = ["--batch-size", "4", "--segment", "5", "--tokens", "400"]
     assert main(["reader", "statistics", name, "--corpus", str(text), *small]) == 0
-    figures = bs.evaluate(name, "valid", corpus=str(text), reader="dynamic:rate=0.01")["figures"]
+    figures = bs.evaluate(name, split="valid", corpus=str(text), reader="dynamic:rate=0.01")["figures"]
     assert figures["gains"][1]["perplexity"] < figures["gains"][0]["perplexity"]
     assert main(["reader", "tune", name, "--corpus", str(text), "--reader", "cache", "--tokens", "100"]) == 0
     assert load(name).folder.joinpath("readers", "cache.json").is_file()
@@ -122,10 +122,11 @@ def test_an_examination_folds_pieces_into_words(folder: Path, text: Path, capsys
 
 @pytest.mark.parametrize("experiment", ["truncate", "shuffle", "replace"])
 def test_a_model_at_hand_is_examined_as_by_its_name(experiment: str, folder: Path, text: Path) -> None:
-    from backstory.evaluation.opening import open_run
+    from backstory.config.eval_options import EvalOptions
+    from backstory.evaluation.opening import open_evaluation
 
     name, numbers = f"hf:{folder}", {"targets": 20, "maximum_context": 12, "context": 8, "split": "train"}
-    opened = open_run(name, "train", corpus=str(text))
+    opened = open_evaluation(name, EvalOptions(split="train", corpus=str(text), allow_unknown=True))
     by_name = bs.examine(name, str(text), experiment, precision="float32", **numbers).figures
     at_hand = bs.examine(opened.run.model, opened.dataset, experiment, **numbers).figures
     for key in ("unit", "window", "pieces_per_word", "baseline", "conditions"):

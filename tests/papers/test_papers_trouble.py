@@ -156,7 +156,14 @@ def test_a_damaged_log_is_no_news(line: str, tmp_path: Path) -> None:
     job = RunJob(Run("a", 1, RunConfig(), 10.0, (), ()), folder, "running")
     log = folder.run(job.run) / "metrics.jsonl"
     log.parent.mkdir(parents=True)
-    epoch = {"event": "epoch", "epoch": 1, "train_nats": 3.0, "valid_nats": 2.2, "valid_perplexity": 9.0, "seconds": 60.0}
+    epoch = {
+        "event": "epoch",
+        "epoch": 1,
+        "train_nats": 3.0,
+        "valid_nats": 2.2,
+        "valid_perplexity": 9.0,
+        "seconds": 60.0,
+    }
     log.write_text(f"{json.dumps(epoch)}\n")
     job.watch()
     known = vars(job).copy()

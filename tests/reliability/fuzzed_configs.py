@@ -29,10 +29,9 @@ from backstory.cli import (
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import settings
 from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_yaml
-from backstory.config.readers import CacheSettings, DynamicSettings
 from backstory.models.memory import parse_addressing
 from backstory.readers.registry import parse_stack, stack_name
-from backstory.tuning.preparation import parse_grid, parse_turns
+from backstory.tuning.preparation import parse_grid
 from backstory.tuning.space import Space, parameters
 
 DATACLASSES = [
@@ -170,8 +169,8 @@ def _specified(chosen: random.Random) -> str:
     entry = {chosen.choice(NAMED): {chosen.choice(["range", "choice", "same", "log", "when"]): chosen.choice(ENTRIES)}}
     parsers: dict[str, Callable[[], object]] = {
         "stack": lambda: parse_stack(stack_name(parse_stack(text))),
-        "grid": lambda: parse_grid(chosen.choice([CacheSettings, DynamicSettings]), [text.partition(":")[2] or text]),
-        "turns": lambda: parse_turns(parse_stack("dynamic+cache"), [text.partition(":")[2] or text]),
+        "grid": lambda: parse_grid(parse_stack(chosen.choice(["cache", "dynamic"])), [text.partition(":")[2] or text]),
+        "turns": lambda: parse_grid(parse_stack("dynamic+cache"), [text.partition(":")[2] or text]),
         "addressing": lambda: parse_addressing(text, 64),
         "space": lambda: parameters(from_dict(Space, {"settings": entry}, "space"), RunConfig(), "space", draws=3),
     }

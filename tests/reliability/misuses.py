@@ -130,7 +130,7 @@ class Desk:
         self.small = {"targets": 10, "maximum_context": 20, "context": 5}
         self.examined = bs.examine(self.run, out=folder / "examined", **self.small)
         self.again = bs.examine(self.other, **self.small)
-        bs.evaluate(self.run, "valid", places=1)
+        bs.evaluate(self.run, split="valid", audit_places=1)
         self.folder = folder
 
     def cores(self) -> Iterator[Any]:

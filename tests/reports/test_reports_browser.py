@@ -38,7 +38,7 @@ def runs(tiny_run: Path, tiny_config: RunConfig, tmp_path_factory: pytest.TempPa
     one, two = Path(shutil.copytree(tiny_run, folder / "one")), folder / "two"
     train(dataclasses.replace(tiny_config, seed=2), two, console=Console(file=io.StringIO()))
     for run, other in ((one, two), (two, one)):
-        evaluate(run, "test")
+        evaluate(run, split="test")
         examine_run(run, "truncate", targets=50, maximum_context=20)
         explain_run(run, place=Place("train", 200, 150), against=str(other))
     return [one, two]

@@ -117,7 +117,10 @@ def test_without_new_or_repeated_tokens_and_with_a_breakdown(run: Any, made: Any
 def test_gains_times_tokens_are_what_the_reader_gains(tiny_run: Path, tmp_path: Path) -> None:
     readers = ("static", "cache:window=30,theta=1,weight=0.9")
     for rows in (1, 3):
-        made = [evaluate(tiny_run, "test", reader=r, batch_size=rows, out=tmp_path / f"{rows}-{r[:5]}") for r in readers]
+        made = [
+            evaluate(tiny_run, split="test", reader=r, batch_size=rows, out=tmp_path / f"{rows}-{r[:5]}")
+            for r in readers
+        ]
         results = [result_from(json.dumps(result), "x") for result in made]
         static, cache = (
             [float(row[place].replace(",", "")) * int(row[1].replace(",", "")) for row in table.rows]

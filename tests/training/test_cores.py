@@ -20,9 +20,10 @@ from backstory.config import (
     TransformerConfig,
     TrellisConfig,
 )
+from backstory.config.eval_options import EvalOptions
 from backstory.context import examine_run
 from backstory.evaluation import evaluate, read
-from backstory.evaluation.opening import open_run
+from backstory.evaluation.opening import open_evaluation
 from backstory.explanations import Place, explain_run
 from backstory.readers import StaticReader
 from backstory.runs.run import load_run
@@ -63,9 +64,9 @@ def test_a_run_learns_and_is_read_examined_and_explained(
     assert curve[-1] < curve[0] < math.log(40)
     found, run = {}, tmp_path / "run"
     for moving in ("all", "low-rank:2"):
-        collect_statistics(open_run(run, "train"), moving, None, 4, 5)
+        collect_statistics(open_evaluation(run, EvalOptions(split="train", allow_unknown=True)), moving, None, 4, 5)
     for number, reader in enumerate(("static", "cache", "dynamic", "dynamic:moving=low-rank:2")):
-        evaluation = evaluate(run, "valid", reader=reader, out=tmp_path / str(number))
+        evaluation = evaluate(run, split="valid", reader=reader, out=tmp_path / str(number))
         assert evaluation["figures"]["audit"]["passed"], reader
         found[reader] = evaluation["figures"]["nats_per_token"]
     assert found["static"] == pytest.approx(read_whole(run), abs=1e-5)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import LSTMConfig, ModelConfig, RewardConfig, RunConfig, TrainingConfig, TrellisConfig, UserError
-from backstory.evaluation.gate_statistics import reward
+from backstory.evaluation.metrics.gate_statistics import reward
 from backstory.models import Activations, Blend, Softmax
 from backstory.training import Likelihood
 from backstory.training.objectives import GatedLikelihood, build_objective, likelihood

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     read = []
     for name, folder, reader in systems:
         with progress_bar(f"reading test, {name}") as progress:
-            read.append(evaluate(folder, "test", reader=reader, progress=progress))
+            read.append(evaluate(folder, split="test", reader=reader, progress=progress))
         print(_perplexity(name, read[-1]))
     print(_gains(read))
     console.rule("[bold]4. examine[/] how much context each of them uses", align="left")

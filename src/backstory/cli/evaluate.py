@@ -2,16 +2,16 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO
 
 import tyro
 
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import CorpusArguments, typed_text
+from backstory.cli.run_arguments import ModelArguments, typed_text
 from backstory.config import UserError, plural
-from backstory.config.fields import between
+from backstory.config.eval_options import EvalOptions
 from backstory.config.printable import one_line
 from backstory.config.split_overlap import overlap_warnings
 from backstory.config.units import IN_BITS, told
@@ -20,46 +20,25 @@ from backstory.data.corpora.text_files import is_pipe
 
 
 @dataclass(frozen=True)
-class Arguments(CorpusArguments):
+class Arguments(EvalOptions, ModelArguments):
     """Read a split, or a text of one's own, once with a trained model and score every token of it."""
 
-    text: Annotated[
+    text: Annotated[  # type: ignore[assignment]
         tyro.conf.Positional[str | None],
         tyro.conf.arg(metavar="[TEXT]", help="A text file to read instead of a split, or - for standard input."),
     ] = None
-    split: str | None = None
+    split: str | None = None  # type: ignore[assignment]
     """train, valid or test (the default)."""
-    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """How it is read: `backstory ls readers`. May be given more than once: readers go around each other."""
-    after: str | None = None
-    """A split to read first (valid): an adaptive reader goes on from what it learned there."""
-    lengths: tuple[int, ...] = ()
-    """Of a drawn task (copy and its like): draw the split with sequences of these lengths, as many of each."""
-    batch_size: int = between(1, 1)
-    """Rows of text read side by side: above 1 faster and a little worse, since each row starts with an empty state."""
-    addressing: str | None = None
-    """Of an external memory, in place of the one that it was trained with: dense, localized:257 (slots, odd), localized:257x3,
-    literal, window:257."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Precision of matrix products."""
-    audit_seed: int | None = between(None, 0)
-    """Draw the audited places by this number, to repeat an audit; else by one from the operating system, which results tell."""
-    out: Path | None = None
-    """Where result.json goes (else RUN/evaluate-SPLIT; of a text it is not written)."""
-    per_token: Path | None = None
-    """Also write what every token scored to this file, in lines: .jsonl or .tsv, compressed if .gz follows."""
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let --per-token take the place of a file that exists."""
-    resume: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on with the same evaluation where it was stopped or killed, from what it saved last."""
-    save_every: float = between(60.0, 0.0)
-    """Seconds after which a long reading is saved beside its result, for --resume; 0: never."""
-    allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Score a text even where most of it is outside the vocabulary."""
-    allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Score a test split that is the same text as validation."""
+    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
+    """How it is read: `backstory ls readers`. May be given more than once: readers wrap each other."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
+
+    def options(self) -> EvalOptions:
+        """Return the options of the evaluation. Raises UserError for a text that is none."""
+        given = {field.name: getattr(self, field.name) for field in fields(EvalOptions)}
+        text = None if self.text is None else source(self.text)
+        return EvalOptions.build(**given | {"split": self.split or "test", "text": text})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -70,31 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.cli.progress import progress_bar
     from backstory.evaluation.evaluation import as_json, evaluate
 
-    text = None if given.text is None else source(given.text)
-    with progress_bar(f"reading {given.text or given.split or 'test'}") as progress:
-        result = evaluate(
-            given.run,
-            given.split or "test",
-            text=text,
-            reader=given.reader,
-            batch_size=given.batch_size,
-            precision=given.precision,
-            device=given.device,
-            data_dir=given.data_dir,
-            corpus=given.corpus,
-            after=given.after,
-            lengths=given.lengths,
-            addressing=given.addressing,
-            audit_seed=given.audit_seed,
-            out=given.out,
-            per_token=given.per_token,
-            overwrite=given.overwrite,
-            allow_unknown=given.allow_unknown,
-            allow_equal_splits=given.allow_equal_splits,
-            resume=given.resume,
-            save_every=given.save_every,
-            progress=progress,
-        )
+    options = given.options()
+    with progress_bar(f"reading {given.text or options.split}") as progress:
+        result = evaluate(given.run, options, progress)
     print(as_json(result) if given.json else describe(result) if given.text is None else summary(result))
     return 0
 

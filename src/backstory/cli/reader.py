@@ -10,11 +10,12 @@ from backstory.cli.parse import parse
 from backstory.cli.run_arguments import CorpusArguments
 from backstory.cli.verbs import dispatch
 from backstory.config import UserError, pasted, plural
+from backstory.config.eval_options import EvalOptions
 from backstory.config.fields import between
 from backstory.config.readers import GateSettings, MetaTraining
 
 if TYPE_CHECKING:
-    from backstory.evaluation.opening import Opened
+    from backstory.evaluation.opening import EvalSetup
     from backstory.tuning.reader_search import Tuned
 
 
@@ -94,12 +95,13 @@ def main(arguments: Sequence[str]) -> int:
     return dispatch("reader", {"statistics": statistics, "tune": tune, "train": train, "audit": audit}, arguments)
 
 
-def _opened(given: StatisticsArguments | TrainArguments) -> "Opened":
-    """The run with the static reader, and the split to learn from."""
-    from backstory.evaluation.opening import open_run
+def _opened(given: StatisticsArguments | TrainArguments) -> "EvalSetup":
+    """Open the run with the static reader, and the split to learn from."""
+    from backstory.evaluation.opening import open_evaluation
 
-    how = {"precision": given.precision, "device": given.device, "data_dir": given.data_dir, "corpus": given.corpus}
-    return open_run(given.run, given.split, **how)
+    names = ("split", "precision", "device", "data_dir", "corpus")
+    options = EvalOptions(**{name: getattr(given, name) for name in names}, allow_unknown=True)
+    return open_evaluation(given.run, options)
 
 
 def statistics(arguments: Sequence[str]) -> int:
@@ -121,17 +123,14 @@ def tune(arguments: Sequence[str]) -> int:
 
     from backstory.cli.progress import progress_bar
     from backstory.readers.registry import parse_stack, stack_name
-    from backstory.tuning.preparation import tune_in_turn, tune_reader
+    from backstory.tuning.preparation import tune_reader
 
     stack = parse_stack(given.reader or "dynamic")
-    how = {"precision": given.precision, "device": given.device, "data_dir": given.data_dir, "corpus": given.corpus}
+    fields = {name: getattr(given, name) for name in ("precision", "device", "data_dir", "corpus")}
     with progress_bar(f"tuning {stack_name(stack)}", unit="settings") as progress:
-        asked = (given.run, stack, given.split, given.tokens, given.grid, progress)
-        if given.in_turn:
-            paths, tuned = tune_in_turn(*asked, **how)
-        else:
-            path, tuned = tune_reader(*asked, **how)
-            paths = [path]
+        paths, tuned = tune_reader(
+            given.run, stack, given.split, given.tokens, given.grid, progress, in_turn=given.in_turn, **fields
+        )
     print(describe_tuned(tuned), *paths, sep="\n")
     return 0
 
@@ -187,19 +186,27 @@ def audit(arguments: Sequence[str]) -> int:
     given = parse(AuditArguments, arguments, "reader audit")
 
     from backstory.cli.progress import progress_bar
-    from backstory.evaluation.evaluation import Count, read_audited
-    from backstory.evaluation.opening import open_run
+    from backstory.evaluation.evaluation import audit_reader
+    from backstory.evaluation.opening import open_evaluation
     from backstory.readers.registry import parse_stack, stack_name
 
-    reader = given.reader
-    opened = open_run(
-        given.run, given.split, reader=reader, device=given.device, data_dir=given.data_dir, corpus=given.corpus
+    options = EvalOptions.build(
+        split=given.split,
+        reader=given.reader,
+        batch_size=given.batch_size,
+        device=given.device,
+        data_dir=given.data_dir,
+        corpus=given.corpus,
+        audit_places=given.places,
+        audit_seed=given.seed,
+        allow_unknown=True,
     )
+    setup = open_evaluation(given.run, options)
     with progress_bar(f"auditing on {given.split}") as progress:
-        watches = [Count(progress, len(opened.split.ids))]
-        _, report = read_audited(opened, given.batch_size, given.places, watches, seed=given.seed)
-    where = f"{report.places} {plural('place', report.places)}, {report.cuts:,} {plural('cut', report.cuts)}"
-    print(f"{given.run}, {stack_name(parse_stack(reader))} reader, {given.split} split, {where}, seed {report.seed}")
+        _, report = audit_reader(setup, options, progress)
+    name = stack_name(parse_stack(options.reader))
+    extent = f"{report.places} {plural('place', report.places)}, {report.cuts:,} {plural('cut', report.cuts)}"
+    print(f"{given.run}, {name} reader, {given.split} split, {extent}, seed {report.seed}")
     for check, passed in report.checks.items():
         print(f"  {check.replace('_', ' '):<22} {'passed' if passed else 'FAILED'}")
     for failure in report.failures:

@@ -13,6 +13,7 @@ import torch
 
 from backstory.config import UserError, check_name, to_dict
 from backstory.config.arguments import checked
+from backstory.config.eval_options import EvalOptions, folder_name
 from backstory.context.examination import Alone, Ranks, check_length
 from backstory.context.experiment_run import check_model, chosen_splits, measure
 from backstory.context.experiments import EXPERIMENTS, check_experiment
@@ -26,8 +27,7 @@ from backstory.context.subject import Options, Subject, Text, check_types, exami
 from backstory.data import Dataset, WordScore, unknown_share
 from backstory.data.tags import Tagger
 from backstory.data.tokenizers.built_in import UNKNOWN
-from backstory.evaluation.evaluation import file_name
-from backstory.evaluation.opening import Opened, Readers, open_run, open_text
+from backstory.evaluation.opening import EvalSetup, Readers, open_evaluation
 from backstory.models import LanguageModel, device_name
 from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader, StaticReader
@@ -176,13 +176,21 @@ def examine_run(
         refuse_adapting(adapting[0])  # before what such a reader needs is asked for
     added = [*([] if name == "static" else [name]), *(["documents"] if within_documents else [])]
     added += [] if word_score == "corrected" else [f"word-score-{word_score}"]
-    how: dict[str, Any] = {"reader": reader, "precision": precision, "device": device, "allow_unknown": allow_unknown}
-    if text is None:
-        opened = open_run(folder, split, data_dir=data_dir, corpus=corpus, **how)
-    else:
-        opened = open_text(folder, text, **how)
+    opened = open_evaluation(
+        folder,
+        EvalOptions.build(
+            split=split,
+            text=text,
+            reader=reader,
+            precision=precision,
+            device=device,
+            data_dir=data_dir,
+            corpus=corpus,
+            allow_unknown=allow_unknown,
+        ),
+    )
     if out is None and opened.run.results is not None:
-        out = within(opened.run.results, file_name("examine", experiment, opened.split.name, *added))
+        out = within(opened.run.results, folder_name("examine", experiment, opened.split.name, *added))
     destination = None if out is None else Path(out)
     if destination is not None and (ranks or Alone()).rank == 0:
         check_place(destination, "examination")
@@ -201,7 +209,7 @@ def _with_cache(reader: Readers) -> Readers:
 
 
 def subject_of(
-    opened: Opened,
+    opened: EvalSetup,
     reader: str,
     experiment: str,
     options: Options,

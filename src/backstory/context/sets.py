@@ -14,10 +14,10 @@ from backstory.context.figures import figures as figures_of
 from backstory.context.laboratory import examine_run
 from backstory.context.losses import LOSSES, Losses
 from backstory.context.result import Examined
-from backstory.evaluation.opening import load_model
 from backstory.models import choose_device
 from backstory.reports.checks import check
 from backstory.reports.shapes import AMOUNT, COUNT, NAME, OBJECT, Some, wrong
+from backstory.runs.run import open_run
 from backstory.storage.documents import parse
 from backstory.storage.provenance import RESULT, check_place, write_result
 
@@ -61,7 +61,7 @@ def _check_set(folders: Sequence[Path | str]) -> None:
     twice = next((folder for i, folder in enumerate(folders) if places[i] in places[:i]), None)
     if twice is not None:
         raise UserError(f"{twice} is named twice; a set is of models that differ in their seed")
-    corpora = [load_model(folder, choose_device("cpu")).corpus["fingerprint"] for folder in folders]
+    corpora = [open_run(folder, choose_device("cpu")).corpus["fingerprint"] for folder in folders]
     other = next((folder for folder, corpus in zip(folders, corpora, strict=True) if corpus != corpora[0]), None)
     if other is not None:
         raise UserError(f"{other} is of another corpus or tokenizer than {folders[0]}; compare models of one")

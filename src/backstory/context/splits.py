@@ -8,7 +8,7 @@ import numpy as np
 from backstory.config import UserError, check_name
 from backstory.context.examination import Examination
 from backstory.data.tags import word_classes
-from backstory.evaluation.by_recency import last_seen
+from backstory.evaluation.metrics.by_distance import last_seen
 
 FREQUENT = 800
 """Occurrences in the training text from which a word is frequent."""

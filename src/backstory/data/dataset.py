@@ -14,6 +14,7 @@ import numpy as np
 
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError, off
+from backstory.config.renamed import first_settings
 from backstory.config.schema import TextConfig
 from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
@@ -231,7 +232,10 @@ def _drawn(config: TextConfig, told: Callable[[int, int], None] | None) -> Datas
     known = Vocabulary(words, counts, tokenizer("words"), False, unknown, words.index(END))
     # With the ids: another numpy may draw others from the same seed.
     options = [algorithms.FORMAT, config.corpus] if is_task else [recall.FORMAT]
-    fingerprint = _hash([*options, to_dict(source.settings), sha])
+    # Under the names that its settings had first, so that the text of earlier runs is still known.
+    part = "algorithm" if is_task else "recall"
+    settings = first_settings({"text": {part: to_dict(source.settings)}})["text"][part]
+    fingerprint = _hash([*options, settings, sha])
     return Dataset(config.corpus, known, splits, fingerprint, source.provenance, source)
 
 

@@ -103,8 +103,8 @@ class Audit:
         self._chosen = set(self._random.choice(self._blocks, self._places, replace=False).tolist())
         self.report = AuditReport(seed=str(seed))
 
-    def saved(self) -> dict[str, Any]:
-        """Return the audit's progress, as plain values."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the audit's progress, in plain values."""
         return {
             "random": self._random.bit_generator.state,
             "next": self._next_block,
@@ -114,15 +114,15 @@ class Audit:
             "gains": [asdict(gain) for gain in self._gains],
         }
 
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from the progress of an audit of the same stream and places, with its seed."""
-        report = AuditReport(**saved["report"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the progress of an audit of the same stream and places, with its seed."""
+        report = AuditReport(**state["report"])
         self._draw(int(report.seed or 0))  # earlier versions drew by seed 0
-        self._random.bit_generator.state = saved["random"]
-        self._next_block, self.report = saved["next"], report
-        self._size, start = saved.get("size", 0), saved.get("start")
+        self._random.bit_generator.state = state["random"]
+        self._next_block, self.report = state["next"], report
+        self._size, start = state.get("size", 0), state.get("start")
         self._start = None if start is None else (start[0], start[1])
-        decoded, listed = saved.get("gains", [{}, {}])
+        decoded, listed = state.get("gains", [{}, {}])
         self._gains = Gain(**decoded), Gain(**listed)
 
     @torch.no_grad()

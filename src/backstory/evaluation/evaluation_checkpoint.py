@@ -1,16 +1,16 @@
-"""An evaluation that survives being killed: the readings it is made of, saved as they go on, and taken up again."""
+"""Checkpoint an evaluation, so that a killed one resumes where it stopped."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, Self, get_type_hints
 
 import numpy as np
 
 from backstory.config import UserError
-from backstory.evaluation.reading_loop import Position, Reading, read
+from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
 from backstory.evaluation.saved_reader import PREFIX, Saved, check_same, load, save, sweep
 from backstory.readers.base import Reader
 from backstory.runs.run import ChangedRun
@@ -20,120 +20,139 @@ from backstory.storage.documents import has_fields
 from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT
 
-SAVE_EVERY = 60.0
-"""Seconds between two savings of a reading."""
+SAVED = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "batch_size": int}
+"""Types of what is saved beside the reader: the pass being read, its position, the finished passes, the parts' states."""
 
 
-AT = {"leg": str, "position": Any, "done": dict[str, Any], "parts": dict[str, dict[str, Any]], "batch_size": int}
-"""What is saved of an evaluation beside its reader."""
+class Stateful(Protocol):
+    """A part of an evaluation that accumulates something while a text is read."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class Part(Protocol):
-    """What looks on while a text is read, and adds something up."""
+class EvaluationCheckpoint:
+    """The passes over text that an evaluation consists of, saved beside its result while they last.
 
-    def saved(self) -> dict[str, Any]:
-        """What it has found so far, as plain values."""
-        ...
+    A context manager: it locks the folder, resumes the parts if asked to, and removes the checkpoint at a good end. Without a
+    folder nothing is saved.
+    """
 
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from there."""
-        ...
-
-
-class Legs:
-    """The readings of an evaluation, one after the other, each by a name of its own."""
-
-    def __init__(self, folder: Path | None = None, by: Callable[[], dict[str, Any]] = dict, every: float = 0.0) -> None:
-        """`by` is what the figures depend on, asked for when it is saved; without a folder, or with 0 s, nothing is saved."""
-        self._folder, self._by, self._every = folder, by, every
-        self._done: dict[str, dict[str, Any]] = {}
-        self._parts: dict[str, Part] = {}
-        self._found: Saved | None = None
+    def __init__(
+        self,
+        folder: Path | None,
+        identity: Callable[[], Mapping[str, Any]],
+        parts: Mapping[str, Stateful],
+        *,
+        save_every: float,
+        resume: bool,
+        progress: Callable[[int, int], None] | None = None,
+        total: int = 0,
+    ) -> None:
+        """`identity` is what the figures depend on: a checkpoint with another is refused. `progress` is called with the
+        tokens read and the `total`; `save_every` is in seconds, 0 for never."""
+        self.folder, self.identity, self.parts = folder, identity, parts
+        self.save_every, self.resume, self.progress, self.total = save_every, resume, progress, total
+        self.readings: dict[str, Reading] = {}
+        """The passes that are finished."""
+        self._saved: Saved | None = None
         self._saved_at = time.monotonic()
+        self._tokens = 0
+        self._exit = ExitStack()
 
-    def take_up(self) -> None:
-        """Go on with what is saved in the folder, if anything is. Raises UserError where it is of another evaluation."""
-        assert self._folder is not None
-        self._found = load(self._folder)
-        if self._found is None:
-            return
-        check_same(self._found, self._by())
-        at = self._found.at
-        if not has_fields(at, AT) or not has_fields(at["position"], get_type_hints(Position)):
-            raise self._damaged()
-        if not all(has_fields(done, get_type_hints(Reading)) for done in at["done"].values()):
-            raise self._damaged()
-        self._done = at["done"]
+    def __enter__(self) -> Self:
+        if self.folder is None:
+            return self
+        self._exit.enter_context(locked(self.folder, "evaluation", "--out"))
+        try:
+            sweep(self.folder)
+            sweep_temporaries(self.folder, f"*-{RESULT}")
+            if self.resume:
+                self._load(self.folder)
+            else:
+                remove_checkpoints(self.folder, PREFIX)
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
 
-    def _damaged(self) -> UserError:
-        assert self._found is not None
-        return UserError(f"{self._found.path} is damaged: it is no saved evaluation; leave --resume out to start again")
-
-    def part(self, name: str, part: Part) -> None:
-        """Save what this has found with each reading from now on, and go on from what it had found."""
-        self._parts[name] = part
-        # Saved before there were any, in another leg; or with all of them, unless by a version that measured less.
-        if self._found is not None and self._found.at["parts"]:
-            try:
-                part.load(self._found.at["parts"][name])
-            except (ValueError, TypeError, LookupError):
-                raise self._damaged() from None
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._exit:
+            # A checkpoint of weights that are gone is of no use.
+            if self.folder is not None and (kind is None or issubclass(kind, ChangedRun)):
+                remove_checkpoints(self.folder, PREFIX)
 
     def read(
-        self, leg: str, reader: Reader, ids: np.ndarray, first: int, *, batch_size: int, **options: Any
-    ) -> Reading:
-        """`read`, from where it stood if this leg was being read, and not at all if it was finished."""
-        if leg in self._done:
-            return Reading(**self._done[leg])
-        at, batch_size = None, min(batch_size, len(ids))
-        if self._found is not None and self._found.at["leg"] == leg:
-            self._found.restore(reader, self._found.at["batch_size"])
-            at, self._found = Position(**self._found.at["position"]), None
+        self,
+        name: str,
+        reader: Reader,
+        ids: np.ndarray,
+        first: int,
+        *,
+        batch_size: int,
+        audit: Observer | None = None,
+        reset: bool = True,
+    ) -> Iterator[ScoredBlock]:
+        """Read a text (N,) once and yield the blocks that are left of it, each before the reader learns from it.
 
-        def passed(position: Position) -> None:
-            if self._folder is None or not self._every or time.monotonic() - self._saved_at < self._every:
-                return
-            parts = {name: part.saved() for name, part in self._parts.items()}
-            here = {
-                "leg": leg,
-                "position": asdict(position),
-                "done": self._done,
-                "parts": parts,
-                "batch_size": batch_size,
-            }
-            number = position.tokens + sum(done["tokens"] for done in self._done.values())
-            save(self._folder, number, reader, self._by(), here)
-            self._saved_at = time.monotonic()
+        Afterwards `readings[name]` is its score. A pass that was finished before the evaluation stopped yields nothing.
+        """
+        if name in self.readings:
+            return
+        position = self._restored(name, reader)
+        stream = StreamReading(
+            reader, ids, first, batch_size=batch_size, observer=audit, reset=reset, position=position
+        )
+        for block in stream.remaining():
+            scored = stream.score(block)
+            self._tokens += int(block.scored.sum())
+            if self.progress is not None:
+                self.progress(self._tokens, self.total)
+            yield scored
+            stream.observe(block)
+            self._save_if_due(name, stream)
+        self.readings[name] = stream.result()
 
-        reading = read(reader, ids, first, batch_size=batch_size, at=at, passed=passed, **options)
-        self._done[leg] = asdict(reading)
-        return reading
+    def _save_if_due(self, name: str, stream: StreamReading) -> None:
+        if self.folder is None or not self.save_every or time.monotonic() - self._saved_at < self.save_every:
+            return
+        state = {
+            "leg": name,
+            "position": asdict(stream.position),
+            "done": {name: asdict(reading) for name, reading in self.readings.items()},
+            "parts": {name: part.state_dict() for name, part in self.parts.items()},
+            "batch_size": stream.batch_size,
+        }
+        number = stream.position.tokens + sum(reading.tokens for reading in self.readings.values())
+        save(self.folder, number, stream.reader, self.identity(), state)
+        self._saved_at = time.monotonic()
 
-    def tokens(self) -> int:
-        """How many tokens had been read when what is taken up was saved."""
-        done = sum(leg["tokens"] for leg in self._done.values())
-        return done + (self._found.at["position"]["tokens"] if self._found is not None else 0)
-
-
-@contextmanager
-def legs(folder: Path | None, by: Callable[[], Mapping[str, Any]], every: float, resume: bool) -> Iterator[Legs]:
-    """The readings whose result goes into the folder, which is held for the block; once that has ended well, nothing is left
-    of what was saved. With `resume` they go on from there, else they begin anew.
-    """
-    if folder is None:
-        yield Legs()
-        return
-    with locked(folder, "evaluation", "--out"):
-        sweep(folder)
-        sweep_temporaries(folder, f"*-{RESULT}")
-        made = Legs(folder, lambda: dict(by()), every)
-        if resume:
-            made.take_up()
-        else:
-            remove_checkpoints(folder, PREFIX)
+    def _load(self, folder: Path) -> None:
+        """Resume from the checkpoint in the folder, if there is one. Raises UserError if it is of another evaluation."""
+        self._saved = load(folder)
+        if self._saved is None:
+            return
+        check_same(self._saved, self.identity())
+        state = self._saved.at
         try:
-            yield made
-        except ChangedRun:  # what was read is of weights that are gone, and nothing can go on from it
-            remove_checkpoints(folder, PREFIX)
-            raise
-        remove_checkpoints(folder, PREFIX)
+            if not has_fields(state, SAVED) or not has_fields(state["position"], get_type_hints(Position)):
+                raise ValueError("it has other fields")
+            if not all(has_fields(done, get_type_hints(Reading)) for done in state["done"].values()):
+                raise ValueError("it has other fields")
+            for name, part in self.parts.items():
+                part.load_state_dict(state["parts"][name])
+        except (ValueError, TypeError, LookupError):
+            raise UserError(
+                f"{self._saved.path} is damaged: it is no saved evaluation; leave --resume out to start again"
+            ) from None
+        self.readings = {name: Reading(**done) for name, done in state["done"].items()}
+        self._tokens = sum(reading.tokens for reading in self.readings.values()) + state["position"]["tokens"]
+
+    def _restored(self, name: str, reader: Reader) -> Position | None:
+        """Restore the reader of a pass that was being read; None for another pass."""
+        if self._saved is None or self._saved.at["leg"] != name:
+            return None
+        saved, self._saved = self._saved, None
+        saved.restore(reader, saved.at["batch_size"])
+        return Position(**saved.at["position"])

@@ -1,153 +1,137 @@
-"""Open a trained run to read with: the model, its corpus or a text of one's own, and a reader, or several stacked."""
+"""Open what an evaluation reads: a trained run, its corpus or a text of one's own, and a reader over the run."""
 
 import hashlib
-import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
-
 from backstory.config import TextConfig, UserError, check_name, plural
+from backstory.config.eval_options import EvalOptions
+from backstory.config.split_overlap import SplitOverlap
 from backstory.config.unknown_share import advice
 from backstory.data import Dataset, Split, encode_bytes, unknown_share
 from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
+from backstory.data.overlap import check_splits_differ, overlap, overlaps
 from backstory.models import choose_device, choose_precision, device_name
 from backstory.readers.base import Reader
 from backstory.readers.registry import Chosen, build, choose, parse_stack, prepared_files
-from backstory.runs.run import Run, load_run
+from backstory.runs.run import Run, open_run
 from backstory.storage.provenance import provenance
 
-ELSEWHERE = {"hf": "backstory.interop.inwards"}
-"""Where models come from that are no run folders, by what their names begin with: modules with a `load(name, device)`, which
-are imported when one is named."""
 Readers = str | Sequence[str]
-"""One reader's name, or those of several that are stacked on each other."""
+"""One reader's name, or those of several that wrap each other."""
+TRAINED_ON = ("train", "valid")
+"""The splits that a model is trained on, and that its weights and the settings of its readers are chosen on."""
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A trained run with its corpus and a reader over it."""
+class EvalSetup:
+    """A trained run with the text to read and a reader over it."""
 
     run: Run
     dataset: Dataset
     split: Split
+    """The text to read: a split of the dataset."""
     reader: Reader
     layers: tuple[Chosen, ...]
-    """What the reader is made of, the innermost first."""
+    """The reader and those that it wraps, with their settings, the innermost first."""
 
     def stack(self) -> list[Reader]:
-        """The reader and those it goes around, the innermost first."""
-        found: list[Reader] = []
+        """Return the reader and those that it wraps, the innermost first."""
+        readers: list[Reader] = []
         reader: Reader | None = self.reader
         while reader is not None:
-            found.insert(0, reader)
+            readers.insert(0, reader)
             reader = reader.inner
-        return found
+        return readers
 
     def provenance(self) -> dict[str, Any]:
-        """What a result of this reading says of how it came about, taken before the reading."""
+        """Return the provenance of a result, taken before the reading."""
         return origin_of(self.run, self.layers, self.reader, self.dataset.describe())
 
     def check_known(self) -> None:
-        """Raise UserError where so much of the text is outside the vocabulary that a perplexity says nothing about it."""
+        """Raise UserError if so much of the text is outside the vocabulary that a perplexity says nothing about it."""
         share = unknown_share(self.dataset.vocabulary, self.split)
         if share.meaningless:
-            unit, made = self.dataset.vocabulary.tokenizer.unit, TextConfig()
-            made = made if self.run.config is None else self.run.config.text
+            config = TextConfig() if self.run.config is None else self.run.config.text
+            unit = self.dataset.vocabulary.tokenizer.unit
             source = f"the {self.split.name} split" if len(self.dataset.splits) > 1 else self.dataset.corpus
-            helps = advice(share.cause, unit, made.minimum_count, made.maximum_size)
+            helps = advice(share.cause, unit, config.minimum_count, config.maximum_size)
             raise UserError(
                 f"{share.warning(f'the {plural(unit)} of {source}', helps)}, or read it with --allow-unknown"
             )
 
+    def overlap(self, data_dir: Path | None, allow_equal: bool) -> list[SplitOverlap] | None:
+        """Return how much of the text stands in the splits that the model was trained or chosen on.
+
+        None if that cannot be measured: for a synthetic corpus, a model from elsewhere, or a text of one's own where the
+        training corpus is not there. Raises UserError for a test split that is the validation split.
+        """
+        if self.split.name == "test":
+            check_splits_differ(self.dataset, allow_equal)
+        if self.run.results is None:
+            return None
+        if (measured := overlaps(self.dataset)) is not None:
+            return [one for one in measured if one.split == self.split.name]
+        if self.dataset.source is not None:
+            return None
+        try:
+            corpus = self.run.dataset(None, data_dir)
+        except UserError:  # it has moved, or changed since
+            return None
+        if corpus.source is not None:
+            return None
+        return [overlap(corpus, self.split.ids, self.split.name, split) for split in TRAINED_ON]
+
 
 def origin_of(run: Run, layers: Sequence[Chosen], reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
-    """What a result of a reader over a run, with a text that is described so, says of how it came about."""
+    """Return the provenance of a result of a reader over a run, on a text with this description."""
     precision, device = reader.precision, next(run.model.parameters()).device
     origin = provenance(run.settings(), device_name(device), precision.name, precision.reason, corpus)
     prepared = prepared_files(run, layers, reader)
     return origin | run.identity() | ({"prepared": prepared} if prepared else {})
 
 
-def load_model(name: Path | str, device: torch.device) -> Run:
-    """A run by its folder, or a model from elsewhere by a name such as `hf:gpt2`. Raises UserError."""
-    if is_elsewhere(name):
-        return importlib.import_module(ELSEWHERE[str(name).partition(":")[0]]).load(str(name), device)
-    return load_run(Path(name), device)
-
-
-def is_elsewhere(name: Path | str) -> bool:
-    """Whether a name is that of a model from elsewhere, which has no corpus of its own."""
-    source, colon, _ = str(name).partition(":")
-    return bool(colon) and source in ELSEWHERE and not Path(name).is_dir()
-
-
 def open_reader(
-    folder: Path | str,
+    model: Path | str,
     reader: Readers = "static",
     precision: str = "float32",
     device: str = "auto",
-    addressing: str | None = None,
+    overrides: Mapping[str, str] | None = None,
 ) -> tuple[Run, Reader, tuple[Chosen, ...]]:
-    """Load a run and make a reader over it, one or several on each other (see `parse_stack`).
-
-    `addressing` takes the place of the one that the run's external memory was trained with. Raises UserError.
-    """
+    """Load a run and build a reader over it, or several that wrap each other (`parse_stack`). Raises UserError."""
     stack, place = parse_stack(reader), choose_device(device)
-    run = load_model(folder, place)
-    if addressing is not None:
-        run = run.overridden({"core.addressing": addressing})
+    run = open_run(model, place).overridden(overrides or {})
     layers = choose(stack, run)
     return run, build(layers, run, choose_precision(precision, place)), layers
 
 
-def open_run(
-    folder: Path | str,
-    split: str,
-    *,
-    reader: Readers = "static",
-    precision: str = "float32",
-    device: str = "auto",
-    data_dir: Path | None = None,
-    corpus: str | None = None,
-    lengths: tuple[int, ...] = (),
-    addressing: str | None = None,
-    allow_unknown: bool = True,
-) -> Opened:
-    """Load a run and its corpus for reading, a model from elsewhere with the `corpus` of this name or path.
+def open_evaluation(model: Path | str, options: EvalOptions) -> EvalSetup:
+    """Load a run with the text and the reader that the options name.
 
-    `lengths`: the split of a drawn task is drawn with these. Raises UserError, also when the corpus is not the one that a run
-    was trained on, and unless `allow_unknown` for a split that is mostly outside the vocabulary.
+    Raises UserError, also if the corpus is not the one that the run was trained on, for a text that is empty, binary or not
+    UTF-8, and unless `allow_unknown` for a text that is mostly outside the vocabulary.
     """
-    run, made, layers = open_reader(folder, reader, precision, device, addressing)
-    dataset = run.dataset(corpus, data_dir)
-    check_name(split, dataset.splits, "split")
-    if lengths:
-        dataset = dataset.of_lengths(split, lengths)
-    opened = Opened(run, dataset, dataset.splits[split], made, layers)
-    if not allow_unknown:
-        opened.check_known()
-    return opened
+    overrides = options.inference_overrides()
+    run, reader, layers = open_reader(model, options.reader, options.precision, options.device, overrides)
+    if options.text is not None:
+        dataset = read_text(run, options.text)
+        split = dataset.splits["text"]
+    else:
+        dataset = run.dataset(options.corpus, options.data_dir)
+        check_name(options.split, dataset.splits, "split")
+        if options.lengths:
+            dataset = dataset.of_lengths(options.split, options.lengths)
+        split = dataset.splits[options.split]
+    setup = EvalSetup(run, dataset, split, reader, layers)
+    if not options.allow_unknown:
+        setup.check_known()
+    return setup
 
 
-def open_text(
-    folder: Path | str,
-    text: Path | BinaryIO,
-    *,
-    reader: Readers = "static",
-    precision: str = "float32",
-    device: str = "auto",
-    addressing: str | None = None,
-    allow_unknown: bool = True,
-) -> Opened:
-    """Load a run and a text of one's own, a file by its path or one open for bytes, as the one split `text`.
-
-    Raises UserError, also for a text that is empty, binary or not UTF-8, or holds a word that the vocabulary cannot stand for,
-    and unless `allow_unknown` for one that is mostly outside the vocabulary.
-    """
-    run, made, layers = open_reader(folder, reader, precision, device, addressing)
+def read_text(run: Run, text: Path | BinaryIO) -> Dataset:
+    """Return a text of one's own in the run's vocabulary, as a dataset with the one split `text`. Raises UserError."""
     if isinstance(text, Path):
         name, blocks = text.name, raw_blocks(Source(text))
     else:
@@ -156,8 +140,4 @@ def open_text(
     split, sha256 = encode_bytes(run.vocabulary, blocks, "text", name)
     # The ids follow from the bytes and the vocabulary, and that from the text and the options it was made with.
     fingerprint = hashlib.sha256(f"{sha256} {run.corpus['fingerprint']}".encode()).hexdigest()
-    dataset = Dataset(name, run.vocabulary, {"text": split}, fingerprint, "a text of one's own")
-    opened = Opened(run, dataset, split, made, layers)
-    if not allow_unknown:
-        opened.check_known()
-    return opened
+    return Dataset(name, run.vocabulary, {"text": split}, fingerprint, "a text of one's own")

@@ -1,10 +1,10 @@
-"""Read a stream of tokens once, in one row or several, and score every token of it."""
+"""Read a stream of tokens once, block by block: predict, score, and only then let the reader learn."""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from backstory.readers.blocks import Block, blocks
 
 @dataclass(frozen=True)
 class Reading:
-    """What came of reading a stream once."""
+    """Score of a stream that was read once."""
 
     nats: float
     """Mean negative log-probability per token."""
@@ -31,7 +31,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a reading has come, between two blocks."""
+    """Progress of a reading between two blocks."""
 
     block: int = 0
     """Blocks read."""
@@ -41,12 +41,90 @@ class Position:
     seconds: float = 0.0
 
 
+class ScoredBlock(NamedTuple):
+    """A block with its prediction, before the reader learns from it."""
+
+    block: Block
+    prediction: Prediction
+    log_prob: Tensor
+    """(B, T): log-probability of each target, nats."""
+
+
 class Observer(Protocol):
-    """Looks at the reader before it reads a block, and at the log-probabilities (B, T) of the block then (the audit)."""
+    """Checks a reading from outside (the audit): the reader before each block, and its log-probabilities (B, T) after."""
 
     def before(self, reader: Reader, block: Block) -> None: ...
 
     def after(self, block: Block, log_prob: Tensor) -> None: ...
+
+
+class StreamReading:
+    """One pass of a reader over a stream of token ids (N,): for each of `remaining()`, `score`, then `observe`.
+
+    `first` is the token before the stream. A `batch_size` above 1 cuts the stream into contiguous rows that are read side by
+    side, each from an empty state. Blocks have `block` tokens of each row, by default the reader's own number. Without
+    `reset` the reader continues from what it has read. From a `position` the reading resumes there; the reader must already
+    have been restored. Raises UserError for several rows with a reader whose weights move: it would learn from later rows
+    before it scores earlier ones.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        ids: np.ndarray,
+        first: int,
+        *,
+        batch_size: int = 1,
+        block: int | None = None,
+        observer: Observer | None = None,
+        reset: bool = True,
+        position: Position | None = None,
+    ) -> None:
+        if batch_size > 1 and reader.capabilities.adapts_weights:
+            raise UserError(
+                f"the reader {reader.name} learns as it reads, so it reads one row only; use --batch-size 1"
+            )
+        self.reader, self.ids, self.first, self.observer = reader, ids, first, observer
+        self.batch_size, self.block = min(batch_size, len(ids)), block or reader.block
+        self.position = position or Position()
+        self._started = time.perf_counter() - self.position.seconds
+        self._nats, self._tokens = self.position.nats, self.position.tokens
+        if reset and position is None:
+            reader.start(self.batch_size)
+
+    def remaining(self) -> Iterator[Block]:
+        """Yield the blocks that have not been read."""
+        device = next(self.reader.model.parameters()).device
+        return blocks(self.ids, self.first, self.batch_size, self.block, device, self.position.block)
+
+    @torch.no_grad()
+    def score(self, block: Block) -> ScoredBlock:
+        """Predict a block and score its targets. Raises NonFiniteError if a score is not a number."""
+        if self.observer is not None:
+            self.observer.before(self.reader, block)
+        prediction = self.reader.predict(block.tokens)
+        with self.reader.precision.context(block.tokens.device):
+            log_prob = prediction.log_prob(block.targets)
+        scores = log_prob.double()[block.scored]
+        self._nats, self._tokens = self._nats - scores.sum().item(), self._tokens + scores.numel()
+        if not math.isfinite(self._nats):
+            raise NonFiniteError(
+                f"the score of block {block.index} is {self._nats} nats: the weights or a step of the reader broke down"
+            )
+        if self.observer is not None:
+            self.observer.after(block, log_prob)
+        return ScoredBlock(block, prediction, log_prob)
+
+    @torch.no_grad()
+    def observe(self, block: Block) -> None:
+        """Let the reader learn from a block that was scored."""
+        self.reader.observe(block.targets)
+        self.position = Position(block.index + 1, self._nats, self._tokens, time.perf_counter() - self._started)
+
+    def result(self) -> Reading:
+        """Return the score of what was read."""
+        seconds = time.perf_counter() - self._started
+        return Reading(self._nats / self._tokens, self._tokens, self.batch_size, seconds)
 
 
 @checked(first=0, batch_size=1, block=1)
@@ -64,40 +142,28 @@ def read(
     at: Position | None = None,
     passed: Callable[[Position], None] | None = None,
 ) -> Reading:
-    """Read a stream of token ids (N,) once, every token scored before the reader may learn from it.
+    """Read a stream of token ids (N,) once, every token scored before the reader may learn from it (`StreamReading`).
 
-    `batch_size` above one cuts the stream into rows that are read side by side, each from an empty state: faster, and a little
-    worse where rows begin; a reader whose weights move would learn from later rows before it scores earlier ones, so it
-    reads one row only. Blocks have `block` tokens, else the reader's own. `each` is given every block, its prediction and
-    its log-probabilities (B, T). Without `reset` the reader goes on from what it has read. `at` goes on
-    with a reading from where it stood, the reader having been put there; `passed` is told where it stands after every block.
-    Raises UserError, and NonFiniteError when a score is not a number.
+    `each` is called with every block, its prediction and its log-probabilities (B, T), `passed` with the position after
+    every block; `at` is the position to resume from. Raises UserError and NonFiniteError.
     """
-    if batch_size > 1 and reader.capabilities.adapts_weights:
-        raise UserError(f"the reader {reader.name} learns as it reads, so it reads one row only; use --batch-size 1")
-    began = time.perf_counter()
-    device = next(reader.model.parameters()).device
-    before = at or Position()
-    total, tokens = before.nats, before.tokens
-    if reset and at is None:
-        reader.start(min(batch_size, len(ids)))
-    for piece in blocks(ids, first, batch_size, block or reader.block, device, before.block):
-        if observer is not None:
-            observer.before(reader, piece)
-        prediction = reader.predict(piece.tokens)
-        with reader.precision.context(device):
-            log_prob = prediction.log_prob(piece.targets)
-        kept = log_prob.double()[piece.scored]
-        total, tokens = total - kept.sum().item(), tokens + kept.numel()
-        if not math.isfinite(total):
-            raise NonFiniteError(
-                f"the score of block {piece.index} is {total} nats: the weights or a step of the reader broke down"
-            )
-        if observer is not None:
-            observer.after(piece, log_prob)
+    stream = StreamReading(
+        reader, ids, first, batch_size=batch_size, block=block, observer=observer, reset=reset, position=at
+    )
+    for piece in stream.remaining():
+        scored = stream.score(piece)
         if each is not None:
-            each(piece, prediction, log_prob)
-        reader.observe(piece.targets)
+            each(*scored)
+        stream.observe(piece)
         if passed is not None:
-            passed(Position(piece.index + 1, total, tokens, before.seconds + time.perf_counter() - began))
-    return Reading(total / tokens, tokens, min(batch_size, len(ids)), before.seconds + time.perf_counter() - began)
+            passed(stream.position)
+    return stream.result()
+
+
+@torch.no_grad()
+def scored_blocks(reader: Reader, ids: np.ndarray, first: int) -> Iterator[ScoredBlock]:
+    """Read a stream (N,) once in one row and yield every block before the reader learns from it."""
+    stream = StreamReading(reader, ids, first)
+    for block in stream.remaining():
+        yield stream.score(block)
+        stream.observe(block)

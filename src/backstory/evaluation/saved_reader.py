@@ -16,11 +16,11 @@ from torch import Tensor
 from backstory.config import UserError, from_dict
 from backstory.config.readers import completed
 from backstory.config.renamed import current_reader
-from backstory.evaluation.opening import Readers, load_model, open_reader
+from backstory.evaluation.opening import Readers, open_reader
 from backstory.models import choose_device, choose_precision
 from backstory.readers.base import Reader
 from backstory.readers.registry import READERS, Chosen, build, saved_in
-from backstory.runs.run import Run
+from backstory.runs.run import Run, open_run
 from backstory.runs.run_folder import SAVED as READERS_FOLDER
 from backstory.storage.atomic import sha256, sweep_temporaries, within
 from backstory.storage.checkpoint import (
@@ -48,7 +48,7 @@ class Saved:
 
     path: Path
     by: dict[str, Any]
-    """What it is read by (`read_by`, and more where more matters)."""
+    """What it is read by (`reader_identity`, and more where more matters)."""
     at: dict[str, Any]
     """Where it stands, in plain values."""
     tree: Any
@@ -68,7 +68,7 @@ class Saved:
         reader.restore(snapshot)
 
 
-def read_by(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[str, Any]:
+def reader_identity(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[str, Any]:
     """What every score of a reader depends on, but for the text: weights and vocabulary, readers and settings, precision."""
     return {
         "model": run.weights_hash,
@@ -175,9 +175,9 @@ def open_saved(
         run, made, layers = open_reader(folder, reader, precision, device)
     else:
         place = choose_device(device)
-        run, layers = load_model(folder, place), _layers(saved)
+        run, layers = open_run(folder, place), _layers(saved)
         made = build(layers, run, choose_precision(precision, place))
-    check_same(saved, read_by(run, layers, made))
+    check_same(saved, reader_identity(run, layers, made))
     saved.restore(made)
     return run, made, layers
 

@@ -12,24 +12,21 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
-from torch import Tensor
 
 from backstory.config import TextConfig, UserError
 from backstory.config import units as measures
 from backstory.config.arguments import checked
+from backstory.config.eval_options import SAVE_EVERY
 from backstory.config.unknown_share import UnknownShare
 from backstory.data import Vocabulary
 from backstory.data.corpora.text_files import arriving, decoded
 from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import classify
-from backstory.evaluation.evaluation_checkpoint import SAVE_EVERY
 from backstory.evaluation.opening import Readers, open_reader
-from backstory.evaluation.reading_loop import read
-from backstory.evaluation.saved_reader import Saved, load, open_saved, read_by, save, sweep
-from backstory.models import Prediction
+from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
+from backstory.evaluation.saved_reader import Saved, load, open_saved, reader_identity, save, sweep
 from backstory.readers.base import Reader
-from backstory.readers.blocks import Block
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.documents import has_fields
 from backstory.storage.lock import LOCK, locked
@@ -199,7 +196,10 @@ class Session:
 
     def _read(self, tokens: int) -> None:
         ids, self._waiting = np.array(self._waiting[:tokens], np.int64), self._waiting[tokens:]
-        read(self.reader, ids, self.at.last, each=self._each, reset=False)
+        stream = StreamReading(self.reader, ids, self.at.last, reset=False)
+        for block in stream.remaining():
+            self._share_out(stream.score(block))
+            stream.observe(block)
         self.at.last = int(ids[-1])
         while self._lost and self._lost[0] < self.at.tokens:
             self._lost.popleft()
@@ -207,9 +207,9 @@ class Session:
         self._tell(len(self._lines) - 1)
         self._passed()
 
-    def _each(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        """Share the scores of a block among the lines that they are of."""
-        scores, place, at = (-log_prob[0].double()).tolist(), 0, self.at
+    def _share_out(self, block: ScoredBlock) -> None:
+        """Share the scores of a block among its lines."""
+        scores, place, at = (-block.log_prob[0].double()).tolist(), 0, self.at
         for line in self._lines:
             first = len(line.nats)
             new = scores[place : place + len(line.ids) - first]
@@ -290,7 +290,7 @@ def session(
         else:
             loaded, made, layers = open_saved(run, saved, reader, precision, device)
             at = standing(saved, loaded.vocabulary)
-        by = read_by(loaded, layers, made) if folder is not None else {}
+        by = reader_identity(loaded, layers, made) if folder is not None else {}
         kept, kept_at = at.tokens, time.monotonic()
 
         def keep(ends: bool = True) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from backstory.config import SpanBufferConfig, UserError, plural, to_dict
-from backstory.evaluation.opening import Opened
+from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.displayed_words import Span, led_by
 from backstory.explanations.explanation import Explained, Progress, Subject
 from backstory.explanations.passage_reading import (
@@ -33,7 +33,7 @@ BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
 """What predicts: the buffer (q), the sequence model beside it (p), and both."""
 
 
-def check_buffer(opened: Opened) -> None:
+def check_buffer(opened: EvalSetup) -> None:
     """Raise UserError unless the run has a span buffer, and its reader predicts with nothing but the model."""
     reader = opened.reader
     if _span_buffer(opened.run.model) is None:

@@ -14,7 +14,7 @@ from backstory.context.folding import fold
 from backstory.data import Split, Vocabulary
 from backstory.data.tokenizers.built_in import END, UNKNOWN
 from backstory.evaluation import Block, read
-from backstory.evaluation.opening import Opened
+from backstory.evaluation.opening import EvalSetup
 from backstory.models import Prediction
 from backstory.models.prediction import Pointer
 from backstory.readers import Reader
@@ -44,7 +44,7 @@ class Case:
         return asdict(self)
 
 
-def find_case(opened: Opened, name: Name, at: int, progress: Callable[[int, int], None]) -> Case:
+def find_case(opened: EvalSetup, name: Name, at: int, progress: Callable[[int, int], None]) -> Case:
     """The success with the lowest entropy, or the failure with the highest, among the words from token `at` of the text on.
 
     A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
+from backstory.config.eval_options import folder_name
 from backstory.data import Boundaries, WordScore, check_word_score, unknown_share
 from backstory.evaluation import Block, read
-from backstory.evaluation.evaluation import file_name
-from backstory.evaluation.opening import Opened, Readers
+from backstory.evaluation.opening import EvalSetup, Readers
 from backstory.evaluation.token_scores import log_mass
 from backstory.explanations import gains
 from backstory.explanations.excerpts import excerpts
@@ -31,6 +31,7 @@ from backstory.explanations.sources import (
     other_name,
     other_part,
     place_of,
+    reading_options,
     source_name,
     text_part,
     title,
@@ -121,12 +122,20 @@ def compare_readers(
     # Against other runs alone it is the run that matters: they are all read the same way.
     called = stacked if any(map(names_readers, against)) or not against else path.resolve().name
     names = _names(called, against)
-    how = {"reader": reader, "precision": precision, "device": device}
-    where = {"data_dir": data_dir, "corpus": corpus}
-    opened = open_at(path, stretch.split, stretch.text, stretch.at, where, how, allow_unknown)
+    options = reading_options(
+        stretch.split,
+        stretch.text,
+        reader=reader,
+        precision=precision,
+        device=device,
+        data_dir=data_dir,
+        corpus=corpus,
+        allow_unknown=allow_unknown,
+    )
+    opened = open_at(path, options, stretch.at)
     end = min(stretch.at + stretch.tokens, len(opened.split.ids))
     _check_passages(detail.passages, stretch.at, end)
-    others = (open_other(other, path, opened, own_text, where, how) for other in against)
+    others = (open_other(other, path, opened, options) for other in against)
     made = [(opened.run, opened.reader, opened.layers), *others]
     contenders = [Contender(name, *parts) for name, parts in zip(names, made, strict=True)]
     called = _folder(opened, stretch, detail, stacked, against, word_score)
@@ -205,7 +214,7 @@ def token_nats(
 
 def _read_all(
     contenders: Sequence[Contender],
-    opened: Opened,
+    opened: EvalSetup,
     start: int,
     end: int,
     boundaries: Boundaries | None,
@@ -266,7 +275,7 @@ def _check_passages(passages: Sequence[int], at: int, end: int) -> None:
 
 
 def _folder(
-    opened: Opened, stretch: Stretch, detail: Detail, reader: str, against: Sequence[str], word_score: WordScore
+    opened: EvalSetup, stretch: Stretch, detail: Detail, reader: str, against: Sequence[str], word_score: WordScore
 ) -> str:
     """The result's folder in the run: whatever is not usual is in its name, so that no result takes another's place."""
     parts = (
@@ -283,6 +292,6 @@ def _folder(
         (reader, ""),
         (f"against-{'-'.join(map(other_part, against))}", "against-static"),
     )
-    name = file_name("explain", "reading", *(part for part, usual in parts if part != usual))
+    name = folder_name("explain", "reading", *(part for part, usual in parts if part != usual))
     digits = hashlib.sha256(name.encode()).hexdigest()[:8]
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digits}"

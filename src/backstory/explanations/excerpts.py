@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backstory.evaluation.opening import Opened
+from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.displayed_words import Span, spans
 from backstory.explanations.gains import Scored, chosen, pairs
 from backstory.explanations.passage_reading import (
@@ -20,7 +20,7 @@ from backstory.reports.passage import Layer, Passage, to_json
 
 
 def excerpts(
-    scored: Scored, opened: Opened, names: Sequence[str], asked: Sequence[int], words: int
+    scored: Scored, opened: EvalSetup, names: Sequence[str], asked: Sequence[int], words: int
 ) -> list[dict[str, Any]]:
     """The passages that begin at the tokens `asked` of the text, else those that are chosen, with layers, as JSON values."""
     vocabulary = opened.dataset.vocabulary
@@ -67,7 +67,7 @@ def _begins(scored: Scored) -> list[int]:
 
 def _passage(
     scored: Scored,
-    opened: Opened,
+    opened: EvalSetup,
     names: Sequence[str],
     part: Sequence[Span],
     of_words: tuple[np.ndarray, np.ndarray],
@@ -91,7 +91,7 @@ def _passage(
     return Passage(tuple(span.word for span in part), tuple(layers), title, about)
 
 
-def _title(scored: Scored, opened: Opened, start: int, end: int) -> str:
+def _title(scored: Scored, opened: EvalSetup, start: int, end: int) -> str:
     """The documents it is of, and where it begins."""
     numbers: list[int] = np.unique(scored.within[start:end]).tolist()
     titles = [scored.titles[number] or f"document {number + 1:,}" for number in numbers]

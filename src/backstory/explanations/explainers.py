@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backstory.config import check_name
-from backstory.evaluation.opening import Opened
+from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.buffer import buffer, check_buffer
 from backstory.explanations.cache_attention import cache
 from backstory.explanations.explanation import Explained, Progress, Subject
@@ -21,7 +21,7 @@ class Explanation:
     """Of a passage; None for the one that goes over a whole stretch of text (`compare_readers`)."""
     needs: str = ""
     """A reader that it is made with: it goes around the one that is asked for."""
-    check: Callable[[Opened], None] = lambda opened: None
+    check: Callable[[EvalSetup], None] = lambda opened: None
     """Raises UserError for a run or a reader that it cannot be made of."""
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
+from backstory.config.eval_options import folder_name
 from backstory.data import WordScore, check_word_score, unknown_share
-from backstory.evaluation.evaluation import file_name
-from backstory.evaluation.opening import Opened, Readers
+from backstory.evaluation.opening import EvalSetup, Readers
 from backstory.explanations.cache_attention import MASS
 from backstory.explanations.cases import Case, Name, find_case
 from backstory.explanations.displayed_words import LONGEST, spans
@@ -26,6 +26,7 @@ from backstory.explanations.sources import (
     other_name,
     other_part,
     place_of,
+    reading_options,
     source_name,
     text_part,
     title,
@@ -96,16 +97,24 @@ def explain_run(
         stack = parse_stack([*map(str, stack), needed])
     asked, reader = stack_name(parse_stack(reader)), stack_name(stack)
     _check(place)
-    how = {"reader": reader, "precision": precision, "device": device}
-    where = {"data_dir": data_dir, "corpus": corpus}
-    opened = open_at(path, place.split, place.text, place.at, where, how, allow_unknown)
+    options = reading_options(
+        place.split,
+        place.text,
+        reader=reader,
+        precision=precision,
+        device=device,
+        data_dir=data_dir,
+        corpus=corpus,
+        allow_unknown=allow_unknown,
+    )
+    opened = open_at(path, options, place.at)
     EXPLANATIONS[name].check(opened)
     own_text, wanted, found = place.text is not None, place, None
     told = reading = progress or (lambda done, total: None)
     if find is not None:
         found, reading = _find(opened, name, find, place.at, told)
         place = _leading_to(found, opened, place)
-    other = None if against is None else open_other(against, path, opened, own_text, where, how)
+    other = None if against is None else open_other(against, path, opened, options)
     compared = None if against is None else other_name(against)
     called = _folder(name, wanted, opened, asked, against, top, layer, find, word_score)
     destination = place_of(out, opened, called, "explanation")
@@ -149,7 +158,7 @@ def _words(place: Place) -> int:
     return WORDS if place.words is None else place.words
 
 
-def _find(opened: Opened, name: str, case: Name, at: int, told: Progress) -> tuple[Case, Progress]:
+def _find(opened: EvalSetup, name: str, case: Name, at: int, told: Progress) -> tuple[Case, Progress]:
     """The case that is looked for, and what is told of the second reading, which is as long at most."""
     if name != "cache":
         raise UserError(f"cases are those of a cache, and `explain {name}` has none to find; leave --find out")
@@ -158,7 +167,7 @@ def _find(opened: Opened, name: str, case: Name, at: int, told: Progress) -> tup
     return found, lambda done, total: told(before + done, before + total)
 
 
-def _leading_to(found: Case, opened: Opened, place: Place) -> Place:
+def _leading_to(found: Case, opened: EvalSetup, place: Place) -> Place:
     """The passage whose last word is that of the case, and which holds what its cache remembers, as far as there is room."""
     reader = opened.reader
     assert isinstance(reader, NeuralCache)
@@ -177,7 +186,7 @@ def _led_by(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 def _subject(
-    opened: Opened, place: Place, top: int, against: Reader | None, name: str, last: bool, word_score: WordScore
+    opened: EvalSetup, place: Place, top: int, against: Reader | None, name: str, last: bool, word_score: WordScore
 ) -> Subject:
     """`last`: the last word is the one that is told of first."""
     ids, vocabulary = opened.split.ids, opened.dataset.vocabulary
@@ -193,7 +202,7 @@ def _subject(
 def _folder(
     name: str,
     place: Place,
-    opened: Opened,
+    opened: EvalSetup,
     reader: str,
     against: str | None,
     top: int,
@@ -215,4 +224,4 @@ def _folder(
         (f"find-{find}", "find-None"),
         (f"word-score-{word_score}", "word-score-corrected"),
     )
-    return file_name("explain", name, *(part for part, usual in parts if part != usual))
+    return folder_name("explain", name, *(part for part, usual in parts if part != usual))

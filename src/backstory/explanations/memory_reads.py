@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.evaluation import Block
-from backstory.evaluation.opening import Opened
+from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.token_scores import TokenScores
 from backstory.explanations.displayed_words import Span, led_by, shown
 from backstory.explanations.explanation import Explained, Progress, Subject
@@ -45,7 +45,7 @@ DIGITS = 3
 READS = "read weights"
 
 
-def check_memory(opened: Opened) -> None:
+def check_memory(opened: EvalSetup) -> None:
     """Raise UserError unless the run has an external memory, and its reader predicts with nothing but the model."""
     reader = opened.reader
     if memory_of(opened.run.model) is None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from backstory.config import RunConfig, UserError, to_yaml
 from backstory.config.errors import as_argument
+from backstory.config.eval_options import folder_name
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
-from backstory.evaluation.evaluation import file_name
 from backstory.papers.plan import Run
 from backstory.papers.preparations import preparation
 from backstory.papers.suite import Reading, Suite
@@ -109,7 +109,7 @@ class SuiteFolder:
                 *(f"batch{size}" for size in several),
                 *addressed,
             )
-            out = within(place, file_name("evaluate", reading.split, *parts))
+            out = within(place, folder_name("evaluate", reading.split, *parts))
             flags = ("--split", reading.split, "--reader", reading.reader)
             for flag, values in (("--batch-size", several), ("--after", before), ("--addressing", addressed)):
                 flags += tuple(part for value in values for part in (flag, value))

@@ -69,8 +69,12 @@ class Reader(ABC):
         """Go back to a snapshot, which stays usable."""
 
     def facts(self) -> dict[str, Any]:
-        """What results record of it beside its settings: what it learned on, and what it holds."""
+        """Return what results record of it beside its settings: what it learned on, and what it holds."""
         return {}
+
+    def prepared(self) -> list[str]:
+        """Return the names of the checkpoints in the run's folder of readers that it was built from."""
+        return []
 
     def fork(self) -> Self:
         """Another reader at the same place over the same model; what it reads leaves this one as it was."""

@@ -16,12 +16,13 @@ from backstory.config.readers import DynamicSettings
 from backstory.config.strict import conforming
 from backstory.models import LanguageModel, Precision, Prediction, State, clone, detach
 from backstory.readers.base import Reader, ReaderCapabilities
-from backstory.readers.gradient_statistics import Statistics
+from backstory.readers.gradient_statistics import Statistics, statistics_name
+from backstory.readers.kind import BuildContext, ReaderKind
 from backstory.readers.moving_weights import MovingWeights, Piece, Update
 
 
 def search_factors(settings: DynamicSettings) -> dict[str, float]:
-    """By what factor each setting that matters to the rule steps in a search."""
+    """Return the factor of each setting that matters to the rule in a search that steps up and down."""
     factors = {"rate": 2.0, "decay": 3.0}
     if settings.rule == "rms":
         factors["epsilon"] = 2.0
@@ -185,6 +186,9 @@ class DynamicEvaluation(Reader):
             "statistics": {"text": known.text, "tokens": known.tokens},
         }
 
+    def prepared(self) -> list[str]:
+        return [] if self.statistics is None else [statistics_name(self.statistics.collected.moving)]
+
     def start(self, batch_size: int) -> None:
         self.weights.set()
         self.rule.reset()
@@ -250,3 +254,20 @@ class DynamicEvaluation(Reader):
         other = type(self)(self.model, self.settings, self.statistics, self.precision)
         other.restore(self.snapshot())
         return other
+
+
+def _build(context: BuildContext, settings: DynamicSettings) -> Reader:
+    statistics = context.statistics(settings.moving) if settings.rule == "rms" else None
+    return DynamicEvaluation(context.run.model, settings, statistics, context.precision)
+
+
+KIND = ReaderKind(
+    "dynamic",
+    "dynamic evaluation: after every segment the weights take a step down the gradient of its loss",
+    _build,
+    DynamicSettings,
+    adapts_weights=True,
+    identity=("rule", "moving", "normalization"),
+    steps=search_factors,
+    unused=lambda settings: () if settings.rule == "nadam" else ("beta1",),
+)

@@ -13,6 +13,7 @@ from backstory.config.readers import DynamicSettings, GateSettings, LearnedSetti
 from backstory.models import LanguageModel, Precision
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
+from backstory.readers.kind import BuildContext, ReaderKind, saved_in
 from backstory.readers.meta_network import FADING, Features, Gated, GateNetwork
 from backstory.runs.run import check_tensors, load_weights, saved_dtype
 from backstory.runs.run import weights as parameters
@@ -83,6 +84,9 @@ class LearnedReader(DynamicEvaluation):
             "base": base,
             "trained": self.learned.how,
         }
+
+    def prepared(self) -> list[str]:
+        return [*super().prepared(), learned_name(self.scales.network)]
 
     def start(self, batch_size: int) -> None:
         super().start(batch_size)
@@ -180,3 +184,22 @@ def load_learned(folder: Path, name: str, weights: str, run: Path) -> Learned:
         (document["spread"][0], document["spread"][1]),
         document["how"],
     )
+
+
+def _build(context: BuildContext, settings: LearnedSettings) -> LearnedReader:
+    run = context.run
+    run.check_as_trained("meta-learners are")
+    learned = load_learned(saved_in(run), settings.network, run.weights_hash, run.folder)
+    statistics = context.statistics(learned.base.moving)
+    return LearnedReader(run.model, learned, statistics, context.precision, settings)
+
+
+KIND = ReaderKind(
+    "learned",
+    "a language model with dynamic weights: dynamic evaluation with gates that a meta-learner sets",
+    _build,
+    LearnedSettings,
+    adapts_weights=True,
+    identity=("network",),
+    steps=lambda settings: {"rate": 1.4, **({"decay": 1.8} if settings.decay else {})},
+)

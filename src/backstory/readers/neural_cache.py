@@ -6,20 +6,107 @@
 h_t is what the head read, raw; w_i is the word that came after h_i.
 """
 
+import itertools
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from backstory.config import UserError, validate
 from backstory.config.arguments import checked
 from backstory.config.readers import CacheSettings
 from backstory.config.strict import conforming
-from backstory.models import Blend, Prediction
+from backstory.models import Blend, Prediction, clone
+from backstory.models.devices import available, shown_bytes
 from backstory.models.prediction import Pointer
 from backstory.readers.base import Reader
-from backstory.readers.cache_memory import Pairs
+from backstory.readers.blocks import Block
+from backstory.readers.kind import ReaderKind
+
+GROWTH = 4
+"""When there is no room left, a quarter of what is held is added, so that a token is copied a few times in all."""
+
+
+class Pairs:
+    """The last `most` pairs (h_i, w_i) of B rows, oldest first, in memory that grows with what is held.
+
+    A block's pairs are first offered, then kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._vectors: Tensor | None = None
+        self._words: Tensor | None = None
+        self._start = self._end = self._offered = 0
+
+    def __len__(self) -> int:
+        """How many pairs a row holds; those offered are not counted."""
+        return self._end - self._start
+
+    def offer(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The pairs held and after them those that a block, head inputs (B, T, D) and its tokens (B, T), adds of itself.
+
+        Vectors (B, n + T - 1, D), a view until the next call, and words (B, n + T - 1) int64; the block's last word is not
+        known yet. A block that was offered before and not kept is forgotten. Raises UserError where the pairs can never fit
+        into memory.
+        """
+        steps = hidden.shape[1]
+        vectors, words = self._with_room(hidden)
+        vectors[:, self._end : self._end + steps] = hidden
+        words[:, self._end : self._end + steps - 1] = tokens[:, 1:]
+        self._offered = steps
+        known = slice(self._start, self._end + steps - 1)
+        return vectors[:, known], words[:, known].clone()
+
+    def keep(self, targets: Tensor) -> None:
+        """Hold the block that was offered last, its targets (B, T) being the words; the oldest pairs go."""
+        if self._words is None or not self._offered:
+            return
+        self._words[:, self._end : self._end + self._offered] = targets
+        self._end += self._offered
+        self._start, self._offered = max(self._start, self._end - self._most), 0
+
+    def snapshot(self) -> tuple[Tensor, Tensor] | None:
+        """A copy of the vectors and words that are held, without a block that was only offered; None before the first."""
+        if self._vectors is None or self._words is None:
+            return None
+        held = slice(self._start, self._end)
+        return self._vectors[:, held].clone(), self._words[:, held].clone()
+
+    def restore(self, snapshot: tuple[Tensor, Tensor] | None) -> None:
+        """Hold what a snapshot has."""
+        self._vectors, self._words = (None, None) if snapshot is None else clone(snapshot)
+        self._start, self._end = 0, 0 if self._words is None else self._words.shape[1]
+        self._offered = 0
+
+    def _with_room(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The buffers, with room for the block after what is held."""
+        rows, steps, size = hidden.shape
+        if self._vectors is None or self._words is None:
+            self._check_memory(hidden)
+            self._vectors, self._words = hidden.new_empty(rows, 0, size), hidden.new_empty(rows, 0, dtype=torch.long)
+        if self._end + steps > self._vectors.shape[1]:
+            held, count = slice(self._start, self._end), len(self)
+            capacity = count + steps + max(steps, count // GROWTH)
+            vectors, words = hidden.new_empty(rows, capacity, size), self._words.new_empty(rows, capacity)
+            vectors[:, :count], words[:, :count] = self._vectors[:, held], self._words[:, held]
+            self._vectors, self._words, self._start, self._end = vectors, words, 0, count
+        return self._vectors, self._words
+
+    def _check_memory(self, hidden: Tensor) -> None:
+        """Raise UserError when a full window, and a block's scores of it, are more than is free; nothing is allocated."""
+        rows, steps, size = hidden.shape
+        needed = rows * self._most * ((size + steps) * hidden.itemsize + torch.long.itemsize)
+        free = available(hidden.device)
+        if free is not None and needed > free:
+            raise UserError(
+                f"a cache of {self._most:,} words needs {shown_bytes(needed)} when it is full, and {shown_bytes(free)} are "
+                "free; lower its window (it never holds more words than the text has)"
+            )
 
 
 class NeuralCache(Reader):
@@ -105,3 +192,120 @@ def in_window(queries: Tensor, vectors: Tensor, words: Tensor, window: int) -> t
     rows, _, columns = products.shape
     band = products.as_strided((rows, steps, width), (steps * columns, columns + 1, 1))
     return band, words.unfold(1, width, 1)
+
+
+@dataclass(frozen=True)
+class CacheGrid:
+    """The values of each setting that are tried, each with each other."""
+
+    windows: tuple[int, ...] = (100, 200, 500, 1000, 2000, 5000, 10000)
+    """Those beyond the text's length are left out: they see no more than the first of them."""
+    thetas: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
+    weights: tuple[float, ...] = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)
+    confidences: tuple[float, ...] = (0.0,)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Sequence[Any]]) -> "CacheGrid":
+        """Return the grid with other values of some settings, by the names these have in CacheSettings."""
+        names = {"window": "windows", "theta": "thetas", "weight": "weights", "confidence": "confidences"}
+        return cls(**{names[name]: tuple(tried) for name, tried in values.items()})
+
+    def check(self) -> None:
+        """Raise UserError for a grid that is empty or out of range."""
+        if not all(vars(self).values()):
+            raise UserError("the grid is empty; give it a window, a theta, a weight and a confidence")
+        for settings in itertools.product(*vars(self).values()):
+            validate(CacheSettings(*settings), "the grid")
+
+
+@dataclass
+class _Scores:
+    """The cache's part of the mixture for one window and theta, block by block."""
+
+    log_prob: list[Tensor] = field(default_factory=list)
+    """The cache's log-probability of the target."""
+    confidence: list[Tensor] = field(default_factory=list)
+
+
+class CacheScorer:
+    """Scores every cache of a grid from one reading with the reader inside it.
+
+    The products of states are computed once for all of the grid, so that it takes about as long as one reading with the
+    largest window and one more pass over its products for each theta.
+    """
+
+    def __init__(self, grid: CacheGrid, tokens: int) -> None:
+        """Raises UserError for a grid that is empty or out of range."""
+        grid.check()
+        self.grid, self.windows = grid, _useful(grid.windows, tokens)
+        self._pairs, self._inner = Pairs(self.windows[-1]), []
+        self._scores = {(window, theta): _Scores() for window in self.windows for theta in grid.thetas}
+
+    def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        hidden = head_input(prediction)
+        products, words = in_window(hidden, *self._pairs.offer(hidden, block.tokens), self.windows[-1])
+        self._pairs.keep(block.targets)
+        self._inner.append(log_prob[0].double().cpu())
+        matches = words[0] == block.targets[0, :, None]
+        missing = products[0] == -torch.inf
+        for theta in self.grid.thetas:
+            at_theta = (products[0] * theta).masked_fill_(missing, -torch.inf)  # not nan where theta is 0
+            by_window = _by_window(at_theta, matches, self.windows)
+            for window, (cached, confidence) in zip(self.windows, by_window, strict=True):
+                self._scores[window, theta].log_prob.append(cached.double().cpu())
+                self._scores[window, theta].confidence.append(confidence.double().cpu())
+
+    def scores(self) -> list[tuple[CacheSettings, float]]:
+        inner, points = torch.cat(self._inner), []
+        for window, theta in itertools.product(self.windows, self.grid.thetas):
+            log_prob, confidence = (torch.cat(values) for values in vars(self._scores[window, theta]).values())
+            for weight, least in itertools.product(self.grid.weights, self.grid.confidences):
+                nats = _mixed(inner, log_prob, confidence, weight, least)
+                points.append((CacheSettings(window, theta, weight, least), nats))
+        return points
+
+
+def _useful(windows: tuple[int, ...], tokens: int) -> list[int]:
+    """The windows in rising order, up to the first that holds the whole text."""
+    ordered = sorted(set(windows))
+    longest = next((i for i, window in enumerate(ordered) if window >= tokens), len(ordered))
+    return ordered[: longest + 1]
+
+
+def _by_window(scores: Tensor, matches: Tensor, windows: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each window, the log-probability of the target and the mass of the likeliest pair, each (T,).
+
+    Scores (T, N), the oldest pair first; matches (T, N): the pair's word is the target. Each window adds the pairs between
+    the next smaller one and itself.
+    """
+    steps, width = scores.shape
+    nothing = scores.new_full((steps,), -torch.inf)
+    total, gold, largest, inside = nothing, nothing, nothing, 0
+    gold_scores = scores.masked_fill(~matches, -torch.inf)
+    for window in windows:
+        ring = slice(max(0, width - window), max(0, width - inside))
+        if ring.start < ring.stop:
+            total = torch.logaddexp(total, scores[:, ring].logsumexp(1))
+            gold = torch.logaddexp(gold, gold_scores[:, ring].logsumexp(1))
+            largest = torch.maximum(largest, scores[:, ring].amax(1))
+        inside = window
+        empty = total == -torch.inf
+        yield (gold - total).masked_fill(empty, -torch.inf), (largest - total).exp().masked_fill(empty, 0.0)
+
+
+def _mixed(inner: Tensor, cache: Tensor, confidence: Tensor, weight: float, least: float) -> float:
+    """Mean nats of the mixture; the cache is shut off where it is empty or not confident."""
+    heard = (confidence > 0) & (confidence >= least)
+    log_weight = math.log(weight) if weight else -math.inf
+    mixture = torch.logaddexp(inner + math.log1p(-weight), cache + log_weight)
+    return -torch.where(heard, mixture, inner).mean().item()
+
+
+KIND = ReaderKind(
+    "cache",
+    "a neural cache on top: words that followed states like the present one lately are likelier to come again",
+    lambda context, settings: NeuralCache(context.wrapped(), settings),
+    CacheSettings,
+    wraps=True,
+    grid_scorer=lambda inner, grid, tokens: CacheScorer(CacheGrid.of(grid), tokens),
+)

@@ -2,139 +2,39 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError, check_name, from_dict, to_dict
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
-from backstory.config.readers import CacheSettings, DynamicSettings, LearnedSettings, TemperedSettings, completed
+from backstory.config.readers import completed
 from backstory.config.renamed import refuse_old_reader
 from backstory.config.small_file import read_small
 from backstory.config.strict import parsed
 from backstory.models import Precision
+from backstory.readers import dynamic, learned, neural_cache, shuffled_buffer, tempered
 from backstory.readers.base import Reader, StaticReader
-from backstory.readers.dynamic import DynamicEvaluation, search_factors
-from backstory.readers.gradient_statistics import Statistics, load_statistics, statistics_name
-from backstory.readers.learned import LearnedReader, learned_name, load_learned
-from backstory.readers.neural_cache import NeuralCache
-from backstory.readers.shuffled_buffer import ForeignBuffer
-from backstory.readers.tempered import TemperedReader
+from backstory.readers.gradient_statistics import Statistics
+from backstory.readers.kind import BuildContext, ReaderKind, saved_in
 from backstory.runs.run import Run
 from backstory.runs.run_folder import SAVED
-from backstory.storage.atomic import sha256, within, write_atomically
+from backstory.storage.atomic import sha256, write_atomically
 from backstory.storage.documents import has_fields, parse
 from backstory.storage.manifest import MANIFEST
 
 Settings = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class NoSettings:
-    """Of a reader that has none."""
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What a reader is made on: a loaded run, and how its products are computed."""
-
-    run: Run
-    precision: Precision
-    inner: Reader | None = None
-    """The reader that it goes around; None for those that read with the model itself."""
-    loaded: dict[str, Statistics] = field(default_factory=dict)
-    """The run's statistics that were asked for already, by the weights they are of."""
-
-    def statistics(self, moving: str) -> Statistics:
-        """The run's statistics of the weights that move, read from its folder once. Raises UserError."""
-        self.run.check_as_trained("statistics of training gradients are")
-        if moving not in self.loaded:
-            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.folder)
-        return self.loaded[moving]
-
-
-@dataclass(frozen=True)
-class ReaderKind:
-    """A kind of reader by what it does and how it is made."""
-
-    description: str
-    make: Callable[[Ground, Any], Reader]
-    """From what it is made on and its settings. Raises UserError where it does not fit."""
-    settings: type = NoSettings
-    """Its dataclass of settings, with the published ones as defaults."""
-    wraps: bool = False
-    """Whether it goes around another reader."""
-    adapts_weights: bool = False
-    """Whether weights move while it reads (`ReaderCapabilities`)."""
-    steps: Callable[[Any], dict[str, float]] | None = None
-    """By what factor each setting is stepped in a search that starts from these; None: it is not searched so."""
-
-
-def saved_in(run: Run) -> Path:
-    """Where a run keeps what its readers have learned or were given. Raises UserError where a link leads out of the run."""
-    return within(run.folder, SAVED)
-
-
-def _dynamic(ground: Ground, settings: DynamicSettings) -> Reader:
-    found = ground.statistics(settings.moving) if settings.rule == "rms" else None
-    return DynamicEvaluation(ground.run.model, settings, found, ground.precision)
-
-
-def _learned(ground: Ground, settings: LearnedSettings) -> Reader:
-    run = ground.run
-    run.check_as_trained("meta-learners are")
-    learned = load_learned(saved_in(run), settings.network, run.weights_hash, run.folder)
-    return LearnedReader(run.model, learned, ground.statistics(learned.base.moving), ground.precision, settings)
-
-
-def _cache(ground: Ground, settings: CacheSettings) -> Reader:
-    assert ground.inner is not None
-    return NeuralCache(ground.inner, settings)
-
-
-def _tempered(ground: Ground, settings: TemperedSettings) -> Reader:
-    assert ground.inner is not None
-    return TemperedReader(ground.inner, settings)
-
-
-READERS = {
-    "static": ReaderKind(
-        "the model as trained; nothing but its state changes while it reads",
-        lambda ground, settings: StaticReader(ground.run.model, ground.precision),
-    ),
-    "shuffled-buffer": ReaderKind(
-        "a control: a span buffer's model, every row with the buffer of another row (several rows)",
-        lambda ground, settings: ForeignBuffer(ground.run.model, ground.precision),
-    ),
-    "dynamic": ReaderKind(
-        "dynamic evaluation: after every segment the weights take a step down the gradient of its loss",
-        _dynamic,
-        DynamicSettings,
-        adapts_weights=True,
-        steps=search_factors,
-    ),
-    "learned": ReaderKind(
-        "a language model with dynamic weights: dynamic evaluation with gates that a meta-learner sets",
-        _learned,
-        LearnedSettings,
-        adapts_weights=True,
-        steps=lambda settings: {"rate": 1.4, **({"decay": 1.8} if settings.decay else {})},
-    ),
-    "cache": ReaderKind(
-        "a neural cache on top: words that followed states like the present one lately are likelier to come again",
-        _cache,
-        CacheSettings,
-        wraps=True,
-    ),
-    "tempered": ReaderKind(
-        "a softmax temperature on top: what is predicted to the power 1 / T, normalised again",
-        _tempered,
-        TemperedSettings,
-        wraps=True,
-    ),
-}
+STATIC = ReaderKind(
+    "static",
+    "the model as trained; nothing but its state changes while it reads",
+    lambda context, settings: StaticReader(context.run.model, context.precision),
+)
+KINDS = (STATIC, shuffled_buffer.KIND, dynamic.KIND, learned.KIND, neural_cache.KIND, tempered.KIND)
+READERS = {kind.name: kind for kind in KINDS}
 
 
 @dataclass(frozen=True)
@@ -199,7 +99,7 @@ def _filed(layer: Layer) -> str:
     usual, given = READERS[layer.name].settings(), given_settings(layer)
     other = [
         given[key]
-        for key in ("rule", "moving", "normalization", "network")
+        for key in READERS[layer.name].identity
         if given.get(key, vars(usual).get(key)) != vars(usual).get(key)
     ]
     return "-".join([layer.name, *(text.replace(":", "-") for text in other)])
@@ -272,7 +172,7 @@ def build(
     """
     made, loaded = None, {} if loaded is None else loaded
     for layer in chosen:
-        made = READERS[layer.name].make(Ground(run, precision, made, loaded), layer.settings)
+        made = READERS[layer.name].build(BuildContext(run, precision, made, loaded), layer.settings)
     assert made is not None
     return made
 
@@ -285,12 +185,9 @@ def prepared_files(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[s
     files = [layer.file for layer in layers if layer.file is not None]
     inner: Reader | None = reader
     while inner is not None:
-        if isinstance(inner, DynamicEvaluation) and inner.statistics is not None:
-            files.append(f"{statistics_name(inner.statistics.collected.moving)}/{MANIFEST}")
-        if isinstance(inner, LearnedReader):
-            files.append(f"{learned_name(inner.scales.network)}/{MANIFEST}")
+        files += [f"{name}/{MANIFEST}" for name in inner.prepared()]
         inner = inner.inner
-    return {name.removesuffix(f"/{MANIFEST}"): sha256(saved_in(run) / name) for name in sorted(files)}
+    return {name.removesuffix(f"/{MANIFEST}"): sha256(saved_in(run) / name) for name in sorted(set(files))}
 
 
 def settings_file(run: Path, name: str) -> Path:

@@ -8,9 +8,10 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.models import ComposedModel, LanguageModel, Precision, Prediction
 from backstory.readers.base import StaticReader, evaluating
+from backstory.readers.kind import ReaderKind
 
 
-class ForeignBuffer(StaticReader):
+class ShuffledBuffer(StaticReader):
     """The model as trained, with spans of the row before (of the last, for the first row).
 
     The audit finds that rows depend on each other, as they do here: what this reads is a control, and no score.
@@ -41,3 +42,10 @@ class ForeignBuffer(StaticReader):
         with evaluating(self.model), self.precision.context(tokens.device):
             prediction, self._next = self.model(tokens, self._state, foreign=True)
         return prediction
+
+
+KIND = ReaderKind(
+    "shuffled-buffer",
+    "a control: a span buffer's model, every row with the buffer of another row (several rows)",
+    lambda context, settings: ShuffledBuffer(context.run.model, context.precision),
+)

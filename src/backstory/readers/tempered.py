@@ -1,14 +1,23 @@
 """A softmax temperature over any reader: its prediction to the power 1 / T, normalised again."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from backstory.config.arguments import checked
 from backstory.config.readers import TemperedSettings
 from backstory.config.strict import conforming
-from backstory.models import Tempered
+from backstory.models import Prediction, Tempered
 from backstory.readers.base import Reader
+from backstory.readers.blocks import Block
+from backstory.readers.kind import ReaderKind
+
+TEMPERATURES = tuple(n / 50 for n in range(45, 66))
+"""The temperatures that are tried: 0.9 to 1.3."""
+TABLE = 1 << 22
+"""Most log-probabilities held at once (16 MiB, and a few copies)."""
 
 
 class TemperedReader(Reader):
@@ -39,3 +48,37 @@ class TemperedReader(Reader):
 
     def restore(self, snapshot: Any) -> None:
         self.inner.restore(snapshot)
+
+
+class TemperatureScorer:
+    """Scores every temperature from one reading with the reader that is tempered."""
+
+    def __init__(self, inner: Reader, temperatures: Sequence[float], tokens: int) -> None:
+        """Raises UserError for a temperature out of range."""
+        self.points = [conforming(TemperedSettings(temperature), "the grid") for temperature in temperatures]
+        self.inner, self.tokens = inner, tokens
+        self.size = max(1, TABLE // inner.model.vocabulary_size)
+        device = next(inner.model.parameters()).device
+        self.totals = torch.zeros(len(self.points), dtype=torch.float64, device=device)
+
+    def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        for times in torch.arange(block.targets.shape[1], device=block.targets.device).split(self.size):
+            with self.inner.precision.context(block.targets.device):
+                table = prediction.select(torch.zeros_like(times), times).log_probs().squeeze(1)
+            own = table.gather(1, block.targets[0, times, None]).squeeze(1)
+            for i, point in enumerate(self.points):
+                scores = own / point.temperature - torch.logsumexp(table / point.temperature, 1)
+                self.totals[i] -= scores.double().sum()
+
+    def scores(self) -> list[tuple[TemperedSettings, float]]:
+        return list(zip(self.points, (self.totals / self.tokens).tolist(), strict=True))
+
+
+KIND = ReaderKind(
+    "tempered",
+    "a softmax temperature on top: what is predicted to the power 1 / T, normalised again",
+    lambda context, settings: TemperedReader(context.wrapped(), settings),
+    TemperedSettings,
+    wraps=True,
+    grid_scorer=lambda inner, grid, tokens: TemperatureScorer(inner, grid.get("temperature", TEMPERATURES), tokens),
+)

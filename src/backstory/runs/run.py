@@ -1,6 +1,7 @@
 """A run: a trained model with its settings, vocabulary and corpus, and the hash of its weights, loaded from its folder."""
 
 import hashlib
+import importlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 from backstory.storage.documents import conforms
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
 
+ELSEWHERE = {"hf": "backstory.interop.inwards"}
+"""Modules with a `load(name, device)` for models that are no run folders, by the prefix of their names."""
 DESCRIBED = {"config": dict[str, Any], "corpus": dict[str, str | int], "places": dict[str, str]}
 CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
 """Types of the document that is saved beside a model's weights and vocabulary, and of its corpus."""
@@ -213,6 +216,19 @@ def corpus_places(text: TextConfig, data_dir: Path | None) -> dict[str, str]:
     if text.corpus not in CORPORA and Path(text.corpus).exists():
         places["corpus"] = str(Path(text.corpus).resolve())
     return places
+
+
+def open_run(name: Path | str, device: torch.device) -> Run:
+    """Load a run by its folder, or a model from elsewhere by a name such as `hf:gpt2`. Raises UserError."""
+    if is_elsewhere(name):
+        return importlib.import_module(ELSEWHERE[str(name).partition(":")[0]]).load(str(name), device)
+    return load_run(Path(name), device)
+
+
+def is_elsewhere(name: Path | str) -> bool:
+    """Return True if a name is that of a model from elsewhere, which has no corpus of its own."""
+    source, colon, _ = str(name).partition(":")
+    return bool(colon) and source in ELSEWHERE and not Path(name).is_dir()
 
 
 def load_run(folder: Path, device: torch.device | None = None) -> Run:

@@ -16,12 +16,10 @@ from backstory.config.stopping import StopRequest
 from backstory.config.units import perplexity
 from backstory.data import Dataset
 from backstory.data.streams import piece, rotations, rows, segment_bounds
-from backstory.evaluation import read
-from backstory.evaluation.answer_scores import AnswerScores
-from backstory.evaluation.gate_statistics import PolicyWatch
-from backstory.models import ComposedModel, Precision, Prediction, State, clone, to, unflatten
+from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet
+from backstory.evaluation.reading_loop import StreamReading
+from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
 from backstory.readers import StaticReader
-from backstory.readers.blocks import Block
 from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import (
@@ -344,29 +342,27 @@ class Trainer:
         return nats, found, best
 
     def _read_valid(self) -> tuple[float, dict[str, Any]]:
-        """Mean nats of the validation split with the weights as they are, nan where they broke down, and what else is found.
+        """Return the mean nats of the validation split, nan if the weights broke down, and the metrics that apply.
 
-        Where only what is asked is trained on, they are of that.
+        The nats are those of the answers where only these are trained on.
         """
-        reader, words = StaticReader(self.model, self.precision), self.dataset.vocabulary
-        ids, side_by_side = self.dataset.splits["valid"].ids, self.config.training.validation_batch_size
-        asked, watches = self.dataset.answers("valid"), {}
+        reader, ids = StaticReader(self.model, self.precision), self.dataset.splits["valid"].ids
+        answers, metrics = self.dataset.answers("valid"), MetricSet([])
+        accuracy = None if answers is None else AnswerAccuracy(answers, self.precision, reader.block)
         if self.model.gated is not None:
-            watches["policy"] = PolicyWatch(self.precision, self.config.training.reward)
-        if asked is not None:
-            watches["answers"] = AnswerScores(asked, self.precision, reader.block)
-
-        def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-            for watch in watches.values():
-                watch(block, prediction, log_prob)
-
+            metrics.add(GateStatistics(self.precision, self.config.training.reward))
+        if accuracy is not None:
+            metrics.add(accuracy)
+        batch_size = self.config.training.validation_batch_size
+        stream = StreamReading(reader, ids, self.dataset.vocabulary.start, batch_size=batch_size)
         try:
-            nats = read(reader, ids, words.start, batch_size=side_by_side, each=each).nats
+            for block in stream.remaining():
+                metrics.update(stream.score(block))
+                stream.observe(block)
         except NonFiniteError:  # told with the epoch and what to do
             return math.nan, {}
-        if self.asked is not None:
-            nats = watches["answers"].nats()
-        return nats, {name: watch.figures() for name, watch in watches.items()}
+        nats = stream.result().nats if self.asked is None or accuracy is None else accuracy.nats()
+        return nats, {metric.name: metric.result() for metric in metrics}
 
     def _enter_stage(self) -> None:
         """Go on to fine-tuning, or to the end, where it is due."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from backstory.config import RewardConfig, RunConfig, TrellisConfig, UserError
 from backstory.config.arguments import checked, described, diagnosed
-from backstory.evaluation.gate_statistics import LEAST, reward
+from backstory.evaluation.metrics.gate_statistics import LEAST, reward
 from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
 
 

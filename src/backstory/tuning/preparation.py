@@ -1,7 +1,7 @@
-"""What a run's readers are given before they read: statistics of training gradients, and settings tuned on validation."""
+"""Prepare the readers of a run: statistics of training gradients, settings tuned on validation, a trained meta-learner."""
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,38 +9,44 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError, check_name, from_dict, to_dict
-from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining, TemperedSettings
-from backstory.evaluation.opening import Opened, open_run
+from backstory.config.eval_options import EvalOptions
+from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
+from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.readers.base import Reader
 from backstory.readers.gradient_statistics import Statistics, collect, load_statistics, save_statistics
+from backstory.readers.kind import saved_in
 from backstory.readers.learned import learned_name, save_learned
 from backstory.readers.meta_training import train_gates
 from backstory.readers.registry import (
     READERS,
-    Ground,
+    Chosen,
     Layer,
     Stack,
     build,
     choose,
     given_settings,
     save_settings,
-    saved_in,
     stack_name,
     typed,
 )
 from backstory.runs.run import Run
 from backstory.runs.run_folder import SAVED
 from backstory.storage.atomic import check_writable
-from backstory.tuning.cache_search import CacheGrid, tune_cache
-from backstory.tuning.coordinate_search import TURNS, owner, search_turns
-from backstory.tuning.reader_search import Trial, Tuned, tune
-from backstory.tuning.temperature_search import TEMPERATURES, nats_by_temperature
-
-Progress = Callable[[int, int], None]
+from backstory.tuning.reader_search import (
+    COORDINATES,
+    EarlyStoppedSearch,
+    Progress,
+    Tuned,
+    owner,
+    search_coordinates,
+    search_grid,
+    search_one_reading,
+    search_steps,
+)
 
 
 def collect_statistics(
-    opened: Opened, moving: str, tokens: int | None, batch_size: int, segment: int, progress: Progress | None = None
+    opened: EvalSetup, moving: str, tokens: int | None, batch_size: int, segment: int, progress: Progress | None = None
 ) -> tuple[Path, Statistics]:
     """Collect statistics on the opened split and save them beside the model. Raises UserError."""
     run, split = opened.run, opened.split
@@ -56,114 +62,93 @@ def collect_statistics(
 
 
 def tune_reader(
-    folder: Path,
+    model: Path | str,
     stack: Stack,
     split: str,
     tokens: int | None,
     grid: Sequence[str] = (),
     progress: Progress | None = None,
-    **how: Any,
-) -> tuple[Path, Tuned]:
-    """Tune the outermost reader of a stack on the beginning of a split and save its settings beside the model.
-
-    What was typed of its settings is where the search starts; of one that wraps another, it is held. Raises UserError.
-    """
-    _check_split(split)
-    kind, at_once = READERS[stack[-1].name], _AT_ONCE.get(stack[-1].name)
-    if kind.steps is None and at_once is None:
-        raise UserError(f"the reader {stack[-1].name} has no settings to tune")
-    lists = parse_grid(kind.settings, grid)
-    opened = open_run(folder, split, **how)
-    _check_run(opened.run)
-    chosen = choose(stack, opened.run, {stack[-1].name})
-    precision, start = opened.reader.precision, chosen[-1].settings
-    ids, first = opened.split.ids[:tokens], opened.dataset.vocabulary.start
-
-    ground = Ground(opened.run, precision)  # one for all, so that what it has loaded serves every trial
-
-    if at_once is not None:
-        # What was typed is held: all the rest is tried, whatever it is.
-        lists = {name: [getattr(start, name)] for name in given_settings(stack[-1])} | lists
-        tuned = at_once(build(chosen[:-1], opened.run, precision), ids, first, lists, progress)
-    else:
-        assert kind.steps is not None
-        tuned = tune(
-            partial(kind.make, ground), start, ids, first, factors=kind.steps(start), grid=lists, progress=progress
-        )
-    opened.run.check_unchanged(opened.run.folder / SAVED)
-    return save_settings(opened.run, stack, tuned.best, *_told(tuned, split)), tuned
-
-
-def tune_in_turn(
-    folder: Path,
-    stack: Stack,
-    split: str,
-    tokens: int | None,
-    grid: Sequence[str] = (),
-    progress: Progress | None = None,
-    **how: Any,
+    *,
+    in_turn: bool = False,
+    **fields: Any,
 ) -> tuple[list[Path], Tuned]:
-    """Settle one setting of a stack's readers after the other (`search_turns`) and save those of each that had a turn.
+    """Tune the readers of a stack on the beginning of a split and save their settings beside the model.
 
-    `grid` gives other values to try, or further settings; what was typed is held. Raises UserError.
+    The outermost reader is tuned in the way of its kind: all settings from one reading, or the points of a `grid`, or steps
+    up and down. What was typed of its settings is where the search starts; of one that one reading scores, it is fixed.
+    `in_turn` settles one setting after the other of all readers (`search_coordinates`): `grid` gives other values to try, or
+    further settings; what was typed is fixed. `fields` are those of EvalOptions. Returns the files and the search. Raises
+    UserError.
     """
     _check_split(split)
-    lists = parse_turns(stack, grid)
-    opened = open_run(folder, split, **how)
-    _check_run(opened.run)
-    held = {name for layer in stack for name in given_settings(layer)}
-    turns = {n: values for n, values in {**TURNS, **lists}.items() if n in lists or n not in held}
-    start = choose(stack, opened.run, {layer.name for layer in stack if turns.keys() & _settings_of(layer)})
+    if not in_turn and not READERS[stack[-1].name].tunable:
+        raise UserError(f"the reader {stack[-1].name} has no settings to tune")
+    lists = parse_grid(stack if in_turn else stack[-1:], grid)
+    setup = open_evaluation(model, EvalOptions.build(split=split, allow_unknown=True, **fields))
+    _check_run(setup.run)
+    ids, first = setup.split.ids[:tokens], setup.dataset.vocabulary.start
+    make = partial(build, run=setup.run, precision=setup.reader.precision, loaded={})
+    if in_turn:
+        tuned, best = _tune_in_turn(setup, stack, lists, make, ids, first, progress)
+    else:
+        tuned = _tune_outermost(setup, stack, lists, make, ids, first, progress)
+        best = {len(stack) - 1: tuned.best}
+    setup.run.check_unchanged(setup.run.folder / SAVED)
+    text, search = f"the first {tuned.tokens:,} tokens of {split}", _recorded(tuned)
+    paths = [save_settings(setup.run, stack[: n + 1], settings, text, search) for n, settings in sorted(best.items())]
+    return paths, tuned
+
+
+def _tune_outermost(
+    setup: EvalSetup,
+    stack: Stack,
+    lists: dict[str, list[Any]],
+    make: Callable[[Sequence[Chosen]], Reader],
+    ids: np.ndarray,
+    first: int,
+    progress: Progress | None,
+) -> Tuned:
+    """Search the settings of the outermost reader in the way of its kind."""
+    kind, layers = READERS[stack[-1].name], choose(stack, setup.run, {stack[-1].name})
+    start = layers[-1].settings
+    if kind.grid_scorer is not None:
+        # What was typed is fixed: all the rest is tried, whatever it is.
+        values = {name: [getattr(start, name)] for name in given_settings(stack[-1])} | lists
+        inner = make(layers[:-1])
+        return search_one_reading(kind.grid_scorer(inner, values, len(ids)), inner, ids, first, progress)
+    assert kind.steps is not None
+    search = EarlyStoppedSearch(lambda s: make([*layers[:-1], replace(layers[-1], settings=s)]), ids, first)
+    show = progress or (lambda done, total: None)
+    return search_grid(search, start, lists, show) if lists else search_steps(search, start, kind.steps(start), show)
+
+
+def _tune_in_turn(
+    setup: EvalSetup,
+    stack: Stack,
+    lists: dict[str, list[Any]],
+    make: Callable[[Sequence[Chosen]], Reader],
+    ids: np.ndarray,
+    first: int,
+    progress: Progress | None,
+) -> tuple[Tuned, dict[int, Any]]:
+    """Settle one setting after the other; return also the best settings of each reader that had one, by its place."""
+    fixed = {name for layer in stack for name in given_settings(layer)}
+    coordinates = {n: values for n, values in {**COORDINATES, **lists}.items() if n in lists or n not in fixed}
+    start = choose(stack, setup.run, {layer.name for layer in stack if coordinates.keys() & _settings_of(layer)})
     if idle := next((name for name in lists if owner(start, name) is None), None):
         raise UserError(f"the reader {stack_name(stack)} does not use {idle} with this rule; leave it out of --grid")
-    turns = {name: values for name, values in turns.items() if owner(start, name) is not None}
-    if not turns:
-        raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(TURNS)} to settle in turn")
-    make = partial(build, run=opened.run, precision=opened.reader.precision, loaded={})
-    ids, first = opened.split.ids[:tokens], opened.dataset.vocabulary.start
-    tuned = search_turns(make, start, turns, ids, first, progress)
-    places = sorted({place for name in turns if (place := owner(start, name)) is not None})
-    told = _told(tuned, split)
-    opened.run.check_unchanged(opened.run.folder / SAVED)
-    return [save_settings(opened.run, stack[: p + 1], tuned.best[p].settings, *told) for p in places], tuned
+    coordinates = {name: values for name, values in coordinates.items() if owner(start, name) is not None}
+    if not coordinates:
+        raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(COORDINATES)} to settle in turn")
+    tuned = search_coordinates(make, start, coordinates, ids, first, progress)
+    places = {place for name in coordinates if (place := owner(start, name)) is not None}
+    return tuned, {place: tuned.best[place].settings for place in places}
 
 
-def _told(tuned: Tuned, split: str) -> tuple[str, dict[str, Any]]:
-    """What is saved beside settings: the text that they were tuned on, and the search."""
-    search = {
-        "nats_per_token": tuned.nats,
-        "tokens": tuned.tokens,
-        "tried": tuned.tried,
-        "trials": [asdict(t) for t in tuned.trials],
-    }
-    return f"the first {tuned.tokens:,} tokens of {split}", search
-
-
-def _tuned_cache(
-    inner: Reader, ids: np.ndarray, first: int, lists: dict[str, list[Any]], progress: Progress | None
-) -> Tuned:
-    """All settings of a cache from one reading with what it goes around; the best hundred are told."""
-    names = {"window": "windows", "theta": "thetas", "weight": "weights", "confidence": "confidences"}
-    grid = CacheGrid(**{names[name]: tuple(values) for name, values in lists.items()})
-    found = tune_cache(inner, ids, first, grid, progress)
-    ranked = sorted(found.tried, key=lambda tried: tried.nats)[:100]
-    trials = (Trial(to_dict(tried.settings), tried.nats, found.tokens) for tried in ranked)
-    return Tuned(found.best.settings, found.best.nats, found.tokens, tuple(trials), len(found.tried))
-
-
-def _tuned_temperature(
-    inner: Reader, ids: np.ndarray, first: int, lists: dict[str, list[Any]], progress: Progress | None
-) -> Tuned:
-    """All temperatures from one reading with what is tempered."""
-    points = [TemperedSettings(temperature) for temperature in lists.get("temperature", TEMPERATURES)]
-    found = nats_by_temperature(inner, ids, first, [point.temperature for point in points], progress)
-    nats, best = min(zip(found, points, strict=True), key=lambda pair: pair[0])
-    trials = (Trial(to_dict(point), value, len(ids)) for value, point in zip(found, points, strict=True))
-    return Tuned(best, nats, len(ids), tuple(trials), len(points))
-
-
-_AT_ONCE = {"cache": _tuned_cache, "tempered": _tuned_temperature}
-"""The readers of which one reading with what they go around scores all settings."""
+def _recorded(tuned: Tuned) -> dict[str, Any]:
+    """Return what is saved of a search beside the settings."""
+    trials = [asdict(trial) for trial in tuned.trials]
+    return {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "tried": tuned.tried, "trials": trials}
 
 
 def _check_run(run: Run) -> None:
@@ -176,47 +161,31 @@ def _check_split(split: str) -> None:
         raise UserError("nothing is chosen on the test split or learned from it before it is read; use valid or train")
 
 
-def parse_grid(settings: type, grid: Sequence[str]) -> dict[str, list[Any]]:
-    """`rate=1e-4,3e-4` as the values of each setting, checked by themselves. Raises UserError."""
-    found: dict[str, list[Any]] = {}
-    usual = settings()
+def parse_grid(stack: Stack, grid: Sequence[str]) -> dict[str, list[Any]]:
+    """Parse `rate=1e-4,3e-4` as the values of each setting, of whichever reader of a stack has it. Raises UserError."""
+    owners = {name: READERS[layer.name].settings for layer in stack for name in _settings_of(layer)}
+    lists: dict[str, list[Any]] = {}
     for text in grid:
         name, _, values = text.partition("=")
-        check_name(name, to_dict(usual), "setting")
+        check_name(name, owners, "setting")
         if not values:
             raise UserError(f"the grid '{text}' must be written setting=value,value")
-        parsed = [from_dict(settings, {name: typed(value, name)}, f"grid {name}") for value in values.split(",")]
-        _add(found, name, [getattr(point, name) for point in parsed])
-    return found
-
-
-def _add(found: dict[str, list[Any]], name: str, values: list[Any]) -> None:
-    """Take the values of a setting. Raises UserError where it has some already, or a value twice."""
-    if name in found:
-        raise UserError(f"--grid gives {name} twice; give all of its values at once: {name}=VALUE,VALUE")
-    if twice := [value for i, value in enumerate(values) if value in values[:i]]:
-        raise UserError(f"--grid {name}: the value {twice[0]} stands twice; leave one out")
-    found[name] = values
+        if name in lists:
+            raise UserError(f"--grid gives {name} twice; give all of its values at once: {name}=VALUE,VALUE")
+        points = (from_dict(owners[name], {name: typed(value, name)}, f"grid {name}") for value in values.split(","))
+        lists[name] = [getattr(point, name) for point in points]
+        if twice := [value for i, value in enumerate(lists[name]) if value in lists[name][:i]]:
+            raise UserError(f"--grid {name}: the value {twice[0]} stands twice; leave one out")
+    return lists
 
 
 def _settings_of(layer: Layer) -> Set[str]:
-    """Names of the settings of a layer's reader."""
+    """Return the names of the settings of a layer's reader."""
     return to_dict(READERS[layer.name].settings()).keys()
 
 
-def parse_turns(stack: Stack, grid: Sequence[str]) -> dict[str, list[Any]]:
-    """`segment=5,20` as the values of a setting, of whichever reader of a stack has it. Raises UserError."""
-    owners = {name: READERS[layer.name].settings for layer in stack for name in _settings_of(layer)}
-    found: dict[str, list[Any]] = {}
-    for text in grid:
-        name = text.partition("=")[0]
-        check_name(name, owners, "setting")
-        _add(found, name, parse_grid(owners[name], [text])[name])
-    return found
-
-
 def train_learned(
-    opened: Opened,
+    opened: EvalSetup,
     base: DynamicSettings,
     gates: GateSettings,
     training: MetaTraining,

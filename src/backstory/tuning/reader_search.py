@@ -1,4 +1,4 @@
-"""Settings of a reader chosen on a text it may learn from: every point of a grid, or steps up and down from where it stands."""
+"""Searches for a reader's settings on a text that it may learn from: one reading, a grid, steps, one setting at a time."""
 
 import dataclasses
 import itertools
@@ -9,20 +9,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError, to_dict, validate
-from backstory.evaluation.reading_loop import read
-from backstory.models import Prediction
+from backstory.evaluation.reading_loop import StreamReading
 from backstory.readers.base import Reader
-from backstory.readers.blocks import Block
+from backstory.readers.kind import GridScorer
+from backstory.readers.registry import READERS, Chosen
 
 MARKS = (1 / 8, 1 / 4, 1 / 2)
-"""Shares of the text at which a point is compared with the best so far, and given up where it is clearly worse."""
+"""Shares of the text at which a point is compared with the best so far, and given up if it is clearly worse."""
 MARGIN = 0.01
 """Nats per token by which it must be worse."""
 BROKEN_DOWN = 100.0
 """Mean nats per token above which a reading broke down, also where the processor's arithmetic keeps the sum finite."""
+MOST_TRIALS = 100
+"""Trials that are recorded of a grid that one reading scores."""
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -31,79 +34,73 @@ class Trial:
 
     settings: dict[str, Any]
     nats: float | None
-    """Per token, of the tokens read; None where the reading broke down."""
+    """Per token, of the tokens read; None if the reading broke down."""
     tokens: int
-    """Fewer than the text has where it was given up."""
+    """Fewer than the text has if it was given up."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came of a search."""
+    """The outcome of a search."""
 
     best: Any
-    """The settings, as the reader's dataclass."""
+    """The settings, as the reader's dataclass; of a coordinate search all readers of the stack with theirs."""
     nats: float
     tokens: int
     trials: tuple[Trial, ...]
     """In the order they were tried; of a large grid that one reading scores, the best hundred."""
     tried: int
-    """Settings, told or not."""
+    """All settings that were tried, recorded or not."""
 
 
-class _Behind(Exception):
-    """The point is clearly worse than the best."""
-
-
-class Race:
-    """Reads the same text again and again with other settings, and gives up those that fall behind."""
+class EarlyStoppedSearch:
+    """Reads the same text once with each of many settings, and gives up those that fall behind the best."""
 
     def __init__(
         self,
-        make: Callable[[Any], Reader],
+        build: Callable[[Any], Reader],
         ids: np.ndarray,
         first: int,
-        told: Callable[[Any], dict[str, Any]] = to_dict,
+        record: Callable[[Any], dict[str, Any]] = to_dict,
     ) -> None:
-        """`make` gives a reader with settings, and `told` tells of these in plain values."""
-        self.make, self.ids, self.first, self.told = make, ids, first, told
+        """`build` makes a reader with some settings; `record` turns these into plain values."""
+        self.build, self.ids, self.first, self.record = build, ids, first, record
         self.marks = [max(1, round(len(ids) * share)) for share in MARKS]
         self.best: list[float] = [math.inf] * len(self.marks)
+        """Mean nats of the best settings at each mark."""
         self.nats = math.inf
         self.trials: dict[Any, Trial] = {}
 
     def run(self, settings: Any) -> float:
-        """Nats per token with these settings; infinite if they were given up. Each is read with once."""
-        if settings in self.trials:
-            trial = self.trials[settings]
-            return math.inf if trial.nats is None or trial.tokens < len(self.ids) else trial.nats
-        total, tokens, passed = 0.0, 0, []
+        """Return the nats per token with these settings, infinite if they were given up. Each is read with once."""
+        if settings not in self.trials:
+            self.trials[settings] = self._read(settings)
+        trial = self.trials[settings]
+        return math.inf if trial.nats is None or trial.tokens < len(self.ids) else trial.nats
 
-        def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-            nonlocal total, tokens
-            total -= log_prob.double().sum().item()
-            tokens += block.tokens.numel()
-            while len(passed) < len(self.marks) and tokens >= self.marks[len(passed)]:
-                passed.append(total / tokens)
-                if passed[-1] > self.best[len(passed) - 1] + MARGIN:
-                    raise _Behind
-
+    def _read(self, settings: Any) -> Trial:
+        stream = StreamReading(self.build(settings), self.ids, self.first)
+        nats, tokens, at_marks = 0.0, 0, []
         try:
-            nats = read(self.make(settings), self.ids, self.first, each=each).nats
-            if nats > BROKEN_DOWN:
-                raise NonFiniteError(f"{nats:g} nats per token")
-        except _Behind:
-            self.trials[settings] = Trial(self.told(settings), total / tokens, tokens)
-            return math.inf
+            for block in stream.remaining():
+                log_prob = stream.score(block).log_prob
+                nats, tokens = nats - log_prob.double().sum().item(), tokens + block.tokens.numel()
+                while len(at_marks) < len(self.marks) and tokens >= self.marks[len(at_marks)]:
+                    at_marks.append(nats / tokens)
+                    if at_marks[-1] > self.best[len(at_marks) - 1] + MARGIN:
+                        return Trial(self.record(settings), nats / tokens, tokens)
+                stream.observe(block)
         except NonFiniteError:
-            self.trials[settings] = Trial(self.told(settings), None, tokens)
-            return math.inf
-        self.trials[settings] = Trial(self.told(settings), nats, tokens)
-        if nats < self.nats:
-            self.nats, self.best = nats, passed
-        return nats
+            return Trial(self.record(settings), None, tokens)
+        mean = stream.result().nats
+        if mean > BROKEN_DOWN:
+            return Trial(self.record(settings), None, tokens)
+        if mean < self.nats:
+            self.nats, self.best = mean, at_marks
+        return Trial(self.record(settings), mean, tokens)
 
     def tuned(self) -> Tuned:
-        """The best of all. Raises UserError when every reading broke down."""
+        """Return the best of all. Raises UserError if every reading broke down."""
         whole = {s: t.nats for s, t in self.trials.items() if t.tokens == len(self.ids) and t.nats is not None}
         if not whole:
             raise UserError("the reading broke down with all settings that were tried; try smaller rates")
@@ -111,9 +108,32 @@ class Race:
         return Tuned(best, whole[best], len(self.ids), tuple(self.trials.values()), len(self.trials))
 
 
-def search_grid(
-    race: Race, start: Any, grid: Mapping[str, Sequence[Any]], progress: Callable[[int, int], None]
+def search_one_reading(
+    scorer: GridScorer, inner: Reader, ids: np.ndarray, first: int, progress: Progress | None = None
 ) -> Tuned:
+    """Score a whole grid from one reading of the text (N,) with the inner reader."""
+    points = score_grid(scorer, inner, ids, first, progress)
+    best, nats = min(points, key=lambda point: point[1])
+    recorded = points if len(points) <= MOST_TRIALS else sorted(points, key=lambda point: point[1])[:MOST_TRIALS]
+    trials = (Trial(to_dict(settings), value, len(ids)) for settings, value in recorded)
+    return Tuned(best, nats, len(ids), tuple(trials), len(points))
+
+
+@torch.no_grad()
+def score_grid(
+    scorer: GridScorer, inner: Reader, ids: np.ndarray, first: int, progress: Progress | None = None
+) -> Sequence[tuple[Any, float]]:
+    """Read the text (N,) once with the inner reader and return all settings of a grid with their nats per token."""
+    stream = StreamReading(inner, ids, first)
+    for block in stream.remaining():
+        scorer.update(*stream.score(block))
+        stream.observe(block)
+        if progress is not None:
+            progress(min(len(ids), (block.index + 1) * stream.block), len(ids))
+    return scorer.scores()
+
+
+def search_grid(search: EarlyStoppedSearch, start: Any, grid: Mapping[str, Sequence[Any]], progress: Progress) -> Tuned:
     """Try every combination of the listed values; the other settings are those of `start`. Raises UserError."""
     points = [
         dataclasses.replace(start, **dict(zip(grid, values, strict=True)))
@@ -122,19 +142,19 @@ def search_grid(
     for point in points:
         validate(point, "grid")
     for done, point in enumerate(points):
-        race.run(point)
+        search.run(point)
         progress(done + 1, len(points))
-    return race.tuned()
+    return search.tuned()
 
 
 def search_steps(
-    race: Race, start: Any, factors: Mapping[str, float], progress: Callable[[int, int], None], refine: int = 1
+    search: EarlyStoppedSearch, start: Any, factors: Mapping[str, float], progress: Progress, refine: int = 1
 ) -> Tuned:
     """Multiply and divide each setting by its factor as long as that helps, then by the root of it, `refine` times.
 
     Unlike a grid it has no edge at which the best may lie, and it tries a fraction of the points.
     """
-    here, nats, tried = start, race.run(start), 1
+    here, nats, tried = start, search.run(start), 1
     progress(tried, tried + 2 * len(factors) * (1 + refine))
     for level in range(1 + refine):
         steps = [(name, f ** (sign / 2**level)) for name, f in factors.items() for sign in (1, -1)]
@@ -142,18 +162,18 @@ def search_steps(
         while left:
             name, factor = left.pop(0)
             point = _stepped(here, name, factor)
-            found = math.inf if point is None else race.run(point)
+            point_nats = math.inf if point is None else search.run(point)
             tried += 1
-            if point is not None and found < nats:
-                here, nats = point, found
-                # On in the same direction, then all the others anew.
+            if point is not None and point_nats < nats:
+                here, nats = point, point_nats
+                # On in the same direction, then all the others again.
                 left = [(name, factor), *(s for s in steps if s[0] != name)]
             progress(tried, tried + len(left) + len(steps) * (refine - level))
-    return race.tuned()
+    return search.tuned()
 
 
 def _stepped(settings: Any, name: str, factor: float) -> Any | None:
-    """The settings with one of them multiplied, to three digits; None outside its range."""
+    """Return the settings with one of them multiplied, to three digits; None outside its range."""
     value = float(f"{getattr(settings, name) * factor:.3g}")
     point = dataclasses.replace(settings, **{name: value})
     try:
@@ -163,21 +183,74 @@ def _stepped(settings: Any, name: str, factor: float) -> Any | None:
     return point
 
 
+# --- coordinate search: the settings of all readers of a stack, one after the other ---
+
+COORDINATES: dict[str, tuple[Any, ...]] = {
+    "segment": (5, 7, 10, 14, 20, 28, 40, 56, 70),
+    "temperature": tuple(n / 50 for n in range(45, 66)),
+    "clip": (0.0, 0.1, 0.25, 0.5, 0.75, 1.0),
+    "beta1": (0.0, 0.9),
+}
+"""Values of each setting, in the order in which they are settled: that of the search after training in "The importance of the
+current input in sequence modeling" (the tokens of a segment, the softmax temperature, the norm at which gradients are clipped,
+and NAdam without and with a mean of gradients)."""
+
+Point = tuple[Chosen, ...]
+"""The readers of a stack, the innermost first, with their settings."""
+
+
+def owner(point: Point, name: str) -> int | None:
+    """Return the place of the reader of a stack that has a setting; None if none has it, or it has no effect there."""
+    for place, layer in enumerate(point):
+        if any(field.name == name for field in dataclasses.fields(layer.settings)):
+            return None if name in READERS[layer.name].unused(layer.settings) else place
+    return None
+
+
+def with_setting(point: Point, name: str, value: Any) -> Point:
+    """Return the same readers with one setting changed."""
+    place = owner(point, name)
+    assert place is not None
+    settings = dataclasses.replace(point[place].settings, **{name: value})
+    return (*point[:place], dataclasses.replace(point[place], settings=settings), *point[place + 1 :])
+
+
+def settings_of(point: Point) -> dict[str, Any]:
+    """Return all settings of a stack's readers in one dictionary."""
+    return {name: value for layer in point for name, value in to_dict(layer.settings).items()}
+
+
 @torch.no_grad()
-def tune(
-    make: Callable[[Any], Reader],
-    start: Any,
+def search_coordinates(
+    build: Callable[[Sequence[Chosen]], Reader],
+    start: Point,
+    coordinates: Mapping[str, Sequence[Any]],
     ids: np.ndarray,
     first: int,
-    *,
-    factors: Mapping[str, float],
-    grid: Mapping[str, Sequence[Any]] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tuned:
-    """Search the settings with which a reader scores the text (N,) best, from `start`.
+    """Settle one setting after the other on the text (N,), from `start`; the best holds all readers with their settings.
 
-    `make` gives a reader with settings; a `grid` is tried whole, else `factors` says by how much each setting steps.
-    Raises UserError.
+    `build` makes the reader of a stack. The values of the outermost reader come from one reading, if its kind can score
+    them so. Raises UserError.
     """
-    race, told = Race(make, ids, first), progress or (lambda done, total: None)
-    return search_grid(race, start, grid, told) if grid else search_steps(race, start, factors, told)
+    search = EarlyStoppedSearch(build, ids, first, settings_of)
+    here, nats, done, total = start, search.run(start), 1, 1 + sum(map(len, coordinates.values()))
+    for name, values in coordinates.items():
+        points = [with_setting(here, name, value) for value in values]
+        scorer = READERS[here[-1].name].grid_scorer
+        if scorer is not None and owner(here, name) == len(here) - 1:
+            grid = {key: [value] for key, value in to_dict(here[-1].settings).items()} | {name: values}
+            inner = build(here[:-1])
+            known = dict(score_grid(scorer(inner, grid, len(ids)), inner, ids, first))
+            for point in points:
+                if (value := known.get(point[-1].settings)) is not None:
+                    search.trials.setdefault(point, Trial(settings_of(point), value, len(ids)))
+        for point in points:
+            point_nats = search.run(point)
+            if point_nats < nats:
+                here, nats = point, point_nats
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    return search.tuned()

@@ -1,26 +1,29 @@
-"""What the gate of a model with two predictions makes of them: its use of the second, and what other gates would make.
+"""Statistics of the gate between two predictions: its use of the second, and the perplexity with other gates.
 
-`p` is the head's prediction and `q` the second one, each by itself; the oracle takes for every token the better of them, which
-no gate can know: a lower bound, and never a result. Temperatures and constant lambdas are compared from the same two figures of
-a token, so all of it takes one reading; what is best among them is so on the very text that was read, and no result either.
+`p` is the head's prediction and `q` the auxiliary one, each by itself; the oracle takes for every token the better of them,
+which no gate can know: a lower bound, and never a result. Temperatures and constant lambdas are compared from the same two
+figures of a token, so one reading is enough; the best among them is best on the text that was read, and no result either.
 """
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from backstory.config import RewardConfig
+from backstory.config.eval_options import EvalOptions
 from backstory.config.units import perplexity
+from backstory.evaluation.metrics.metric import Metric
+from backstory.evaluation.opening import EvalSetup
+from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Blend, Precision, Prediction, Tempered
-from backstory.readers.blocks import Block
 
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CONSTANTS = tuple(n / 50 for n in range(51))
 EPSILON = 1e-10
 LEAST = -80.0
-"""What log q counts for where it is less: a pointer gives nothing at all to a word that it has not seen."""
+"""Least log q that counts: a pointer gives nothing at all to a word that it has not seen."""
 
 
 def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
@@ -32,60 +35,67 @@ def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
 
 
 def own_blend(prediction: Prediction) -> Blend:
-    """The blend that a model with an auxiliary prediction makes, inside those of readers that wrap it."""
-    found = prediction
-    while isinstance(inner := found.parts().get("p"), Blend | Tempered):
-        found = inner
-    assert isinstance(found, Blend)
-    return found
+    """Return the blend of a model with an auxiliary prediction, inside those of readers that wrap it."""
+    while isinstance(inner := prediction.parts().get("p"), Blend | Tempered):
+        prediction = inner
+    assert isinstance(prediction, Blend)
+    return prediction
 
 
-class PolicyWatch:
-    """Adds up, block by block, what the gate and others make of every token."""
+class GateStatistics(Metric):
+    """Sums over tokens of what the gate, and others in its place, make of the two predictions."""
+
+    name = "policy"
 
     def __init__(self, precision: Precision, settings: RewardConfig | None = None) -> None:
         self.precision, self.settings = precision, settings or RewardConfig()
         self.sums: dict[str, float] = {}
         self.tokens = 0
 
+    @classmethod
+    def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self | None:
+        config = setup.run.config
+        if setup.run.model.gated is None or config is None:  # a reward is a training's
+            return None
+        return cls(setup.reader.precision, config.training.reward)
+
     @torch.no_grad()
-    def __call__(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+    def update(self, scored: ScoredBlock) -> None:
+        block, prediction, log_prob = scored
         blend = own_blend(prediction)
         with self.precision.context(log_prob.device):
             p, q = (part.log_prob(block.targets).double()[block.scored] for part in (blend.p, blend.q))
         q = q.clamp(min=LEAST)
         logits = blend.gate_logits.double()[block.scored]
-        shut = torch.isneginf(logits[:, 0])  # where the buffer is empty there is no choice
+        closed = torch.isneginf(logits[:, 0])  # where the buffer is empty there is no choice
         gate = torch.log_softmax(logits / blend.temperature, -1)
-        found = {
+        values = {
             "pou": (gate[:, 0] >= math.log(0.5)).double(),
             "lambda": gate[:, 0].exp(),
             "reward": reward(p, q, self.settings),
-            "wins": ((q > p) & ~shut).double(),
+            "wins": ((q > p) & ~closed).double(),
             "p": -p,
             "q": -q,
-            "oracle": -torch.where(shut, p, torch.maximum(p, q)),
+            "oracle": -torch.where(closed, p, torch.maximum(p, q)),
         }
-        found |= {f"temperature {t:g}": _blended(p, q, torch.log_softmax(logits / t, -1)) for t in TEMPERATURES}
+        values |= {f"temperature {t:g}": _blended(p, q, torch.log_softmax(logits / t, -1)) for t in TEMPERATURES}
         shares = torch.tensor(CONSTANTS, dtype=p.dtype, device=p.device)[:, None]
         constant = torch.stack([shares.log(), (1 - shares).log()], -1)
-        blended = torch.where(shut, -p, _blended(p, q, constant))
-        found |= {f"constant {share:g}": values for share, values in zip(CONSTANTS, blended, strict=True)}
+        blended = torch.where(closed, -p, _blended(p, q, constant))
+        values |= {f"constant {share:g}": nats for share, nats in zip(CONSTANTS, blended, strict=True)}
         # All in one: on a GPU every number that is fetched by itself waits for the device.
-        for name, total in zip(found, torch.stack(list(found.values())).sum(1).tolist(), strict=True):
+        for name, total in zip(values, torch.stack(list(values.values())).sum(1).tolist(), strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + total
         self.tokens += len(p)
 
-    def saved(self) -> dict[str, Any]:
-        """What was added up so far."""
+    def state_dict(self) -> dict[str, Any]:
         return {"sums": self.sums, "tokens": self.tokens}
 
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.sums, self.tokens = saved["sums"], saved["tokens"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums, self.tokens = state["sums"], state["tokens"]
 
-    def figures(self) -> dict[str, Any]:
-        """Means per token; perplexities of each part by itself, of the oracle, of other temperatures and a constant gate."""
+    def result(self) -> dict[str, Any]:
+        """Return means per token, and perplexities: each part alone, the oracle, other temperatures, a constant gate."""
         mean = {name: total / self.tokens for name, total in self.sums.items()}
         best = min(CONSTANTS, key=lambda share: mean[f"constant {share:g}"])
         return {

@@ -1,0 +1,101 @@
+"""Per-token figures of a reading as a file: a line for every token, JSON or separated by tabs, optionally compressed."""
+
+import csv
+import gzip
+import io
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from backstory.config import UserError
+from backstory.config.eval_options import EvalOptions
+from backstory.data import Split, Vocabulary, word_numbers
+from backstory.evaluation.metrics.metric import Metric
+from backstory.evaluation.opening import EvalSetup
+from backstory.evaluation.reading_loop import ScoredBlock
+from backstory.evaluation.token_scores import token_scores
+from backstory.models import Precision
+from backstory.storage.atomic import atomic_file, sweep_abandoned
+
+COLUMNS = ("index", "document", "title", "word", "token", "log_prob", "rank", "entropy")
+"""The fields of a line (docs/results.md)."""
+ENDINGS = (".jsonl", ".tsv", ".jsonl.gz", ".tsv.gz")
+
+Line = tuple[int | float | str | None, ...]
+
+
+def check_per_token(path: Path, batch_size: int = 1, overwrite: bool = False) -> None:
+    """Raise UserError unless per-token figures can be written to the path: better before the reading than after it."""
+    if batch_size > 1:
+        raise UserError(
+            "the figures of every token are written in the order of the text, which is one row; use --batch-size 1"
+        )
+    if not path.name.endswith(ENDINGS):
+        raise UserError(f"{path} must end in one of {', '.join(ENDINGS)}, which say how it is written")
+    if path.exists() and not (overwrite and path.is_file()):
+        raise UserError(f"{path} exists; choose another file" + (" or --overwrite" if path.is_file() else ""))
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {path}: {path.parent} is no folder to write to; choose another place")
+
+
+class PerToken(Metric):
+    """Write the figures of every token to a file, in one row; the file is in place once the reading has ended well."""
+
+    name = "per_token"
+
+    def __init__(self, path: Path, vocabulary: Vocabulary, split: Split, precision: Precision) -> None:
+        self.path, self.vocabulary, self.split, self.precision = path, vocabulary, split, precision
+        self._words, self._tokens, self._exit = word_numbers(vocabulary, split), 0, ExitStack()
+        self._write: Callable[[Line], object]
+
+    @classmethod
+    def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self | None:
+        if options.per_token is None:
+            return None
+        return cls(options.per_token, setup.dataset.vocabulary, setup.split, setup.reader.precision)
+
+    def __enter__(self) -> Self:
+        sweep_abandoned(self.path)
+        with ExitStack() as stack:
+            binary: Any = stack.enter_context(atomic_file(self.path))
+            if self.path.suffix == ".gz":
+                # No name and no time in the header: the same figures, the same bytes.
+                binary = stack.enter_context(gzip.GzipFile("", "wb", fileobj=binary, mtime=0))
+            text = io.TextIOWrapper(binary, "utf-8", newline="")
+            stack.callback(text.detach)  # writes what is buffered
+            if self.path.name.removesuffix(".gz").endswith(".jsonl"):
+                self._write = lambda line: text.write(
+                    json.dumps(dict(zip(COLUMNS, line, strict=True)), ensure_ascii=False) + "\n"
+                )
+            else:
+                self._write = csv.writer(text, "excel-tab", lineterminator="\n").writerow
+                self._write(COLUMNS)
+            self._exit = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._exit.__exit__(*error)
+
+    def update(self, scored: ScoredBlock) -> None:
+        block, prediction, log_prob = scored
+        with self.precision.context(log_prob.device):
+            scores = token_scores(prediction, block.targets, block.scored)
+        columns = (t[block.scored].tolist() for t in (block.targets, log_prob, scores.rank, scores.entropy))
+        for index, (token, nats, rank, entropy) in enumerate(zip(*columns, strict=True), self._tokens):
+            document = int(np.searchsorted(self.split.documents, index, "right")) - 1
+            position = (index, document, self.split.titles[document], next(self._words))
+            self._write((*position, self.vocabulary.words[token], _rounded(nats), rank, _rounded(entropy)))
+            self._tokens = index + 1
+
+    def result(self) -> None:
+        return None
+
+
+def _rounded(value: float) -> float:
+    """Return the shortest decimal that distinguishes a float32 from the next."""
+    return float(f"{value:.9g}")

@@ -1,0 +1,91 @@
+"""Kinds of reader: how each is built, what its settings are, and how these are tuned."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from backstory.models import Precision, Prediction
+from backstory.readers.base import Reader
+from backstory.readers.blocks import Block
+from backstory.readers.gradient_statistics import Statistics, load_statistics
+from backstory.runs.run import Run
+from backstory.runs.run_folder import SAVED
+from backstory.storage.atomic import within
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Settings of a reader that has none."""
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """What a reader is built on: a loaded run, and how its products are computed."""
+
+    run: Run
+    precision: Precision
+    inner: Reader | None = None
+    """The reader that it wraps; None for one that reads with the model itself."""
+    loaded: dict[str, Statistics] = field(default_factory=dict)
+    """The run's statistics that are loaded already, by the weights that move."""
+
+    def statistics(self, moving: str) -> Statistics:
+        """Return the run's statistics of the weights that move, read from its folder once. Raises UserError."""
+        self.run.check_as_trained("statistics of training gradients are")
+        if moving not in self.loaded:
+            self.loaded[moving] = load_statistics(saved_in(self.run), self.run.weights_hash, moving, self.run.folder)
+        return self.loaded[moving]
+
+    def wrapped(self) -> Reader:
+        """Return the reader that it wraps."""
+        assert self.inner is not None, "this reader wraps another"
+        return self.inner
+
+
+class GridScorer(Protocol):
+    """Scores every combination of a reader's settings from one reading with the reader inside it, in one row."""
+
+    def update(self, block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        """Score a block that the inner reader has predicted."""
+
+    def scores(self) -> Sequence[tuple[Any, float]]:
+        """Return all settings, in the order of the grid, with their nats per token."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReaderKind:
+    """A kind of reader: one entry in the registry."""
+
+    name: str
+    description: str
+    build: Callable[[BuildContext, Any], Reader]
+    """Makes the reader with these settings. Raises UserError if it does not fit the run."""
+    settings: type = NoSettings
+    """Its dataclass of settings, with the published ones as defaults."""
+    wraps: bool = False
+    """True if it wraps another reader."""
+    adapts_weights: bool = False
+    """True if weights move while it reads (`ReaderCapabilities`)."""
+    identity: tuple[str, ...] = ()
+    """Settings that make it another reader: tuned settings are filed under these."""
+    steps: Callable[[Any], dict[str, float]] | None = None
+    """For a search that steps up and down from some settings: the factor of each setting."""
+    grid_scorer: Callable[[Reader, Mapping[str, Sequence[Any]], int], GridScorer] | None = None
+    """For a search by one reading: scores a grid, the values of some settings, around an inner reader and over so many
+    tokens. Raises UserError."""
+    unused: Callable[[Any], Collection[str]] = lambda settings: ()
+    """Names of the settings that have no effect beside these."""
+
+    @property
+    def tunable(self) -> bool:
+        """True if there is a way to tune it."""
+        return self.steps is not None or self.grid_scorer is not None
+
+
+def saved_in(run: Run) -> Path:
+    """Return the folder for what a run's readers have learned. Raises UserError if a link leads out of the run."""
+    return within(run.folder, SAVED)
