@@ -31,7 +31,7 @@ END = 3
 CORES: dict[str, Any] = {
     "ntm": NTMConfig(layers=(9,), slots=11, width=5, heads=2),
     "mdm": MDMConfig(layers=(9, 7), slots=8, width=5, addressing="localized:3"),
-    "begin": MDMConfig(layers=(9,), slots=8, width=5, init_from=END),
+    "begin": MDMConfig(layers=(9,), slots=8, width=5, reset_token=END),
 }
 
 

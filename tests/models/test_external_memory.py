@@ -415,7 +415,7 @@ def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeyp
 @pytest.mark.parametrize("grad", [True, False])
 def test_documents_that_begin_anew_are_read_each_by_itself(core: Any, grad: bool) -> None:
     """Values, the state after them, and gradients; documents of other lengths in every row, and cut by the segments."""
-    model, plain = model_of(replace(core, init_from=1)), model_of(core)
+    model, plain = model_of(replace(core, reset_token=1)), model_of(core)
     tokens = torch.tensor([[0, 2, 1, 3, 4, 1, 5, 2], [1, 2, 3, 0, 4, 5, 6, 2], [2, 3, 1, 1, 4, 6, 0, 1]])
     weigh, found = drawn((3, 8, model.core.output_size), 3), []
     with torch.set_grad_enabled(grad):
@@ -572,7 +572,7 @@ def test_settings_that_do_not_fit_are_refused() -> None:
         (DNCConfig(layers=(4,), slots=6, width=3, heads=1), 2 * 3 * 6 * (3 + 6), True),
         (DNCConfig(layers=(4,), slots=6, width=3, heads=1, link=False), 2 * 3 * 6 * 3, False),
         (NTMConfig(layers=(4,), slots=6, width=3), 2 * 3 * 6 * 3, False),
-        (NTMConfig(layers=(4,), slots=6, width=3, init_from=1), (3 * 3 + 1) * 6 * 3, False),
+        (NTMConfig(layers=(4,), slots=6, width=3, reset_token=1), (3 * 3 + 1) * 6 * 3, False),
     ],
 )
 def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(

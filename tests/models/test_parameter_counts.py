@@ -50,7 +50,7 @@ CHARACTERS = EmbeddingConfig(200)
 """Of Penn Treebank's 50 symbols."""
 TRELLIS = TrellisConfig(levels=140, hidden=1250)
 """As the authors' code has it: 1,050 units and the 200 of the output. Their paper's 13.4 M are those of 1,000 and 200."""
-ENCODER = {"norm": "post", "activation": "relu", "positions": "sinusoidal", "fresh": True}
+ENCODER = {"norm": "post", "activation": "relu", "positions": "sinusoidal", "chunked": True}
 
 
 def trellis(units: int, inputs: int, types: int) -> int:

@@ -27,7 +27,7 @@ SETTINGS = st.fixed_dictionaries(
         "heads": st.sampled_from([1, 2]),
         "feed_forward": st.none() | st.integers(1, 5),
         "window": st.integers(2, 6),
-        "fresh": st.booleans(),
+        "chunked": st.booleans(),
         "positions": st.sampled_from(["rotary", "sinusoidal"]),
         "norm": st.sampled_from(["pre", "post"]),
         "activation": st.sampled_from(["gelu", "relu"]),
@@ -96,7 +96,7 @@ def test_it_is_pytorchs_transformer() -> None:
         "norm": "post",
         "activation": "relu",
         "positions": "sinusoidal",
-        "fresh": True,
+        "chunked": True,
     }
     config = TransformerConfig(layers=2, hidden=52, feed_forward=16, window=9, **settings, **QUIET)
     torch.manual_seed(0)

@@ -391,7 +391,7 @@ def test_a_run_of_a_version_without_some_settings_goes_on_with_their_defaults(
     assert outcome(folder) == outcome(tmp_path / "straight")
 
 
-def test_a_run_that_was_init_from_settings_of_another_corpus_goes_on(
+def test_a_run_that_was_begun_with_settings_of_another_corpus_goes_on(
     stopped: tuple[RunConfig, Path], quietly: Train, tmp_path: Path
 ) -> None:
     config, folder = stopped

@@ -168,7 +168,7 @@ def test_a_sweep_of_a_version_without_some_settings_goes_on(
         (("--text.algorithm.bits", "3"), None, r"text.algorithm.bits is for the corpus copy or .*; leave it out"),
     ],
 )
-def test_a_folder_goes_on_only_with_what_it_was_init_from(
+def test_a_folder_goes_on_only_with_what_it_was_begun_with(
     flags: tuple[str, ...],
     space: str | None,
     message: str,
