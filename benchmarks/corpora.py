@@ -1,4 +1,4 @@
-"""Tokens and types of the corpora, how much their splits share, and the exact entropy of the drawn documents.
+"""Tokens and types of the corpora, how much their splits share, and the exact entropy of the synthetic documents.
 
     python benchmarks/corpora.py [--corpora ptb ...] [--data-dir DIR] [--out results/benchmark-corpora.json]
 
@@ -27,7 +27,7 @@ WINDOWS = {"ptb": 500, "wikitext-2": 3875}
 
 
 def settings(name: str) -> TextConfig:
-    """Return the settings of a corpus by its name, with `, facts F` for other drawn documents."""
+    """Return the settings of a corpus by its name, with `, facts F` for other synthetic documents."""
     corpus, _, facts = name.partition(", facts ")
     config = TextConfig(corpus=corpus)
     return replace(config, recall=replace(config.recall, facts=float(facts))) if facts else config

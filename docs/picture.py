@@ -1,5 +1,5 @@
 """Make the pictures of the docs that need no hand: `python docs/picture.py` makes docs/reward.png, the reward of a gate, and
-docs/memories.png, what memories make of a long context, and docs/memory.png, what is remembered of drawn documents;
+docs/memories.png, what memories make of a long context, and docs/memory.png, what is remembered of synthetic documents;
 `python docs/picture.py RUN...` also docs/report.png, two stretches of the report on some runs side by side.
 
 Needs Chromium on the path, and what `pip install 'backstory[dev]'` brings. The runs should have been evaluated, examined and

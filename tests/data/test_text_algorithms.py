@@ -1,4 +1,4 @@
-"""The drawn tasks against solvers that only read the tokens, and what is asked against documents made by hand."""
+"""The synthetic tasks against solvers that only read the tokens, and what is asked against documents made by hand."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is answered right in a drawn task, against a reader that is asked token by token, and from training to a report."""
+"""What is answered right in a synthetic task, against a reader that is asked token by token, and from training to a report."""
 
 import dataclasses
 import io
@@ -167,7 +167,7 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     bs.report([run], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert f"audited; {answered(answers)}." in page
-    assert "<h2>Answers</h2>" in page and "drawn documents of copy: 5 and 9 symbols of 2 bits" in page
+    assert "<h2>Answers</h2>" in page and "synthetic documents of copy: 5 and 9 symbols of 2 bits" in page
     assert comparison([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
     with pytest.raises(UserError, match="--lengths works with synthetic tasks only"):
         bs.evaluate(run, text=tmp_path / "page.html", lengths=(5,))

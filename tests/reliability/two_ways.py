@@ -41,7 +41,7 @@ class Desk:
 
     @property
     def text(self) -> Path:
-        """The test text of all but the drawn corpora."""
+        """The test text of all but the synthetic corpora."""
         return self.folder / "corpus" / "test.txt"
 
     def said(self, *arguments: object, given: bytes = b"") -> str:

@@ -79,8 +79,7 @@ class ExternalMemoryConfig:
     `literal` (the printed formula), or `window:257` (the same with nothing but content to say where); `:strict` behind a size
     has the window around the strict maximum, as printed, and not around the first cosine within 0.00001 of it."""
     reset_token: int | None = between(None, 0)
-    """Id of the token that begins a document, at which state and memory begin anew (1: `<bos>` of the drawn tasks); none: they
-    never do."""
+    """Id of the token that resets state and memory where a document begins (1 in synthetic tasks); none: never."""
     output: int | None = between(None, 1)
     """Units of a linear layer of all outputs and all that was read; none: the embedding's size where the softmax is tied to it,
     else no such layer."""

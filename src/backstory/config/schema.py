@@ -9,7 +9,7 @@ from backstory.config.fields import between, probability
 
 @dataclass(frozen=True)
 class RecallConfig:
-    """The documents of the corpus `recall`, which are drawn: things come back long after they were mentioned."""
+    """The synthetic corpus `recall`: things come back long after they were mentioned."""
 
     entities: int = between(200, 1, 500_000)
     """Entities there are."""
@@ -39,7 +39,7 @@ class RecallConfig:
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """The documents of the corpora `copy`, `repeat-copy`, `associative-recall` and `priority-sort`, which are drawn."""
+    """The synthetic corpora `copy`, `repeat-copy`, `associative-recall` and `priority-sort`."""
 
     bits: int | None = between(None, 1, 12)
     """Bits of a symbol; none: 8, of associative-recall 6."""
@@ -321,7 +321,7 @@ class TrainingConfig:
     auxiliary: float = between(0.0, 0.0)
     """Weight of the loss of each level below the last that a trellis has to predict (`core.auxiliary`)."""
     answer_loss_only: bool = False
-    """Train on, and choose the weights by, the answers of a drawn task (copy and its like) alone: all else there is random."""
+    """Train on, and validate by, only the answers of a synthetic task (copy and its like); all else there is random."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     adversarial: float = between(0.0, 0.0, 1.0)
     """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""

@@ -176,7 +176,7 @@ def prepare(
     if config.corpus in catalogue.CORPORA and catalogue.CORPORA[config.corpus].open is None:
         if chosen is not None or known is not None:
             raise UserError(
-                f"the corpus {config.corpus} is drawn as words, which no other tokenizer cuts; choose another"
+                f"the corpus {config.corpus} is synthetic and made of words, which no other tokenizer cuts; choose another"
             )
         return _drawn(config, told)
     corpus = catalogue.find(config.corpus, data_dir)
@@ -201,7 +201,7 @@ def prepare(
 
 
 DRAWN = {"recall": ("recall",), "algorithm": tuple(TASKS)}
-"""Parts of the settings of a text that are for some drawn corpora alone, with the names of those."""
+"""Parts of the settings of a text that are for some synthetic corpora alone, with the names of those."""
 
 
 def drawn_by(part: str, setting: str) -> tuple[str, ...]:

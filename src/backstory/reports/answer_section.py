@@ -1,4 +1,4 @@
-"""What a reading of a drawn task answers right, by the length of its sequences."""
+"""What a reading of a synthetic task answers right, by the length of its sequences."""
 
 from collections.abc import Sequence
 from html import escape

@@ -416,7 +416,7 @@ def _memory(runs: Sequence[RunResults]) -> str:
 
 
 def _answers(runs: Sequence[RunResults]) -> str:
-    """What is answered right in drawn tasks."""
+    """What is answered right in synthetic tasks."""
     body = answers.body(runs)
     return pieces.section("Answers", body) if body else ""
 

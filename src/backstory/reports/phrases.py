@@ -205,7 +205,7 @@ def comparison(runs: Sequence[RunResults]) -> str:
     alike = {(reading(r), r.figures["split"], r.figures["reader"]) for _, r in pairs}
     if len(pairs) < 2 or len(pairs) != len(runs) or len(alike) > 1 or not pairs[0][1].corpus.get("fingerprint"):
         return ""
-    if pairs[0][1].figures.get("answers"):  # of a drawn task most tokens are random, and what is asked is its score
+    if pairs[0][1].figures.get("answers"):  # of a synthetic task most tokens are random, and what is asked is its score
         return ""
     pairs.sort(key=lambda pair: pair[1].figures["perplexity"])
     (best, result), *rest = pairs
@@ -349,7 +349,7 @@ def otherwise(figures: Record) -> str:
 
 
 def answered(answers: Record) -> str:
-    """How much of what a drawn task asks is right, in a few words."""
+    """How much of what a synthetic task asks is right, in a few words."""
     tokens, bits, documents = (percent(100 * answers[f"{w}_accuracy"]) for w in ("token", "bit", "document"))
     return f"{tokens} of the tokens asked, {bits} of the bits and {documents} of the documents are right"
 

@@ -325,8 +325,8 @@ class Trainer:
     def _validate(self) -> tuple[float, dict[str, Any], bool]:
         """Mean nats on the validation split, with the averaged weights if there are any; saves them if they are the best.
 
-        With them what else is found: of a model with two predictions what its gate makes of them (`policy`), of a drawn task
-        what is answered right (`answers`).
+        With them, of a model with two predictions what its gate makes of them (`policy`), and of a synthetic task what is
+        answered right (`answers`).
         """
         progress = self.progress
         with self.average.applied() if self.average is not None else nullcontext():

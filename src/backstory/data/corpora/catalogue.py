@@ -106,7 +106,7 @@ def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
     if name_or_path in CORPORA:
         opened = CORPORA[name_or_path].open
         if opened is None:
-            raise UserError(f"{name_or_path} has no files, as its documents are drawn; `prepare` draws them")
+            raise UserError(f"{name_or_path} is synthetic and has no files; `prepare` makes it")
         return opened(data_dir)
     path, known = Path(os.path.expanduser(name_or_path)), ", ".join(CORPORA)
     if name_or_path and os.path.isdir(path):
@@ -232,7 +232,7 @@ CORPORA: dict[str, NamedCorpus] = {
         "docstrings and help topics of the running Python, about 300,000 words; always there", _stdlib
     ),
     "recall": NamedCorpus(
-        "drawn documents in which things come back long after, the exact cost of every token known; always there", None
+        "synthetic documents in which things come back long after, the exact cost of every token known; always there", None
     ),
     **{name: NamedCorpus(task.description, None) for name, task in TASKS.items()},
     "ptb": _published(

@@ -1,4 +1,4 @@
-"""Algorithmic tasks as drawn corpora (Graves, Wayne and Danihelka 2014, section 4): what is asked in a document is known.
+"""Algorithmic tasks as synthetic corpora (Graves, Wayne and Danihelka 2014, section 4): what is asked in a document is known.
 
 A document is a line of tokens. A symbol is a vector of bits, named by them (`01101001`); what is asked stands in brackets:
 - `copy`: `<bos>` s1 .. sn `<answer>` [s1 .. sn] `<eos>`
@@ -43,13 +43,13 @@ class Task:
 
 
 TASKS: dict[str, Task] = {
-    "copy": Task("drawn sequences of 8 random bits to copy; always there", (ANSWER,)),
-    "repeat-copy": Task("drawn sequences to copy as often as a number says; always there", (), longest=10),
+    "copy": Task("synthetic sequences of 8 random bits to copy; always there", (ANSWER,)),
+    "repeat-copy": Task("synthetic sequences to copy as often as a number says; always there", (), longest=10),
     "associative-recall": Task(
-        "drawn lists of items, one of which is named, to tell the next; always there", (ANSWER, ITEM, QUERY), 6, 2, 6
+        "synthetic lists of items, one of which is named, to tell the next; always there", (ANSWER, ITEM, QUERY), 6, 2, 6
     ),
     "priority-sort": Task(
-        "drawn symbols with priorities, to sort by them; always there", (ANSWER,), shortest=20, longest=20
+        "synthetic symbols with priorities, to sort by them; always there", (ANSWER,), shortest=20, longest=20
     ),
 }
 """The tasks by name."""
@@ -139,7 +139,7 @@ class Algorithm:
             lengths = " and ".join(map(str, self.only))
         what = f"items of {ITEM_SIZE} symbols" if self.name == "associative-recall" else "symbols"
         fresh = ", other documents to train on in every epoch" if self.settings.new_each_epoch else ""
-        return f"drawn documents of {self.name}: {lengths} {what} of {self.bits} bits, seed {self.settings.seed}{fresh}"
+        return f"synthetic documents of {self.name}: {lengths} {what} of {self.bits} bits, seed {self.settings.seed}{fresh}"
 
     def words(self) -> list[str]:
         """All there are, by id."""

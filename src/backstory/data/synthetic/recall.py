@@ -1,4 +1,4 @@
-"""The corpus `recall`: drawn documents in which things come back long after, with the exact cost of every token.
+"""The corpus `recall`: synthetic documents in which things come back long after, with the exact cost of every token.
 
 A document has a hidden cast of C of E entities, and values for N names. Up to its `<eos>` it is a stream of events:
 - with probability m one of the cast is mentioned, each as likely. To a reader who has seen K of them it is a new one with
@@ -94,7 +94,7 @@ class Recall:
         facts = f", {s.facts:g} facts" if s.facts else ""
         fresh = ", other documents to train on in every epoch" if s.new_each_epoch else ""
         return (
-            f"drawn documents of {s.length:,} tokens: {s.cast:,} of {s.entities:,} entities each, {s.mentions:g} mentions"
+            f"synthetic documents of {s.length:,} tokens: {s.cast:,} of {s.entities:,} entities each, {s.mentions:g} mentions"
             f"{facts} a token, seed {s.seed}{fresh}"
         )
 
