@@ -40,7 +40,7 @@ def choose_precision(wanted: str, device: torch.device) -> Precision:
     """Resolve `auto`, `float32` or `bfloat16` for a device. Raises UserError for another."""
     check_name(wanted, ("auto", "float32", "bfloat16"), "precision")
     if wanted != "auto":
-        return Precision(getattr(torch, wanted), "it was asked for")
+        return Precision(getattr(torch, wanted), "requested")
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return Precision(torch.bfloat16, "the GPU multiplies bfloat16 natively")
