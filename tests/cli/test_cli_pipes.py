@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Command, Outcome, process
+from tiers import fast_then_full
 
 from backstory.cli.main import main
 from backstory.training.loop import Trainer
@@ -48,7 +49,7 @@ def test_a_mistake_in_a_real_process(desk: Path) -> None:
     assert not (desk / "runs").exists()
 
 
-@pytest.mark.parametrize("arguments", [["ls"], ["train", "--help"]])
+@pytest.mark.parametrize("arguments", fast_then_full([["ls"], ["train", "--help"]], [["ls"]]))
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str], desk: Path) -> None:
     command = process(*arguments)
     assert command.stdout is not None and command.stderr is not None

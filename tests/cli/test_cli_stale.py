@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from commands import SMALL, Command, Outcome, process
+from tiers import fast_then_full
 
 from backstory.reports import read
 from backstory.runs.run import load_run, weights_hash
@@ -209,7 +210,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", fast_then_full(CHANGES, ["trained on"]))
 def test_an_evaluation_of_a_run_that_changes_meanwhile_is_not_written(
     change: str, command: Command, long_corpus: str
 ) -> None:

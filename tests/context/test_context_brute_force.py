@@ -2,12 +2,13 @@
 
 import zlib
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tiers import fast_then_full
 
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, NoBufferConfig, SoftmaxConfig
 from backstory.config.readers import CacheSettings
@@ -180,8 +181,13 @@ def brute_force(losses: Losses, answer: Answer, without: Answer, within: bool) -
     return np.array(baseline), np.array(rows)
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["across documents", "within documents"])
-@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if name != "cache"])
+@pytest.mark.parametrize(
+    ("experiment", "within"),
+    fast_then_full(
+        product([name for name in EXPERIMENTS if name != "cache"], [False, True]),
+        [(name, number % 2 == 0) for number, name in enumerate(name for name in EXPERIMENTS if name != "cache")],
+    ),
+)
 def test_every_experiment_is_that_of_one_target_at_a_time(experiment: str, within: bool) -> None:
     model = build()
     losses = measure(experiment, examination(StaticReader(model, FLOAT32), within_documents=within))

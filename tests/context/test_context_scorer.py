@@ -1,13 +1,14 @@
 """Scores of many contexts at once against a loop that reads one at a time."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 import torch
 from adaptive import Learning
 from copying import Copying
+from tiers import fast_then_full
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backstory.config import (
@@ -116,10 +117,15 @@ def read_alone(reader: Reader, context: np.ndarray, target: int) -> float:
     return reader.predict(tokens[-1]).log_probs()[0, -1, target].item()
 
 
-@pytest.mark.parametrize("make", REMEMBERING.values(), ids=REMEMBERING)
-@pytest.mark.parametrize("memory", [1, 3_000_000, 1 << 40])
-def test_what_remembers_is_asked_with_the_context_alone_in_memory(make: Callable[[], Reader], memory: int) -> None:
-    reader, (contexts, targets) = make(), questions()
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    fast_then_full(
+        product(REMEMBERING, [1, 3_000_000, 1 << 40]),
+        [*((name, 3_000_000) for name in REMEMBERING), ("buffer and cache", 1), ("buffer and cache", 1 << 40)],
+    ),
+)
+def test_what_remembers_is_asked_with_the_context_alone_in_memory(name: str, memory: int) -> None:
+    reader, (contexts, targets) = REMEMBERING[name](), questions()
     # What comes again: else a memory of words has nothing to gain.
     targets = np.array([context[len(context) // 2] for context in contexts])
     expected = np.array([read_alone(reader, c, int(t)) for c, t in zip(contexts, targets, strict=True)])
