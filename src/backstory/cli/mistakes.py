@@ -75,7 +75,8 @@ def settings(kind: type, default: Any = None, prefix: str = "") -> Iterator[Sett
             yield from settings(typing.cast(type, part), value, _inside(prefix, name, marks))
         else:
             metavar = next((m.metavar for m in marks if getattr(m, "metavar", None)), None)
-            yield Setting(metavar or f"--{prefix}{name}".replace("_", "-"), inner, marks)
+            flag = next((m.name for m in marks if getattr(m, "name", None)), name)
+            yield Setting(metavar or f"--{prefix}{flag}".replace("_", "-"), inner, marks)
 
 
 def _fields(kind: type) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, Self
@@ -20,71 +19,43 @@ SPELT_OUT = 8
 """Lengths that the name of a result's folder lists one by one."""
 
 
-@checked(batch_size=1, lengths=1)
+@checked(batch_size=1)
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How a text is read: what the figures depend on beside the run."""
+    """How a text is read, as suites, their tables and `backstory evaluate` tell one reading from another."""
 
     split: str = "test"
     """train, valid or test."""
     reader: str = "static"
     """The reader, or several that wrap each other, joined by `+`: `backstory ls readers`."""
-    after: str | None = None
-    """A split to read first (valid): an adaptive reader keeps what it learned there."""
-    lengths: tuple[int, ...] = ()
-    """Of a synthetic task (copy and its like): make the split anew with sequences of these lengths, as many of each."""
     batch_size: int = between(1, 1)
     """Rows of text read side by side: above 1 faster and a little worse, since each row starts with an empty state."""
+    after: str | None = None
+    """A split to read first (valid): an adaptive reader keeps what it learned there."""
     addressing: str | None = None
     """Of an external memory, in place of the one that it was trained with: dense, localized:257 (slots, odd), localized:257x3,
     literal, window:257. Short for --set core.addressing=VALUE."""
-    overrides: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set")] = ()
-    """Settings of the model that may change after training, as core.addressing=window:257; may be given more than once."""
-    precision: Precision = "float32"
-    """Precision of matrix products."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", tuple(self.lengths))
-        object.__setattr__(self, "overrides", tuple(self.overrides))
-
-    def inference_overrides(self) -> dict[str, str]:
-        """Return the model's settings that differ from training, by dotted name. Raises UserError."""
-        changes: dict[str, str] = {} if self.addressing is None else {"core.addressing": self.addressing}
-        for text in self.overrides:
-            name, equals, value = text.partition("=")
-            if not equals or not name or not value:
-                raise UserError(f"--set {text} must be written SETTING=VALUE, as in --set core.addressing=window:257")
-            if name in changes:
-                raise UserError(f"the setting {name} is given twice; give it once")
-            changes[name] = value
-        return changes
-
-    def folder_name(self) -> str:
-        """Return the name of the result's folder in a run: the split, and every option that is not the default."""
-        parts = (
+    def name_parts(self) -> list[str]:
+        """Return the options that are not the default, as the name of the result's folder has them."""
+        return _not_default(
             (self.reader, "static"),
             (f"after-{self.after}", "after-None"),
-            (self.precision, "float32"),
             (f"batch{self.batch_size}", "batch1"),
-            (_lengths_part(self.lengths), "lengths"),
-            *((value, "") for value in self.inference_overrides().values()),
+            (self.addressing or "", ""),
         )
-        return folder_name("evaluate", self.split, *(part for part, default in parts if part != default))
+
+    def folder_name(self) -> str:
+        """Return the name of the result's folder in a run."""
+        return folder_name("evaluate", self.split, *self.name_parts())
 
     def flags(self) -> tuple[str, ...]:
-        """Return the flags of `backstory evaluate` that read in this way: the split and reader, and what is not the default."""
+        """Return the flags of `backstory evaluate` for this reading: split, reader, and what is not the default."""
         flags = ["--split", self.split, "--reader", self.reader]
         for field in fields(ReadingOptions)[2:]:
             value = getattr(self, field.name)
-            if value == field.default or value is None:
-                continue
-            if field.name == "overrides":
-                flags += [part for text in value for part in ("--set", text)]
-            else:
-                flags += [
-                    f"--{field.name.replace('_', '-')}",
-                    *map(str, value if isinstance(value, tuple) else (value,)),
-                ]
+            if value != field.default:
+                flags += [f"--{field.name.replace('_', '-')}", str(value)]
         return tuple(flags)
 
     def reading(self) -> "ReadingOptions":
@@ -92,19 +63,15 @@ class ReadingOptions:
         return ReadingOptions(**{field.name: getattr(self, field.name) for field in fields(ReadingOptions)})
 
     def described(self) -> str:
-        """Return the reading in words: `test with dynamic after valid`, `test with static, batch size 10`."""
+        """Return the reading in words: `test with dynamic after valid`, `test with cache in a batch of 10`."""
+        batch = "" if self.batch_size == 1 else f" in a batch of {self.batch_size}"
         after = "" if self.after is None else f" after {self.after}"
-        more = [] if self.batch_size == 1 else [f"batch size {self.batch_size}"]
-        more += [f"lengths {', '.join(map(str, self.lengths))}"] if self.lengths else []
-        more += [] if self.addressing is None else [f"addressed {self.addressing}"]
-        more += [*self.overrides, *([] if self.precision == "float32" else [self.precision])]
-        return ", ".join([f"{self.split} with {self.reader}{after}", *more])
+        addressed = "" if self.addressing is None else f", addressed {self.addressing}"
+        return f"{self.split} with {self.reader}{batch}{after}{addressed}"
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any], **more: Any) -> "ReadingOptions":
-        """Return the options that a result recorded; what an older result does not have is the default."""
-        known = {f.name: record[f.name] for f in fields(ReadingOptions) if record.get(f.name) is not None}
-        return ReadingOptions(**known | more)
+    def inference_overrides(self) -> dict[str, str]:
+        """Return the model's settings that differ from training, by dotted name. Raises UserError."""
+        return {} if self.addressing is None else {"core.addressing": self.addressing}
 
 
 @checked(batch_size=1, lengths=1, audit_places=1, audit_seed=(0, 2**256), save_every=0)
@@ -112,6 +79,12 @@ class ReadingOptions:
 class EvalOptions(ReadingOptions):
     """What to read and how, and where the result goes."""
 
+    lengths: tuple[int, ...] = ()
+    """Of a synthetic task (copy and its like): make the split anew with sequences of these lengths, as many of each."""
+    overrides: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set")] = ()
+    """Settings of the model that may change after training, as core.addressing=window:257; may be given more than once."""
+    precision: Precision = "float32"
+    """Precision of matrix products."""
     text: tyro.conf.Suppress[Path | BinaryIO | None] = None
     """A text of one's own instead of a split: a file by its path, or one that is open for bytes."""
     device: str = "auto"
@@ -139,6 +112,31 @@ class EvalOptions(ReadingOptions):
     allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Score a test split that is the same text as validation."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(self.lengths))
+        object.__setattr__(self, "overrides", tuple(self.overrides))
+
+    def name_parts(self) -> list[str]:
+        return _not_default(
+            (self.reader, "static"),
+            (f"after-{self.after}", "after-None"),
+            (self.precision, "float32"),
+            (f"batch{self.batch_size}", "batch1"),
+            (_lengths_part(self.lengths), "lengths"),
+            *((value, "") for value in self.inference_overrides().values()),
+        )
+
+    def inference_overrides(self) -> dict[str, str]:
+        changes = super().inference_overrides()
+        for text in self.overrides:
+            name, equals, value = text.partition("=")
+            if not equals or not name or not value:
+                raise UserError(f"--set {text} must be written SETTING=VALUE, as in --set core.addressing=window:257")
+            if name in changes:
+                raise UserError(f"the setting {name} is given twice; give it once")
+            changes[name] = value
+        return changes
+
     @classmethod
     def build(cls, options: "EvalOptions | None" = None, **fields: Any) -> Self:
         """Return options with some fields replaced; `reader` may be a sequence of readers that wrap each other."""
@@ -163,6 +161,11 @@ class EvalOptions(ReadingOptions):
 def folder_name(*parts: str) -> str:
     """Join parts to the name of a result's folder."""
     return re.sub(r"[^\w.+-]+", "_", "-".join(parts))
+
+
+def _not_default(*parts: tuple[str, str]) -> list[str]:
+    """Return each part that differs from the default beside it."""
+    return [part for part, default in parts if part != default]
 
 
 def _lengths_part(lengths: tuple[int, ...]) -> str:

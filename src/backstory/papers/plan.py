@@ -159,7 +159,7 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
     _unique(made, f"{where}: prepare makes twice", "the second time it would be taken for done; leave one out")
     if not system.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
-    _unique([_read(reading) for reading in system.readings], f"{where}: two readings of", "leave one out")
+    _unique([reading.described() for reading in system.readings], f"{where}: two readings of", "leave one out")
     for reading in system.readings:
         _told(where, check_name, reading.split, SPLITS, "split")
         if reading.after is not None:
@@ -215,8 +215,7 @@ def _check_setup(setup: Setup, readings: Sequence[Reading], where: str) -> None:
     _told(where, check_settings, config.training)
     _told(where, check_drawn, config.text)
     for reading in readings:
-        if reading.addressing is not None:
-            _told(where, check_overrides, config.model, {"core.addressing": reading.addressing})
+        _told(where, check_overrides, config.model, reading.inference_overrides())
 
 
 def _settings(setup: Setup, where: str) -> dict[str, Any]:
@@ -241,7 +240,7 @@ def _check_published(published: Published, reading: Reading, suite: Suite, where
     if printed != (reading.split, reading.reader, reading.batch_size, suite.metric):
         raise UserError(
             f"{where}: {published.figure} is a {found.metric} of the {found.split} split with the {found.reader} reader"
-            f"{_in_batch(found.batch_size or 1)}, and stands beside the {suite.metric} of {_read(reading)}"
+            f"{_in_batch(found.batch_size or 1)}, and stands beside the {suite.metric} of {reading.described()}"
         )
 
 
@@ -250,7 +249,7 @@ def _check_claim(claim: Claim, suite: Suite, where: str) -> None:
     for side in (claim.better, claim.than):
         _told(where, check_name, side.system, systems, "system")
         if not any(reads(reading, side) for reading in systems[side.system].readings):
-            raise UserError(f"{where}: system {side.system} does not read {_read(side)}")
+            raise UserError(f"{where}: system {side.system} does not read {side.described()}")
     if claim.better == claim.than:
         raise UserError(f"{where}: it compares system {claim.than.system} with itself")
     if not any(
@@ -276,20 +275,13 @@ def _check_asked(asked: FindingCheck, suite: Suite, where: str) -> None:
 
 
 def reads(reading: Reading, side: Side) -> bool:
-    """Whether a claim's side speaks of this reading (of its system)."""
-    return place_of(reading) == place_of(side)
+    """Return True if a claim's side is this reading (of its system)."""
+    return reading.reading() == side.reading()
 
 
 def place_of(reading: Reading | Side) -> Place:
-    """What tells a reading from the others of its system, as `place_in` says of one in a result."""
+    """Return what tells a reading from the others of its system, as `place_in` does for one in a result."""
     return reading.split, reading.reader, reading.batch_size, reading.after, reading.addressing
-
-
-def _read(reading: Reading | Side) -> str:
-    """What is read and how: `test with shuffled-buffer in a batch of 10`, `test with dynamic after valid`."""
-    after = "" if reading.after is None else f" after {reading.after}"
-    addressed = "" if reading.addressing is None else f", addressed {reading.addressing}"
-    return f"{reading.split} with {reading.reader}{_in_batch(reading.batch_size)}{after}{addressed}"
 
 
 def _in_batch(size: int) -> str:

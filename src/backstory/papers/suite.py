@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from backstory.config.eval_options import ReadingOptions
 from backstory.config.fields import between
 from backstory.config.packaged import Packaged
 from backstory.papers.paper import Metric
@@ -23,17 +24,9 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A split that is read with a reader."""
+class Reading(ReadingOptions):
+    """A split that is read with a reader, as `backstory evaluate` reads it."""
 
-    split: str = "test"
-    reader: str = "static"
-    batch_size: int = between(1, 1)
-    """Rows of text read side by side, as in `backstory evaluate --batch-size`."""
-    after: str | None = None
-    """A split that is read first, from whose weights an adaptive reader goes on, as in `backstory evaluate --after`."""
-    addressing: str | None = None
-    """Of the external memory, in place of the one it was trained with, as in `backstory evaluate --addressing`."""
     published: Published | None = None
 
 
@@ -85,15 +78,10 @@ class System:
 
 
 @dataclass(frozen=True)
-class Side:
+class Side(ReadingOptions):
     """A reading of a system, as a claim names it."""
 
-    system: str
-    split: str = "test"
-    reader: str = "static"
-    batch_size: int = between(1, 1)
-    after: str | None = None
-    addressing: str | None = None
+    system: str = field(kw_only=True)
 
 
 @dataclass(frozen=True)

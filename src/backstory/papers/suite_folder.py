@@ -7,7 +7,6 @@ from pathlib import Path
 
 from backstory.config import RunConfig, UserError, to_yaml
 from backstory.config.errors import as_argument
-from backstory.config.eval_options import folder_name
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
@@ -99,20 +98,7 @@ class SuiteFolder:
             arguments = ("reader", found.action, named, *found.arguments)
             commands.append(Command("preparing", arguments, "", place, made=place / found.made))
         for reading in run.readings:
-            reader = [] if reading.reader == "static" else [reading.reader]
-            several = [] if reading.batch_size == 1 else [str(reading.batch_size)]
-            before = [] if reading.after is None else [reading.after]
-            addressed = [] if reading.addressing is None else [reading.addressing]
-            parts = (
-                *reader,
-                *(f"after-{split}" for split in before),
-                *(f"batch{size}" for size in several),
-                *addressed,
-            )
-            out = within(place, folder_name("evaluate", reading.split, *parts))
-            flags = ("--split", reading.split, "--reader", reading.reader)
-            for flag, values in (("--batch-size", several), ("--after", before), ("--addressing", addressed)):
-                flags += tuple(part for value in values for part in (flag, value))
+            out, flags = within(place, reading.folder_name()), reading.flags()
             arguments = ("evaluate", named, *flags, "--out", as_argument(out))
             commands.append(Command("reading", arguments, "evaluation", out, flags, reading=reading))
         for e in run.examinations:
