@@ -14,10 +14,10 @@ import pytest
 import torch
 from copying import Copying
 
+import backstory as bs
 from backstory.config import UserError
 from backstory.config.eval_options import EvalOptions
-from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine_run
-from backstory.context import experiment_run as examine
+from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine
 from backstory.context.experiments import CONTEXTS
 from backstory.data import prepare
 from backstory.evaluation import Block, evaluate, read
@@ -172,7 +172,7 @@ def test_every_experiment_says_what_it_is() -> None:
 def examined(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """An examination of the tiny run, as returned, and the folder it was written to."""
     out = tmp_path_factory.mktemp("examined") / "below" / "here"
-    found = examine_run(tiny_run, "truncate", targets=40, maximum_context=30, precision="float32", out=out)
+    found = bs.examine(tiny_run, None, "truncate", targets=40, maximum_context=30, precision="float32", out=out)
     return found.result, out
 
 
@@ -222,7 +222,9 @@ def test_the_baseline_is_every_token_before_the_target(examined: tuple[dict[str,
 
 def test_an_examination_is_repeated_by_its_seed(examined: tuple[dict[str, Any], Path], tiny_run: Path) -> None:
     settings: dict[str, Any] = {"targets": 40, "maximum_context": 30, "precision": "float32", "out": examined[1]}
-    again, other = (examine_run(tiny_run, "truncate", seed=seed, again=True, **settings).figures for seed in (0, 1))
+    again, other = (
+        bs.examine(tiny_run, None, "truncate", seed=seed, again=True, **settings).figures for seed in (0, 1)
+    )
     assert again == examined[0]["figures"] != other
 
 
@@ -233,7 +235,7 @@ def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Pa
     evaluation = evaluate(run, split="valid", **cache)["figures"]
     text = evaluation["tokens"]
     # Every token that has ten before it is a target, so the baseline is the evaluation but for the first ten.
-    figures = examine_run(run, "truncate", targets=text, maximum_context=10, **cache).figures
+    figures = bs.examine(run, None, "truncate", targets=text, maximum_context=10, **cache).figures
     assert figures["reader"] == evaluation["reader"] and figures["readers"] == evaluation["readers"]
     opened = open_evaluation(run, EvalOptions.build(split="valid", allow_unknown=True, **cache))
     ids, first = np.asarray(opened.split.ids), opened.dataset.vocabulary.start
@@ -242,7 +244,7 @@ def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Pa
     nats = torch.cat(pieces)
     assert nats.mean().item() == pytest.approx(evaluation["nats_per_token"], abs=1e-6)
     assert figures["baseline"]["nats"] == pytest.approx(nats[10:].mean().item(), abs=1e-6)
-    examine_run(run, "truncate", targets=text, maximum_context=10, precision="float32")
+    bs.examine(run, None, "truncate", targets=text, maximum_context=10, precision="float32")
     assert {p.name for p in run.glob("examine-*")} == {
         "examine-truncate-valid", "examine-truncate-valid-cache_window_40_weight_0.3",
     }  # fmt: skip
@@ -255,15 +257,15 @@ def test_a_reader_that_learns_is_refused_before_the_split_is_read(
 ) -> None:
     monkeypatch.setattr("backstory.context.whole_reading.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match="the reader dynamic learns as it reads"):
-        examine_run(tiny_run, "truncate", reader="dynamic:rule=sgd", maximum_context=30)
+        bs.examine(tiny_run, None, "truncate", reader="dynamic:rule=sgd", maximum_context=30)
     with pytest.raises(UserError, match="the reader dynamic learns as it reads"):
-        examine_run(tiny_run, "truncate", reader="dynamic", maximum_context=30)  # which has no statistics, either
+        bs.examine(tiny_run, None, "truncate", reader="dynamic", maximum_context=30)  # which has no statistics, either
 
 
 def test_a_split_too_short_is_refused_before_it_is_read(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backstory.context.whole_reading.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match=r"too few for contexts of 1,000; .*--maximum-context"):
-        examine_run(tiny_run, "truncate")
+        bs.examine(tiny_run, None, "truncate")
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_split_is_read(
@@ -273,4 +275,4 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_split_is_read(
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UserError, match=r"cannot write to .*file; choose another folder with --out"):
-            examine_run(tiny_run, "truncate", maximum_context=30, out=out)
+            bs.examine(tiny_run, None, "truncate", maximum_context=30, out=out)

@@ -27,15 +27,13 @@ from backstory.context import (
     EXPERIMENTS,
     Losses,
     combine,
-    examine_run,
-    examine_runs,
     measure,
     paired_interval,
     read_examination,
     regroup,
 )
 from backstory.context.bootstrap import clusters_of
-from backstory.context.losses import LOSSES, UNFINISHED, Progress
+from backstory.context.losses import LOSSES, UNFINISHED, LossStore
 from backstory.data import prepare
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import NeuralCache
@@ -65,7 +63,7 @@ def examined(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an examination with every split."""
     out = tmp_path_factory.mktemp("examined")
     by = ("frequency", "tag", "content", "class", "position")
-    examine_run(tiny_run, "shuffle", out=out, by=by, tagger=tagger, **SMALL)
+    bs.examine(tiny_run, None, "shuffle", out=out, by=by, tagger=tagger, **SMALL)
     return out
 
 
@@ -105,27 +103,27 @@ def test_a_stopped_experiment_goes_on_with_its_next_condition(
     experiment: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**SMALL, "tagger": tagger}
-    straight = examine_run(tiny_run, experiment, out=tmp_path / "straight", **settings)
+    straight = bs.examine(tiny_run, None, experiment, out=tmp_path / "straight", **settings)
     total: list[int] = []
-    examine_run(tiny_run, experiment, out=tmp_path / "told", progress=lambda d, t: total.append(t), **settings)
+    bs.examine(tiny_run, None, experiment, out=tmp_path / "told", progress=lambda d, t: total.append(t), **settings)
     count = len(straight.figures["conditions"])
     broken = tmp_path / "broken"
     with pytest.raises(KeyboardInterrupt):
-        examine_run(tiny_run, experiment, out=broken, progress=stops(int(0.7 * total[-1])), **settings)
+        bs.examine(tiny_run, None, experiment, out=broken, progress=stops(int(0.7 * total[-1])), **settings)
     assert not (broken / "result.json").exists()
     finished = len(Losses.load(broken / UNFINISHED).conditions)
     assert 0 < finished < count or count <= 2
     asked: list[int] = []
     score = StaticReader.predict
     monkeypatch.setattr(StaticReader, "predict", lambda self, tokens: asked.append(1) or score(self, tokens))
-    again = examine_run(tiny_run, experiment, out=broken, **settings)
+    again = bs.examine(tiny_run, None, experiment, out=broken, **settings)
     assert again.figures == straight.figures and again.result["provenance"]["taken_over"] == finished
     assert (broken / LOSSES).read_bytes() == (tmp_path / "straight" / LOSSES).read_bytes()
     assert not (broken / UNFINISHED).exists()
     asked.clear()
-    assert examine_run(tiny_run, experiment, out=broken, **settings).figures == straight.figures
+    assert bs.examine(tiny_run, None, experiment, out=broken, **settings).figures == straight.figures
     assert not asked  # all of it was there
-    examine_run(tiny_run, experiment, out=broken, again=True, **settings)
+    bs.examine(tiny_run, None, experiment, out=broken, again=True, **settings)
     assert asked
 
 
@@ -142,11 +140,11 @@ def test_an_examination_of_something_else_is_lost_only_if_asked(
     settings, place = {**SMALL, **change}, Path(shutil.copytree(examined, f"{examined}-{change}"))
     before = {path.name: path.read_bytes() for path in place.iterdir()}
     with pytest.raises(UserError, match=f"holds an examination with {told}, which would be lost"):
-        examine_run(tiny_run, "shuffle", out=place, **settings)
+        bs.examine(tiny_run, None, "shuffle", out=place, **settings)
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
-    found = examine_run(tiny_run, "shuffle", out=place, again=True, **settings)
+    found = bs.examine(tiny_run, None, "shuffle", out=place, again=True, **settings)
     assert found.result["provenance"]["taken_over"] == 0
-    assert found.figures == examine_run(tiny_run, "shuffle", out=f"{examined}-fresh-{change}", **settings).figures
+    assert found.figures == bs.examine(tiny_run, None, "shuffle", out=f"{examined}-fresh-{change}", **settings).figures
 
 
 def test_losses_of_other_weights_are_not_taken_over(
@@ -154,7 +152,7 @@ def test_losses_of_other_weights_are_not_taken_over(
 ) -> None:
     train(replace(tiny_config, seed=5), tmp_path / "run")
     capsys.readouterr()
-    found = examine_run(tmp_path / "run", "shuffle", out=shutil.copytree(examined, tmp_path / "out"), **SMALL)
+    found = bs.examine(tmp_path / "run", None, "shuffle", out=shutil.copytree(examined, tmp_path / "out"), **SMALL)
     assert found.result["provenance"]["taken_over"] == 0
     assert found.figures["baseline"] != regroup(examined)["baseline"]
 
@@ -164,11 +162,11 @@ def test_tags_matter_only_where_they_change_contexts(examined: Path, tiny_run: P
         return ["NN"] * len(words)
 
     shuffled = shutil.copytree(examined, tmp_path / "shuffled")
-    found = examine_run(tiny_run, "shuffle", out=shuffled, by=("tag",), tagger=other, **SMALL)
+    found = bs.examine(tiny_run, None, "shuffle", out=shuffled, by=("tag",), tagger=other, **SMALL)
     assert found.result["provenance"]["taken_over"] == len(found.figures["conditions"])
     assert [g["group"] for g in found.figures["groups"]] == ["NN", "<eos>"]
     for kind, taken in ((tagger, 0), (other, 0), (other, 4)):
-        dropped = examine_run(tiny_run, "drop", out=tmp_path / "dropped", tagger=kind, **SMALL)
+        dropped = bs.examine(tiny_run, None, "drop", out=tmp_path / "dropped", tagger=kind, **SMALL)
         assert dropped.result["provenance"]["taken_over"] == taken
 
 
@@ -180,7 +178,7 @@ def test_progress_goes_on_to_its_end_and_the_reading_is_part_of_it(
     settings = {**SMALL, "tagger": tagger, "out": tmp_path}
     for _ in range(2):  # the second time everything is taken over
         told.clear()
-        examine_run(tiny_run, experiment, progress=lambda done, total: told.append((done, total)), **settings)
+        bs.examine(tiny_run, None, experiment, progress=lambda done, total: told.append((done, total)), **settings)
         assert told[-1][0] == told[-1][1] == told[0][1]
         assert all(a[0] < b[0] for a, b in pairwise(told))
 
@@ -214,11 +212,11 @@ def test_ranks_that_share_the_targets_find_what_one_finds(
         readers = [StaticReader(build(), FLOAT32) for _ in range(world)]  # weights are drawn from one generator
 
         def work(rank: int, part: str = part, found: list = found, readers: list = readers) -> None:
-            kept = Progress(tmp_path / "kept" if rank == 0 else None, settings)
+            store = LossStore(tmp_path / "kept" if rank == 0 else None, settings)
             on = examination(readers[rank])
             told = stops(4500) if part == "stopped" else None
             try:
-                found[rank] = measure(experiment, on, told, kept=kept, ranks=Threads(rank, shared, barrier))
+                found[rank] = measure(experiment, on, told, store=store, ranks=Threads(rank, shared, barrier))
             except (KeyboardInterrupt, threading.BrokenBarrierError):
                 barrier.abort()
 
@@ -308,7 +306,7 @@ def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, batch_s
 
 def test_the_cache_that_is_taken_away_is_the_outermost_reader(seeds: list[Path]) -> None:
     with pytest.raises(UserError, match="name the cache last"):
-        examine_run(seeds[0], "cache", reader=["cache", "tempered:temperature=1.25"], **SMALL)
+        bs.examine(seeds[0], None, "cache", reader=["cache", "tempered:temperature=1.25"], **SMALL)
     with pytest.raises(UserError, match="outermost one is a cache"):
         bs.examine(build(), np.zeros(100, np.int64), "cache", maximum_context=20)
 
@@ -331,8 +329,8 @@ def test_options_in_python_are_checked(options: dict[str, Any], told: str) -> No
 
 def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    together = examine_runs(
-        seeds, "truncate", out=tmp_path / "set", progress=lambda done, total: told.append((done, total)), **SMALL
+    together = bs.examine(
+        seeds, None, "truncate", out=tmp_path / "set", progress=lambda done, total: told.append((done, total)), **SMALL
     )
     assert told[-1][0] == told[-1][1] and all(a[0] < b[0] for a, b in pairwise(told))
     alone = [read_examination(path / "examine-truncate-valid") for path in seeds]
@@ -350,11 +348,11 @@ def test_several_seeds_are_one_set(seeds: list[Path], tmp_path: Path) -> None:
     assert (combine(odd).result["name"], combine(named).result["name"]) == ("a + b + c", "big (3 models)")
     assert combine(alone).figures == together.figures
     with pytest.raises(UserError, match="two runs at least"):
-        examine_runs(seeds[:1], "truncate", **SMALL)
+        bs.examine(seeds[:1], None, "truncate", **SMALL)
     with pytest.raises(UserError, match="seed2 is named twice"):
-        examine_runs([*seeds[1:], seeds[1]], "truncate", **SMALL)
+        bs.examine([*seeds[1:], seeds[1]], None, "truncate", **SMALL)
     with pytest.raises(UserError, match="the examinations differ in seed"):
-        combine([alone[0], examine_run(seeds[1], "truncate", seed=1, out=tmp_path / "other", **SMALL)])
+        combine([alone[0], bs.examine(seeds[1], None, "truncate", seed=1, out=tmp_path / "other", **SMALL)])
 
 
 def test_a_set_of_two_corpora_is_refused_before_anything_is_read(
@@ -363,7 +361,7 @@ def test_a_set_of_two_corpora_is_refused_before_anything_is_read(
     train(replace(tiny_config, text=replace(tiny_config.text, minimum_count=3)), tmp_path / "other")
     monkeypatch.setattr("backstory.context.whole_reading.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match=r"other is of another corpus or tokenizer than .*seed1"):
-        examine_runs([*seeds, tmp_path / "other"], "truncate", **SMALL)
+        bs.examine([*seeds, tmp_path / "other"], None, "truncate", **SMALL)
 
 
 def test_what_does_not_fit_in_python_is_told(tmp_path: Path) -> None:
@@ -383,7 +381,7 @@ def test_what_does_not_fit_in_python_is_told(tmp_path: Path) -> None:
 def test_a_model_at_hand_is_examined_as_its_run_is(tiny_run: Path, tmp_path: Path) -> None:
     loaded = load_run(tiny_run)
     dataset = prepare(loaded.config.text)
-    expected = examine_run(tiny_run, "drop-target", out=tmp_path / "run", **SMALL).figures
+    expected = bs.examine(tiny_run, None, "drop-target", out=tmp_path / "run", **SMALL).figures
     settings = {key: value for key, value in SMALL.items() if key != "precision"}
     for model in (loaded.model, StaticReader(loaded.model, FLOAT32)):
         found = bs.examine(model, dataset, "drop-target", **settings)
@@ -454,7 +452,7 @@ def test_a_text_of_ones_own_is_examined(tiny_run: Path, tmp_path: Path) -> None:
 def test_bfloat16_changes_no_mean(experiment: str, tiny_run: Path, tmp_path: Path) -> None:
     settings = {**SMALL, "tagger": tagger, "targets": 100}
     exact, rounded = (
-        examine_run(tiny_run, experiment, out=tmp_path / p, **{**settings, "precision": p}).figures
+        bs.examine(tiny_run, None, experiment, out=tmp_path / p, **{**settings, "precision": p}).figures
         for p in ("float32", "bfloat16")
     )
     levels = [[f["baseline"], *f["conditions"]] for f in (exact, rounded)]

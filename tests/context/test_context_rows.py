@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_context_brute_force import START, TYPES, build
 
+import backstory as bs
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings
-from backstory.context import examine_run
 from backstory.context.folding import Folded
 from backstory.context.whole_reading import WholeReading
 from backstory.evaluation import read
@@ -81,14 +81,14 @@ def test_rows_begin_with_whole_words() -> None:
 
 def test_an_examination_says_that_it_was_read_in_rows(tiny_run: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"targets": 40, "maximum_context": 30, "precision": "float32"}
-    one = examine_run(tiny_run, "truncate", out=tmp_path / "one", **settings)
-    four = examine_run(tiny_run, "truncate", out=tmp_path / "four", batch_size=4, **settings)
+    one = bs.examine(tiny_run, None, "truncate", out=tmp_path / "one", **settings)
+    four = bs.examine(tiny_run, None, "truncate", out=tmp_path / "four", batch_size=4, **settings)
     assert (one.figures["batch_size"], four.figures["batch_size"]) == (1, 4)
     assert "with all context in a batch of 4 perplexity" in four.table()
     for a, b in zip(one.figures["conditions"], four.figures["conditions"], strict=True):
         assert a["nats"] == b["nats"], "contexts that are cut are read alone in any case"
     assert one.figures["baseline"]["nats"] == pytest.approx(four.figures["baseline"]["nats"], abs=0.05)
     with pytest.raises(UserError, match="leave --batch-size out, or --within-documents"):
-        examine_run(tiny_run, "truncate", batch_size=4, within_documents=True, **settings)
+        bs.examine(tiny_run, None, "truncate", batch_size=4, within_documents=True, **settings)
     with pytest.raises(UserError, match="batch_size must be 1 or more"):
-        examine_run(tiny_run, "truncate", batch_size=0, **settings)
+        bs.examine(tiny_run, None, "truncate", batch_size=0, **settings)

@@ -15,11 +15,11 @@ from naive_span_buffer import score, spans_of
 from rich.console import Console
 from runs import with_model
 
+import backstory as bs
 from backstory.config import AuxiliarySoftmaxConfig, GateConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.data import prepare
-from backstory.explanations import Place, explain_run
 from backstory.explanations.buffer import links_of
-from backstory.explanations.displayed_words import led_by, spans
+from backstory.explanations.explanation import led_by, words_of
 from backstory.explanations.passage_reading import strong_high, weights_layer
 from backstory.models import Blend
 from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage, result_from
@@ -107,7 +107,7 @@ def test_every_figure_is_the_buffer_s(
     tables = {name: part.log_probs()[0].double() for name, part in parts.items()}
     gates = blend.log_gates()[0][0].exp().tolist()
 
-    result = explain_run(run, "buffer", Place("train", at, 12, context), top=3, out=tmp_path / "out")
+    result = bs.explain(run, "buffer", split="train", at=at, words=12, context=context, top=3, out=tmp_path / "out")
     found, passage, lead = layers(result), passage_of(result), passage_of(result).lead
     reached = [token for token in on_tokens(run, ids, at - begin) if token >= 0]
     assert lead == at - begin - min(reached, default=at - begin)
@@ -168,9 +168,9 @@ def test_the_full_colour_of_weights_is_rounded_up_to_two_digits() -> None:
 def test_words_before_a_passage_stand_as_in_the_text(tiny_config: RunConfig) -> None:
     dataset = prepare(tiny_config.text)
     ids = np.asarray(dataset.splits["train"].ids)[:40].astype(np.int64)
-    whole = spans(dataset.vocabulary, ids, 40)
+    whole = words_of(dataset.vocabulary, ids, 40)
     for start in range(1, 40):
-        rest = spans(dataset.vocabulary, ids[start:], 40)
+        rest = words_of(dataset.vocabulary, ids[start:], 40)
         led = led_by(dataset.vocabulary, ids[:start], int(ids[start]), rest)
         assert [span.word for span in led] == [span.word for span in whole]
         assert [(span.start, span.end) for span in led] == [(s.start - start, s.end - start) for s in whole]
@@ -182,7 +182,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
     config = with_model(tiny_config, buffer=SpanBufferConfig(size=30, span=3, gate=GATE))
     text = dataclasses.replace(tiny_config.text, tokenizer="characters")
     run, dataset = trained(dataclasses.replace(config, text=text), tmp_path / "letters"), prepare(text)
-    result = explain_run(run, "buffer", Place("valid", 101, 4))
+    result = bs.explain(run, "buffer", split="valid", at=101, words=4)
     passage, found = passage_of(result), layers(result)
     ids = np.asarray(dataset.splits["valid"].ids)[: 101 + result["figures"]["tokens"]].astype(np.int64)
     letters = "".join(dataset.vocabulary.tokens(ids))
@@ -203,9 +203,9 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
 
 def test_a_reader_that_learns_has_its_own_blocks(runs_of: dict[str, Path], tmp_path: Path) -> None:
     """Places of a grid depend on where a block begins: blocks of five tokens and of 256 show the same."""
-    at = Place("train", 61, 20)
-    plain = explain_run(runs_of["grid"], "buffer", at, out=tmp_path / "static")
-    blocks = explain_run(runs_of["grid"], "buffer", at, reader="dynamic:rule=sgd,rate=1e-12", out=tmp_path / "dynamic")
+    at = {"split": "train", "at": 61, "words": 20}
+    plain = bs.explain(runs_of["grid"], "buffer", **at, out=tmp_path / "static")
+    blocks = bs.explain(runs_of["grid"], "buffer", **at, reader="dynamic:rule=sgd,rate=1e-12", out=tmp_path / "dynamic")
     assert blocks["figures"]["reader"].startswith("dynamic")
     one, other = layers(plain)["attention"], layers(blocks)["attention"]
     for a, b in zip(one.links, other.links, strict=True):
@@ -214,7 +214,7 @@ def test_a_reader_that_learns_has_its_own_blocks(runs_of: dict[str, Path], tmp_p
 
 
 def test_it_stands_in_the_page_and_in_the_terminal(run: Path) -> None:
-    result = result_from(json.dumps(explain_run(run, "buffer", Place("valid", 20, 9))), "x")
+    result = result_from(json.dumps(bs.explain(run, "buffer", split="valid", at=20, words=9)), "x")
     passage = from_json(result.figures["passage"], "x")
     assert (run / "explain-buffer-valid-at20-words9" / "result.json").is_file()
     assert passage.chosen == passage.lead == 13 and len(passage.words) == 22
@@ -238,20 +238,20 @@ def test_it_stands_in_the_page_and_in_the_terminal(run: Path) -> None:
 
 
 def test_a_word_that_attends_to_nothing_is_not_the_first_told_of(run: Path) -> None:
-    result = explain_run(run, "buffer", Place("valid", 0, 20))
+    result = bs.explain(run, "buffer", split="valid", at=0, words=20)
     passage, gains = passage_of(result), layers(result)["gain over model"].values
     assert passage.lead == 0 and passage.chosen == 3 + int(np.argmax(gains[3:]))
     assert gains[:3] == (0.0, 0.0, 0.0)  # nothing is in the buffer there
-    alone = passage_of(explain_run(run, "buffer", Place("valid", 0, 2)))
+    alone = passage_of(bs.explain(run, "buffer", split="valid", at=0, words=2))
     assert alone.chosen == 0 and alone.words[0] == Word(alone.words[0].text, alone.words[0].before)
 
 
 def test_words_before_the_passage_are_left_out_where_there_is_no_room(
     run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    whole = explain_run(run, "buffer", Place("valid", 20, 4))
+    whole = bs.explain(run, "buffer", split="valid", at=20, words=4)
     monkeypatch.setattr("backstory.explanations.buffer.MOST_SHOWN", 9)
-    cut = explain_run(run, "buffer", Place("valid", 20, 4), out=tmp_path / "cut")
+    cut = bs.explain(run, "buffer", split="valid", at=20, words=4, out=tmp_path / "cut")
     assert passage_of(whole).note == "The passage begins after 13 words, which are what its first word may attend to."
     assert "after 5 words, which are the last of what its" in passage_of(cut).note
     assert passage_of(cut).words[1:] == passage_of(whole).words[9:]
@@ -266,14 +266,14 @@ def test_what_it_cannot_explain_is_one_line_and_nothing_is_written(
     for folder in (control, tiny_run):
         before = sorted(folder.rglob("*"))
         with pytest.raises(UserError, match=rf"^{folder} has no span buffer; train one with --model.buffer.kind span-"):
-            explain_run(folder, "buffer", Place("valid"))
+            bs.explain(folder, "buffer", split="valid")
         assert sorted(folder.rglob("*")) == before
     before = sorted(run.rglob("*"))
     with pytest.raises(UserError, match=r"leave the reader cache out"):
-        explain_run(run, "buffer", Place("valid"), reader="cache")
+        bs.explain(run, "buffer", split="valid", reader="cache")
     with pytest.raises(UserError, match=r"leave --against out"):
-        explain_run(run, "buffer", Place("valid"), against="static")
+        bs.explain(run, "buffer", split="valid", against="static")
     with pytest.raises(UserError, match=r"--at 99999 is beyond the valid text"):
-        explain_run(run, "buffer", Place("valid", 99999))
+        bs.explain(run, "buffer", split="valid", at=99999)
     assert sorted(run.rglob("*")) == before
-    assert math.isfinite(explain_run(run, "surprisal", Place("valid"))["figures"]["perplexity"])
+    assert math.isfinite(bs.explain(run, "surprisal", split="valid")["figures"]["perplexity"])

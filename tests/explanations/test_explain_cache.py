@@ -13,10 +13,10 @@ import pytest
 import torch
 from rich.console import Console
 
+import backstory as bs
 from backstory.config import RunConfig, UserError
 from backstory.config.readers import CacheSettings
 from backstory.data import prepare
-from backstory.explanations import Place, explain_run
 from backstory.reports import Weights, passage_terminal, render_passage, result_from
 from backstory.reports.passage import from_json
 from backstory.runs.run import load_run
@@ -66,7 +66,7 @@ def test_every_figure_is_the_cache_s(
     begin = 0 if context is None else at - context
     ids = np.asarray(dataset.splits["train"].ids)[begin : at + 12].astype(np.int64)
     states, plain = forward(run, ids)
-    result = explain_run(run, "cache", Place("train", at, 12, context), reader=with_cache, top=3)
+    result = bs.explain(run, "cache", split="train", at=at, words=12, context=context, reader=with_cache, top=3)
     found = layers(result)
     for word in range(12):
         t = at - begin + word
@@ -100,14 +100,14 @@ def test_every_figure_is_the_cache_s(
 
 
 def test_a_reader_without_a_cache_gets_the_usual_one(run: Path) -> None:
-    figures = explain_run(run, "cache", Place("valid", 20, 15))["figures"]
+    figures = bs.explain(run, "cache", split="valid", at=20, words=15)["figures"]
     assert figures["settings"] == {"window": 500, "theta": 1.0, "weight": 0.1, "confidence": 0.0}
     assert 0 <= figures["helped_percent"] <= 100
     assert (run / "explain-cache-valid-at20-words15" / "result.json").is_file()
 
 
 def test_it_stands_in_the_page_and_in_the_terminal(run: Path, with_cache: str) -> None:
-    result = result_from(json.dumps(explain_run(run, "cache", Place("valid", 20, 30), reader=with_cache)), "x")
+    result = result_from(json.dumps(bs.explain(run, "cache", split="valid", at=20, words=30, reader=with_cache)), "x")
     page = render_passage(result)
     assert "Colour by" in page and "cache mass" in page and "expected (mixture)" in page
     passage = from_json(result.figures["passage"], "x")
@@ -116,7 +116,7 @@ def test_it_stands_in_the_page_and_in_the_terminal(run: Path, with_cache: str) -
     links = next(layer for layer in passage.layers if isinstance(layer, Weights)).links
     assert [[j for j, _ in word] for word in shaded] == [[j for j, _ in word] for word in links]
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=90)
-    mass_first = explain_run(run, "cache", Place("valid", 20, 30), reader=with_cache, layer="cache mass")
+    mass_first = bs.explain(run, "cache", split="valid", at=20, words=30, reader=with_cache, layer="cache mass")
     passage_terminal.show(from_json(mass_first["figures"]["passage"], "x"), console)
     strongest = max(range(30), key=lambda i: max((w for _, w in links[i]), default=0.0))
     assert f"of '{passage.words[strongest].text}' on the words before it" in console.file.getvalue().replace("\n", " ")  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, with_cache: str, tmp_p
     text = dataclasses.replace(tiny_config.text, tokenizer="characters")
     train(dataclasses.replace(tiny_config, text=text), tmp_path / "letters", console=Console(file=io.StringIO()))
     run, dataset = tmp_path / "letters", prepare(text)
-    result = explain_run(run, "cache", Place("valid", 0, 6), reader=with_cache)
+    result = bs.explain(run, "cache", split="valid", at=0, words=6, reader=with_cache)
     ids = np.asarray(dataset.splits["valid"].ids)[: result["figures"]["tokens"]].astype(np.int64)
     states, _ = forward(run, ids)
     passage, found = from_json(result["figures"]["passage"], "x"), layers(result)
@@ -145,7 +145,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, with_cache: str, tmp_p
 def test_it_compares_with_the_reader_below_alone(run: Path) -> None:
     before = sorted(run.rglob("*"))
     with pytest.raises(UserError, match="leave --against out"):
-        explain_run(run, "cache", Place("valid"), against="static")
+        bs.explain(run, "cache", split="valid", against="static")
     assert sorted(run.rglob("*")) == before
 
 
@@ -176,7 +176,7 @@ def test_the_case_is_the_most_peaked_success_or_the_flattest_failure(
         if t >= 12 and ids[t] not in special and (share > 0.5 and below < 0.5 if case == "success" else share == 0)
     }
     best = (min if case == "success" else max)(candidates.values())
-    result = explain_run(run, "cache", Place("train"), reader=reader, find=case)
+    result = bs.explain(run, "cache", split="train", reader=reader, find=case)
     figures = result["figures"]
     found, passage = figures["found"], from_json(figures["passage"], "x")
     assert found["entropy"] == pytest.approx(best, abs=1e-3)
@@ -197,8 +197,8 @@ def test_the_case_is_the_most_peaked_success_or_the_flattest_failure(
 
 def test_it_is_looked_for_from_a_place_on(run: Path, with_cache: str) -> None:
     def target(at: int) -> int:
-        place = Place("train", at, 5)
-        return explain_run(run, "cache", place, reader=with_cache, find="failure")["figures"]["found"]["target"]
+        place = {"split": "train", "at": at, "words": 5}
+        return bs.explain(run, "cache", **place, reader=with_cache, find="failure")["figures"]["found"]["target"]
 
     first = target(0)
     assert target(first) == first < target(first + 1)
@@ -206,17 +206,17 @@ def test_it_is_looked_for_from_a_place_on(run: Path, with_cache: str) -> None:
 
 def test_cases_that_there_are_none_of(run: Path, with_cache: str, tiny_config: RunConfig, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cases are those of a cache, and `explain surprisal` has none"):
-        explain_run(run, "surprisal", Place("valid"), find="success")
+        bs.explain(run, "surprisal", split="valid", find="success")
     with pytest.raises(UserError, match="find must be one of success, failure or None, not 'luck'"):
-        explain_run(run, "cache", Place("valid"), reader=with_cache, find="luck")  # type: ignore[arg-type]
+        bs.explain(run, "cache", split="valid", reader=with_cache, find="luck")  # type: ignore[arg-type]
     text = tmp_path / "text.txt"
     text.write_text("the the the the\n")
     with pytest.raises(UserError, match="there is no failure of the cache in this text; choose another split, or --at"):
-        explain_run(run, "cache", Place(text=text), reader=with_cache, find="failure")
+        bs.explain(run, "cache", text=text, reader=with_cache, find="failure")
     letters = dataclasses.replace(tiny_config.text, tokenizer="characters")
     train(dataclasses.replace(tiny_config, text=letters), tmp_path / "l", console=Console(file=io.StringIO()))
     with pytest.raises(
         UserError, match="cases of the cache are words, and the tokens here are characters; choose --at"
     ):
-        explain_run(tmp_path / "l", "cache", Place("valid"), find="success")
+        bs.explain(tmp_path / "l", "cache", split="valid", find="success")
     assert not list(run.glob("explain-*"))

@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 from runs import with_model
 
+import backstory as bs
 from backstory.config import MDMConfig, NTMConfig, RunConfig, UserError
 from backstory.data import prepare
-from backstory.explanations import Place, explain_run
 from backstory.explanations import memory_reads as explained
 from backstory.explanations.memory_reads import READS, Attribution, measured, window_of
 from backstory.models import ComposedModel
@@ -129,7 +129,7 @@ def test_every_figure_is_the_memory_s(
             reads.append(read)
             mixed.append(read.mean(0) @ (shares / shares.sum(1, keepdims=True).clip(1e-300)))
 
-    result = explain_run(run, "memory", Place("train", at, count, context), top=3, out=tmp_path / "out")
+    result = bs.explain(run, "memory", split="train", at=at, words=count, context=context, top=3, out=tmp_path / "out")
     found, passage, figures = layers(result), passage_of(result), result["figures"]
     lead, start = len(passage.words) - count, at - begin
     assert [w.text.replace("¶", "<eos>") for w in passage.words] == loaded.vocabulary.tokens(ids[start - lead :])
@@ -166,7 +166,7 @@ def test_every_figure_is_the_memory_s(
 
 def test_no_word_is_read_of_a_text_that_ended(runs_of: dict[str, Path], tmp_path: Path) -> None:
     """The token at which a memory begins anew is the first that it holds."""
-    read = explain_run(runs_of["begin"], "memory", Place("train", 247, 40), out=tmp_path / "out")
+    read = bs.explain(runs_of["begin"], "memory", split="train", at=247, words=40, out=tmp_path / "out")
     passage, found = passage_of(read), layers(read)
     ends = [place for place, word in enumerate(passage.words) if word.text == "¶"]
     assert len(ends) >= 4 and passage.lead > 0
@@ -185,9 +185,9 @@ def normalised(weights: np.ndarray) -> np.ndarray:
 def test_words_that_are_too_old_are_one(
     runs_of: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = explain_run(runs_of["ntm"], "memory", Place("train", 60, 5))
+    whole = bs.explain(runs_of["ntm"], "memory", split="train", at=60, words=5)
     monkeypatch.setattr(explained, "BEFORE", 3)
-    cut = explain_run(runs_of["ntm"], "memory", Place("train", 60, 5), out=tmp_path / "cut")
+    cut = bs.explain(runs_of["ntm"], "memory", split="train", at=60, words=5, out=tmp_path / "cut")
     assert len(passage_of(cut).words) == 8 and passage_of(cut).lead == 3
     more = [layers(r)["read of older words"].values[-5:] for r in (whole, cut)]
     assert all(0 < a < b <= 100 for a, b in zip(*more, strict=True))
@@ -198,11 +198,11 @@ def test_words_that_are_too_old_are_one(
 def test_a_picture_holds_the_rows_of_most_weight(
     runs_of: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place("train", 250, 20)
-    whole = explain_run(runs_of["mdm"], "memory", place, out=tmp_path / "whole")["figures"]["weights"]
+    place = {"split": "train", "at": 250, "words": 20}
+    whole = bs.explain(runs_of["mdm"], "memory", **place, out=tmp_path / "whole")["figures"]["weights"]
     monkeypatch.setattr(explained, "MOST_ROWS", 3)
     monkeypatch.setattr(explained, "MOST_TOKENS", 9)
-    cut = explain_run(runs_of["mdm"], "memory", place, out=tmp_path / "cut")["figures"]["weights"]
+    cut = bs.explain(runs_of["mdm"], "memory", **place, out=tmp_path / "cut")["figures"]["weights"]
     sums = (np.array(whole["write"]) + np.array(whole["read"]))[:, :9].sum(1)
     assert cut["slots"] == sorted(np.argsort(sums)[-3:].tolist()) and cut["of"] == 8
     assert cut["tokens"] == whole["tokens"][:9] and len(whole["tokens"]) == 20
@@ -213,7 +213,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
     config = with_model(tiny_config, core=CORES["mdm"])
     text = dataclasses.replace(tiny_config.text, tokenizer="characters")
     run = trained(dataclasses.replace(config, text=text), tmp_path / "letters")
-    result = explain_run(run, "memory", Place("valid", 101, 4))
+    result = bs.explain(run, "memory", split="valid", at=101, words=4)
     passage, figures = passage_of(result), result["figures"]
     assert "weights and candidates are those of the first" in passage.note
     assert len(figures["weights"]["tokens"]) == figures["tokens"] > 4
@@ -222,7 +222,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
 
 
 def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
-    result = result_from(json.dumps(explain_run(runs_of["ntm"], "memory", Place("valid", 20, 9))), "x")
+    result = result_from(json.dumps(bs.explain(runs_of["ntm"], "memory", split="valid", at=20, words=9)), "x")
     page = render_passage(result)
     assert page.count("<svg") == 1 and "write: row" in page and "read: row" in page
     assert "of all 11 slots of the memory, at each token of the passage." in page and "the mean of 2 heads" in page
@@ -242,7 +242,9 @@ def test_windows_are_told_with_what_leads_out_of_them(
     kind: str, addressing: str, told: str, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     core = dataclasses.replace(CORES[kind], addressing=addressing)
-    result = explain_run(trained(with_model(tiny_config, core=core), tmp_path / "run"), "memory", Place("valid", 20, 9))
+    result = bs.explain(
+        trained(with_model(tiny_config, core=core), tmp_path / "run"), "memory", split="valid", at=20, words=9
+    )
     how = parse_addressing(addressing, core.slots)
     assert (result["figures"]["window"], result["figures"]["windows"]) == (how.selected, how.windows)
     assert told in layers(result)["window, read"].note
@@ -254,10 +256,10 @@ def test_what_it_cannot_explain_is_one_line_and_nothing_is_written(runs_of: dict
     with pytest.raises(
         UserError, match=rf"^{tiny_run} has no external memory; train one with --model.core.kind ntm, dnc or"
     ):
-        explain_run(tiny_run, "memory", Place("valid"))
+        bs.explain(tiny_run, "memory", split="valid")
     for reader in ("cache", "dynamic:rule=sgd,rate=1e-12"):
         with pytest.raises(UserError, match=r"^`explain memory` shows .*; leave the reader (cache|dynamic) out$"):
-            explain_run(run, "memory", Place("valid"), reader=reader)
+            bs.explain(run, "memory", split="valid", reader=reader)
     with pytest.raises(UserError, match=r"leave --against out$"):
-        explain_run(run, "memory", Place("valid"), against="cache")
+        bs.explain(run, "memory", split="valid", against="cache")
     assert [sorted(folder.rglob("*")) for folder in (run, tiny_run)] == before

@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import backstory as bs
 from backstory.config import RunConfig, UserError
 from backstory.context.bootstrap import paired_interval
 from backstory.data import prepare
 from backstory.evaluation import evaluate
-from backstory.explanations import Detail, Place, Stretch, compare_readers, explain_run, gains
-from backstory.explanations.gains import ENOUGH, Scored
+from backstory.explanations import explain_passage, gains
+from backstory.explanations.gains import ENOUGH, ScoredText
 from backstory.readers import READERS, ReaderKind
 from backstory.reports import result_from
 from backstory.reports.passage import Numbers, from_json
@@ -62,7 +63,7 @@ def scores(run: Path, reader: str, folder: Path, split: str = "train") -> np.nda
 @pytest.mark.parametrize("at, tokens", [(0, 10**6), (0, 137), (413, 95)])
 def test_every_score_is_the_one_that_evaluate_writes(run: Path, tmp_path: Path, at: int, tokens: int) -> None:
     """Bit for bit, in the middle of the text too: what comes before is read, and no block is cut short."""
-    result = compare_readers(run, Stretch("train", at, tokens), Detail(block=1), **THREE)["figures"]
+    result = bs.explain(run, "reading", split="train", at=at, tokens=tokens, block=1, **THREE)["figures"]
     best, middle, plain = (
         scores(run, name, tmp_path)[at : at + tokens] for name in ("bias:forget=0.1", "bias", "static")
     )
@@ -82,18 +83,18 @@ def test_every_score_is_the_one_that_evaluate_writes(run: Path, tmp_path: Path, 
 
 def test_a_context_is_all_that_is_read_before(run: Path, tmp_path: Path) -> None:
     """As a text that begins there, but for the token that the model is given first."""
-    result = compare_readers(run, Stretch("train", 400, 60, context=0), Detail(block=1), **THREE)["figures"]
-    whole = compare_readers(run, Stretch("train", 400, 60), Detail(block=1), **THREE)["figures"]
+    result = bs.explain(run, "reading", split="train", at=400, tokens=60, context=0, block=1, **THREE)["figures"]
+    whole = bs.explain(run, "reading", split="train", at=400, tokens=60, block=1, **THREE)["figures"]
     assert (result["context"], whole["context"]) == (0, 400)
     assert result["readers"] != whole["readers"]
-    place = Place("train", 400, 60, context=0)
-    alone = explain_run(run, place=place, reader="bias", out=tmp_path / "alone")["figures"]
+    place = {"split": "train", "at": 400, "words": 60, "context": 0}
+    alone = bs.explain(run, **place, reader="bias", out=tmp_path / "alone")["figures"]
     assert result["readers"][1]["nats_per_token"] == pytest.approx(alone["nats_per_token"], abs=1e-6)
 
 
 def test_blocks_documents_and_places_are_means_of_the_tokens(run: Path, tmp_path: Path) -> None:
     at, tokens = 30, 500
-    result = compare_readers(run, Stretch("train", at, tokens), Detail(block=40), **THREE)["figures"]
+    result = bs.explain(run, "reading", split="train", at=at, tokens=tokens, block=40, **THREE)["figures"]
     nats = [scores(run, name, tmp_path)[at : at + tokens] for name in ("bias:forget=0.1", "bias", "static")]
     split = prepare(load_run(run).config.text).splits["train"]
     comparison = result["comparisons"][0]
@@ -136,7 +137,7 @@ def test_every_token_is_in_one_document_and_at_one_place(lengths: list[int], at:
     total = sum(lengths)
     at, tokens = min(at, total - 1), min(tokens, total - min(at, total - 1))
     documents = np.cumsum([0, *lengths[:-1]])
-    scored = Scored(np.arange(2 * tokens, dtype=float).reshape(2, tokens), at, documents, [""] * len(lengths))
+    scored = ScoredText(np.arange(2 * tokens, dtype=float).reshape(2, tokens), at, documents, [""] * len(lengths))
     owner = [number for number, length in enumerate(lengths) for _ in range(length)][at : at + tokens]
     offset = [i for length in lengths for i in range(length)][at : at + tokens]
     assert (scored.within.tolist(), scored.offsets.tolist()) == (owner, offset)
@@ -167,11 +168,11 @@ def test_an_interval_is_over_documents_not_tokens() -> None:
 
 def test_blocks_are_drawn_where_a_text_is_one_document() -> None:
     nats = np.repeat(np.random.default_rng(2).normal(5, 1, (2, 12)), 500, axis=1)
-    scored = Scored(nats, 1_000, np.zeros(1, np.int64), ["all"])
+    scored = ScoredText(nats, 1_000, np.zeros(1, np.int64), ["all"])
     [told] = gains.comparisons(scored, ["a", "b"], 100)
     blocks = paired_interval((nats[1] - nats[0])[::500])
     assert (told["low"], told["high"]) == (pytest.approx(blocks.low), pytest.approx(blocks.high))
-    many = Scored(nats, 1_000, np.arange(0, 7_000, 1_000), [""] * 7)
+    many = ScoredText(nats, 1_000, np.arange(0, 7_000, 1_000), [""] * 7)
     [told] = gains.comparisons(many, ["a", "b"], 100)
     assert told["low"] is None, "documents that are known and few say little of how they differ"
 
@@ -200,7 +201,9 @@ def layers(passage: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_passages_say_what_their_tokens_gain(run: Path, tmp_path: Path) -> None:
-    result = compare_readers(run, Stretch("train", 10, 600), Detail(words=30, passages=(12, 600)), **THREE)["figures"]
+    result = bs.explain(run, "reading", split="train", at=10, tokens=600, words=30, passage=(12, 600), **THREE)[
+        "figures"
+    ]
     nats = {name: scores(run, name, tmp_path) for name in ("bias:forget=0.1", "bias", "static")}
     dataset = prepare(load_run(run).config.text)
     one, two = result["passages"]
@@ -229,7 +232,7 @@ def test_passages_say_what_their_tokens_gain(run: Path, tmp_path: Path) -> None:
 
 
 def test_passages_are_chosen_where_none_are_asked_for(run: Path) -> None:
-    result = compare_readers(run, Stretch("train", tokens=400), Detail(words=20, block=1), **THREE)["figures"]
+    result = bs.explain(run, "reading", split="train", tokens=400, words=20, block=1, **THREE)["figures"]
     told = {p["why"]: p for p in result["passages"]}
     assert len(told) == 3
     gain = result["comparisons"][-1]["blocks"]
@@ -247,7 +250,7 @@ def test_words_of_many_tokens(tiny_config: RunConfig, tmp_path: Path, monkeypatc
     letters = tmp_path / "letters"
     train(dataclasses.replace(tiny_config, text=text), letters, console=Console(file=io.StringIO()))
     how: dict[str, Any] = {"reader": "bias", "word_score": "sum"}
-    result = compare_readers(letters, Stretch("valid"), Detail(words=5, passages=(9,)), **how)["figures"]
+    result = bs.explain(letters, "reading", split="valid", words=5, passage=(9,), **how)["figures"]
     (passage,) = result["passages"]
     dataset = prepare(load_run(letters).config.text)
     ids = dataset.splits["valid"].ids
@@ -260,16 +263,16 @@ def test_words_of_many_tokens(tiny_config: RunConfig, tmp_path: Path, monkeypatc
     assert result["word_score"] == "sum"
     # Corrected, a passage's words are those of the reader alone.
     at, tokens = passage["at"], passage["tokens"]
-    stretch, detail = Stretch("valid", tokens=at + tokens), Detail(words=5, passages=(9,))
-    corrected = compare_readers(letters, stretch, detail, reader="bias")["figures"]
+    stretch, detail = {"split": "valid", "tokens": at + tokens}, {"words": 5, "passage": (9,)}
+    corrected = bs.explain(letters, "reading", **stretch, **detail, reader="bias")["figures"]
     assert corrected["word_score"] == "corrected" and corrected["readers"][0]["name"] == "bias"
     found = layers(corrected["passages"][0]["passage"])
-    alone = explain_run(letters, place=Place("valid", at, len(shown.words)))["figures"]
+    alone = bs.explain(letters, split="valid", at=at, words=len(shown.words))["figures"]
     for layer in alone["passage"]["layers"]:
         if layer["name"] == "surprisal":
             assert found["surprisal, static"].values == pytest.approx(layer["values"], abs=1e-4)
     assert found["surprisal, static"].values != layers(passage["passage"])["surprisal, static"].values
-    begun = compare_readers(letters, Stretch("valid", at=at, tokens=tokens), detail, reader="bias")["figures"]
+    begun = bs.explain(letters, "reading", split="valid", at=at, tokens=tokens, **detail, reader="bias")["figures"]
     inside = layers(begun["passages"][0]["passage"])["surprisal, static"].values
     assert inside == pytest.approx(found["surprisal, static"].values, abs=1e-4)
 
@@ -278,30 +281,30 @@ def test_against_another_run_and_a_text_of_one_s_own(run: Path, tmp_path: Path) 
     other = Path(shutil.copytree(run, tmp_path / "other" / "run"))
     text = tmp_path / "mine.txt"
     text.write_text("ann saw the tea and\nbob took more jam\n" * 5)
-    result = compare_readers(run, Stretch(text=text), reader="bias", against=(str(other), "static"))["figures"]
+    result = bs.explain(run, "reading", text=text, reader="bias", against=(str(other), "static"))["figures"]
     assert [r["name"] for r in result["readers"]] == ["bias", "run", "static"]
     assert (
         result["readers"][0]["nats_per_token"] == result["readers"][1]["nats_per_token"]
     )  # the same run, the same reader
     assert result["text"] == "mine.txt" and set(result["comparisons"][1]["blocks"]) == {0.0}
     twin = Path(shutil.copytree(run, tmp_path / "another" / "run"))
-    named = compare_readers(run, Stretch("valid", tokens=50), against=(str(other), str(twin)))["figures"]["readers"]
+    named = bs.explain(run, "reading", split="valid", tokens=50, against=(str(other), str(twin)))["figures"]["readers"]
     assert [r["name"] for r in named] == ["run", str(other), str(twin)]
 
 
 def test_what_is_written_is_a_result_and_settings_are_told(run: Path) -> None:
-    result = compare_readers(run, Stretch("valid"), **THREE)
+    result = bs.explain(run, "reading", split="valid", **THREE)
     (path,) = run.glob("explain-reading-valid-bias_forget_0.1-against-bias-static/result.json")
     assert json.loads(path.read_text()) == result
     assert result_from(path.read_text(), "x").label == "explain reading of valid"
     assert result["figures"]["readers"][0]["layers"] == [
         {"name": "bias", "settings": {"rate": 0.2, "forget": 0.1}, "origin": "default, given"}
     ]
-    many = compare_readers(run, Stretch("valid"), Detail(passages=tuple(range(60))), **THREE)
+    many = bs.explain(run, "reading", split="valid", passage=tuple(range(60)), **THREE)
     assert len(many["figures"]["passages"]) == 60
     (long,) = (p for p in run.glob("explain-reading-*") if "passage0" in p.name)
     assert len(long.name) < 200
-    compare_readers(run, Stretch("valid"), Detail(passages=tuple(range(61))), **THREE)
+    bs.explain(run, "reading", split="valid", passage=tuple(range(61)), **THREE)
     assert len([p for p in run.glob("explain-reading-*") if "passage0" in p.name]) == 2
 
 
@@ -314,7 +317,7 @@ def test_the_model_is_left_as_it_was(run: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setitem(READERS, "bias", ReaderKind("bias", "", remember, KIND.settings))
     files = {name: digest for name, digest in runs.contents(run).items() if not name.startswith("explain")}
-    compare_readers(run, Stretch("valid"), **THREE)
+    bs.explain(run, "reading", split="valid", **THREE)
     kept = load_run(run).model.state_dict()
     for reader in made:
         assert all((tensor == kept[name]).all() for name, tensor in reader.model.state_dict().items())
@@ -324,28 +327,27 @@ def test_the_model_is_left_as_it_was(run: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_progress_counts_every_token_of_every_reader(run: Path) -> None:
     seen: list[tuple[int, int]] = []
-    compare_readers(run, Stretch("train", 50, 100), **THREE, progress=lambda d, t: seen.append((d, t)))
+    bs.explain(run, "reading", split="train", at=50, tokens=100, **THREE, progress=lambda d, t: seen.append((d, t)))
     assert seen[-1] == (450, 450) and seen == sorted(seen) and len(seen) > 10
 
 
 def test_mistakes_write_nothing(run: Path) -> None:
     before = sorted(run.rglob("*"))
-    compare: Callable[..., Any] = lambda *a, **k: compare_readers(run, *a, **({"reader": "bias"} | k))  # noqa: E731
+    compare: Callable[..., Any] = lambda **k: bs.explain(run, "reading", **({"reader": "bias"} | k))  # noqa: E731
     for mistaken, says in (
-        (lambda: compare(Stretch(at=10**9)), r"--at 1000000000 is beyond the test text, which has"),
-        (lambda: compare(Stretch("train", 50, 100), Detail(passages=(60, 150))), r"--passage 150 .* tokens 50 to 149"),
-        (lambda: compare(Stretch("train", 50, 100), Detail(passages=(49,))), r"--passage 49 is outside the stretch"),
+        (lambda: compare(at=10**9), r"--at 1000000000 is beyond the test text, which has"),
+        (lambda: compare(at=50, tokens=100, passage=(60, 150)), r"--passage 150 .* tokens 50 to 149"),
+        (lambda: compare(at=50, tokens=100, passage=(49,)), r"--passage 49 is outside the stretch"),
         (lambda: compare(reader="static"), r"static would be compared with itself"),
         (lambda: compare(against=("static", "static")), r"static would be compared with itself"),
-        (lambda: compare(against=()), r"nothing to be compared with; name another with --against"),
         (lambda: compare(against=("statik",)), r"'statik' is neither a reader \(did you mean 'static'\?\)"),
         (lambda: compare(reader="biass"), r"no reader 'biass' \(did you mean 'bias'\?\)"),
-        (lambda: compare(Stretch("vaild")), r"no split 'vaild' \(did you mean 'valid'\?\)"),
-        (lambda: compare(Stretch(tokens=0)), r"tokens must be 1 or more"),
-        (lambda: compare(Stretch(context=-1)), r"context must be 0 or more"),
-        (lambda: compare(None, Detail(block=0)), r"block must be 1 or more"),
-        (lambda: compare(None, Detail(words=2001)), r"1 to 2,000 words, not 2,001"),
-        (lambda: explain_run(run, "reading"), r"`explain reading` goes over a stretch of text"),
+        (lambda: compare(split="vaild"), r"no split 'vaild' \(did you mean 'valid'\?\)"),
+        (lambda: compare(tokens=0), r"tokens must be 1 or more"),
+        (lambda: compare(context=-1), r"context must be 0 or more"),
+        (lambda: compare(block=0), r"block must be 1 or more"),
+        (lambda: compare(words=2001), r"1 to 2,000 words, not 2,001"),
+        (lambda: explain_passage(run, "reading"), r"`explain reading` goes over a stretch of text"),
         (lambda: compare(out=run), r"is of kind training and would be lost"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=says):
@@ -363,7 +365,7 @@ def test_real_articles_have_titles(data_dir: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("BACKSTORY_DATA", str(data_dir))
     short = runs.with_training(config, batch_size=400, segment=70, epochs=1)
     train(short, tmp_path / "wiki", console=Console(file=io.StringIO()))
-    figures = compare_readers(tmp_path / "wiki", Stretch("test"), reader="bias")["figures"]
+    figures = bs.explain(tmp_path / "wiki", "reading", split="test", reader="bias")["figures"]
     lines = (data_dir / "wikitext-2" / "wiki.test.tokens").read_text().splitlines()
     heads = [line.strip(" =") for line in lines if line.startswith(" = ") and not line.startswith(" = =")]
     titles = [d["title"] for d in figures["documents"]]

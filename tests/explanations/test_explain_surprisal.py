@@ -13,10 +13,11 @@ import pytest
 import torch
 from rich.console import Console
 
+import backstory as bs
 from backstory.config import RunConfig, UserError
 from backstory.data import prepare
 from backstory.evaluation import evaluate
-from backstory.explanations import EXPLANATIONS, Place, explain_run
+from backstory.explanations import EXPLANATIONS
 from backstory.readers import READERS, ReaderKind
 from backstory.reports import Candidates, Numbers, result_from
 from backstory.reports.passage import from_json
@@ -56,7 +57,7 @@ def test_every_figure_is_the_model_s(run: Path, tiny_config: RunConfig, at: int,
     start = 0 if context is None else at - context
     table = log_probs(run, ids[start : at + 12])[at - start :]
     targets = torch.tensor(ids[at : at + 12].astype(np.int64))
-    result = explain_run(run, place=Place("train", at, 12, context), top=3)
+    result = bs.explain(run, split="train", at=at, words=12, context=context, top=3)
     found = layers(result)
     nats = -table.gather(1, targets[:, None])[:, 0]
     assert found["surprisal"].values == pytest.approx(nats.tolist(), abs=1e-5)
@@ -77,7 +78,7 @@ def test_every_figure_is_the_model_s(run: Path, tiny_config: RunConfig, at: int,
 
 def test_a_whole_split_agrees_with_its_evaluation(run: Path) -> None:
     evaluated = evaluate(run, split="valid")["figures"]
-    explained = explain_run(run, place=Place("valid", words=2000))["figures"]
+    explained = bs.explain(run, split="valid", words=2000)["figures"]
     assert explained["tokens"] == evaluated["tokens"]
     assert explained["nats_per_token"] == pytest.approx(evaluated["nats_per_token"], abs=1e-6)
     assert explained["perplexity"] == pytest.approx(evaluated["perplexity"], rel=1e-6)
@@ -85,9 +86,9 @@ def test_a_whole_split_agrees_with_its_evaluation(run: Path) -> None:
 
 def test_a_gain_is_what_the_other_costs_more(run: Path, tmp_path: Path, tiny_config: RunConfig) -> None:
     other = trained(dataclasses.replace(tiny_config, seed=2), tmp_path / "other")
-    place = Place("valid", 20, 15)
-    plain, theirs = explain_run(run, place=place), explain_run(other, place=place)
-    result = explain_run(run, place=place, against=str(other))
+    place = {"split": "valid", "at": 20, "words": 15}
+    plain, theirs = bs.explain(run, **place), bs.explain(other, **place)
+    result = bs.explain(run, **place, against=str(other))
     found = layers(result)
     gain = found["gain over other"]
     assert gain.kind == "diverging" and max(map(abs, gain.values)) > 0.01
@@ -103,14 +104,14 @@ def test_a_gain_is_what_the_other_costs_more(run: Path, tmp_path: Path, tiny_con
 def test_against_a_reader_of_the_same_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = READERS["static"].build
     monkeypatch.setitem(READERS, "twin", ReaderKind("twin", "the same again", made))
-    found = layers(explain_run(run, place=Place("valid", words=9), against="twin"))
+    found = layers(bs.explain(run, split="valid", words=9, against="twin"))
     assert set(found["gain over twin"].values) == {0.0}
 
 
 def test_a_text_of_one_s_own(run: Path, tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text("ann saw the zebra\nbob took more ink\n")
-    result = explain_run(run, place=Place(text=text, at=2))
+    result = bs.explain(run, text=text, at=2)
     words = [word["text"] for word in result["figures"]["passage"]["words"]]
     assert words == ["the", "<unk>", "¶", "bob", "took", "more", "ink", "¶"]
     assert result["figures"]["text"] == "mine.txt" and result["figures"]["context"] == 2
@@ -128,7 +129,7 @@ def character_run(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_word_of_many_tokens_costs_their_sum(character_run: Path, tmp_path: Path) -> None:
-    result = explain_run(character_run, place=Place("valid", 4, 6), word_score="sum", out=tmp_path / "out")
+    result = bs.explain(character_run, split="valid", at=4, words=6, word_score="sum", out=tmp_path / "out")
     found, figures = layers(result), result["figures"]
     dataset = prepare(load_run(character_run).config.text)
     ids = np.asarray(dataset.splits["valid"].ids)
@@ -150,7 +151,7 @@ def test_a_word_of_many_tokens_costs_their_sum(character_run: Path, tmp_path: Pa
 
 
 def test_a_word_of_many_tokens_is_corrected_for_where_it_begins_and_ends(character_run: Path) -> None:
-    result = explain_run(character_run, place=Place("valid", 4, 6), against="tempered:temperature=2")
+    result = bs.explain(character_run, split="valid", at=4, words=6, against="tempered:temperature=2")
     found, figures = layers(result), result["figures"]
     dataset = prepare(load_run(character_run).config.text)
     ids, words = np.asarray(dataset.splits["valid"].ids), dataset.vocabulary.words
@@ -170,13 +171,13 @@ def test_a_word_of_many_tokens_is_corrected_for_where_it_begins_and_ends(charact
         assert values == pytest.approx(expected, abs=1e-4), name
     assert begin == end
     assert figures["word_score"] == "corrected" and "corrected" in from_json(figures["passage"], "x").note
-    sums = explain_run(character_run, place=Place("valid", 4, 6), word_score="sum")
+    sums = bs.explain(character_run, split="valid", at=4, words=6, word_score="sum")
     assert sums["figures"]["nats_per_token"] == pytest.approx(figures["nats_per_token"], abs=1e-7)
     assert (character_run / "explain-surprisal-valid-at4-words6-word-score-sum").is_dir()
 
 
 def test_what_is_written_is_a_result_that_a_report_takes(run: Path) -> None:
-    result = explain_run(run)
+    result = bs.explain(run)
     path = run / "explain-surprisal" / "result.json"
     assert json.loads(path.read_text()) == result
     assert result_from(path.read_text(), "x").label == "explain surprisal of test"
@@ -186,19 +187,19 @@ def test_what_is_written_is_a_result_that_a_report_takes(run: Path) -> None:
 
 def test_progress_counts_every_token_once(run: Path) -> None:
     seen: list[tuple[int, int]] = []
-    explain_run(run, place=Place("train", 300, 10), against="static", progress=lambda d, t: seen.append((d, t)))
+    bs.explain(run, split="train", at=300, words=10, against="static", progress=lambda d, t: seen.append((d, t)))
     assert seen[-1] == (620, 620) and seen == sorted(seen)
 
 
 def test_the_layer_that_colours_first(run: Path) -> None:
-    result = explain_run(run, layer="entropy")
+    result = bs.explain(run, layer="entropy")
     assert result["figures"]["passage"]["layers"][0]["name"] == "entropy"
     kinds = {type(layer) for layer in layers(result).values()}
     assert kinds == {Numbers, Candidates}
 
 
 def test_no_candidates_where_none_are_asked_for(run: Path) -> None:
-    assert "expected" not in layers(explain_run(run, top=0))
+    assert "expected" not in layers(bs.explain(run, top=0))
 
 
 def test_mistakes_write_nothing(run: Path, tmp_path: Path, character_run: Path) -> None:
@@ -206,18 +207,18 @@ def test_mistakes_write_nothing(run: Path, tmp_path: Path, character_run: Path) 
     empty.write_text("")
     before = sorted(run.rglob("*"))
     for mistaken, says in (
-        (lambda: explain_run(run, "surprise"), r"no explanation 'surprise' \(did you mean 'surprisal'\?\)"),
-        (lambda: explain_run(run, place=Place(at=10**9)), r"--at 1000000000 is beyond the test text, which has"),
-        (lambda: explain_run(run, place=Place(at=-1)), r"at must be 0 or more"),
-        (lambda: explain_run(run, place=Place(context=-1)), r"context must be 0 or more"),
-        (lambda: explain_run(run, place=Place(text=empty)), r"is empty; give some words"),
-        (lambda: explain_run(run, place=Place(words=2001)), r"1 to 2,000 words, not 2,001"),
-        (lambda: explain_run(run, place=Place(words=0)), r"words must be 1 or more, not 0"),
-        (lambda: explain_run(run, place=Place("test", text=empty)), r"--text and --split exclude"),
-        (lambda: explain_run(run, layer="surprise"), r"no layer 'surprise' \(did you mean 'surprisal'\?\); there are"),
-        (lambda: explain_run(run, against="statik"), r"'statik' is neither a reader \(did you mean 'static'\?\) nor"),
-        (lambda: explain_run(run, against=str(character_run)), r"has another vocabulary than"),
-        (lambda: explain_run(run, reader="statik"), r"no reader 'statik'"),
+        (lambda: bs.explain(run, "surprise"), r"no explanation 'surprise' \(did you mean 'surprisal'\?\)"),
+        (lambda: bs.explain(run, at=10**9), r"--at 1000000000 is beyond the test text, which has"),
+        (lambda: bs.explain(run, at=-1), r"at must be 0 or more"),
+        (lambda: bs.explain(run, context=-1), r"context must be 0 or more"),
+        (lambda: bs.explain(run, text=empty), r"is empty; give some words"),
+        (lambda: bs.explain(run, words=2001), r"1 to 2,000 words, not 2,001"),
+        (lambda: bs.explain(run, words=0), r"words must be 1 or more, not 0"),
+        (lambda: bs.explain(run, split="test", text=empty), r"--text and --split exclude"),
+        (lambda: bs.explain(run, layer="surprise"), r"no layer 'surprise' \(did you mean 'surprisal'\?\); there are"),
+        (lambda: bs.explain(run, against="statik"), r"'statik' is neither a reader \(did you mean 'static'\?\) nor"),
+        (lambda: bs.explain(run, against=str(character_run)), r"has another vocabulary than"),
+        (lambda: bs.explain(run, reader="statik"), r"no reader 'statik'"),
     ):
         with pytest.raises(UserError, match=says):
             mistaken()

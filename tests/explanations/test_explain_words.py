@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from backstory.data import Vocabulary, build, encode_split, tokenizer, word_numbers
 from backstory.data.tokenizers.built_in import BUILT_IN, END
-from backstory.explanations.displayed_words import BLANK, LONGEST, MARK, shown, spans
+from backstory.explanations.explanation import BLANK, LONGEST, MARK, shown, words_of
 
 TEXT = "Ann saw (two) jars,  and\nBob — naïve as ever — took 3.5 more.\n\nThe end of it\n"
 
@@ -49,7 +49,7 @@ def together(found: list) -> str:
 
 def test_a_word_is_a_token_where_tokens_are_words() -> None:
     words = vocabulary("regex", TEXT)
-    found = spans(words, words.encode(TEXT), 100)
+    found = words_of(words, words.encode(TEXT), 100)
     assert [(s.start, s.end) for s in found] == [(i, i + 1) for i in range(len(found))]
     assert [s.word.text for s in found[:9]] == ["Ann", "saw", "(", "two", ")", "jars", ",", "and", "Bob"]
     assert [s.word.before for s in found[1:7]] == [" ", " ", "", "", " ", ""]
@@ -59,7 +59,7 @@ def test_a_word_is_a_token_where_tokens_are_words() -> None:
 
 def test_lines_of_the_words_tokenizer() -> None:
     words = vocabulary("words", "a b\nc <unk>\n")
-    found = spans(words, words.encode("a b\nc <unk>\n"), 100)
+    found = words_of(words, words.encode("a b\nc <unk>\n"), 100)
     assert [(s.word.before, s.word.text) for s in found[1:]] == [
         (" ", "b"),
         (" ", MARK),
@@ -73,7 +73,7 @@ def test_lines_of_the_words_tokenizer() -> None:
 def test_smaller_tokens_fold_into_words(name: str, pieces: str) -> None:
     words = vocabulary(pieces if name == "pieces" else name, TEXT)
     ids = words.encode(TEXT)
-    found = spans(words, ids, 1000)
+    found = words_of(words, ids, 1000)
     assert [s.word.text for s in found if s.word.text != "␣"] == TEXT.split()
     assert together(found).rstrip("␣").rstrip() == TEXT.rstrip()
     assert found[0].start == 0 and found[-1].end == len(ids)
@@ -86,7 +86,7 @@ def test_smaller_tokens_fold_into_words(name: str, pieces: str) -> None:
 )
 def test_no_token_is_lost(text: str, name: str) -> None:
     words = vocabulary(name, text)
-    found = spans(words, words.encode(text), 1000)
+    found = words_of(words, words.encode(text), 1000)
     assert [i for s in found for i in range(s.start, s.end)] == list(range(len(words.encode(text))))
     assert "".join(together(found).replace("␣", "").split()) == "".join(text.split())
 
@@ -95,23 +95,23 @@ def test_no_token_is_lost(text: str, name: str) -> None:
 def test_the_first_words_only(most: int) -> None:
     words = vocabulary("characters", TEXT)
     ids = words.encode(TEXT)
-    assert spans(words, ids, most) == spans(words, ids, 1000)[:most]
+    assert words_of(words, ids, most) == words_of(words, ids, 1000)[:most]
 
 
 def test_a_script_without_spaces_is_cut() -> None:
     text = "語" * 100
     words = vocabulary("characters", text)
-    assert [len(s.word.text) for s in spans(words, words.encode(text), 1000)] == [LONGEST, LONGEST, LONGEST, 4]
+    assert [len(s.word.text) for s in words_of(words, words.encode(text), 1000)] == [LONGEST, LONGEST, LONGEST, 4]
 
 
 def test_white_space_does_not_cut_the_word_after_it() -> None:
     words = vocabulary("characters", "ab ")
-    assert [s.word.text for s in spans(words, words.encode("a" + " " * 2 * LONGEST + "ab"), 1000)] == ["a", "ab"]
+    assert [s.word.text for s in words_of(words, words.encode("a" + " " * 2 * LONGEST + "ab"), 1000)] == ["a", "ab"]
 
 
 def test_bytes_that_are_no_text_are_kept() -> None:
     words = build({}, BUILT_IN["bytes"])
-    found = spans(words, np.array([0xFF, 0x61, 0x20, 0xC3, 0xA9, 0xC3]), 10)
+    found = words_of(words, np.array([0xFF, 0x61, 0x20, 0xC3, 0xA9, 0xC3]), 10)
     assert [(s.start, s.end) for s in found] == [(0, 2), (2, 6)]
     assert [s.word.text for s in found] == ["\ufffda", "é\ufffd"]
 
@@ -123,7 +123,7 @@ def test_words_are_those_that_figures_of_tokens_are_summed_by(name: str, pieces:
     words = vocabulary(pieces if name == "pieces" else name, "ab é\n€,s ")
     split = encode_split(words, text)
     numbers, spelled = list(word_numbers(words, split)), BUILT_IN["words"].split(text)
-    of_token = [j for j, span in enumerate(spans(words, split.ids, 1000)) for _ in range(span.start, span.end)]
+    of_token = [j for j, span in enumerate(words_of(words, split.ids, 1000)) for _ in range(span.start, span.end)]
     spans_of = {n: {j for j, m in zip(of_token, numbers, strict=True) if m == n} for n in set(numbers)}
     if max(map(len, spelled)) < LONGEST:
         assert all(len(found) == 1 for found in spans_of.values())
@@ -143,5 +143,5 @@ def test_each_token_is_decoded_once() -> None:
     words = replace(words, words=Counted(words.words))
     ids = words.encode(TEXT)
     decoded.clear()
-    spans(words, ids, 1000)
+    words_of(words, ids, 1000)
     assert decoded == ids.tolist()

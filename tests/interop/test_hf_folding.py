@@ -133,14 +133,15 @@ def test_words_of_pieces_have_the_counts_and_tags_of_the_corpus_in_words(
     vocabulary: Vocabulary, data_dir: Path
 ) -> None:
     from backstory.config import TextConfig
-    from backstory.context.subject import Options, Text
+    from backstory.config.examine_options import ExaminationSettings
+    from backstory.context.subject import AnnotatedText
     from backstory.data import prepare
 
     pieces = replace(prepare(TextConfig(corpus="ptb"), data_dir, chosen=vocabulary.tokenizer), vocabulary=vocabulary)
     words = prepare(TextConfig(corpus="ptb"), data_dir)
-    options = Options(by=("tag",))
-    folded = Text.of(pieces, "valid", "drop", options, data_dir)
-    plain = Text.of(words, "valid", "drop", options, data_dir)
+    settings = ExaminationSettings(experiment="drop", by=("tag",))
+    folded = AnnotatedText.of(pieces, "valid", settings, data_dir)
+    plain = AnnotatedText.of(words, "valid", settings, data_dir)
     assert folded.tagger == plain.tagger == "gold (pos/penn/valid.txt)"
     assert folded.tags is not None and plain.tags is not None and np.array_equal(folded.tags, plain.tags)
     assert folded.counts is not None and plain.counts is not None

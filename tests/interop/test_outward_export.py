@@ -21,7 +21,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 import backstory as bs
 from backstory.cli.main import main
 from backstory.config import NTMConfig, RunConfig, UserError
-from backstory.context import examine_run
 from backstory.data import encode_split
 from backstory.evaluation.generation import encode_prompt
 from backstory.interop.exporting import causal_lm, export
@@ -104,8 +103,10 @@ def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpu
 
 def test_it_is_examined_as_the_run_is(run: Path, folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     how: dict[str, Any] = {"targets": 20, "maximum_context": 12, "precision": "float32", "by": ("frequency",)}
-    wanted = examine_run(run, "truncate", out=tmp_path / "run", **how).figures
-    found = examine_run(f"hf:{folder}", "truncate", corpus=str(tiny_corpus), out=tmp_path / "export", **how).figures
+    wanted = bs.examine(run, None, "truncate", out=tmp_path / "run", **how).figures
+    found = bs.examine(
+        f"hf:{folder}", None, "truncate", corpus=str(tiny_corpus), out=tmp_path / "export", **how
+    ).figures
     assert found == wanted
 
 

@@ -40,11 +40,12 @@ from backstory.config import (
     from_yaml,
     to_yaml,
 )
+from backstory.config.examine_options import ExamineOptions
+from backstory.config.explain_options import CompareOptions, ExplainOptions
 from backstory.config.readers import CacheSettings, DynamicSettings, TemperedSettings
 from backstory.context import (
     Drop,
     Examination,
-    Options,
     Permute,
     ReaderScorer,
     ReplaceFar,
@@ -75,7 +76,7 @@ from backstory.data.tokenizers.vocabulary import build
 from backstory.evaluation import Audit, Sampling, block_count, generate_ids, read, token_scores
 from backstory.evaluation.audit import usual_places
 from backstory.evaluation.session import session
-from backstory.explanations import Detail, Place, Stretch, compare_readers
+from backstory.explanations import compare_readers, explain_passage
 from backstory.models import build_model, choose_device, choose_precision, clone, detach, flatten, map_state, unflatten
 from backstory.readers import StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
@@ -160,7 +161,7 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(bs.evaluate, {"folder": run, "split": "valid", "places": 1, "out": "evaluated"})
     yield Use(bs.examine, {"model": run, "out": "examined", **small})
     yield Use(bs.examine, {"model": model, "corpus": ids, **small})
-    yield Use(bs.explain, {"folder": run, "place": Place(words=4), "out": "explained"})
+    yield Use(bs.explain, {"run": run, "words": 4, "out": "explained"})
     yield Use(bs.generate, {"run": run, "prompt": "ann", "tokens": 3}, list)
     yield Use(bs.report, {"runs": [run], "out": "page.html"})
     yield Use(bs.train, {"config": desk.config, "out": "trained", "mode": "overwrite", "console": quiet})
@@ -207,10 +208,11 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(Sampling, {}, lambda made: _drawn(generate_ids(reader, [0], made)))
     yield Use(generate_ids, {"reader": reader, "context": [0], "sampling": Sampling()}, lambda made: _drawn(made))
     yield Use(session, {"run": run, "told": lambda line: None}, _entered)
-    yield Use(Options, small, lambda made: examine_run(run, "truncate", **vars(made)))
-    yield Use(examine_run, {"folder": run, "experiment": "shuffle", **small, "out": "examined-2"})
-    yield Use(examine_runs, {"folders": [run, desk.other], "experiment": "truncate", **small})
-    yield Use(examine_model, {"model": model, "corpus": desk.dataset, **small})
+    options = ExamineOptions.of(**small)
+    yield Use(ExamineOptions, small, lambda made: examine_run(run, made))
+    yield Use(examine_run, {"run": run, "options": replace(options, experiment="shuffle", out=Path("examined-2"))})
+    yield Use(examine_runs, {"runs": [run, desk.other], "options": options})
+    yield Use(examine_model, {"model": model, "corpus": desk.dataset, "options": options})
     on = Examination(ids, None, ReaderScorer(reader), 10, 20, context=5)
     yield Use(
         Examination, {k: v for k, v in vars(on).items() if k != "beginnings"}, lambda made: examine("truncate", made)
@@ -251,15 +253,11 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(reversed_order, {"count": 3, "random": around["random"]})
     counts = vocabulary.counts
     yield Use(Similar, {"ids": ids[:8], "tags": around["tags"], "counts": counts}, lambda made: made(int(ids[0])))
-    yield Use(Place, {"words": 4}, lambda made: bs.explain(run, place=made, out="explained-2"))
-    some = {"detail": Detail(block=5, words=4), "against": ("cache",), "out": "compared"}
-    yield Use(compare_readers, {"folder": run, "stretch": Stretch(tokens=20), **some})
-    yield Use(Stretch, {"tokens": 20}, lambda made: compare_readers(run, made, **some))
-    yield Use(
-        Detail,
-        {"block": 5, "words": 4},
-        lambda made: compare_readers(run, Stretch(tokens=20), **{**some, "detail": made}),
-    )
+    yield Use(ExplainOptions, {"words": 4, "out": Path("explained-2")}, lambda made: explain_passage(run, options=made))
+    yield Use(explain_passage, {"run": run, "options": ExplainOptions(words=4, out=Path("explained-3"))})
+    some = {"tokens": 20, "block": 5, "words": 4, "against": ("cache",), "out": Path("compared")}
+    yield Use(compare_readers, {"run": run, "options": CompareOptions.of(**some)})
+    yield Use(CompareOptions, some, lambda made: compare_readers(run, made))
     yield Use(reports.read, {"folder": run})
     yield Use(reports.write, {"folders": [run], "out": Path("page-2.html")})
     yield Use(reports.render, {"folders": [run]})

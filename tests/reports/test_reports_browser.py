@@ -14,10 +14,9 @@ import pytest
 from passages import led, passage
 from rich.console import Console
 
+import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
-from backstory.context import examine_run
 from backstory.evaluation import evaluate
-from backstory.explanations import Detail, Place, Stretch, compare_readers, explain_run
 from backstory.reports import render_comparison, render_passage, result_from, shades, write
 from backstory.reports.passage import to_json
 from backstory.training import train
@@ -39,8 +38,8 @@ def runs(tiny_run: Path, tiny_config: RunConfig, tmp_path_factory: pytest.TempPa
     train(dataclasses.replace(tiny_config, seed=2), two, console=Console(file=io.StringIO()))
     for run, other in ((one, two), (two, one)):
         evaluate(run, split="test")
-        examine_run(run, "truncate", targets=50, maximum_context=20)
-        explain_run(run, place=Place("train", 200, 150), against=str(other))
+        bs.examine(run, None, "truncate", targets=50, maximum_context=20)
+        bs.explain(run, split="train", at=200, words=150, against=str(other))
     return [one, two]
 
 
@@ -109,10 +108,14 @@ def opened(browser: Any) -> Iterator[Open]:
 @pytest.fixture(scope="module")
 def compared(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of two runs compared along their text, with passages."""
-    result = compare_readers(
+    result = bs.explain(
         runs[0],
-        Stretch("train", tokens=400),
-        Detail(block=20, smooth=3, words=40),
+        "reading",
+        split="train",
+        tokens=400,
+        block=20,
+        smooth=3,
+        words=40,
         against=(str(runs[1]),),
         out=tmp_path_factory.mktemp("compared") / "out",
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from backstory.cli import examine, explain_reading, generate
-from backstory.cli.explain import Arguments
+from backstory.cli import examine, generate
+from backstory.cli.explain import Arguments, ReadingArguments
 from backstory.cli.mistakes import settings
 from backstory.reports import kinds, passage_html, render, result_from
 from backstory.reports.passage import from_json, to_json
@@ -39,7 +39,7 @@ def test_keys_and_flags_are_those_that_there_are() -> None:
     assert all(f"| {row} |" in PAGE for row in ("← →", "↑ ↓", "Home, End", "Escape", "Tab"))
     known = {
         setting.name
-        for verb in (Arguments, explain_reading.Arguments, generate.Arguments, examine.Arguments)
+        for verb in (Arguments, ReadingArguments, generate.Arguments, examine.Arguments)
         for setting in settings(verb)
     }
     assert set(re.findall(r"(?<![\w-])--[a-z]+", PAGE)) - {"--out"} <= known

@@ -10,6 +10,7 @@ import torch
 from runs import outcome, with_model, with_training
 from tiers import fast_then_full
 
+import backstory as bs
 from backstory.config import (
     DNCConfig,
     MDMConfig,
@@ -21,10 +22,8 @@ from backstory.config import (
     TrellisConfig,
 )
 from backstory.config.eval_options import EvalOptions
-from backstory.context import examine_run
 from backstory.evaluation import evaluate, read
 from backstory.evaluation.opening import open_evaluation
-from backstory.explanations import Place, explain_run
 from backstory.readers import StaticReader
 from backstory.runs.run import load_run
 from backstory.training import Stopped
@@ -71,8 +70,8 @@ def test_a_run_learns_and_is_read_examined_and_explained(
         found[reader] = evaluation["figures"]["nats_per_token"]
     assert found["static"] == pytest.approx(read_whole(run), abs=1e-5)
     assert len(set(found.values())) == len(found)
-    assert examine_run(run, "truncate", targets=20, maximum_context=16).result["figures"]
-    assert explain_run(run, place=Place("valid", 3, 20))["figures"]
+    assert bs.examine(run, None, "truncate", targets=20, maximum_context=16).result["figures"]
+    assert bs.explain(run, split="valid", at=3, words=20)["figures"]
 
 
 def read_whole(run: Path) -> float:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from runs import ADVERSARIAL, checkpoints, outcome, with_model, with_training
 
+import backstory as bs
 from backstory.config import (
     AuxiliarySoftmaxConfig,
     LSTMConfig,
@@ -15,7 +16,6 @@ from backstory.config import (
     RunConfig,
     SpanBufferConfig,
 )
-from backstory.context import examine_run
 from backstory.evaluation import evaluate
 from backstory.storage.checkpoint import read_checkpoint
 from backstory.training import Stopped
@@ -89,8 +89,9 @@ def test_a_run_is_read_and_examined_alike_on_both_devices(
     found = {}
     for device in ("cpu", "cuda"):
         read = evaluate(tmp_path / "run", device=device, out=tmp_path / device / "read")
-        seen = examine_run(
+        seen = bs.examine(
             tmp_path / "run",
+            None,
             "truncate",
             targets=40,
             maximum_context=50,

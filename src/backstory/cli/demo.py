@@ -31,9 +31,11 @@ def main(arguments: Sequence[str]) -> int:
 
     from backstory.cli.progress import progress_bar
     from backstory.config.console import make_console
+    from backstory.config.examine_options import ExamineOptions
+    from backstory.config.explain_options import ExplainOptions
     from backstory.context import examine_run
     from backstory.evaluation import evaluate, generate
-    from backstory.explanations import Place, explain_run
+    from backstory.explanations import explain_passage
     from backstory.papers.paper import published_examinations
     from backstory.readers.registry import parse_stack
     from backstory.reports import write
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     examined = []
     for name, folder, reader in systems:
         with progress_bar(f"examining {name}") as progress:
-            found = examine_run(folder, "truncate", reader=reader, targets=TARGETS, progress=progress)
+            found = examine_run(folder, ExamineOptions.of(reader=reader, targets=TARGETS), progress=progress)
             examined.append(found.result)
     print(_contexts([name for name, _, _ in systems], examined))
     console.rule("[bold]5. write[/]: how the model goes on with a sentence", align="left")
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         print(text, end="", flush=True)
     print()
     console.rule("[bold]6. report[/]", align="left")
-    explain_run(out, place=Place(at=PASSAGE))
+    explain_passage(out, options=ExplainOptions(at=PASSAGE))
     page = out / "report.html"
     write([out, longer, buffered], page, published=published_examinations())
     print(

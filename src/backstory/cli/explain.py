@@ -1,126 +1,139 @@
-"""`backstory explain NAME RUN`: what a model makes of a passage, word by word, in the terminal or as a page."""
+"""`backstory explain NAME RUN`: what a model makes of a passage, word by word, in the terminal or as a page.
 
+`backstory explain reading RUN` shows what one reader gains on others along a stretch of text, and where it loses.
+"""
+
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from backstory.cli.explanations import tell
 from backstory.cli.parse import parse
-from backstory.cli.run_arguments import CorpusArguments
+from backstory.cli.run_arguments import RUN
 from backstory.config import UserError
-from backstory.config.fields import between
+from backstory.config.explain_options import CompareOptions, ExplainOptions
+
+_Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help=RUN)]
 
 
-@dataclass(frozen=True)
-class Named:
-    """Which explanation; apart, so that it comes before the run."""
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where an explanation is read from and shown."""
 
-    name: Annotated[
-        tyro.conf.Positional[str],
-        tyro.conf.arg(metavar="NAME", help="What is explained; `backstory ls explanations`."),
-    ]
+    text: str | None = None
+    """A text file of your own to read, or - for standard input, in place of a split."""
+    html: Path | None = None
+    """A page to write, in place of the text in the terminal; one of Backstory that is there is replaced."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Let --html take the place of any file."""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print the result as JSON."""
 
 
-@dataclass(frozen=True)
-class Arguments(CorpusArguments, Named):
+@dataclass(frozen=True, kw_only=True)
+class Arguments(Output, ExplainOptions):
     """Show a passage with what the model made of every word: surprisal, what it expected, what another reader gains.
 
     `backstory explain reading --help` tells of the comparison of readers along a whole stretch of text.
     """
 
-    text: str | None = None
-    """A text file of your own to read, or - for standard input, in place of a split."""
-    split: str | None = None
-    """train, valid or test (else test)."""
-    at: int = between(0, 0)
-    """The token at which the passage begins; what comes before it is read too."""
-    words: int | None = between(None, 1)
-    """Words of the passage, 2000 at most (else 200; with --find as many as the cache can hold)."""
-    find: Literal["success", "failure", "both"] | None = None
+    name: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="NAME", help="What is explained; `backstory ls explanations`."),
+    ]
+    run: _Run
+    find: Literal["success", "failure", "both"] | None = None  # type: ignore[assignment]
     """Of `cache`: look for its most peaked success or its flattest failure from --at on, and show what led up to it."""
-    context: int | None = between(None, 0)
-    """The most tokens before the passage that are read (else all)."""
-    reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """How it is read: `backstory ls readers`; may be given more than once."""
-    against: str | None = None
-    """A reader, or another run's folder: show what is gained over it."""
-    top: int = between(5, 0, 100)
-    """The most candidates of a word."""
-    layer: str | None = None
-    """What colours the words at first: surprisal, entropy, ..."""
-    word_score: Literal["corrected", "sum"] = "corrected"
-    """How smaller tokens become a word's score: corrected for where it begins and ends, or their plain sum."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Precision of matrix products."""
-    html: Path | None = None
-    """A page to write, in place of the text in the terminal; one of Backstory that is there is replaced."""
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let --html take the place of any file."""
-    out: Path | None = None
-    """Where result.json goes (else RUN/explain-NAME)."""
-    allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Read a text even where most of it is outside the vocabulary."""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print the result as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingArguments(Output, CompareOptions):
+    """Read a stretch of text with two or more readers and show what each gains on the others, block by block."""
+
+    run: _Run
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["reading"]:
-        from backstory.cli import explain_reading
+    return explain_reading(arguments[1:]) if arguments[:1] == ["reading"] else explain_passage(arguments)
 
-        return explain_reading.main(arguments[1:])
-    given = parse(Arguments, arguments, "explain")
-    if given.name == "reading":
+
+def explain_passage(arguments: Sequence[str]) -> int:
+    """Explain a passage; with `--find both` one after the other, the best and the worst case of a cache."""
+    parsed = parse(Arguments, arguments, "explain")
+    if parsed.name == "reading":
         raise UserError("`reading` has flags of its own; write it right after `backstory explain`")
 
-    from backstory.cli.evaluate import source
+    from backstory import explanations
     from backstory.cli.progress import progress_bar
-    from backstory.explanations import CASES, Place, explain_run
-    from backstory.reports import check_page
 
-    if given.html is not None:
-        check_page(given.html, given.overwrite)
-    text = None if given.text is None else source(given.text)
-    cases = CASES if given.find == "both" else (given.find,)
-    if len(cases) > 1 and (given.html or given.out or given.text == "-"):
+    text = _text(parsed)
+    cases = explanations.CASES if parsed.find == "both" else (parsed.find,)
+    if len(cases) > 1 and (parsed.html or parsed.out or parsed.text == "-"):
         raise UserError("--html, --out and --text - are for one passage; give --find success or --find failure")
     for case in cases:
-        with progress_bar(f"explaining {given.name}") as progress:
-            result = explain_run(
-                given.run,
-                given.name,
-                Place(given.split, given.at, given.words, given.context, text),
-                reader=given.reader,
-                against=given.against,
-                top=given.top,
-                layer=given.layer,
-                find=case,
-                precision=given.precision,
-                device=given.device,
-                data_dir=given.data_dir,
-                corpus=given.corpus,
-                word_score=given.word_score,
-                out=given.out,
-                allow_unknown=given.allow_unknown,
-                progress=progress,
-            )
-        tell(result, given.html, given.json, write_view, show)
+        options: ExplainOptions = dataclasses.replace(parsed, find=case)
+        with progress_bar(f"explaining {parsed.name}") as progress:
+            result = explanations.explain_passage(parsed.run, parsed.name, options, text=text, progress=progress)
+        _put_out(result, parsed, write_view, show)
     return 0
 
 
+def explain_reading(arguments: Sequence[str]) -> int:
+    """Compare readers along a stretch of text."""
+    parsed = parse(ReadingArguments, arguments, "explain reading")
+
+    from backstory import explanations
+    from backstory.cli.progress import progress_bar
+
+    text = _text(parsed)
+    with progress_bar("comparing readers") as progress:
+        result = explanations.compare_readers(parsed.run, parsed, text=text, progress=progress)
+    _put_out(result, parsed, write_comparison, show_comparison)
+    return 0
+
+
+def _text(output: Output) -> Any:
+    """Open the text that is explained, if it is one's own, after the page that is to be written was checked."""
+    from backstory.cli.evaluate import source
+    from backstory.reports import check_page
+
+    if output.html is not None:
+        check_page(output.html, output.overwrite)
+    return None if output.text is None else source(output.text)
+
+
+def _put_out(
+    result: dict[str, Any],
+    output: Output,
+    write: Callable[[dict[str, Any], Path], None],
+    show: Callable[[dict[str, Any]], None],
+) -> None:
+    """Write the page if one is wanted, and print the result as JSON, the page's path, or the result for a person."""
+    if output.html is not None:
+        write(result, output.html)
+    if output.json:
+        from backstory.evaluation.evaluation import as_json
+
+        print(as_json(result))
+    elif output.html is not None:
+        print(output.html)
+    else:
+        show(result)
+
+
 def write_view(result: dict[str, Any], page: Path) -> None:
-    """Write a result of `explain_run` as a page."""
+    """Write a result of `explain_passage` as a page."""
     from backstory.reports import render_passage, result_from, write_page
 
     write_page(page, render_passage(result_from(json.dumps(result), "the result")))
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print a result of `explain_run` for a person."""
+    """Print a result of `explain_passage` for a person."""
     from backstory.config.console import make_console
     from backstory.reports import passage_terminal, result_from, to_text
     from backstory.reports.memory_weights import heads, older
@@ -132,3 +145,18 @@ def show(result: dict[str, Any]) -> None:
     if (means := heads(read)) is not None:
         print(f"\n{to_text(means)}\n{older(read)}")
     print(f"\n{passage_summary(read)}")
+
+
+def write_comparison(result: dict[str, Any], page: Path) -> None:
+    """Write a result of `compare_readers` as a page."""
+    from backstory.reports import render_comparison, result_from, write_page
+
+    write_page(page, render_comparison(result_from(json.dumps(result), "the result")))
+
+
+def show_comparison(result: dict[str, Any]) -> None:
+    """Print a result of `compare_readers` for a person."""
+    from backstory.config.console import make_console
+    from backstory.reports import comparison_terminal, result_from
+
+    comparison_terminal.show(result_from(json.dumps(result), "the result"), make_console())

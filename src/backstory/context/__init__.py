@@ -1,12 +1,12 @@
-"""What a prediction depends on: scorers, perturbations of the context, experiments and their statistics."""
+"""Experiments on how much of its context a model uses, and what for: scorers, perturbations, statistics (Khandelwal et al.)."""
 
 from backstory.context.bootstrap import Interval, effective_context, paired_interval, paired_intervals
-from backstory.context.examination import Examination, Ranks
+from backstory.context.examination import Examination, ProcessGroup
 from backstory.context.experiment_run import examine, measure, regroup
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment
 from backstory.context.figures import figures
 from backstory.context.folding import Folded, WordScorer, fold
-from backstory.context.laboratory import examine_model, examine_run, run_subject
+from backstory.context.laboratory import examine_model, examine_run, examine_runs, examine_subject
 from backstory.context.losses import Losses
 from backstory.context.perturbations import (
     Drop,
@@ -20,28 +20,27 @@ from backstory.context.perturbations import (
     reversed_order,
     shuffled,
 )
-from backstory.context.result import Examined
+from backstory.context.result import ExaminationResult, combine, read_examination
 from backstory.context.scorer import ReaderScorer, Scorer
-from backstory.context.sets import combine, examine_runs, read_examination
 from backstory.context.splits import SPLITS, Groups
-from backstory.context.subject import Options, Subject
+from backstory.context.subject import AnnotatedText, Subject
 
 __all__ = [
     "EXPERIMENTS",
     "SPLITS",
+    "AnnotatedText",
     "Condition",
     "Drop",
     "Examination",
-    "Examined",
+    "ExaminationResult",
     "Experiment",
     "Folded",
     "Groups",
     "Interval",
     "Losses",
-    "Options",
     "Permute",
     "Perturbation",
-    "Ranks",
+    "ProcessGroup",
     "ReaderScorer",
     "ReplaceFar",
     "ReplaceTarget",
@@ -57,6 +56,7 @@ __all__ = [
     "examine_model",
     "examine_run",
     "examine_runs",
+    "examine_subject",
     "figures",
     "fold",
     "measure",
@@ -65,6 +65,5 @@ __all__ = [
     "read_examination",
     "regroup",
     "reversed_order",
-    "run_subject",
     "shuffled",
 ]

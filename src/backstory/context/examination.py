@@ -1,4 +1,4 @@
-"""What an experiment is run on: a text, a scorer, which of the tokens are targets and what comes before each."""
+"""Input of an experiment: a text, a scorer, which of the tokens are targets and what comes before each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from backstory.context.bootstrap import clusters_of
 from backstory.context.scorer import Scorer
 
 Advance = Callable[[int], None]
-"""Is told how many tokens were read since it was last told."""
+"""Receives the number of tokens read since the last call."""
 Reading = Callable[[Advance], np.ndarray]
-"""Reads the whole text: nats of every token (N,), or (2, N) where they were also made without the outermost reader."""
+"""Reads the whole text: nats of every token (N,), or (2, N) with those of the reader inside the outermost one."""
 
 
-class Ranks(Protocol):
+class ProcessGroup(Protocol):
     """Processes that share the targets, as `torchrun` starts them (`training.distributed.Ranks` is one)."""
 
     @property
@@ -27,13 +27,13 @@ class Ranks(Protocol):
     def world(self) -> int: ...
 
     def largest(self, *values: float) -> list[float]:
-        """The largest that any process has of each."""
+        """Return the maximum of each value over the processes."""
         ...
 
 
 @dataclass(frozen=True)
-class Alone:
-    """The only process."""
+class SingleProcess:
+    """Process group of one process."""
 
     rank: int = 0
     world: int = 1
@@ -45,20 +45,20 @@ class Alone:
 @checked(targets=2, maximum_context=1, seed=0, context=2, near=1, start=0)
 @dataclass(frozen=True, eq=False)
 class Examination:
-    """What an experiment is run on."""
+    """Input of an experiment."""
 
     ids: np.ndarray
-    """(N,) the split."""
+    """(N,) tokens of the split."""
     baseline: np.ndarray | Reading | None
-    """Nats of every token with the infinite context: all tokens before it, state carried. (2, N) holds those without the cache
-    too. None where the model cannot read so: the longest context then stands for it."""
+    """Nats of every token with the infinite context: all tokens before it, state carried. (2, N) also holds those without the
+    cache. None if the model cannot read so: the longest context then stands for it."""
     scorer: Scorer
     targets: int
-    """How many tokens are scored, drawn at random without replacement; at most all that have the longest context."""
+    """Number of tokens to score, drawn at random without replacement; at most all that have the longest context."""
     maximum_context: int = 1000
     seed: int = 0
     context: int = 300
-    """The tokens that are perturbed, where their number is not what an experiment varies."""
+    """Tokens to perturb, where the experiment does not vary their number."""
     near: int = 50
     """The farthest token that counts as near."""
     tags: np.ndarray | None = None
@@ -66,7 +66,7 @@ class Examination:
     training: np.ndarray | None = None
     """(tokens,) ids of the training text."""
     counts: np.ndarray | None = None
-    """(types,) how often the training text holds each."""
+    """(types,) occurrences in the training text."""
     unknown: int | None = None
     """The id of `<unk>`."""
     start: int = 0
@@ -74,14 +74,14 @@ class Examination:
     documents: np.ndarray | None = None
     """(documents,) the token where each begins; None for one document."""
     within_documents: bool = False
-    """Whether a context ends where the target's document begins: with `start`, then."""
+    """True if a context begins where the target's document begins, with `start`."""
     adapts: bool = False
-    """Whether the reader learns from the text as it reads, so that targets close together are no independent samples."""
+    """True if the reader learns from the text as it reads, so that targets close together are no independent samples."""
     cached: np.ndarray | None = None
-    """(N,) how many of the tokens before each the cache holds there; None without a cache."""
+    """(N,) number of tokens in the cache when each is scored; None without a cache."""
 
     def positions(self) -> np.ndarray:
-        """The targets, ascending: only tokens with `maximum_context` tokens before them, the same for every condition.
+        """Return the targets (N,), ascending: tokens with `maximum_context` tokens before them, the same for every condition.
 
         Raises UserError where the text is too short.
         """
@@ -92,21 +92,21 @@ class Examination:
 
     @cached_property
     def beginnings(self) -> np.ndarray:
-        """(N,) where the document of each token begins."""
+        """Return where the document of each token begins (N,)."""
         starts = np.zeros(1, np.int64) if self.documents is None or not len(self.documents) else self.documents
         return starts[np.searchsorted(starts, np.arange(len(self.ids)), "right") - 1]
 
     def clusters(self, positions: np.ndarray) -> np.ndarray | None:
-        """The document or block (N,) of each target, where targets close together are no independent samples."""
+        """Return the document or block (N,) of each target if targets close together are no independent samples, else None."""
         return clusters_of(positions, self.documents, len(self.ids)) if self.adapts else None
 
     def reached(self, positions: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of targets (N,): where their contexts of `reach` tokens begin, and where they themselves stand."""
+        """Return where the contexts of `reach` tokens of targets (N,) begin, and where they end."""
         first = positions - reach
         return (np.maximum(first, self.beginnings[positions]) if self.within_documents else first), positions
 
     def before(self, position: int, reach: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The last `reach` tokens before a target, and their tags, if the text is tagged."""
+        """Return the last `reach` tokens before a target, and their tags if the text is tagged."""
         begin, cut = position - reach, self.within_documents and position - reach < self.beginnings[position]
         if cut:
             begin = int(self.beginnings[position])
@@ -120,7 +120,7 @@ class Examination:
 
 
 def check_length(tokens: int, maximum_context: int) -> None:
-    """Raise UserError unless a text of so many tokens has at least two targets with such a context."""
+    """Raise UserError unless a text of `tokens` tokens has at least two targets with the longest context."""
     if tokens - maximum_context < 2:
         raise UserError(
             f"the text has {tokens:,} tokens, too few for contexts of {maximum_context:,}; "

@@ -1,4 +1,4 @@
-"""Losses of every target under every condition, as one compressed file from which any split or plot can be made later."""
+"""Losses of every target under every condition, in one compressed file from which any split or plot can be made later."""
 
 import errno
 import io
@@ -24,15 +24,15 @@ LARGEST = 1 << 34
 ADAPTING = ("cache", "dynamic", "learned")
 """Readers that learn from the text as they read it."""
 _MEASURED = ("format", "weights", "model", "device", "torch", "training", "tags")
-"""Settings that nobody asks for: where these alone differ, what was found before is out of date."""
+"""Settings that are no options: where these alone differ, earlier losses are out of date."""
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """What one model paid for each of N targets under C conditions."""
+    """Losses of one model on each of N targets under C conditions."""
 
     positions: np.ndarray
-    """(N,) where each target stands in the split, ascending."""
+    """(N,) position of each target in the split, ascending."""
     targets: np.ndarray
     """(N,) its token."""
     baseline: np.ndarray
@@ -46,10 +46,10 @@ class Losses:
     conditions: Sequence[Mapping[str, Any]]
     """The parameters of each, its `name` among them."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the losses are of, as JSON values: losses of equal settings are equal."""
+    """All that the losses depend on, as JSON values: losses of equal settings are equal."""
     splits: Mapping[str, Groups] = field(default_factory=dict)
     clusters: np.ndarray | None = None
-    """(N,) the document or block of each target, which are drawn as wholes; None where the reader does not adapt."""
+    """(N,) document or block of each target, resampled as a whole; None if the reader does not adapt."""
 
     def save(self, path: Path) -> None:
         """Write the file whole; the same losses give the same bytes. docs/results.md describes it."""
@@ -79,14 +79,14 @@ class Losses:
 
     @staticmethod
     def load(path: Path) -> "Losses":
-        """What `save` wrote. Raises UserError for a file that is absent, damaged or something else."""
+        """Read a file that `save` wrote. Raises UserError if it is absent, damaged or something else."""
         try:
             with open_regular(path, path.parent) as file:
                 if sum(part.file_size for part in zipfile.ZipFile(file).infolist()) > LARGEST:
                     raise OSError(errno.EFBIG, "it unfolds to too much", str(path))
                 file.seek(0)
-                with np.load(file, allow_pickle=False) as found:
-                    arrays = dict(found)
+                with np.load(file, allow_pickle=False) as archive:
+                    arrays = dict(archive)
             about = json.loads(str(arrays["about"]))
             splits = {
                 name.removeprefix("by_").removesuffix("_groups"): Groups(
@@ -118,26 +118,26 @@ class Losses:
 
 
 def _blocks(positions: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray | None:
-    """The blocks (N,) of targets in a file that is older than clusters; None where the reader does not adapt."""
+    """Return the blocks (N,) of targets in a file that is older than clusters; None if the reader does not adapt."""
     adapts = any(layer["name"] in ADAPTING for layer in settings.get("readers", []))
     return clusters_of(positions) if adapts else None
 
 
-class Progress:
-    """The losses of an experiment as they come, kept on disk so that a stopped one goes on with its next condition."""
+class LossStore:
+    """Losses of an experiment on disk, condition by condition, so that a stopped one resumes with its next condition."""
 
     def __init__(self, folder: Path | None, settings: Mapping[str, Any], again: bool = False) -> None:
-        """`folder` is where the result goes; with None nothing is kept. Only losses of equal settings are taken over.
+        """`folder` is where the result goes; with None nothing is saved. Only losses of equal settings are taken over.
 
-        `again` takes nothing over. Raises UserError where losses that are finished were asked for otherwise and `again` does
-        not give them up.
+        `again` takes nothing over. Raises UserError if there are finished losses of other options, unless `again` gives them
+        up.
         """
         self.folder, self.settings = folder, json.loads(json.dumps(settings))
-        self.found = None if folder is None or again else self._found(folder)
+        self.earlier = None if folder is None or again else self._load(folder)
         self.taken = 0
         """Conditions that were taken over."""
 
-    def _found(self, folder: Path) -> Losses | None:
+    def _load(self, folder: Path) -> Losses | None:
         for name in (UNFINISHED, LOSSES):
             try:
                 losses = Losses.load(folder / name)
@@ -146,11 +146,11 @@ class Progress:
             if losses.settings == self.settings:
                 return losses
             if name == LOSSES:
-                self._check_given_up(folder, losses.settings)
+                self._check_replaceable(folder, losses.settings)
         return None
 
-    def _check_given_up(self, folder: Path, theirs: Mapping[str, Any]) -> None:
-        """Raise UserError where what is here was asked for otherwise."""
+    def _check_replaceable(self, folder: Path, theirs: Mapping[str, Any]) -> None:
+        """Raise UserError if the finished losses are of other options."""
         for name, value in theirs.items():
             if name in _MEASURED or name not in self.settings or value == self.settings[name]:
                 continue
@@ -163,27 +163,27 @@ class Progress:
             )
 
     def baseline(self, positions: np.ndarray) -> np.ndarray | None:
-        """The baseline's nats, if they are known."""
-        known = self.found is not None and np.array_equal(self.found.positions, positions)
-        return self.found.baseline if known and self.found is not None else None
+        """Return the baseline's nats (N,), if they are known."""
+        same = self.earlier is not None and np.array_equal(self.earlier.positions, positions)
+        return self.earlier.baseline if same and self.earlier is not None else None
 
     def condition(self, described: Mapping[str, Any], positions: np.ndarray) -> tuple[np.ndarray, float] | None:
-        """The nats and the mean length of a condition, if they are known."""
-        if self.found is None or not np.array_equal(self.found.positions, positions):
+        """Return the nats (N,) and the contexts' mean length of a condition, if they are known."""
+        if self.earlier is None or not np.array_equal(self.earlier.positions, positions):
             return None
-        for place, known in enumerate(self.found.conditions):
+        for nats, length, known in zip(self.earlier.nats, self.earlier.lengths, self.earlier.conditions, strict=True):
             if {k: known.get(k) for k in described} == dict(described):
                 self.taken += 1
-                return self.found.nats[place], float(self.found.lengths[place])
+                return nats, float(length)
         return None
 
-    def keep(self, losses: Losses) -> None:
-        """Save what is finished so far."""
+    def save(self, losses: Losses) -> None:
+        """Save the conditions that are finished so far."""
         if self.folder is not None:
             losses.save(self.folder / UNFINISHED)
 
     def finish(self, losses: Losses) -> None:
-        """Save the whole, in place of what was unfinished."""
+        """Save all conditions, in place of the unfinished file."""
         if self.folder is not None:
             losses.save(self.folder / LOSSES)
             (self.folder / UNFINISHED).unlink(missing_ok=True)

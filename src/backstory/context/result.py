@@ -1,34 +1,48 @@
-"""The result of an experiment in Python: figures, a table, a plot, and files."""
+"""Results of examinations in Python: figures, a table, a plot and files; several models combined into a set."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
+from backstory.config.examine_options import ExaminationSettings
+from backstory.config.small_file import read_small
 from backstory.config.unknown_share import UnknownShare
+from backstory.context.figures import figures as figures_of
 from backstory.context.losses import LOSSES, Losses
+from backstory.reports.checks import check
 from backstory.reports.phrases import context_hurts, effective_context, measured_in
-from backstory.storage.provenance import check_place, write_result
+from backstory.reports.shapes import AMOUNT, COUNT, NAME, OBJECT, Some, wrong
+from backstory.storage.documents import parse
+from backstory.storage.provenance import RESULT, check_place, write_result
+
+_COMBINED = {
+    "figures": {"reader": NAME, "seed": COUNT, "groups": Some({"by": NAME})},
+    "provenance": {"corpus": OBJECT, "seed": COUNT, "seconds": AMOUNT},
+}
+"""Fields of an examination that a set is made of, beside its losses."""
 
 
 @dataclass(frozen=True, eq=False)
-class Examined:
-    """What an experiment found, of one model or of a set."""
+class ExaminationResult:
+    """Result of an experiment on one model, or on a set of models that differ in their seed."""
 
     result: dict[str, Any]
     """The content of result.json (docs/results.md)."""
     losses: tuple[Losses, ...]
-    """What each model paid for every target."""
+    """Losses of every target, by model."""
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What was measured."""
+        """Return the measured figures."""
         return self.result["figures"]
 
     def table(self) -> str:
-        """The conditions as lines for a person, and those of every group."""
+        """Return the conditions as lines for a person, and those of every group."""
         return "\n".join(table(self.result))
 
     @checked()
@@ -67,6 +81,81 @@ class Examined:
             losses.save(place / (LOSSES if alone else f"losses-{number}.npz"))
         write_result(place, "examination", self.result["name"], self.figures, self.result["provenance"])
         return place / "result.json"
+
+
+@checked()
+def combine(models: Sequence[ExaminationResult]) -> ExaminationResult:
+    """Combine examinations of several models on the same targets: means, with the deviation over the models.
+
+    Raises UserError where they do not compare.
+    """
+    if not models:
+        raise UserError("models must be one examination or more, not none")
+    for model in models:
+        for field, _ in wrong(_COMBINED, model.result, ""):
+            raise UserError(f"the examination of {model.result.get('name')} does not tell its {field}; examine again")
+    first = models[0]
+    for other in models[1:]:
+        _check_comparable(first, other)
+    by = list(dict.fromkeys(group["by"] for group in first.figures["groups"]))
+    losses = tuple(loss for model in models for loss in model.losses)
+    origins = [model.result["provenance"] for model in models]
+    figures = {
+        **first.figures,
+        **figures_of(losses, by, first.figures["seed"]),
+        "models": [
+            {"name": model.result["name"], "seed": origin["seed"], "nats": model.figures["baseline"]["nats"]}
+            for model, origin in zip(models, origins, strict=True)
+        ],
+    }
+    origin = {
+        **origins[0],
+        "seconds": round(sum(one["seconds"] for one in origins), 1),
+        "taken_over": sum(one.get("taken_over", 0) for one in origins),
+        **{key: [one.get(key) for one in origins] for key in ("seed", "weights", "weights_file")},
+    }
+    name = _set_name([model.result["name"] for model in models])
+    return ExaminationResult(write_result(None, "examination", name, figures, origin), losses)
+
+
+def _check_comparable(first: ExaminationResult, other: ExaminationResult) -> None:
+    """Raise UserError unless two examinations have the same settings and the same text."""
+    settings = [*ExaminationSettings().recorded(whole=True), "split", "reader", "unit"]
+    differing = [key for key in settings if other.figures.get(key, 1) != first.figures.get(key, 1)]
+    if _word_score(other.figures) != _word_score(first.figures):
+        differing.append("word_score")
+    if differing:
+        raise UserError(f"the examinations differ in {differing[0]}; examine the models with the same settings")
+    corpora = [model.result["provenance"]["corpus"].get("fingerprint") for model in (first, other)]
+    if corpora[0] != corpora[1]:
+        raise UserError("the models were examined on other text; compare models of one corpus")
+
+
+def _word_score(figures: Mapping[str, Any]) -> str | None:
+    """Return how words of pieces were scored: older results do not say so, as it was always the plain sum."""
+    return figures.get("word_score") or ("sum" if figures.get("pieces_per_word") else None)
+
+
+def _set_name(names: Sequence[str]) -> str:
+    """Return the name of a set of models: what their names begin with, and how many they are."""
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    shared = re.sub(r"[-_. ]*(seed)?[-_. ]*$", "", "".join(letters[0] for letters in alike))
+    return f"{shared} ({len(names)} models)" if shared else " + ".join(names)
+
+
+@checked()
+def read_examination(folder: Path | str) -> ExaminationResult:
+    """Return an examination of one model that was written before. Raises UserError."""
+    path = Path(folder)
+    losses = Losses.load(path / LOSSES)
+    try:
+        result = parse(read_small(path / RESULT, inside=path))
+    except (OSError, ValueError):
+        raise UserError(f"{path / RESULT} is absent or damaged; examine again") from None
+    if not isinstance(result, dict) or result.get("kind") != "examination":
+        raise UserError(f"{path / RESULT} is no examination; name the folder of one")
+    check(result, str(path / RESULT))
+    return ExaminationResult(result, (losses,))
 
 
 def table(result: dict[str, Any]) -> list[str]:

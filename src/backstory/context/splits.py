@@ -27,8 +27,8 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Split:
-    """A split of targets by what it goes by."""
+class TargetSplit:
+    """A way to split the targets into groups."""
 
     description: str
     make: Callable[[Examination, np.ndarray, int | None], Groups]
@@ -114,10 +114,12 @@ def _position(on: Examination, positions: np.ndarray, reach: int | None) -> Grou
 
 
 SPLITS = {
-    "frequency": Split(f"{FREQUENT} times or more in the training text, or fewer", _frequency),
-    "tag": Split("part of speech", _tag, tagged=True),
-    "content": Split("content words, function words", _content, tagged=True),
-    "class": Split("whether the target occurs near before, only farther back, or nowhere", _class),
-    "cache": Split("whether the cache holds the target: near before, only farther back in its window, or not", _cache),
-    "position": Split("place in the document", _position),
+    "frequency": TargetSplit(f"{FREQUENT} times or more in the training text, or fewer", _frequency),
+    "tag": TargetSplit("part of speech", _tag, tagged=True),
+    "content": TargetSplit("content words, function words", _content, tagged=True),
+    "class": TargetSplit("whether the target occurs near before, only farther back, or nowhere", _class),
+    "cache": TargetSplit(
+        "whether the cache holds the target: near before, only farther back in its window, or not", _cache
+    ),
+    "position": TargetSplit("place in the document", _position),
 }

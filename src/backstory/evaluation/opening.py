@@ -39,12 +39,7 @@ class EvalSetup:
 
     def stack(self) -> list[Reader]:
         """Return the reader and those that it wraps, the innermost first."""
-        readers: list[Reader] = []
-        reader: Reader | None = self.reader
-        while reader is not None:
-            readers.insert(0, reader)
-            reader = reader.inner
-        return readers
+        return self.reader.stack()
 
     def provenance(self) -> dict[str, Any]:
         """Return the provenance of a result, taken before the reading."""

@@ -9,8 +9,7 @@ import numpy as np
 
 from backstory.config import SpanBufferConfig, UserError, plural, to_dict
 from backstory.evaluation.opening import EvalSetup
-from backstory.explanations.displayed_words import Span, led_by
-from backstory.explanations.explanation import Explained, Progress, Subject
+from backstory.explanations.explanation import Explanation, PassageTask, Progress, Span, led_by
 from backstory.explanations.passage_reading import (
     LINKS,
     Parts,
@@ -46,18 +45,18 @@ def _span_buffer(model: LanguageModel) -> SpanBuffer | None:
     return model.span_buffer if isinstance(model, ComposedModel) else None
 
 
-def buffer(subject: Subject, progress: Progress) -> Explained:
+def buffer(task: PassageTask, progress: Progress) -> Explanation:
     """Layers attention, gain, gate, surprisals and candidates; the words before the passage that its first attends to lead it.
 
     The chosen word is the first of the passage, or, where that attends to nothing, the one that gains most. Raises UserError
     when there is another reader to compare with: the gain is over the sequence model.
     """
-    if subject.against is not None:
+    if task.against is not None:
         raise UserError("`explain buffer` compares with the sequence model beside the buffer; leave --against out")
-    second = _span_buffer(subject.reader.model)
+    second = _span_buffer(task.reader.model)
     assert second is not None
-    words, all_of_it = _words(subject, second)
-    lead = len(words) - len(subject.spans)
+    words, all_of_it = _words(task, second)
+    lead = len(words) - len(task.spans)
     owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
     links: list[dict[int, float]] = []
     gates: list[float] = []
@@ -68,37 +67,37 @@ def buffer(subject: Subject, progress: Progress) -> Explained:
         return {BUFFER: prediction.q, MODEL: prediction.p, MIXTURE: prediction}
 
     def at_word(named: Parts, time: int, place: int) -> None:
-        blend, position = named[MIXTURE], subject.start + place
+        blend, position = named[MIXTURE], task.start + place
         assert isinstance(blend, Blend) and blend.attention is not None
         # What is read first is no word of the text, so a position is one further than the word that was read there.
         covered = second.covered(position, position - time)
-        spans = {i: (first - 1 - subject.start, last - 1 - subject.start) for i, (first, last) in covered.items()}
+        spans = {i: (first - 1 - task.start, last - 1 - task.start) for i, (first, last) in covered.items()}
         there.append(bool(covered))
         links.append(links_of(blend.attention[0, time].tolist(), spans, owner))
         gates.append(blend.log_gates()[0][0, time].exp().item())
 
-    scores = read_parts(subject, progress, parts, at_word)
-    nats = {name: nats_of(subject, part) for name, part in scores.items()}
+    scores = read_parts(task, progress, parts, at_word)
+    nats = {name: nats_of(task, part) for name, part in scores.items()}
     gains = nats[MODEL] - nats[MIXTURE]
     chosen = _chosen(links, gains)
     layers = [
         weights_layer(
             "attention", [{}] * lead + links, _note(second.config), LINKS * second.spans.length, lead + chosen
         ),
-        *(after(lead, layer) for layer in _numbers(subject, nats, gates, there)),
+        *(after(lead, layer) for layer in _numbers(task, nats, gates, there)),
     ]
-    if subject.top:
-        layers.append(after(lead, _expected(expected_layer(subject, scores), there)))
+    if task.top:
+        layers.append(after(lead, _expected(expected_layer(task, scores), there)))
     figures: dict[str, Any] = {
         "against": "the sequence model alone",
         "settings": to_dict(second.config),
-        **figures_of(subject, scores[MIXTURE]),
-        "against_nats_per_token": figures_of(subject, scores[MODEL])["nats_per_token"],
+        **figures_of(task, scores[MIXTURE]),
+        "against_nats_per_token": figures_of(task, scores[MODEL])["nats_per_token"],
         "helped_percent": 100 * float((gains > 0).mean()),
         "gate_percent": 100 * float(np.mean(gates)),
     }
     shown = tuple(span.word for span in words)
-    return Explained(figures, tuple(layers), _about(subject, lead, all_of_it), shown, lead + chosen)
+    return Explanation(figures, tuple(layers), _about(task, lead, all_of_it), shown, lead + chosen)
 
 
 def links_of(
@@ -116,13 +115,13 @@ def links_of(
     return mass
 
 
-def _words(subject: Subject, second: SpanBuffer) -> tuple[list[Span], bool]:
+def _words(task: PassageTask, second: SpanBuffer) -> tuple[list[Span], bool]:
     """The words of the passage, and before them what its first word may attend to; whether there is room for all of that."""
-    reached = second.covered(subject.start).values()
-    oldest = max(0, min((first for first, _ in reached), default=subject.start + 1) - 1)
-    begin = max(oldest, subject.start - (MOST_SHOWN - len(subject.spans)))
-    before = subject.ids[begin : subject.start]
-    words = led_by(subject.vocabulary, before, int(subject.ids[subject.start]), subject.spans)
+    reached = second.covered(task.start).values()
+    oldest = max(0, min((first for first, _ in reached), default=task.start + 1) - 1)
+    begin = max(oldest, task.start - (MOST_SHOWN - len(task.spans)))
+    before = task.ids[begin : task.start]
+    words = led_by(task.vocabulary, before, int(task.ids[task.start]), task.spans)
     return words, begin == oldest
 
 
@@ -134,9 +133,9 @@ def _chosen(links: Sequence[Mapping[int, float]], gains: np.ndarray) -> int:
 
 
 def _numbers(
-    subject: Subject, nats: Mapping[str, np.ndarray], gates: Sequence[float], there: Sequence[bool]
+    task: PassageTask, nats: Mapping[str, np.ndarray], gates: Sequence[float], there: Sequence[bool]
 ) -> list[Numbers]:
-    own = surprisal_layer(f"surprisal, {BUFFER}", nats[BUFFER], subject.vocabulary)
+    own = surprisal_layer(f"surprisal, {BUFFER}", nats[BUFFER], task.vocabulary)
     # Nor is there a number for a word that a pointer has nowhere to point to.
     values = tuple(
         value if some and value is not None and math.isfinite(value) else None
@@ -147,9 +146,9 @@ def _numbers(
     return [
         gain_over(MODEL, nats[MODEL] - nats[MIXTURE]),
         Numbers("sequential", "gate", percent, "%", 0.0, max(1.0, strong_high(percent)), note=note),
-        surprisal_layer("surprisal", nats[MIXTURE], subject.vocabulary),
+        surprisal_layer("surprisal", nats[MIXTURE], task.vocabulary),
         replace(own, values=values),
-        surprisal_layer(f"surprisal, {MODEL}", nats[MODEL], subject.vocabulary),
+        surprisal_layer(f"surprisal, {MODEL}", nats[MODEL], task.vocabulary),
     ]
 
 
@@ -178,9 +177,9 @@ def _of_values(config: SpanBufferConfig) -> str:
     return " What the buffer points to is the last of them." if points and config.vectors != "words" else ""
 
 
-def _about(subject: Subject, lead: int, all_of_it: bool) -> str:
+def _about(task: PassageTask, lead: int, all_of_it: bool) -> str:
     """What the words before the passage are, and where words are several tokens."""
-    told = [note_on(subject, "attention, gate and candidates")]
+    told = [note_on(task, "attention, gate and candidates")]
     if lead:
         what = "what its first word may attend to" if all_of_it else "the last of what its first word may attend to"
         told.insert(

@@ -1,14 +1,22 @@
-"""Where the neural cache looks at each word of a passage, what it expects there, and whether it helps."""
+"""Attention of the neural cache at each word of a passage, its expectations and gains, and its best and worst cases."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from backstory.config import UserError, to_dict
+from backstory.config import UserError, check_name, to_dict
+from backstory.context.folding import fold
+from backstory.data import Split, Vocabulary
+from backstory.data.tokenizers.built_in import END, UNKNOWN
+from backstory.evaluation import Block, read
+from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.token_scores import TokenScores
-from backstory.explanations.explanation import Explained, Progress, Subject
+from backstory.explanations.explanation import Explanation, PassageTask, Progress
 from backstory.explanations.passage_reading import (
     LINK_SHARE,
     Parts,
@@ -24,9 +32,15 @@ from backstory.explanations.passage_reading import (
 )
 from backstory.models import Prediction
 from backstory.models.prediction import Pointer
+from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.reports.passage import Layer, Numbers
 
+CaseName = Literal["success", "failure"]
+CASES: dict[CaseName, str] = {
+    "success": "the most peaked success of the cache",
+    "failure": "the flattest failure of the cache",
+}
 MASS = "cache mass"
 _NOTE = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
 EVEN = 8
@@ -36,20 +50,20 @@ Scores = dict[str, TokenScores]
 """Of the passage, by part: cache, model (or the reader below the cache) and mixture."""
 
 
-def cache(subject: Subject, progress: Progress) -> Explained:
+def cache(task: PassageTask, progress: Progress) -> Explanation:
     """Layers gain, cache mass, confidence, surprisal, probabilities, entropy and candidates.
 
     The reader must be a cache. Raises UserError when there is another reader to compare with: the gain is over the reader
     below the cache.
     """
-    if subject.against is not None:
+    if task.against is not None:
         raise UserError("`explain cache` compares with the reader below the cache; leave --against out")
-    reader = subject.reader
+    reader = task.reader
     assert isinstance(reader, NeuralCache)
     below = part_name(reader.inner)
     confidence: list[float] = []
     links: list[dict[int, float]] = []
-    words = [i for i, span in enumerate(subject.spans) for _ in range(span.start, span.end)]
+    words = [i for i, span in enumerate(task.spans) for _ in range(span.start, span.end)]
 
     def parts(prediction: Prediction) -> Parts:
         return {"cache": prediction.parts()["q"], below: prediction.parts()["p"], "mixture": prediction}
@@ -60,25 +74,25 @@ def cache(subject: Subject, progress: Progress) -> Explained:
         confidence.append(q.confidence()[0, time].item())
         links.append(links_of(q, time, place, words))
 
-    scores = read_parts(subject, progress, parts, at_word)
-    nats, inner = nats_of(subject, scores["mixture"]), nats_of(subject, scores[below])
+    scores = read_parts(task, progress, parts, at_word)
+    nats, inner = nats_of(task, scores["mixture"]), nats_of(task, scores[below])
     figures: dict[str, Any] = {
         "against": reader.inner.name,
         "settings": to_dict(reader.settings),
-        **figures_of(subject, scores["mixture"]),
-        "against_nats_per_token": figures_of(subject, scores[below])["nats_per_token"],
+        **figures_of(task, scores["mixture"]),
+        "against_nats_per_token": figures_of(task, scores[below])["nats_per_token"],
         "helped_percent": 100 * float((inner > nats).mean()),
     }
     mass = weights_layer(MASS, links, _NOTE)
-    if subject.chosen is not None:
-        full = EVEN / min(reader.settings.window, subject.start + subject.chosen)
-        mass = weights_layer(MASS, links, f"{_NOTE} {_SCALE}", whole=subject.chosen, full=min(1.0, full))
+    if task.chosen is not None:
+        full = EVEN / min(reader.settings.window, task.start + task.chosen)
+        mass = weights_layer(MASS, links, f"{_NOTE} {_SCALE}", whole=task.chosen, full=min(1.0, full))
     layers: list[Layer] = [gain_over(reader.inner.name, inner - nats), mass]
-    layers += _numbers(subject, scores, nats, confidence)
-    if subject.top:
-        layers.append(expected_layer(subject, scores))
-    note = note_on(subject, "links, confidence and candidates")
-    return Explained(figures, tuple(layers), note, chosen=subject.chosen)
+    layers += _numbers(task, scores, nats, confidence)
+    if task.top:
+        layers.append(expected_layer(task, scores))
+    note = note_on(task, "links, confidence and candidates")
+    return Explanation(figures, tuple(layers), note, chosen=task.chosen)
 
 
 def links_of(q: Pointer, time: int, place: int, words: Sequence[int]) -> dict[int, float]:
@@ -96,16 +110,101 @@ def links_of(q: Pointer, time: int, place: int, words: Sequence[int]) -> dict[in
     return mass
 
 
-def _numbers(subject: Subject, scores: Scores, nats: np.ndarray, confidence: list[float]) -> list[Numbers]:
-    first = [span.start for span in subject.spans]
+def _numbers(task: PassageTask, scores: Scores, nats: np.ndarray, confidence: list[float]) -> list[Numbers]:
+    first = [span.start for span in task.spans]
     percent = [100 * value for value in confidence]
     high = max(1.0, math.ceil(float(np.quantile(percent, LINK_SHARE))))
-    shares = {f"probability ({name})": 100 * np.exp(-nats_of(subject, part)) for name, part in scores.items()}
+    shares = {f"probability ({name})": 100 * np.exp(-nats_of(task, part)) for name, part in scores.items()}
     return [
         Numbers("sequential", "confidence", tuple(percent), "%", 0.0, high, 1,
                 "The share of the cache's mass on its likeliest place: high where it is peaked, low where it is flat."),
-        surprisal_layer("surprisal", nats, subject.vocabulary),
+        surprisal_layer("surprisal", nats, task.vocabulary),
         *(Numbers("plain", name, tuple(p.tolist()), "%", 0.0, 100.0, digits=3) for name, p in shares.items()),
         Numbers("plain", "entropy of the cache", tuple(scores["cache"].entropy[0, first].double().tolist()), "nats", 0.0,
-                math.log(len(subject.vocabulary))),
+                math.log(len(task.vocabulary))),
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CacheCase:
+    """A word at which a cache succeeds or fails."""
+
+    case: CaseName
+    target: int
+    """The word's place in the text, in tokens."""
+    entropy: float
+    """Nats: how evenly the cache's mass lies on the places that it remembers."""
+    share: float
+    """Of its mass, on places of the word itself."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As results record it."""
+        return asdict(self)
+
+
+def find_case(opened: EvalSetup, name: CaseName, at: int, progress: Callable[[int, int], None]) -> CacheCase:
+    """The success with the lowest entropy, or the failure with the highest, among the words from token `at` of the text on.
+
+    A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a
+    failure is a word that the cache does not hold. Both have as much before them as the cache can hold, or half the text;
+    `<unk>` and `<eos>` are neither, nor are words of several pieces. Raises UserError for tokens that are neither words nor
+    pieces that hold all of a text, and where there is no such word.
+    """
+    check_name(name, CASES, "case of the cache")
+    vocabulary, ids = opened.dataset.vocabulary, np.asarray(opened.split.ids)
+    possible = _whole_words(vocabulary, opened.split)
+    entropies, shares, below = _scan(opened.reader, ids, vocabulary.start, progress)
+    window = _cache(opened.reader).settings.window
+    possible[: max(at, min(window, len(ids) // 2))] = False
+    possible &= (shares > 0.5) & (below < 0.5) if name == "success" else shares == 0.0
+    if not possible.any():
+        raise UserError(f"there is no {name} of the cache in this text; choose another split, or --at")
+    measured = np.where(possible, entropies, math.inf if name == "success" else -math.inf)
+    target = int(measured.argmin() if name == "success" else measured.argmax())
+    return CacheCase(name, target, float(entropies[target]), float(shares[target]))
+
+
+def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
+    """Which tokens (N,) are words by themselves, and neither `<unk>` nor `<eos>`, bool. Raises UserError."""
+    ids, unit = np.asarray(split.ids), vocabulary.tokenizer.unit
+    if unit == "word":
+        special = [vocabulary.unknown, vocabulary.index.get(END)]
+        return ~np.isin(ids, [i for i in special if i is not None])
+    folded = fold(vocabulary, split, word_score="sum")
+    if folded is None:
+        raise UserError(f"cases of the cache are words, and the tokens here are {unit}s; choose --at")
+    named = [len(word) == 1 and vocabulary.decode(word).strip() not in ("", UNKNOWN) for word in folded.pieces]
+    found = np.zeros(len(ids), bool)
+    found[folded.starts] = np.array(named)[folded.ids]
+    return found
+
+
+def _cache(reader: Reader) -> NeuralCache:
+    assert isinstance(reader, NeuralCache)
+    return reader
+
+
+def _scan(
+    reader: Reader, ids: np.ndarray, first: int, progress: Callable[[int, int], None]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of every token, (N,) each: the entropy of the cache's mass over places, the share of it on the token, and the
+    probability that the reader below gives it.
+    """
+    entropies: list[Tensor] = []
+    shares: list[Tensor] = []
+    below: list[Tensor] = []
+    done = 0
+
+    def look(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        nonlocal done
+        q = prediction.parts()["q"]
+        assert isinstance(q, Pointer)
+        entropies.append(torch.special.entr(q.weights[0]).sum(1).double().cpu())
+        shares.append((q.weights[0] * (q.words[0] == block.targets[0, :, None])).sum(1).double().cpu())
+        with reader.precision.context(block.targets.device):
+            below.append(prediction.parts()["p"].log_prob(block.targets)[0].double().exp().cpu())
+        done += block.targets.shape[1]
+        progress(done, len(ids))
+
+    read(reader, ids, first, each=look)
+    return torch.cat(entropies).numpy(), torch.cat(shares).numpy(), torch.cat(below).numpy()

@@ -1,7 +1,7 @@
 """What one reader gains on another, from the nats of every token: by block, by document and by place in a document."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -10,6 +10,16 @@ import numpy as np
 
 from backstory.context.bootstrap import BLOCK, resampled_means
 from backstory.data import word_nats
+from backstory.evaluation.opening import EvalSetup
+from backstory.explanations.explanation import Span, words_of
+from backstory.explanations.passage_reading import (
+    gain_layer,
+    gain_scale,
+    note_on_words,
+    surprisal_layer,
+    word_score_of,
+)
+from backstory.reports.passage import Layer, Passage, to_json
 
 ENOUGH = 8
 """Documents, or blocks, from which on a gain has an interval: fewer say little of how they differ."""
@@ -18,7 +28,7 @@ FIRST = 100
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredText:
     """A stretch of a text as several readers scored it."""
 
     nats: np.ndarray
@@ -69,7 +79,7 @@ def pairs(readers: int) -> list[tuple[int, int]]:
     return chain if readers == 2 else [*chain, (0, readers - 1)]
 
 
-def comparisons(scored: Scored, names: Sequence[str], block: int) -> list[dict[str, Any]]:
+def comparisons(scored: ScoredText, names: Sequence[str], block: int) -> list[dict[str, Any]]:
     """The gain of every pair over the whole stretch and in each of its blocks, in nats per token and in perplexity."""
     starts = np.arange(0, scored.nats.shape[1], block)
     lengths = np.diff([*starts, scored.nats.shape[1]])
@@ -93,7 +103,7 @@ def perplexities(nats: np.ndarray) -> np.ndarray:
     return np.exp(np.minimum(nats, 700.0))
 
 
-def documents(scored: Scored) -> list[dict[str, Any]]:
+def documents(scored: ScoredText) -> list[dict[str, Any]]:
     """Every document of the stretch, in order, as far as it lies in it."""
     return [
         {
@@ -108,7 +118,7 @@ def documents(scored: Scored) -> list[dict[str, Any]]:
     ]
 
 
-def positions(scored: Scored) -> list[dict[str, Any]]:
+def positions(scored: ScoredText) -> list[dict[str, Any]]:
     """The gains by how far into its document a token is."""
     found, low, high = [], 0, FIRST
     longest = int(scored.offsets.max())
@@ -162,3 +172,83 @@ def _runs(values: np.ndarray) -> Iterator[tuple[int, int, int]]:
     edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
     for start, end in pairwise(edges):
         yield int(values[start]), start, end
+
+
+def excerpts(
+    scored: ScoredText, opened: EvalSetup, names: Sequence[str], asked: Sequence[int], words: int
+) -> list[dict[str, Any]]:
+    """The passages that begin at the tokens `asked` of the text, else those that are chosen, with layers, as JSON values."""
+    vocabulary = opened.dataset.vocabulary
+    ids = np.asarray(opened.split.ids[scored.at : scored.at + scored.nats.shape[1]])
+    found = words_of(vocabulary, ids, len(ids))
+    starts = np.array([span.start for span in found])
+
+    def word(token: int) -> int:
+        """The word that a token of the text is in."""
+        return int(np.searchsorted(starts, token - scored.at, "right")) - 1
+
+    boundaries = None if scored.log_begins is None else vocabulary.boundaries
+    if boundaries is not None and scored.log_begins is not None:
+        uncertain = boundaries.uncertain(ids, starts)
+        uncertain[0] = boundaries.begins[ids[0]]  # the stretch may begin inside a text
+        scored = replace(scored, log_begins=np.where(uncertain, scored.log_begins, 0.0))
+    nats = scored.by_word(starts)
+    gains = np.stack([nats[there] - nats[here] for here, there in pairs(len(nats))])
+    if asked:
+        places = [("asked for", word(token)) for token in asked]
+    else:
+        places = chosen(gains[-1], [word(token) for token in _begins(scored)], words)
+    shown = [(why, found[first : first + words], slice(first, first + words)) for why, first in places]
+    # One scale for all of them, so that a colour means the same everywhere.
+    high = gain_scale(gains.ravel())
+    return [
+        {
+            "why": why,
+            "at": scored.at + part[0].start,
+            "tokens": part[-1].end - part[0].start,
+            "gains": scored.gains[:, part[0].start : part[-1].end].mean(1).tolist(),
+            "passage": to_json(_passage(scored, opened, names, part, (nats[:, words], gains[:, words]), high)),
+        }
+        for why, part, words in shown
+    ]
+
+
+def _begins(scored: ScoredText) -> list[int]:
+    """The tokens of the text where a document begins inside the stretch after another one, the longest document first."""
+    inside = [int(token) for token in scored.documents if scored.at < token < scored.at + scored.nats.shape[1]]
+    lengths = dict(zip(inside, np.diff([*inside, scored.at + scored.nats.shape[1]]).tolist(), strict=True))
+    return sorted(inside, key=lambda token: -lengths[token])
+
+
+def _passage(
+    scored: ScoredText,
+    opened: EvalSetup,
+    names: Sequence[str],
+    part: Sequence[Span],
+    of_words: tuple[np.ndarray, np.ndarray],
+    high: float,
+) -> Passage:
+    """The words with a layer for each comparison, the last and widest first, and one for each reader's surprisal.
+
+    `of_words` are their nats (R, W) and gains (C, W).
+    """
+    start, end, vocabulary = part[0].start, part[-1].end, opened.dataset.vocabulary
+    layers: list[Layer] = []
+    for (here, there), gain in zip(reversed(pairs(len(names))), of_words[1][::-1], strict=True):
+        name = f"gain over {names[there]}" if here == 0 else f"gain of {names[here]} over {names[there]}"
+        note = f"Blue: likelier with {names[here]} than with {names[there]}; orange and underlined: less likely."
+        layers.append(gain_layer(name, gain, high, note))
+    for name, nats in zip(names, of_words[0], strict=True):
+        layers.append(surprisal_layer(f"surprisal, {name}", nats, vocabulary))
+    title = _title(scored, opened, start, end)
+    boundaries = None if scored.log_begins is None else vocabulary.boundaries
+    about = note_on_words(vocabulary, word_score=word_score_of(boundaries, vocabulary))
+    return Passage(tuple(span.word for span in part), tuple(layers), title, about)
+
+
+def _title(scored: ScoredText, opened: EvalSetup, start: int, end: int) -> str:
+    """The documents it is of, and where it begins."""
+    numbers: list[int] = np.unique(scored.within[start:end]).tolist()
+    titles = [scored.titles[number] or f"document {number + 1:,}" for number in numbers]
+    named = " and ".join(titles) if len(titles) < 3 else f"{titles[0]} to {titles[-1]}"
+    return f"{named}, from {opened.dataset.vocabulary.tokenizer.unit} {scored.at + start:,}"

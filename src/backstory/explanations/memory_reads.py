@@ -13,8 +13,7 @@ from backstory.config import UserError
 from backstory.evaluation import Block
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.token_scores import TokenScores
-from backstory.explanations.displayed_words import Span, led_by, shown
-from backstory.explanations.explanation import Explained, Progress, Subject
+from backstory.explanations.explanation import Explanation, PassageTask, Progress, Span, led_by, shown
 from backstory.explanations.passage_reading import (
     after,
     expected_layer,
@@ -102,44 +101,42 @@ def window_of(how: Addressing, slots: int) -> int:
     return how.selected or min(WINDOW, slots - 1 + slots % 2)
 
 
-def memory(subject: Subject, progress: Progress) -> Explained:
+def memory(task: PassageTask, progress: Progress) -> Explanation:
     """Layers read weights, entropies, masses, surprisal and candidates; words before the passage that are read lead it.
 
     Raises UserError when there is another reader to compare with.
     """
-    if subject.against is not None:
+    if task.against is not None:
         raise UserError("`explain memory` has nothing to compare its memory with; leave --against out")
-    core = memory_of(subject.reader.model)
+    core = memory_of(task.reader.model)
     assert core is not None
-    begin = max(0, subject.start - BEFORE)
-    words = led_by(
-        subject.vocabulary, subject.ids[begin : subject.start], int(subject.ids[subject.start]), subject.spans
-    )
-    trace, scores, done = _Trace(core, subject, words), [], 0
+    begin = max(0, task.start - BEFORE)
+    words = led_by(task.vocabulary, task.ids[begin : task.start], int(task.ids[task.start]), task.spans)
+    trace, scores, done = _Trace(core, task, words), [], 0
 
     def look(block: Block, prediction: Prediction, first: int) -> None:
-        scores.append(scores_from(prediction, block, first, subject))
+        scores.append(scores_from(prediction, block, first, task))
 
     def advance(tokens: int) -> None:
         nonlocal done
         trace.add(looked)
         looked.clear()
         done += tokens
-        progress(done, len(subject.ids))
+        progress(done, len(task.ids))
 
     with core.traced() as looked:
-        read_passage(subject.reader, subject, advance, look)
-    return _explained(subject, trace, joined(scores), words)
+        read_passage(task.reader, task, advance, look)
+    return _explained(task, trace, joined(scores), words)
 
 
 class _Trace:
     """What is kept of the steps that read a context and a passage."""
 
-    def __init__(self, core: ExternalMemory, subject: Subject, words: Sequence[Span]) -> None:
-        self.machine, self.start, self.end = core.machine, subject.start, len(subject.ids)
+    def __init__(self, core: ExternalMemory, task: PassageTask, words: Sequence[Span]) -> None:
+        self.machine, self.start, self.end = core.machine, task.start, len(task.ids)
         # What is read first is no word of the text, so a step reads the token before the one that it predicts.
-        self.begins = {1 + int(place) for place in np.flatnonzero(subject.ids == core.reset_token)}
-        self.starts = {span.start for span in subject.spans}
+        self.begins = {1 + int(place) for place in np.flatnonzero(task.ids == core.reset_token)}
+        self.starts = {span.start for span in task.spans}
         self.owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
         # The first is all that was read before the words.
         self.written = Attribution(self.machine.slots, 1 + len(words))
@@ -178,8 +175,8 @@ class _Trace:
         return np.concatenate([found[name] for found in self.measures])
 
 
-def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequence[Span]) -> Explained:
-    lead, machine = len(words) - len(subject.spans), trace.machine
+def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Sequence[Span]) -> Explanation:
+    lead, machine = len(words) - len(task.spans), trace.machine
     note = (
         "The weight of the slots that each word wrote, by its share in them, of the mean of all reading heads; with what older "
         "words wrote, weights add up to what is read."
@@ -189,11 +186,11 @@ def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequ
     cut = min((j for of in reads.links for j, _ in of if j < lead), default=lead)
     links = tuple(tuple((j - cut, weight) for j, weight in of) for of in reads.links[cut:])
     lead -= cut
-    nats = nats_of(subject, scores)
+    nats = nats_of(task, scores)
     layers: list[Layer] = [replace(reads, links=links)]
-    layers += [after(lead, layer) for layer in _numbers(trace, subject, nats)]
-    if subject.top:
-        layers.append(after(lead, expected_layer(subject, {part_name(subject.reader): scores})))
+    layers += [after(lead, layer) for layer in _numbers(trace, task, nats)]
+    if task.top:
+        layers.append(after(lead, expected_layer(task, {part_name(task.reader): scores})))
     strongest = [max(of.values(), default=0.0) for of in trace.links]
     figures: dict[str, Any] = {
         "settings": {
@@ -203,7 +200,7 @@ def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequ
             "heads": machine.heads,
             "addressing": str(machine.addressing),
         },
-        **figures_of(subject, scores),
+        **figures_of(task, scores),
         "entropy_bits": _by_head(trace.measure("entropy")),
         "largest_percent": _by_head(100 * trace.measure("largest")),
         "fall_back_percent": _by_head(100 * trace.measure("negative")),
@@ -211,11 +208,11 @@ def _explained(subject: Subject, trace: _Trace, scores: TokenScores, words: Sequ
         "windows": machine.addressing.windows,
         "window_percent": _by_head(100 * trace.measure("window")),
         "older_percent": 100 * float(np.mean(trace.older)),
-        "weights": _picture(subject, torch.cat(trace.weights)),
+        "weights": _picture(task, torch.cat(trace.weights)),
     }
-    told = note_on(subject, "weights and candidates")
+    told = note_on(task, "weights and candidates")
     first = 0 if trace.links[0] else int(np.argmax(strongest))
-    return Explained(figures, tuple(layers), told, tuple(span.word for span in words[cut:]), lead + first)
+    return Explanation(figures, tuple(layers), told, tuple(span.word for span in words[cut:]), lead + first)
 
 
 def _by_head(values: np.ndarray) -> dict[str, Any]:
@@ -229,8 +226,8 @@ def _mean(values: np.ndarray) -> float | None:
     return float(there.mean()) if len(there) else None
 
 
-def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]:
-    first, machine = [span.start for span in subject.spans], trace.machine
+def _numbers(trace: _Trace, task: PassageTask, nats: np.ndarray) -> list[Numbers]:
+    first, machine = [span.start for span in task.spans], trace.machine
     bits = max(1.0, math.log2(machine.slots))
 
     def of(measure: str, heads: slice, scale: float = 1.0) -> tuple[float | None, ...]:
@@ -252,7 +249,7 @@ def _numbers(trace: _Trace, subject: Subject, nats: np.ndarray) -> list[Numbers]
     return [
         *layers,
         Numbers("plain", "read of older words", older, "%", 0.0, 100.0),
-        surprisal_layer("surprisal", nats, subject.vocabulary),
+        surprisal_layer("surprisal", nats, task.vocabulary),
     ]
 
 
@@ -272,11 +269,11 @@ def _window_note(machine: Machine, head: str) -> str:
     return f"What the weights have within {slots}; the rest is where {elsewhere}."
 
 
-def _picture(subject: Subject, weights: Tensor) -> dict[str, Any]:
+def _picture(task: PassageTask, weights: Tensor) -> dict[str, Any]:
     """The weights (T, 1 + R, N) of the slots that have most, over the tokens of the passage."""
     write, read = weights[:, 0], weights[:, 1:].mean(1)
     most = (write + read).sum(0).topk(min(MOST_ROWS, weights.shape[2])).indices.sort().values
-    ids = subject.ids[subject.start : subject.start + len(weights)]
+    ids = task.ids[task.start : task.start + len(weights)]
 
     def panel(values: Tensor) -> list[list[float]]:
         return [[float(f"{weight:.{DIGITS}g}") for weight in slot] for slot in values[:, most].T.tolist()]
@@ -285,7 +282,7 @@ def _picture(subject: Subject, weights: Tensor) -> dict[str, Any]:
         "slots": most.tolist(),
         "of": weights.shape[2],
         "heads": weights.shape[1] - 1,
-        "tokens": [shown(token) for token in subject.vocabulary.tokens(ids)],
+        "tokens": [shown(token) for token in task.vocabulary.tokens(ids)],
         "write": panel(write),
         "read": panel(read),
     }

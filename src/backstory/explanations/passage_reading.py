@@ -12,8 +12,7 @@ from backstory.config.units import perplexity
 from backstory.data import Boundaries, Vocabulary, WordScore, word_nats
 from backstory.evaluation import Block, read
 from backstory.evaluation.token_scores import TokenScores, token_scores
-from backstory.explanations.displayed_words import shown
-from backstory.explanations.explanation import Progress, Subject
+from backstory.explanations.explanation import Explanation, PassageTask, Progress, shown
 from backstory.models import Prediction
 from backstory.readers import Reader
 from backstory.reports import shades
@@ -32,7 +31,7 @@ Parts = Mapping[str, Prediction]
 
 
 def read_passage(
-    reader: Reader, subject: Subject, advance: Callable[[int], None], look: Callable[[Block, Prediction, int], None]
+    reader: Reader, task: PassageTask, advance: Callable[[int], None], look: Callable[[Block, Prediction, int], None]
 ) -> None:
     """Read the context and the passage in one row, and what comes after it where the end of its last word is not certain.
 
@@ -44,20 +43,20 @@ def read_passage(
     def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
         nonlocal position
         steps = block.targets.shape[1]
-        first = max(subject.start - position, 0)
+        first = max(task.start - position, 0)
         if first < steps:
             with reader.precision.context(block.targets.device):
                 look(block, prediction, first)
-        advance(min(steps, len(subject.ids) - position))
+        advance(min(steps, len(task.ids) - position))
         position += steps
 
-    start = subject.vocabulary.start
-    ids = np.append(subject.ids, start) if subject.uncertain[-1] else subject.ids
+    start = task.vocabulary.start
+    ids = np.append(task.ids, start) if task.uncertain[-1] else task.ids
     read(reader, ids, start, each=each)
 
 
 def read_parts(
-    subject: Subject,
+    task: PassageTask,
     progress: Progress,
     parts: Callable[[Prediction], Parts],
     at_word: Callable[[Parts, int, int], None],
@@ -67,12 +66,12 @@ def read_parts(
     `at_word` is given the parts where each word begins: their position in a block, and the token of the passage.
     """
     found: list[dict[str, TokenScores]] = []
-    starts, place, done = {span.start for span in subject.spans}, 0, 0
+    starts, place, done = {span.start for span in task.spans}, 0, 0
 
     def look(block: Block, prediction: Prediction, first: int) -> None:
         nonlocal place
         named = parts(prediction)
-        found.append({name: scores_from(part, block, first, subject) for name, part in named.items()})
+        found.append({name: scores_from(part, block, first, task) for name, part in named.items()})
         for time in range(first, block.targets.shape[1]):
             if place in starts:
                 at_word(named, time, place)
@@ -81,21 +80,21 @@ def read_parts(
     def advance(tokens: int) -> None:
         nonlocal done
         done += tokens
-        progress(done, len(subject.ids))
+        progress(done, len(task.ids))
 
-    read_passage(subject.reader, subject, advance, look)
+    read_passage(task.reader, task, advance, look)
     return {name: joined([scores[name] for scores in found]) for name in found[0]}
 
 
 def scores_from(
-    prediction: Prediction, block: Block, first: int, subject: Subject, top: int | None = None
+    prediction: Prediction, block: Block, first: int, task: PassageTask, top: int | None = None
 ) -> TokenScores:
-    """The scores (1, n) of a block's targets from a position on, on the CPU; with `top` candidates, else the subject's."""
+    """The scores (1, n) of a block's targets from a position on, on the CPU; with `top` candidates, else the task's."""
     inside = torch.arange(block.targets.shape[1], device=block.targets.device)[None] >= first
     members = None
-    if subject.boundaries is not None:
-        members = torch.from_numpy(subject.boundaries.beginning).to(block.targets.device)
-    scores = token_scores(prediction, block.targets, inside, subject.top if top is None else top, members)
+    if task.boundaries is not None:
+        members = torch.from_numpy(task.boundaries.beginning).to(block.targets.device)
+    scores = token_scores(prediction, block.targets, inside, task.top if top is None else top, members)
     return TokenScores(*(value[:, first:].cpu() for value in vars(scores).values()))
 
 
@@ -104,22 +103,22 @@ def joined(found: Sequence[TokenScores]) -> TokenScores:
     return TokenScores(*(torch.cat([vars(s)[name] for s in found], 1) for name in vars(found[0])))
 
 
-def nats_of(subject: Subject, scores: TokenScores) -> np.ndarray:
+def nats_of(task: PassageTask, scores: TokenScores) -> np.ndarray:
     """Surprisal (words,) of the passage's words: the sum of their tokens', corrected for where they begin and end."""
-    known = np.zeros(subject.tokens + 1)
+    known = np.zeros(task.tokens + 1)
     found = scores.log_mass[0].double().numpy()[: len(known)]
-    known[: len(found)][subject.uncertain[: len(found)]] = found[subject.uncertain[: len(found)]]
-    return word_nats(_token_nats(subject, scores), known, subject.starts)
+    known[: len(found)][task.uncertain[: len(found)]] = found[task.uncertain[: len(found)]]
+    return word_nats(_token_nats(task, scores), known, task.starts)
 
 
-def figures_of(subject: Subject, scores: TokenScores) -> dict[str, float]:
+def figures_of(task: PassageTask, scores: TokenScores) -> dict[str, float]:
     """The figures of a passage that result files name: those of its tokens."""
-    per_token = float(_token_nats(subject, scores).mean())
+    per_token = float(_token_nats(task, scores).mean())
     return {"nats_per_token": per_token, "perplexity": perplexity(per_token)}
 
 
-def _token_nats(subject: Subject, scores: TokenScores) -> np.ndarray:
-    return -scores.log_prob[0].double().numpy()[: subject.tokens]
+def _token_nats(task: PassageTask, scores: TokenScores) -> np.ndarray:
+    return -scores.log_prob[0].double().numpy()[: task.tokens]
 
 
 def candidates_of(vocabulary: Vocabulary, scores: TokenScores, place: int) -> tuple[tuple[str, float], ...]:
@@ -128,11 +127,10 @@ def candidates_of(vocabulary: Vocabulary, scores: TokenScores, place: int) -> tu
     return tuple((shown(vocabulary.words[i]), p) for i, p in zip(ids, log_probs, strict=True) if p > 0)
 
 
-def expected_layer(subject: Subject, scores: Mapping[str, TokenScores]) -> Candidates:
+def expected_layer(task: PassageTask, scores: Mapping[str, TokenScores]) -> Candidates:
     """What each part expected where every word begins."""
     expected = [
-        {name: candidates_of(subject.vocabulary, part, span.start) for name, part in scores.items()}
-        for span in subject.spans
+        {name: candidates_of(task.vocabulary, part, span.start) for name, part in scores.items()} for span in task.spans
     ]
     return Candidates("expected", tuple(expected))
 
@@ -213,9 +211,9 @@ def note_on_words(vocabulary: Vocabulary, of_first: str = "", word_score: WordSc
     return f"A word is several {vocabulary.tokenizer.unit}s: its surprisal is their sum{corrected}{rest}."
 
 
-def note_on(subject: Subject, of_first: str) -> str:
+def note_on(task: PassageTask, of_first: str) -> str:
     """The same for a passage."""
-    return note_on_words(subject.vocabulary, of_first, word_score_of(subject.boundaries, subject.vocabulary))
+    return note_on_words(task.vocabulary, of_first, word_score_of(task.boundaries, task.vocabulary))
 
 
 def word_score_of(boundaries: Boundaries | None, vocabulary: Vocabulary) -> WordScore | None:
@@ -223,3 +221,46 @@ def word_score_of(boundaries: Boundaries | None, vocabulary: Vocabulary) -> Word
     if vocabulary.tokenizer.unit == "word":
         return None
     return "sum" if boundaries is None else "corrected"
+
+
+def surprisal(task: PassageTask, progress: Progress) -> Explanation:
+    """Layers surprisal (or, against another reader, gain first), probability, rank, entropy and candidates."""
+    total, done = len(task.ids) * (1 if task.against is None else 2), 0
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        progress(done, total)
+
+    scores = _passage_scores(task.reader, task, task.top, advance)
+    nats = nats_of(task, scores)
+    figures, layers = figures_of(task, scores), []
+    if task.against is not None:
+        other = _passage_scores(task.against, task, 0, advance)
+        layers.append(gain_over(task.against_name, nats_of(task, other) - nats))
+        figures["against_nats_per_token"] = figures_of(task, other)["nats_per_token"]
+    layers += _surprisal_layers(task, scores, nats)
+    return Explanation(figures, tuple(layers), note_on(task, "rank, entropy and candidates"))
+
+
+def _passage_scores(reader: Reader, task: PassageTask, top: int, advance: Callable[[int], None]) -> TokenScores:
+    """The scores (1, tokens) of the passage."""
+    found: list[TokenScores] = []
+    read_passage(reader, task, advance, lambda block, p, first: found.append(scores_from(p, block, first, task, top)))
+    return joined(found)
+
+
+def _surprisal_layers(task: PassageTask, scores: TokenScores, nats: np.ndarray) -> list[Layer]:
+    spans, vocabulary = task.spans, task.vocabulary
+    first = [span.start for span in spans]
+    layers: list[Layer] = [
+        surprisal_layer("surprisal", nats, vocabulary),
+        Numbers("plain", "probability", tuple((100 * np.exp(-nats)).tolist()), "%", 0.0, 100.0, digits=3),
+        Numbers("plain", "rank", tuple(map(float, scores.rank[0, first])), high=float(len(vocabulary)), digits=0),
+        Numbers("sequential", "entropy", tuple(scores.entropy[0, first].double().tolist()), "nats", 0.0,
+                math.log(len(vocabulary)), note="How undecided the model was before the word."),
+    ]  # fmt: skip
+    if task.top:
+        part = part_name(task.reader)
+        layers.append(Candidates("expected", tuple({part: candidates_of(vocabulary, scores, at)} for at in first)))
+    return layers

@@ -1,120 +1,136 @@
-"""Open what an explanation reads: a run with its text, and what it is compared with, a reader or another run."""
+"""Sources of an explanation: the run with the text that it reads, and the reader or run that it is compared with."""
 
 import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from backstory.config import UserError, nearest
 from backstory.config.eval_options import EvalOptions
+from backstory.config.explain_options import ExplanationOptions
 from backstory.evaluation.opening import EvalSetup, open_evaluation, open_reader
-from backstory.explanations.cases import CASES, Case
 from backstory.readers import Reader
 from backstory.readers.registry import READERS, Chosen, names_readers
 from backstory.runs.run import Run, is_elsewhere
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
 
-FEW = 8
-"""Digits (hex) that tell texts and runs of one name apart in a folder's name."""
+DIGITS = 8
+"""Hexadecimal digits that tell texts and runs of one name apart in a folder's name."""
 SHORT = 40
 """Characters of their names in it."""
 
 
-def reading_options(split: str | None, text: Path | BinaryIO | None, **fields: Any) -> EvalOptions:
-    """Return the options that read a split (None: test) or a text of one's own. Raises UserError if both are given."""
-    if text is not None and split is not None:
-        raise UserError("--text and --split exclude each other; give one of them")
-    return EvalOptions.build(split=split or "test", text=text, **fields)
+@dataclass(frozen=True)
+class Source:
+    """An open run with the text to explain, a split or a text of one's own."""
 
+    run: Path
+    """The run as it was named."""
+    opened: EvalSetup
+    reading: EvalOptions
+    """How it was opened."""
+    options: ExplanationOptions
 
-def open_at(path: Path, options: EvalOptions, at: int) -> EvalSetup:
-    """Open a run with a text that reaches to token `at`. Raises UserError."""
-    opened = open_evaluation(path, options)
-    if at >= len(opened.split.ids):
-        source = source_name(opened, options.text is not None)
-        raise UserError(f"--at {at} is beyond the {source} text, which has {len(opened.split.ids):,} tokens")
-    return opened
-
-
-def open_other(
-    against: str, path: Path, opened: EvalSetup, options: EvalOptions
-) -> tuple[Run, Reader, tuple[Chosen, ...]]:
-    """Open another reader of the same run, or the same reader of another run. Raises UserError unless they can be compared.
-
-    A text of one's own is not read again: it may be a pipe, and its ids are those of the vocabulary that both runs have.
-    """
-    if names_readers(against):
-        return open_reader(path, against, options.precision, options.device)
-    folder = Path(against)
-    if not folder.is_dir() and not is_elsewhere(against):
-        raise UserError(
-            f"'{against}' is neither a reader{nearest(against, READERS)} nor a run folder; "
-            f"`backstory ls readers` lists the readers"
+    @staticmethod
+    def open(run: Path | str, reader: str, options: ExplanationOptions, text: Path | BinaryIO | None) -> "Source":
+        """Open a run with a split (else test) or a text of one's own that reaches to token `at`. Raises UserError."""
+        if text is not None and options.split is not None:
+            raise UserError("--text and --split exclude each other; give one of them")
+        reading = EvalOptions.build(
+            split=options.split or "test",
+            text=text,
+            reader=reader,
+            precision=options.precision,
+            device=options.device,
+            data_dir=options.data_dir,
+            corpus=options.corpus,
+            allow_unknown=options.allow_unknown,
         )
-    if options.text is None:
-        theirs = open_evaluation(folder, EvalOptions.build(options, allow_unknown=True))
-        run, other, layers = theirs.run, theirs.reader, theirs.layers
-    else:
-        theirs = None
-        run, other, layers = open_reader(folder, options.reader, options.precision, options.device)
-    if run.vocabulary.words != opened.dataset.vocabulary.words:
-        raise UserError(f"{folder} has another vocabulary than {path}, so their surprisals do not compare")
-    if theirs and not np.array_equal(theirs.split.ids, opened.split.ids):
-        raise UserError(f"{folder} reads another text as its {opened.split.name} split than {path}; give --text")
-    return run, other, layers
+        source = Source(Path(run), open_evaluation(run, reading), reading, options)
+        opened = source.opened
+        if options.at >= len(opened.split.ids):
+            raise UserError(
+                f"--at {options.at} is beyond the {source.name} text, which has {len(opened.split.ids):,} tokens"
+            )
+        return source
 
+    def open_other(self, against: str) -> tuple[Run, Reader, tuple[Chosen, ...]]:
+        """Open another reader of the same run, or the same reader of another run.
 
-def place_of(out: Path | str | None, opened: EvalSetup, folder: str, kind: str) -> Path | None:
-    """Where a result of this kind goes: to `out`, else to the folder in the run; None for a model from elsewhere without `out`.
+        Raises UserError unless they can be compared. A text of one's own is not read again: it may be a pipe, and its ids are
+        those of the vocabulary that both runs have.
+        """
+        reading, opened = self.reading, self.opened
+        if names_readers(against):
+            return open_reader(self.run, against, reading.precision, reading.device)
+        folder = Path(against)
+        if not folder.is_dir() and not is_elsewhere(against):
+            raise UserError(
+                f"'{against}' is neither a reader{nearest(against, READERS)} nor a run folder; "
+                f"`backstory ls readers` lists the readers"
+            )
+        if self.own_text:
+            theirs, (run, other, layers) = None, open_reader(folder, reading.reader, reading.precision, reading.device)
+        else:
+            theirs = open_evaluation(folder, EvalOptions.build(reading, allow_unknown=True))
+            run, other, layers = theirs.run, theirs.reader, theirs.layers
+        if run.vocabulary.words != opened.dataset.vocabulary.words:
+            raise UserError(f"{folder} has another vocabulary than {self.run}, so their surprisals do not compare")
+        if theirs and not np.array_equal(theirs.split.ids, opened.split.ids):
+            raise UserError(
+                f"{folder} reads another text as its {opened.split.name} split than {self.run}; give --text"
+            )
+        return run, other, layers
 
-    Raises UserError where it cannot be written.
-    """
-    results = opened.run.results
-    place = Path(out) if out else None if results is None else within(results, folder)
-    if place is not None:
-        check_place(place, kind)
-    return place
+    def destination(self, folder: str, kind: str) -> Path | None:
+        """Return where a result of this kind goes: to `--out`, else to the folder in the run.
+
+        None for a model from elsewhere without `--out`. Raises UserError if it cannot be written.
+        """
+        results = self.opened.run.results
+        path = self.options.out or (None if results is None else within(results, folder))
+        if path is not None:
+            check_place(path, kind)
+        return path
+
+    @property
+    def own_text(self) -> bool:
+        """True for a text of one's own, in place of a split."""
+        return self.reading.text is not None
+
+    @property
+    def name(self) -> str:
+        """Name of the text in results."""
+        return self.opened.dataset.corpus if self.own_text else self.opened.split.name
+
+    @property
+    def title(self) -> str:
+        """Name of the text for a person: `stdlib (test)`."""
+        return self.name if self.own_text else f"{self.opened.dataset.corpus} ({self.name})"
+
+    def title_from(self, at: int) -> str:
+        """Return the title of a passage: `stdlib (test), from word 5,000`."""
+        return f"{self.title}, from {self.opened.dataset.vocabulary.tokenizer.unit} {at:,}" if at else self.title
+
+    @property
+    def folder_part(self) -> str:
+        """Name of the text in folders: a split, or a text of one's own with some digits of its fingerprint."""
+        dataset = self.opened.dataset
+        return f"{dataset.corpus[:SHORT]}-{dataset.fingerprint[:DIGITS]}" if self.own_text else self.name
 
 
 def other_name(against: str) -> str:
-    """How results call it: a reader by its name, a run by that of its folder."""
+    """Return what results call a reader, or another run: the name of its folder."""
     return against if names_readers(against) else Path(against).resolve().name
 
 
-def other_part(against: str) -> str:
-    """The same for the name of a result's folder: two runs of one name differ."""
+def other_folder_part(against: str) -> str:
+    """Return the same for the name of a result's folder: two runs of one name differ."""
     if names_readers(against):
         return against
     folder = Path(against).resolve()
-    return f"{folder.name[:SHORT]}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:FEW]}"
-
-
-def source_name(opened: EvalSetup, own_text: bool) -> str:
-    """The text as results name it."""
-    return opened.dataset.corpus if own_text else opened.split.name
-
-
-def title(opened: EvalSetup, own_text: bool, at: int) -> str:
-    """What is read, for a person: `stdlib (test), from word 5,000`."""
-    text = _text(opened, own_text)
-    return f"{text}, from {opened.dataset.vocabulary.tokenizer.unit} {at:,}" if at else text
-
-
-def case_title(opened: EvalSetup, own_text: bool, found: Case) -> str:
-    """What is read up to a case of the cache: `stdlib (test), the flattest failure of the cache, word 5,000`."""
-    unit = opened.dataset.vocabulary.tokenizer.unit
-    return f"{_text(opened, own_text)}, {CASES[found.case]}, {unit} {found.target:,}"
-
-
-def _text(opened: EvalSetup, own_text: bool) -> str:
-    source = source_name(opened, own_text)
-    return source if own_text else f"{opened.dataset.corpus} ({source})"
-
-
-def text_part(opened: EvalSetup, own_text: bool) -> str:
-    """The text for the name of a result's folder: a split, or a text of one's own with some digits of its fingerprint."""
-    text = f"{opened.dataset.corpus[:SHORT]}-{opened.dataset.fingerprint[:FEW]}"
-    return text if own_text else opened.split.name
+    return f"{folder.name[:SHORT]}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:DIGITS]}"

@@ -76,6 +76,10 @@ class Reader(ABC):
         """Return the names of the checkpoints in the run's folder of readers that it was built from."""
         return []
 
+    def stack(self) -> "list[Reader]":
+        """Return the reader and those that it wraps, the innermost first."""
+        return [self] if self.inner is None else [*self.inner.stack(), self]
+
     def fork(self) -> Self:
         """Another reader at the same place over the same model; what it reads leaves this one as it was."""
         other = copy.copy(self)
