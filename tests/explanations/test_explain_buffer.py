@@ -32,8 +32,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "sliding": {"size": 12, "span": 3},
     "before": {"size": 12, "span": 4, "vectors": "minus-before", "attention": "bilinear", "residual": True},
     "words": {"size": 5, "vectors": "words", "ends": "present"},
-    "grid": {"size": 12, "span": 3, "slots": "grid", "vectors": "end"},
-    "grid-present": {"size": 8, "span": 4, "slots": "grid", "ends": "present"},
+    "grid": {"size": 12, "span": 3, "alignment": "fixed", "vectors": "end"},
+    "grid-present": {"size": 8, "span": 4, "alignment": "fixed", "ends": "present"},
     "following": {"size": 9, "span": 3, "values": "following"},
     "pointer": {"size": 9, "vectors": "words", "values": "following", "prediction": "pointer", "sentinel": True},
 }

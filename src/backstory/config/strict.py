@@ -144,6 +144,8 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
     def wrong(expected: str) -> UserError:
         return UserError(f"{source}: {path or 'the file'} must be {expected}, not {shown(value)}")
 
+    if kind is Any:
+        return value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _convert_dataclass(typing.cast(type, kind), value, path, source)

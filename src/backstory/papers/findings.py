@@ -13,7 +13,7 @@ from backstory.papers.claims import MISSING, UNDECIDED, YES
 from backstory.papers.effect_sizes import CONTEXT, SPLIT, TRUNCATE, kept, losses_of, measured
 from backstory.papers.paper import Finding, Measure, Paper, paper
 from backstory.papers.plan import Run
-from backstory.papers.suite import Examination, FindingCheck, Suite
+from backstory.papers.suite import FindingCheck, PlannedExamination, Suite
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.reports.examined import SMALL
 from backstory.reports.results import MutableRecord, Record
@@ -60,7 +60,7 @@ def examines(run: Run, finding: Finding) -> bool:
     return len(alike) == 1 and (not _by_tag(finding) or alike <= tagged)
 
 
-def _targets(examination: Examination) -> tuple[int, int]:
+def _targets(examination: PlannedExamination) -> tuple[int, int]:
     """What decides which targets are scored."""
     return examination.targets, examination.maximum_context
 

@@ -10,16 +10,18 @@ from typing import Any, get_args
 from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
 from backstory.config.renamed import first_settings
 from backstory.context.experiments import check_experiment
+from backstory.context.splits import check_splits
 from backstory.data import check_drawn
 from backstory.data.corpora.catalogue import SPLITS
+from backstory.data.tags import check_tagger
 from backstory.evaluation.evaluation import check_after
 from backstory.models.composed import check_overrides
 from backstory.papers.paper import paper, published_value
 from backstory.papers.preparations import preparation
 from backstory.papers.suite import (
     Claim,
-    Examination,
     FindingCheck,
+    PlannedExamination,
     Published,
     Reading,
     Scale,
@@ -47,7 +49,7 @@ class Run:
     minutes: float
     """What it takes, as the suite states it."""
     readings: tuple[Reading, ...]
-    examinations: tuple[Examination, ...]
+    examinations: tuple[PlannedExamination, ...]
     prepare: tuple[str, ...] = ()
     """What `backstory reader` does before the readings."""
     init_from: str | None = None
@@ -206,11 +208,15 @@ def _check_setup(setup: Setup, readings: Sequence[Reading], where: str) -> None:
     for seed in setup.seeds:
         if not 0 <= seed <= LARGEST_SEED:
             raise UserError(f"{where}: a seed must be at least 0 and at most {LARGEST_SEED}, not {seed}")
-    places = [f"{e.experiment} on {e.split}" for e in setup.examinations]
+    places = [" with ".join([f"{e.experiment} on {e.split}", *e.reader]) for e in setup.examinations]
     _unique(places, f"{where}: two examinations", "leave one out")
     for examination in setup.examinations:
         _told(where, check_experiment, examination.experiment)
         _told(where, check_name, examination.split, SPLITS, "split")
+        _told(where, examination.checked)
+        _told(where, check_splits, examination.by)
+        _told(where, check_tagger, examination.tagger)
+        _told(where, parse_stack, examination.reader or "static")
     config = from_dict(RunConfig, _settings(setup, where), where)
     _told(where, check_settings, config.training)
     _told(where, check_drawn, config.text)

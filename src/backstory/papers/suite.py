@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backstory.config.eval_options import ReadingOptions
+from backstory.config.examine_options import ExaminationSettings
 from backstory.config.fields import between
 from backstory.config.packaged import Packaged
 from backstory.papers.paper import Metric
@@ -30,14 +31,10 @@ class Reading(ReadingOptions):
     published: Published | None = None
 
 
-@dataclass(frozen=True)
-class Examination:
-    """An experiment on a system's use of context."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedExamination(ExaminationSettings):
+    """An experiment on a system's use of context, with any option of `backstory examine` that its result depends on."""
 
-    experiment: str = "truncate"
-    split: str = "valid"
-    targets: int = between(2000, 2)
-    maximum_context: int = between(1000, 1)
     runs: int = between(1, 1)
     """How many of the system's runs are examined, in the order of its seeds."""
 
@@ -56,7 +53,7 @@ class Setup:
     """Settings that differ from the recipe's, nested as there."""
     init_from: str | None = None
     """A system whose run of the same seed each run begins with, as in `backstory train --init-from`."""
-    examinations: tuple[Examination, ...] = ()
+    examinations: tuple[PlannedExamination, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from backstory.config.strict import from_file
 from backstory.papers.plan import Run
 from backstory.papers.preparations import preparation
 from backstory.papers.suite import Reading, Suite
+from backstory.readers.registry import parse_stack, stack_name
 from backstory.reports import Result, result_or_none
 from backstory.reports.staleness import is_stale
 from backstory.runs.run import CONFIG
@@ -102,9 +103,8 @@ class SuiteFolder:
             arguments = ("evaluate", named, *flags, "--out", as_argument(out))
             commands.append(Command("reading", arguments, "evaluation", out, flags, reading=reading))
         for e in run.examinations:
-            out = within(place, f"examine-{e.experiment}-{e.split}")
-            flags = ("--experiment", e.experiment, "--split", e.split, "--targets", str(e.targets))
-            flags += ("--maximum-context", str(e.maximum_context))
+            out = within(place, file_name(*e.name_parts(e.split, stack_name(parse_stack(e.reader or "static")))))
+            flags = tuple(e.flags())
             # What is there and is not done was asked for otherwise: the folder is the suite's, which asks for this now.
             again = (AGAIN,) if (out / RESULT).is_file() else ()
             arguments = ("examine", named, *flags, *again, "--out", as_argument(out))
