@@ -224,7 +224,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, tmp_path: Path) -> Non
 def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
     result = result_from(json.dumps(bs.explain(runs_of["ntm"], "memory", split="valid", at=20, words=9)), "x")
     page = render_passage(result)
-    assert page.count("<svg") == 1 and "write: row" in page and "read: row" in page
+    assert page.count("<svg") == 1 and "write: slot" in page and "read: slot" in page
     assert "of all 11 slots of the memory, at each token of the passage." in page and "the mean of 2 heads" in page
     passage = from_json(result.figures["passage"], "x")
     assert passage.chosen == passage.lead and isinstance(passage.shades[0], Weights)
