@@ -26,7 +26,7 @@ from backstory.explanations import gains
 from backstory.explanations.explanation import Progress
 from backstory.explanations.gains import ScoredText
 from backstory.explanations.passage_reading import word_score_of
-from backstory.explanations.sources import Source, other_folder_part, other_name
+from backstory.explanations.sources import ExplainedText, other_folder_part, other_name
 from backstory.models import Prediction
 from backstory.readers import Reader
 from backstory.readers.registry import Chosen, names_readers, parse_stack, stack_name
@@ -38,7 +38,7 @@ LONGEST_NAME = 180
 
 
 @dataclass(frozen=True)
-class ComparedReader:
+class OpenedReader:
     """One of the readers that are compared."""
 
     name: str
@@ -78,14 +78,14 @@ def compare_readers(
     # Against other runs alone it is the run that matters: they are all read the same way.
     first = reader if any(map(names_readers, against)) else Path(run).resolve().name
     names = _names(first, against)
-    source = Source.open(run, reader, options, text)
+    source = ExplainedText.open(run, reader, options, text)
     opened = source.opened
     vocabulary, end = opened.dataset.vocabulary, min(at + options.tokens, len(opened.split.ids))
     for token in options.passage:
         if not at <= token < end:
             raise UserError(f"--passage {token} is outside the stretch, which has tokens {at} to {end - 1}")
     opened_readers = [(opened.run, opened.reader, opened.layers), *map(source.open_other, against)]
-    readers = [ComparedReader(name, *one) for name, one in zip(names, opened_readers, strict=True)]
+    readers = [OpenedReader(name, *one) for name, one in zip(names, opened_readers, strict=True)]
     folder = folder_name("explain", "reading", *options.name_parts(
         source.folder_part, reader, opened.reader.precision.name, [other_folder_part(one) for one in against]
     ))  # fmt: skip
@@ -164,7 +164,7 @@ def token_nats(
 
 
 def _read_all(
-    readers: Sequence[ComparedReader],
+    readers: Sequence[OpenedReader],
     opened: EvalSetup,
     start: int,
     end: int,

@@ -19,7 +19,7 @@ from backstory.explanations.cache_attention import CASES, MASS, CacheCase, cache
 from backstory.explanations.explanation import LONGEST, Explanation, PassageTask, Progress, words_of
 from backstory.explanations.memory_reads import check_memory, memory
 from backstory.explanations.passage_reading import surprisal, word_score_of
-from backstory.explanations.sources import Source, other_folder_part, other_name
+from backstory.explanations.sources import ExplainedText, other_folder_part, other_name
 from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack, stack_name
@@ -83,7 +83,7 @@ def explain_passage(
     named, reader = stack_name(stack), stack_name(stack)
     if explainer.needs and explainer.needs not in [layer.name for layer in stack]:
         reader = stack_name(parse_stack([*map(str, stack), explainer.needs]))
-    source = Source.open(run, reader, options, text)
+    source = ExplainedText.open(run, reader, options, text)
     opened = source.opened
     explainer.check(opened)
     case, where = None, options

@@ -1,4 +1,4 @@
-"""Sources of an explanation: the run with the text that it reads, and the reader or run that it is compared with."""
+"""Text of an explanation: the run with the text that it reads, and the reader or run that it is compared with."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ SHORT = 40
 
 
 @dataclass(frozen=True)
-class Source:
+class ExplainedText:
     """An open run with the text to explain, a split or a text of one's own."""
 
     run: Path
@@ -36,7 +36,9 @@ class Source:
     options: ExplanationOptions
 
     @staticmethod
-    def open(run: Path | str, reader: str, options: ExplanationOptions, text: Path | BinaryIO | None) -> "Source":
+    def open(
+        run: Path | str, reader: str, options: ExplanationOptions, text: Path | BinaryIO | None
+    ) -> "ExplainedText":
         """Open a run with a split (else test) or a text of one's own that reaches to token `at`. Raises UserError."""
         if text is not None and options.split is not None:
             raise UserError("--text and --split exclude each other; give one of them")
@@ -50,7 +52,7 @@ class Source:
             corpus=options.corpus,
             allow_unknown=options.allow_unknown,
         )
-        source = Source(Path(run), open_evaluation(run, reading), reading, options)
+        source = ExplainedText(Path(run), open_evaluation(run, reading), reading, options)
         opened = source.opened
         if options.at >= len(opened.split.ids):
             raise UserError(

@@ -16,7 +16,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Leaf:
+class CacheLeaf:
     """A tensor or a number of a cache that reading changes."""
 
     kind: type
@@ -34,7 +34,7 @@ class Layout:
 
     skeleton: Any
     """A cache; of it only what reading never changes is used."""
-    leaves: dict[Path, Leaf]
+    leaves: dict[Path, CacheLeaf]
     grows: bool
     """Whether the state gets larger with the text."""
 
@@ -50,7 +50,9 @@ class Layout:
         for path, (one, more, longer) in ((path, [f[path] for f in found]) for path in found[0]):
             if not isinstance(one, Tensor):
                 if one != more or one != longer:
-                    leaves[path] = Leaf(type(one), (), torch.int64 if isinstance(one, int) else torch.float64, None)
+                    leaves[path] = CacheLeaf(
+                        type(one), (), torch.int64 if isinstance(one, int) else torch.float64, None
+                    )
                 continue
             if (
                 not isinstance(more, Tensor)
@@ -63,7 +65,7 @@ class Layout:
             if len(rows) > 1 or set(rows) & set(times):
                 return None
             shape = [0 if d in times else size for d, size in enumerate(one.shape) if d not in rows]
-            leaves[path] = Leaf(Tensor, tuple(shape), one.dtype, rows[0] if rows else None)
+            leaves[path] = CacheLeaf(Tensor, tuple(shape), one.dtype, rows[0] if rows else None)
             grows |= bool(times)
         return Layout(skeleton, leaves, grows)
 
