@@ -103,7 +103,7 @@ class SuiteFolder:
             arguments = ("evaluate", named, *flags, "--out", as_argument(out))
             commands.append(Command("reading", arguments, "evaluation", out, flags, reading=reading))
         for e in run.examinations:
-            out = within(place, file_name(*e.name_parts(e.split, stack_name(parse_stack(e.reader or "static")))))
+            out = within(place, e.folder_name(e.split, stack_name(parse_stack(e.reader or "static"))))
             flags = tuple(e.flags())
             # What is there and is not done was asked for otherwise: the folder is the suite's, which asks for this now.
             again = (AGAIN,) if (out / RESULT).is_file() else ()
