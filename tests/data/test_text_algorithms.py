@@ -83,10 +83,10 @@ def test_every_answer_is_right(task: str, data: st.DataObject) -> None:
             assert settings.shortest <= length <= settings.longest and answers.lengths[number] == length
             end = task == "repeat-copy"
             expected = [False] * (1 + len(given)) + [True] * len(answer) + [end]
-            assert answers.asked[place : place + len(expected)].tolist() == expected
+            assert answers.mask[place : place + len(expected)].tolist() == expected
             assert (answers.document[place : place + len(expected)] == number).all()
             place += len(expected)
-        assert place == len(drawn.splits[split].ids) == len(answers.asked)
+        assert place == len(drawn.splits[split].ids) == len(answers.mask)
 
 
 # --- by hand ---
@@ -110,11 +110,11 @@ def test_what_is_asked(task: str) -> None:
     words = source.words()
     ids = np.array([words.index(token) for token in line.split()] * 2)
     answers = source.answers(ids)
-    assert "".join("x" if a else "." for a in answers.asked) == marks * 2
+    assert "".join("x" if a else "." for a in answers.mask) == marks * 2
     assert answers.lengths.tolist() == [length] * 2 and answers.document.tolist() == [0] * len(marks) + [1] * len(marks)
     assert words[answers.symbols] == "00" and words[answers.symbols + 3] == "11" and answers.bits == 2
     # A text that is cut off in a document is asked as far as it goes.
-    assert source.asked(ids[:-2]).tolist() == answers.asked[:-2].tolist()
+    assert source.answer_mask(ids[:-2]).tolist() == answers.mask[:-2].tolist()
 
 
 def test_priorities_that_are_equal_keep_their_order() -> None:
@@ -155,7 +155,7 @@ def test_every_epoch_has_documents_of_its_own_and_as_many_tokens(task: str) -> N
     drawn = np.concatenate([*data.source.draw("train", 2)])
     both = min(len(drawn), len(second))
     assert np.array_equal(second[:both], drawn[:both])
-    assert data.asked(second).mean() == pytest.approx(data.asked(first).mean(), abs=0.15)
+    assert data.answer_mask(second).mean() == pytest.approx(data.answer_mask(first).mean(), abs=0.15)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -194,7 +194,7 @@ def test_settings_that_do_not_go_together(corpus: str, text: dict[str, Any], say
 def test_lengths_are_of_tasks_alone() -> None:
     recall = prepare(TextConfig("recall"))
     with pytest.raises(UserError, match=r"the corpus recall asks nothing; set training\.answer_loss_only to false"):
-        recall.asked(recall.splits["train"].ids)
+        recall.answer_mask(recall.splits["train"].ids)
     with pytest.raises(UserError, match="leave --lengths out"):
         recall.of_lengths("test", (3,))
     with pytest.raises(UserError, match="needs lengths of 1 or more symbols, not 0"):

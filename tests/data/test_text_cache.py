@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backstory.config.errors import UserError
-from backstory.data import Dataset, dataset
+from backstory.data import Dataset, encoding
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
@@ -20,13 +20,13 @@ TEXT = b"the cat saw the dog\nthe dog saw the cat\n"
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders that were built, in order."""
-    done, build = [], dataset._build
+    done, build = [], encoding._build
 
     def counted(folder: Path, *rest: object) -> None:
         done.append(folder)
         build(folder, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(dataset, "_build", counted)
+    monkeypatch.setattr(encoding, "_build", counted)
     return done
 
 
@@ -72,17 +72,17 @@ def test_damage_is_noticed_and_repaired(name: str, how: str, corpus: Make, build
 
 
 def test_an_unfinished_entry_is_made_again(corpus: Make, builds: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    write = dataset.write_atomically
+    write = encoding.write_atomically
 
     def killed(path: Path, blocks: object) -> None:
         if path.name == "test.ids":
             raise KeyboardInterrupt
         write(path, blocks)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(dataset, "write_atomically", killed)
+    monkeypatch.setattr(encoding, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         corpus(TEXT)
-    monkeypatch.setattr(dataset, "write_atomically", write)
+    monkeypatch.setattr(encoding, "write_atomically", write)
     assert not disk_cache.intact(builds[0])
     assert len(corpus(TEXT).splits["test"].ids) == 3
     assert len(builds) == 2

@@ -21,7 +21,7 @@ from backstory.data import (
     word_numbers,
     word_parts,
 )
-from backstory.data.dataset import _Meter
+from backstory.data.encoding import _Counter
 from backstory.data.tokenizers.built_in import BUILT_IN
 from backstory.data.tokenizers.pieces import Pieces
 
@@ -125,10 +125,10 @@ def test_a_character_is_shown_when_it_is_whole() -> None:
     text=st.text(st.sampled_from("ab \n\t\u00a0\u2028é"), max_size=25), cuts=st.lists(st.integers(0, 25), max_size=4)
 )
 def test_words_are_counted_as_the_tokenizer_words_counts_them(text: str, cuts: list[int]) -> None:
-    meter, places = _Meter(), [0, *sorted(cuts), len(text)]
+    counter, places = _Counter(), [0, *sorted(cuts), len(text)]
     blocks = [text[a:b] for a, b in pairwise(places)]
-    assert "".join(meter.measured(blocks)) == text[: max(places)]
-    assert meter.words == len(BUILT_IN["words"].split(text))
+    assert "".join(counter._measure(blocks)) == text[: max(places)]
+    assert counter.words == len(BUILT_IN["words"].split(text))
 
 
 @pytest.mark.parametrize("name", ["characters", "bytes", "byte_level", "byte_fallback"])

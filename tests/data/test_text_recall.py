@@ -215,7 +215,7 @@ def test_many_documents_are_drawn_some_at_a_time(monkeypatch: pytest.MonkeyPatch
     source = Recall(RecallConfig(**SMALL, documents=30))
     assert [len(ids) for ids in source.draw("train")] == [1400, 1400, 1400, 1400, 400]
     heard: list[tuple[int, int]] = []
-    prepare(TextConfig(corpus="recall", recall=source.settings), told=lambda *said: heard.append(said))
+    prepare(TextConfig(corpus="recall", recall=source.settings), progress=lambda *said: heard.append(said))
     assert heard == sorted(heard) and heard[-1] == (2 * 200 * 110, 2 * 200 * 110)
 
 

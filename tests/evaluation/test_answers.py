@@ -139,7 +139,7 @@ def test_what_is_told_of_training_is_per_word_that_is_asked(
     result = json.loads((run / "result.json").read_text())["figures"]
     data = prepare(TextConfig("copy", algorithm=SETTINGS))
     for name, split in data.splits.items():
-        assert result["tokens"][name] == data.asked(split.ids).sum() < len(split.ids)
+        assert result["tokens"][name] == data.answer_mask(split.ids).sum() < len(split.ids)
     best = result["curve"][result["best_epoch"] - 1]
     at, right = f"{best['valid_perplexity']:.2f}", f"{best['answers']['token_accuracy']:.1%} of answers right"
     lines = [line for line in (run.parent / "told").read_text().splitlines() if line.endswith("best")]

@@ -137,7 +137,7 @@ def test_words_of_pieces_have_the_counts_and_tags_of_the_corpus_in_words(
     from backstory.context.subject import AnnotatedText
     from backstory.data import prepare
 
-    pieces = replace(prepare(TextConfig(corpus="ptb"), data_dir, chosen=vocabulary.tokenizer), vocabulary=vocabulary)
+    pieces = replace(prepare(TextConfig(corpus="ptb"), data_dir, tokenizer=vocabulary.tokenizer), vocabulary=vocabulary)
     words = prepare(TextConfig(corpus="ptb"), data_dir)
     settings = ExaminationSettings(experiment="drop", by=("tag",))
     folded = AnnotatedText.of(pieces, "valid", settings, data_dir)

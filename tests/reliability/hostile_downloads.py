@@ -16,7 +16,7 @@ from pathlib import Path
 from localhost import ARCHIVE, GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
 from backstory.data.corpora.download import Patience
-from backstory.data.corpora.published_corpora import Published
+from backstory.data.corpora.published_corpora import PublishedCorpus
 
 FIRST = next(iter(TEXTS))
 
@@ -176,7 +176,7 @@ def _changed(server: Server, place: Path) -> str:
     )
 
 
-def _refused(corpus: Published, place: Path, says: str, patience: Patience | None = None) -> str:
+def _refused(corpus: PublishedCorpus, place: Path, says: str, patience: Patience | None = None) -> str:
     """What is wrong with the way a download is refused; empty where nothing is."""
     (place / "canary").write_text("alive")
     before, began = _contents(place), time.monotonic()
@@ -192,7 +192,7 @@ def _refused(corpus: Published, place: Path, says: str, patience: Patience | Non
     return ""
 
 
-def _served(corpus: Published, place: Path) -> str:
+def _served(corpus: PublishedCorpus, place: Path) -> str:
     """What is wrong after an honest download; empty where nothing is."""
     code, out, errors = prepare(corpus, place / "cache")
     data = place / "cache" / "data" / "wikitext-2"

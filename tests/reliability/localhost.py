@@ -15,7 +15,7 @@ from unittest import mock
 from backstory.cli.main import main
 from backstory.data.corpora import published_corpora
 from backstory.data.corpora.download import File, Patience
-from backstory.data.corpora.published_corpora import PUBLISHED, Download, Published
+from backstory.data.corpora.published_corpora import PUBLISHED, Download, PublishedCorpus
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -68,7 +68,7 @@ class Server:
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}"
 
-    def corpus(self, *paths: str, most: int = 10_000, known: str = "", packed: bool = True) -> Published:
+    def corpus(self, *paths: str, most: int = 10_000, known: str = "", packed: bool = True) -> PublishedCorpus:
         """A published corpus whose archive (or else each file) is at those paths.
 
         `known` says whose SHA-256 is published: that of the "files", of the "archive", or none.
@@ -77,8 +77,10 @@ class Server:
         if packed:
             archive = File(most, _sha256(GOOD) if known == "archive" else None)
             urls = tuple(self.url(path) for path in paths)
-            return Published(files, (Download(urls, {n: f"wikitext-2/{n}" for n in TEXTS}, archive),))
-        return Published(files, tuple(Download(tuple(self.url(f"{p}/{n}") for p in paths), {n: ""}) for n in TEXTS))
+            return PublishedCorpus(files, (Download(urls, {n: f"wikitext-2/{n}" for n in TEXTS}, archive),))
+        return PublishedCorpus(
+            files, tuple(Download(tuple(self.url(f"{p}/{n}") for p in paths), {n: ""}) for n in TEXTS)
+        )
 
 
 def _sha256(body: bytes) -> str:
@@ -110,7 +112,7 @@ def serving() -> Iterator[Server]:
         thread.join()
 
 
-def prepare(corpus: Published, cache: Path, *more: str, patience: Patience | None = None) -> tuple[int, str, str]:
+def prepare(corpus: PublishedCorpus, cache: Path, *more: str, patience: Patience | None = None) -> tuple[int, str, str]:
     """Exit code, output and errors of `backstory data prepare wikitext-2`, which is published so, with that cache."""
     out, err = io.StringIO(), io.StringIO()
     environment = {k: v for k, v in os.environ.items() if k != "BACKSTORY_DATA"} | {"BACKSTORY_CACHE": str(cache)}

@@ -16,7 +16,7 @@ import pytest
 from localhost import GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
 from backstory.data.corpora.download import File, Patience
-from backstory.data.corpora.published_corpora import Download, Published
+from backstory.data.corpora.published_corpora import Download, PublishedCorpus
 
 PROCESS = """
 import sys
@@ -232,7 +232,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> Non
         thread = Thread(target=http.handle_request)
         thread.start()
         url = f"https://localhost:{http.server_address[1]}/good"
-        corpus = Published({"a": File(9)}, (Download((url,), {"a": ""}),))
+        corpus = PublishedCorpus({"a": File(9)}, (Download((url,), {"a": ""}),))
         code, _, errors = prepare(corpus, tmp_path / "cache")
         thread.join(20)
     assert code == 2 and "has a certificate that does not hold (self" in errors

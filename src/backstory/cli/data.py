@@ -62,9 +62,9 @@ def prepare(arguments: Sequence[str]) -> int:
 
 def _figures(given: ShowArguments) -> int:
     from backstory.cli.progress import progress_bar
-    from backstory.data import check_drawn, gold_file, prepare
+    from backstory.data import check_synthetic, gold_file, prepare
 
-    check_drawn(given)
+    check_synthetic(given)
     with progress_bar(f"preparing {given.corpus}", "MB", 1_000_000) as told:
         dataset = prepare(given, given.data_dir, told)
     words = dataset.vocabulary
@@ -90,7 +90,7 @@ def _asked(dataset: "Dataset", split: str) -> str | None:
     ids = dataset.splits[split].ids[answers.document == place]
     shown = dataset.vocabulary.tokens(ids[:40])
     return (
-        f"{answers.asked.mean():.1%} of the tokens are asked, lengths {answers.lengths.min()} to {answers.lengths.max()}; "
+        f"{answers.mask.mean():.1%} of the tokens are asked, lengths {answers.lengths.min()} to {answers.lengths.max()}; "
         f"for example {' '.join(shown)}{' ...' if len(ids) > 40 else ''}"
     )
 

@@ -77,12 +77,12 @@ def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> Run
     """The settings with another corpus, if one is given; what the recipe says of drawing its own documents is not for that."""
     text = dataclasses.replace(config.text, corpus=corpus or config.text.corpus)
     if text.corpus != recipe.text.corpus:
-        from backstory.data.dataset import DRAWN, drawn_by
+        from backstory.data.encoding import SYNTHETIC_SETTINGS, corpora_with
 
-        for part in DRAWN:
+        for part in SYNTHETIC_SETTINGS:
             given, own, usual = (getattr(of, part) for of in (text, recipe.text, TextConfig()))
             for name, value in changes(given).items():
-                if text.corpus not in drawn_by(part, name) and value == getattr(own, name):
+                if text.corpus not in corpora_with(part, name) and value == getattr(own, name):
                     given = dataclasses.replace(given, **{name: getattr(usual, name)})
             text = dataclasses.replace(text, **{part: given})
     return dataclasses.replace(config, text=text)

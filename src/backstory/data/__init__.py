@@ -2,18 +2,9 @@
 
 from backstory.data.corpora.catalogue import CORPORA, Corpus, find
 from backstory.data.corpora.published_corpora import PUBLISHED, fetch
-from backstory.data.dataset import (
-    Dataset,
-    Split,
-    check_drawn,
-    encode_bytes,
-    encode_split,
-    lossless,
-    prepare,
-    unknown_share,
-    unknown_tokens,
-)
+from backstory.data.dataset import Dataset, Split, lossless, unknown_share, unknown_tokens
 from backstory.data.decoding import decode_stream, in_words, word_numbers, word_parts
+from backstory.data.encoding import check_synthetic, encode_bytes, encode_split, prepare
 from backstory.data.streams import piece, rotations, rows, segment_bounds
 from backstory.data.synthetic.algorithms import Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
@@ -37,7 +28,7 @@ __all__ = [
     "Vocabulary",
     "WordScore",
     "build",
-    "check_drawn",
+    "check_synthetic",
     "check_word_score",
     "decode_stream",
     "encode_bytes",

@@ -77,8 +77,8 @@ class HuggingFaceRun(Run):
         if corpus is None:
             raise UserError(f"{self.name} brings no corpus of its own; say which with --corpus NAME, or give a text")
         if self.exported:
-            return prepare(TextConfig(corpus=corpus), data_dir, known=self.vocabulary)
-        prepared = prepare(TextConfig(corpus=corpus), data_dir, chosen=self.vocabulary.tokenizer)
+            return prepare(TextConfig(corpus=corpus), data_dir, vocabulary=self.vocabulary)
+        prepared = prepare(TextConfig(corpus=corpus), data_dir, tokenizer=self.vocabulary.tokenizer)
         vocabulary = replace(self.vocabulary, counts=prepared.vocabulary.counts)
         return replace(prepared, vocabulary=vocabulary)
 

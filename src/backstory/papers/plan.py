@@ -11,7 +11,7 @@ from backstory.config import RunConfig, UserError, changes, check_name, from_dic
 from backstory.config.renamed import first_settings
 from backstory.context.experiments import check_experiment
 from backstory.context.splits import check_splits
-from backstory.data import check_drawn
+from backstory.data import check_synthetic
 from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.tags import check_tagger
 from backstory.evaluation.evaluation import check_after
@@ -219,7 +219,7 @@ def _check_setup(setup: Setup, readings: Sequence[Reading], where: str) -> None:
         _told(where, parse_stack, examination.reader or "static")
     config = from_dict(RunConfig, _settings(setup, where), where)
     _told(where, check_settings, config.training)
-    _told(where, check_drawn, config.text)
+    _told(where, check_synthetic, config.text)
     for reading in readings:
         _told(where, check_overrides, config.model, reading.inference_overrides())
 

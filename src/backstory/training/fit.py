@@ -22,7 +22,7 @@ from backstory.config.stopping import Stopped, StopRequest
 from backstory.config.strict import conforming
 from backstory.config.units import perplexity
 from backstory.config.unknown_share import advice
-from backstory.data import Dataset, check_drawn, prepare, unknown_share
+from backstory.data import Dataset, check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory
@@ -78,7 +78,7 @@ def train(
     config = conforming(config, "settings")
     check_settings(config.training)
     if mode != "resume":  # what was begun without this check goes on
-        check_drawn(config.text)
+        check_synthetic(config.text)
     check_trackers(track)
     for place in (config.text.corpus, *corpus_places(config.text, data_dir).values()):
         check_utf8(place)
@@ -401,7 +401,7 @@ def _figures(trainer: Trainer, folder: RunFolder) -> dict[str, Any]:
     progress, dataset = trainer.progress, trainer.dataset
     ids = {name: split.ids for name, split in dataset.splits.items()}
     if trainer.config.training.answer_loss_only:
-        ids = {name: of_split[dataset.asked(of_split)] for name, of_split in ids.items()}
+        ids = {name: of_split[dataset.answer_mask(of_split)] for name, of_split in ids.items()}
     assert progress.best_nats is not None
     overlap = overlaps(dataset)
     return {

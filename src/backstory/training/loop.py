@@ -206,7 +206,7 @@ class Trainer:
         With them what is asked in them (batch, length), where only that is trained on.
         """
         ids, settings = self.dataset.epoch(self.progress.epoch), self.config.training
-        asked = rows(self.dataset.asked(ids), settings.batch_size) if settings.answer_loss_only else None
+        asked = rows(self.dataset.answer_mask(ids), settings.batch_size) if settings.answer_loss_only else None
         return rows(ids, settings.batch_size), asked
 
     def _plan(self) -> tuple[np.ndarray | None, list[tuple[int, int]]]:

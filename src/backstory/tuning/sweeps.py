@@ -13,7 +13,7 @@ from backstory.config.console import make_console
 from backstory.config.small_file import read_small_text
 from backstory.config.stopping import Stopped, StopRequest
 from backstory.config.units import IN_BITS
-from backstory.data import Dataset, check_drawn, prepare
+from backstory.data import Dataset, check_synthetic, prepare
 from backstory.jobs.display import JobDisplay
 from backstory.jobs.runner import run_jobs
 from backstory.models import choose_device
@@ -53,7 +53,7 @@ class Planned:
         """
         check_installed()
         validate(recipe, "settings")
-        check_drawn(recipe.text)
+        check_synthetic(recipe.text)
         stem = Path(space_name).stem
         space = spaces.load(space_name)
         source = space_name if space_name != stem else f"space {space_name}"

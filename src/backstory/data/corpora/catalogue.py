@@ -232,7 +232,8 @@ CORPORA: dict[str, NamedCorpus] = {
         "docstrings and help topics of the running Python, about 300,000 words; always there", _stdlib
     ),
     "recall": NamedCorpus(
-        "synthetic documents in which things come back long after, the exact cost of every token known; always there", None
+        "synthetic documents in which things come back long after, the exact cost of every token known; always there",
+        None,
     ),
     **{name: NamedCorpus(task.description, None) for name, task in TASKS.items()},
     "ptb": _published(

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from backstory.config.errors import UserError
 
-Told = Callable[[int, int], None]
-"""Is told (bytes read, bytes to be read, at most)."""
+ProgressCallback = Callable[[int, int], None]
+"""Called with (bytes read, bytes to be read at most)."""
 
 BLOCK = 1 << 16
 """Bytes read, or unpacked, at once."""
@@ -48,7 +48,7 @@ class Failed(Exception):
     """A download that did not work; the message says why, in our words only."""
 
 
-def download(urls: tuple[str, ...], known: File, target: Path, told: Told, patience: Patience) -> str:
+def download(urls: tuple[str, ...], known: File, target: Path, progress: ProgressCallback, patience: Patience) -> str:
     """Write what the first address that works serves into the file `target`; returns that address.
 
     Raises UserError, with the reason of every address, where none works; nothing is left at `target` then.
@@ -57,7 +57,7 @@ def download(urls: tuple[str, ...], known: File, target: Path, told: Told, patie
     for url in urls:
         try:
             with target.open("xb") as file, _opened(url, patience) as response:
-                _receive(response, known, file.write, told, patience)
+                _receive(response, known, file.write, progress, patience)
             return url
         except Failed as reason:
             reasons.append(f"{url} {reason}")
@@ -66,7 +66,11 @@ def download(urls: tuple[str, ...], known: File, target: Path, told: Told, patie
 
 
 def _receive(
-    response: http.client.HTTPResponse, known: File, write: Callable[[bytes], Any], told: Told, patience: Patience
+    response: http.client.HTTPResponse,
+    known: File,
+    write: Callable[[bytes], Any],
+    progress: ProgressCallback,
+    patience: Patience,
 ) -> None:
     declared = _declared(response, known)
     sha, size = hashlib.sha256(), 0
@@ -76,7 +80,7 @@ def _receive(
             raise Failed(f"sends more than the {known.most:,} bytes there should be")
         sha.update(block)
         write(block)
-        told(size, declared or known.most)
+        progress(size, declared or known.most)
     if declared is not None and size != declared:
         raise Failed(f"broke off after {size:,} of {declared:,} bytes")
     if known.sha256 not in (None, sha.hexdigest()):

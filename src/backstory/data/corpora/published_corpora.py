@@ -14,7 +14,7 @@ from pathlib import Path
 from backstory.config.errors import UserError, pasted
 from backstory.config.small_file import read_small
 from backstory.data.corpora import text_files
-from backstory.data.corpora.download import File, Patience, Told, download, unpack
+from backstory.data.corpora.download import File, Patience, ProgressCallback, download, unpack
 from backstory.data.corpora.text_files import Source
 from backstory.storage import disk_cache
 from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sweep_temporaries, within, write_atomically
@@ -36,7 +36,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedCorpus:
     """The files of a corpus in the folder of its name, and the downloads that bring them (none: they cannot be had so)."""
 
     files: dict[str, File]
@@ -70,8 +70,8 @@ def _mahoney(name: str, archive: File) -> Download:
     return Download(urls, {name: name}, archive)
 
 
-PUBLISHED: dict[str, Published] = {
-    "ptb": Published(
+PUBLISHED: dict[str, PublishedCorpus] = {
+    "ptb": PublishedCorpus(
         {
             "ptb.train.txt": File(5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
             "ptb.valid.txt": File(399_782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
@@ -79,7 +79,7 @@ PUBLISHED: dict[str, Published] = {
         },
         (_ptb("ptb.train.txt"), _ptb("ptb.valid.txt"), _ptb("ptb.test.txt")),
     ),
-    "wikitext-2": Published(
+    "wikitext-2": PublishedCorpus(
         {
             "wiki.train.tokens": File(10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
             "wiki.valid.tokens": File(1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
@@ -87,7 +87,7 @@ PUBLISHED: dict[str, Published] = {
         },
         (_wikitext("wikitext-2", File(5_000_000, "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c")),),
     ),
-    "wikitext-103": Published(
+    "wikitext-103": PublishedCorpus(
         {
             "wiki.train.tokens": File(700_000_000),
             "wiki.valid.tokens": File(2_000_000),
@@ -99,14 +99,14 @@ PUBLISHED: dict[str, Published] = {
             ),
         ),
     ),
-    "enwik8": Published(
+    "enwik8": PublishedCorpus(
         {"enwik8": File(100_000_000, "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8")},
         (_mahoney("enwik8", File(36_445_475, "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc")),),
     ),
-    "enwik8-prefix": Published(
+    "enwik8-prefix": PublishedCorpus(
         {"enwik8.prefix": File(4_154_399, "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd")}
     ),
-    "text8": Published(
+    "text8": PublishedCorpus(
         {"text8": File(100_000_000, "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7")},
         (_mahoney("text8", File(31_344_016, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232")),),
     ),
@@ -159,12 +159,12 @@ def beside(path: str, data_dir: Path | None) -> Path | None:
     return next((place / path for place in _places(data_dir) if os.path.isfile(place / path)), None)
 
 
-def fetch(name: str, data_dir: Path | None, told: Told) -> Path | None:
+def fetch(name: str, data_dir: Path | None, progress: ProgressCallback) -> Path | None:
     """Download a published corpus into `data_dir`, else the cache's data folder, unless `find` finds it whole.
 
     Returns the folder that it went into, None where nothing was needed. Whatever fails leaves nothing behind. Raises
     UserError for downloads that fail, are not what is published or not what was downloaded before, and for files of
-    someone else's in the way. `told` hears of every download on its own.
+    someone else's in the way. `progress` is called for every download on its own.
     """
     published, places = PUBLISHED[name], _places(data_dir)
     folder = _first(name, places)
@@ -179,7 +179,7 @@ def fetch(name: str, data_dir: Path | None, told: Told) -> Path | None:
         if record is None and len(_missing(folder, published)) < len(published.files):
             raise UserError(f"{folder} holds some files of {name} that were not downloaded; move them out of the way")
         with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as staging:
-            urls = [_one(d, published, Path(staging), told) for d in published.downloads]
+            urls = [_one(d, published, Path(staging), progress) for d in published.downloads]
             hashes = _compare(name, Path(staging), published, (record or {}).get("files", {}))
             _place(Path(staging), folder, hashes, urls, first=record is None)
     return folder
@@ -198,7 +198,7 @@ def _first(name: str, places: list[Path]) -> Path | None:
     return next((place / name for place in places if not _missing(place / name, PUBLISHED[name])), None)
 
 
-def _missing(folder: Path, published: Published) -> list[str]:
+def _missing(folder: Path, published: PublishedCorpus) -> list[str]:
     return [name for name in published.files if not os.path.isfile(folder / name)]
 
 
@@ -213,7 +213,7 @@ def _record(folder: Path) -> dict | None:
         return {}
 
 
-def _hashes(folder: Path, published: Published) -> Hashes:
+def _hashes(folder: Path, published: PublishedCorpus) -> Hashes:
     return {name: text_files.digest(Source(folder / name)) for name in published.files}
 
 
@@ -222,7 +222,7 @@ def _as_published(hashes: Hashes, known: dict[str, File]) -> bool:
     return all(known[name].sha256 in (None, sha) for name, sha in hashes.items())
 
 
-def _whole(folder: Path, published: Published) -> bool:
+def _whole(folder: Path, published: PublishedCorpus) -> bool:
     """Whether all files are there and, if they were downloaded, as they were then."""
     if _missing(folder, published):
         return False
@@ -234,7 +234,7 @@ def _command(name: str, data_dir: Path | None) -> str:
     return f"backstory data prepare {name}" + (f" --data-dir {pasted(data_dir)}" if data_dir else "")
 
 
-def _checked(folder: Path, published: Published, command: str) -> str:
+def _checked(folder: Path, published: PublishedCorpus, command: str) -> str:
     record, hashes = _record(folder), _hashes(folder, published)
     if record is not None and record.get("files") != hashes:
         raise UserError(f"the files in {folder} are not what was downloaded; run `{command}` to repair them")
@@ -245,19 +245,19 @@ def _checked(folder: Path, published: Published, command: str) -> str:
     return "SHA-256 unchanged since the download" if record else "no SHA-256 is known to check these files by"
 
 
-def _one(wanted: Download, published: Published, staging: Path, told: Told) -> str:
+def _one(wanted: Download, published: PublishedCorpus, staging: Path, progress: ProgressCallback) -> str:
     """Bring the files of one download into the staging folder; returns the address they came from."""
     if wanted.archive is None:
         (name,) = wanted.files
-        return download(wanted.urls, published.files[name], staging / name, told, PATIENCE)
+        return download(wanted.urls, published.files[name], staging / name, progress, PATIENCE)
     archive = staging / f"{TEMPORARY}archive"
-    url = download(wanted.urls, wanted.archive, archive, told, PATIENCE)
+    url = download(wanted.urls, wanted.archive, archive, progress, PATIENCE)
     unpack(archive, url, wanted.files, published.files, staging)
     archive.unlink()
     return url
 
 
-def _compare(name: str, staging: Path, published: Published, before: Hashes) -> Hashes:
+def _compare(name: str, staging: Path, published: PublishedCorpus, before: Hashes) -> Hashes:
     """The hashes of what came. Raises UserError unless it is what is published, and what came the first time."""
     hashes = _hashes(staging, published)
     if not _as_published(hashes, published.files):

@@ -46,7 +46,11 @@ TASKS: dict[str, Task] = {
     "copy": Task("synthetic sequences of 8 random bits to copy; always there", (ANSWER,)),
     "repeat-copy": Task("synthetic sequences to copy as often as a number says; always there", (), longest=10),
     "associative-recall": Task(
-        "synthetic lists of items, one of which is named, to tell the next; always there", (ANSWER, ITEM, QUERY), 6, 2, 6
+        "synthetic lists of items, one of which is named, to tell the next; always there",
+        (ANSWER, ITEM, QUERY),
+        6,
+        2,
+        6,
     ),
     "priority-sort": Task(
         "synthetic symbols with priorities, to sort by them; always there", (ANSWER,), shortest=20, longest=20
@@ -62,7 +66,7 @@ class Answers:
     """What is asked in a text of such documents."""
 
     task: str
-    asked: np.ndarray
+    mask: np.ndarray
     """(tokens,) bool: whether each token is part of an answer."""
     document: np.ndarray
     """(tokens,) int32: the document that each token is of."""
@@ -242,7 +246,7 @@ class Algorithm:
 
     # What is asked.
 
-    def asked(self, ids: np.ndarray) -> np.ndarray:
+    def answer_mask(self, ids: np.ndarray) -> np.ndarray:
         """Whether each token of a text (tokens,) that begins with a document is part of an answer, bool."""
         begun, before = self._since(ids == _BEGIN), self._since(self._answers_follow(ids))
         before = np.concatenate([[-1], before[:-1]])  # the mark itself is not asked
@@ -257,7 +261,7 @@ class Algorithm:
             lengths = lengths // (ITEM_SIZE + 1) - 1
         elif self.name == "priority-sort":
             lengths = lengths // 2
-        return Answers(self.name, self.asked(ids), document, lengths.astype(np.int32), self.bits, self._symbols)
+        return Answers(self.name, self.answer_mask(ids), document, lengths.astype(np.int32), self.bits, self._symbols)
 
     def _answers_follow(self, ids: np.ndarray) -> np.ndarray:
         """Whether each token is the mark that what is asked comes after."""

@@ -26,7 +26,7 @@ class AnswerAccuracy(SummingMetric):
         """`block`: tokens of each row that are read at once."""
         self.answers, self.precision, self.block = answers, precision, block
         self.sums = np.zeros((len(SUMS), len(answers.lengths)))
-        self.answer_tokens = np.bincount(answers.document, answers.asked, minlength=len(answers.lengths))
+        self.answer_tokens = np.bincount(answers.document, answers.mask, minlength=len(answers.lengths))
 
     @classmethod
     def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self | None:
@@ -35,9 +35,9 @@ class AnswerAccuracy(SummingMetric):
 
     def update(self, scored: ScoredBlock) -> None:
         block, prediction, log_prob = scored
-        places = places_of(block, len(self.answers.asked), self.block)
+        places = places_of(block, len(self.answers.mask), self.block)
         inside = block.scored.cpu().numpy()
-        mask = inside & self.answers.asked[np.where(inside, places, 0)]
+        mask = inside & self.answers.mask[np.where(inside, places, 0)]
         if not mask.any():
             return
         with self.precision.context(log_prob.device):

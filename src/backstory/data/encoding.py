@@ -1,0 +1,303 @@
+"""Text to ids: prepare a corpus, from its files or its generator, and encode a text of the user's own."""
+
+import hashlib
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backstory.config.arguments import checked
+from backstory.config.errors import UserError
+from backstory.config.renamed import first_settings
+from backstory.config.schema import TextConfig
+from backstory.config.small_file import read_small
+from backstory.config.strict import changes, to_dict
+from backstory.data.corpora import catalogue, text_files
+from backstory.data.corpora.catalogue import SPLITS, Corpus, Document
+from backstory.data.corpora.download import ProgressCallback
+from backstory.data.dataset import Dataset, Split, json_digest, synthetic_splits
+from backstory.data.synthetic import algorithms, recall
+from backstory.data.synthetic.algorithms import OWN, TASKS, Algorithm
+from backstory.data.synthetic.recall import Recall
+from backstory.data.tokenizers import built_in
+from backstory.data.tokenizers import vocabulary as vocabularies
+from backstory.data.tokenizers.built_in import END, UNKNOWN, Tokenizer
+from backstory.data.tokenizers.pieces import Pieces
+from backstory.data.tokenizers.vocabulary import OutOfVocabulary, Vocabulary, classify
+from backstory.storage import disk_cache
+from backstory.storage.atomic import write_atomically
+
+FORMAT = 1
+"""Version of the rules that turn text into ids; ids made by other versions are not used."""
+STORED = 3
+"""Version of what is stored beside the ids, which stay as they are."""
+LARGEST = 1 << 30
+"""Bytes of what is stored of a dataset beside its ids; more is refused."""
+SYNTHETIC_SETTINGS = {"recall": ("recall",), "algorithm": tuple(TASKS)}
+"""Parts of the text settings that only some synthetic corpora have, with the names of those corpora."""
+
+
+@checked()
+def prepare(
+    config: TextConfig,
+    data_dir: Path | None = None,
+    progress: ProgressCallback | None = None,
+    tokenizer: Tokenizer | None = None,
+    vocabulary: Vocabulary | None = None,
+) -> Dataset:
+    """Return a corpus as ids, from the cache if it was prepared before.
+
+    `progress` is called while there is something to prepare. `tokenizer` replaces the one in the config, `vocabulary` the one
+    that would be built from the training text, with its tokenizer and case.
+
+    Raises UserError for an unknown corpus or tokenizer, missing or unreadable files, text that is empty, too short (two
+    tokens to train on, one in the other splits), binary or not UTF-8, a vocabulary of more than 2,000,000 types, and settings
+    that a synthetic corpus cannot have.
+    """
+    if config.corpus in catalogue.CORPORA and catalogue.CORPORA[config.corpus].open is None:
+        if tokenizer is not None or vocabulary is not None:
+            raise UserError(
+                f"the corpus {config.corpus} is synthetic and made of words, which no other tokenizer cuts; choose another"
+            )
+        return _generate(config, progress)
+    corpus = catalogue.find(config.corpus, data_dir)
+    if vocabulary is not None:
+        tokenizer, config = vocabulary.tokenizer, replace(config, lowercase=vocabulary.lowercase)
+    elif tokenizer is None:
+        name = corpus.tokenizer if config.tokenizer == "auto" else config.tokenizer
+        tokenizer = built_in.tokenizer(name, _sample(corpus))
+    fingerprint = _fingerprint(corpus, tokenizer, config, vocabulary)
+    # Titles are stored with the ids but do not change them: they are part of the key, not of the fingerprint.
+    titles = [s.title for split in SPLITS for s in corpus.sources[split]]
+    key = json_digest([STORED, fingerprint, corpus.name, titles, tokenizer.name, unicodedata.unidata_version])
+
+    def make(folder: Path) -> None:
+        _build(folder, _with_progress(corpus, progress) if progress else corpus, tokenizer, config, vocabulary)
+        if _fingerprint(corpus, tokenizer, config, vocabulary) != fingerprint:
+            raise UserError(f"the files of {corpus.name} changed while they were read; run again")
+
+    entry = disk_cache.fetch(f"text-{key[:32]}", make)
+    stored = json.loads(read_small(entry / "dataset.json", LARGEST, entry))
+    splits = {name: _load(entry, name, stored["splits"][name]) for name in SPLITS}
+    return Dataset(corpus.name, Vocabulary.from_json(stored["vocabulary"]), splits, fingerprint, corpus.provenance)
+
+
+def corpora_with(part: str, setting: str) -> tuple[str, ...]:
+    """Return the names of the synthetic corpora that have a setting of one of the `SYNTHETIC_SETTINGS`."""
+    return (OWN[setting],) if setting in OWN else SYNTHETIC_SETTINGS[part]
+
+
+def check_synthetic(config: TextConfig) -> None:
+    """Raise UserError for changed settings of synthetic documents that the corpus does not have."""
+    for part in SYNTHETIC_SETTINGS:
+        for setting in changes(getattr(config, part)):
+            if config.corpus not in (names := corpora_with(part, setting)):
+                raise UserError(
+                    f"text.{part}.{setting} is for the corpus {' or '.join(names)}, and the corpus is {config.corpus}; "
+                    "leave it out, or choose another corpus"
+                )
+
+
+def _generate(config: TextConfig, progress: ProgressCallback | None) -> Dataset:
+    """Generate a synthetic corpus."""
+    recall.check_text(config)
+    is_task = config.corpus in TASKS
+    source = Algorithm(config.corpus, config.algorithm) if is_task else Recall(config.recall)
+    words = source.words()
+    splits, sha = synthetic_splits(source, SPLITS, progress)
+    counts = np.bincount(splits["train"].ids, minlength=len(words))
+    unknown = words.index(UNKNOWN) if UNKNOWN in words else None
+    vocabulary = Vocabulary(words, counts, built_in.tokenizer("words"), False, unknown, words.index(END))
+    # The ids are part of it: another version of numpy may generate others from the same seed.
+    options = [algorithms.FORMAT, config.corpus] if is_task else [recall.FORMAT]
+    # Under the names that its settings had first, so that the text of earlier runs is still known.
+    part = "algorithm" if is_task else "recall"
+    settings = first_settings({"text": {part: to_dict(source.settings)}})["text"][part]
+    fingerprint = json_digest([*options, settings, sha])
+    return Dataset(config.corpus, vocabulary, splits, fingerprint, source.provenance, source)
+
+
+@checked()
+def encode_split(vocabulary: Vocabulary, text: str, name: str = "text") -> Split:
+    """Encode a text as a split of one document, with line ends normalised and a byte-order mark dropped.
+
+    Raises UserError for a text without tokens, with a NUL or a lone surrogate (which stands for a byte that is not UTF-8, and
+    is accepted by the tokenizer `bytes`), or with an unknown word if the vocabulary has no `<unk>`.
+    """
+    try:
+        text.encode("utf-8", "surrogateescape" if vocabulary.tokenizer.unit == "byte" else "strict")
+    except UnicodeEncodeError:
+        raise UserError(f"the {name} is not UTF-8 text; correct it") from None
+    if vocabulary.tokenizer.unit != "byte":
+        if "\x00" in text:
+            raise UserError(f"the {name} holds a NUL, so it is no text; remove it")
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    return _encode(vocabulary, [text], name, f"the {name}")
+
+
+def encode_bytes(vocabulary: Vocabulary, blocks: Iterable[bytes], name: str, title: str) -> tuple[Split, str]:
+    """Encode a text that comes as blocks of bytes, as a split; return the SHA-256 (hex) of the bytes with it.
+
+    `title` names the text in messages. Raises UserError as `encode_split` does, and for bytes that are not UTF-8, unless the
+    tokenizer is `bytes`.
+    """
+    sha = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes]:
+        for block in blocks:
+            sha.update(block)
+            yield block
+
+    text = text_files.decoded(hashed(), title, as_is=vocabulary.tokenizer.unit == "byte")
+    split = _encode(vocabulary, text, name, title)
+    return split, sha.hexdigest()
+
+
+def _encode(vocabulary: Vocabulary, blocks: Iterable[str], name: str, title: str) -> Split:
+    counter = _Counter()
+    ids = np.concatenate([np.empty(0, np.int32), *counter.encode(vocabulary, blocks)])
+    if not len(ids):
+        raise UserError(f"{title} is empty; give some words")
+    outside = classify(counter.outside, vocabulary)
+    return Split(name, ids, np.zeros(1, np.int64), [""], counter.characters, counter.bytes, counter.words, outside)
+
+
+def _sample(corpus: Corpus) -> str:
+    """Return the beginning of a corpus, even if it is no text."""
+    start = next(text_files.raw_blocks(replace(corpus.sources["train"][0], end=None)), b"")
+    return start[:4096].decode(errors="replace")
+
+
+def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, config: TextConfig, vocabulary: Vocabulary | None) -> str:
+    is_file = isinstance(tokenizer, Pieces)
+    identity = hashlib.sha256(tokenizer.json.encode()).hexdigest() if is_file else tokenizer.name
+    content = [[text_files.digest(s) for s in corpus.sources[split]] for split in SPLITS]
+    options = [config.lowercase, config.minimum_count, config.maximum_size]
+    words = [] if vocabulary is None else [vocabulary.to_json()]
+    return json_digest([FORMAT, content, corpus.documents.__name__, identity, options, *words])
+
+
+def _build(
+    folder: Path, corpus: Corpus, tokenizer: Tokenizer, config: TextConfig, vocabulary: Vocabulary | None
+) -> None:
+    """Write the ids of every split, the vocabulary, built from the training text if there is none, and the splits' counts."""
+    vocabulary = vocabulary or vocabularies.build(
+        _count(corpus, tokenizer, config),
+        tokenizer,
+        config.lowercase,
+        config.minimum_count,
+        config.maximum_size,
+        corpus.closed and tokenizer.name == corpus.tokenizer,
+    )
+    dtype = np.dtype("<u2" if len(vocabulary) < 1 << 16 else "<i4")
+    splits = {}
+    for split in SPLITS:
+        counter = _Counter()
+        ids = counter.encode_documents(_documents(corpus, split, tokenizer), vocabulary)
+        write_atomically(folder / f"{split}.ids", (block.astype(dtype).tobytes() for block in ids))
+        least = 2 if split == "train" else 1
+        if counter.tokens < least:
+            raise UserError(
+                f"the {split} text of {corpus.name} has {counter.tokens} tokens, fewer than {least}; give more text"
+            )
+        splits[split] = counter.to_json(vocabulary) | {"dtype": dtype.str}
+    write_atomically(folder / "dataset.json", json.dumps({"vocabulary": vocabulary.to_json(), "splits": splits}))
+
+
+def _with_progress(corpus: Corpus, progress: ProgressCallback) -> Corpus:
+    """Return the corpus with `progress` called for every block that is read; the training text is read twice."""
+    sizes = {s: sum((x.end or text_files.size(x.path)) - x.start for x in corpus.sources[s]) for s in SPLITS}
+    done, total = 0, sum(sizes.values()) + sizes["train"]
+
+    def counted(blocks: Iterable[str]) -> Iterator[str]:
+        nonlocal done
+        for block in blocks:
+            yield block
+            done += _utf8_size(block)
+            progress(done, total)
+
+    return replace(corpus, documents=lambda title, blocks: corpus.documents(title, counted(blocks)))
+
+
+def _count(corpus: Corpus, tokenizer: Tokenizer, config: TextConfig) -> Counter[str]:
+    """Count the tokens of the training text. Raises UserError for a text without words."""
+    counts: Counter[str] = Counter()
+    has_cut = config.minimum_count > 1 or config.maximum_size is not None
+    for _, blocks in _documents(corpus, "train", tokenizer):
+        for tokens in vocabularies.tokenize(blocks, tokenizer, config.lowercase):
+            counts.update(tokens)
+            if len(counts) > vocabularies.LARGEST and not has_cut:
+                return counts  # `build` refuses it; the rest of the text need not be read
+    if tokenizer.unit != "byte" and not any(w != END and not w.isspace() for w in counts):
+        raise UserError(f"the train text of {corpus.name} is empty; give a text that holds words")
+    return counts
+
+
+def _documents(corpus: Corpus, split: str, tokenizer: Tokenizer) -> Iterator[Document]:
+    for source in corpus.sources[split]:
+        yield from corpus.documents(source.title, text_files.text_blocks(source, as_is=tokenizer.unit == "byte"))
+
+
+@dataclass
+class _Counter:
+    """Counts of a split, taken while its ids are made."""
+
+    tokens: int = 0
+    characters: int = 0
+    bytes: int = 0
+    words: int = 0
+    documents: list[int] = field(default_factory=list)
+    titles: list[str] = field(default_factory=list)
+    outside: Counter[str] = field(default_factory=Counter)
+    """Tokens outside the vocabulary."""
+
+    def encode_documents(self, documents: Iterable[Document], vocabulary: Vocabulary) -> Iterator[np.ndarray]:
+        """Return the ids of documents, and record where each begins."""
+        for title, blocks in documents:
+            start = self.tokens
+            for ids in self.encode(vocabulary, blocks):
+                self.tokens += len(ids)
+                yield ids
+            if self.tokens > start:  # a document without tokens would begin where the next one does
+                self.documents.append(start)
+                self.titles.append(title)
+
+    def encode(self, vocabulary: Vocabulary, blocks: Iterable[str]) -> Iterator[np.ndarray]:
+        """Return the ids of one document."""
+        for ids, outside in vocabulary.encode_marked(self._measure(blocks)):
+            self.outside.update(outside.values())
+            yield ids
+
+    def to_json(self, vocabulary: Vocabulary) -> dict[str, Any]:
+        """Return what is stored of the split."""
+        names = ("tokens", "characters", "bytes", "words", "documents", "titles")
+        return {name: getattr(self, name) for name in names} | {"lost": vars(classify(self.outside, vocabulary))}
+
+    def _measure(self, blocks: Iterable[str]) -> Iterator[str]:
+        """Pass on the blocks of a document, counting characters, bytes and words."""
+        last = "\n"
+        for block in blocks:
+            self.characters += len(block)
+            self.bytes += _utf8_size(block)
+            if block:
+                # A word that continues from the block before was counted there.
+                self.words += len(block.split()) - (not last.isspace() and not block[0].isspace()) + block.count("\n")
+                last = block[-1]
+            yield block
+        self.words += last != "\n"
+
+
+def _utf8_size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))
+
+
+def _load(entry: Path, name: str, stored: dict[str, Any]) -> Split:
+    ids = np.memmap(entry / f"{name}.ids", np.dtype(stored["dtype"]), "r", shape=(stored["tokens"],))
+    documents = np.array(stored["documents"], np.int64)
+    sizes = stored["characters"], stored["bytes"], stored["words"]
+    return Split(name, ids, documents, stored["titles"], *sizes, OutOfVocabulary(**stored["lost"]))
