@@ -119,6 +119,8 @@ def changed(record: dict[str, Any], context: list[int], tags: list[str], target:
         case "replace":
             start = int(random.integers(len(training) - len(far) + 1))
             return [int(t) for t in training[start : start + len(far)]] + context[len(far) :]
+        case "mask":
+            return [UNKNOWN] * len(far) + context[len(far) :]
         case "drop":
             begins = {"content": "NVJR", "function": "DI"}[record["words"]]
             gone = [tags[i][:1] in begins and tags[i] != "" for i in far]

@@ -21,6 +21,7 @@ from backstory.context.perturbations import (
     shuffled,
 )
 from backstory.data.tags import is_content, is_function
+from backstory.results.examination_record import PictureRecord
 
 CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 400, 500, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000)
 BOUNDARIES = (1, 5, 10, 15, 20, 30, 50, 100, 200)
@@ -59,6 +60,9 @@ class Experiment:
     """Whether it needs part-of-speech tags."""
     by: tuple[str, ...] = ()
     """How its targets are split unless somebody asks for something else."""
+    picture: PictureRecord | None = None
+    """How a report draws and tells its effects; None for the experiments of the paper, whose figures combine several. Every
+    condition of an experiment with a picture has the parameter `series`, and without a split a `boundary`."""
 
 
 def check_experiment(name: str) -> None:
@@ -140,6 +144,16 @@ def _replace_target(on: Examination) -> list[Condition]:
     ]
 
 
+def _mask(on: Examination) -> list[Condition]:
+    if on.unknown is None:
+        raise UserError("to mask words takes a vocabulary with <unk>, and the model has none")
+    text = np.full(on.context, on.unknown)
+    return [
+        Condition(f"mask-{b}", "mask", on.context, ReplaceFar(b, text), {"series": "masking", "boundary": b})
+        for b in _boundaries(on)
+    ]
+
+
 EXPERIMENTS = {
     "truncate": Experiment(
         "keep only the n nearest tokens, n from 5 up (figures 1a to 1d); gives the effective context",
@@ -178,5 +192,12 @@ EXPERIMENTS = {
         lambda on: [Condition("without-cache", "without-cache", None, None)],
         whole=True,
         by=("cache",),
+    ),
+    "mask": Experiment(
+        "replace all tokens farther than a boundary by <unk>, so that their number is known and nothing else",
+        _mask,
+        picture=PictureRecord(
+            title="Words farther away masked", sentence="Perplexity after replacing all words farther away by <unk>"
+        ),
     ),
 }

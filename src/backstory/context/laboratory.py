@@ -235,6 +235,7 @@ def examine_subject(
         "window": subject.window,
         "cut_contexts": cut,
         **({} if subject.unknown_among is None else subject.unknown_among(losses.positions).figures()),
+        **({} if experiment.picture is None else {"picture": experiment.picture.to_dict()}),
         **figures_of([losses], chosen_splits(settings.experiment, settings.by, losses), settings.seed),
     }
     origin = {

@@ -149,6 +149,29 @@ class CacheEffect(NamedEffect):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PicturedEffect(NamedEffect):
+    """Condition of an experiment that describes its own [picture](#picture)."""
+
+    series: Name
+    """The line, or the colour of bars, that it belongs to: a noun phrase for what was done."""
+    boundary: Count | None = None
+    """The nearest tokens, left as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureRecord(Record):
+    """How the effects of an experiment are drawn and told: reports need to know nothing else of it."""
+
+    title: Name
+    """Heading of the figure."""
+    sentence: Name
+    """What was done, as the beginning of a sentence that ends with the effects: `Perplexity after ...`."""
+    by: Name | None = None
+    """Split of the targets whose groups stand side by side, a bar for each series; null: a line for each series, against the
+    boundary."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ContextRecord(Record):
     """Effective context of some targets."""
 
@@ -372,6 +395,16 @@ def _tried(conditions: Sequence[TruncationEffect]) -> list[Tried]:
     return [Tried(c.context, c.effect, c.low, c.high) for c in conditions]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PicturedFigures(ExaminationFigures[PicturedEffect]):
+    """An experiment that describes its own picture."""
+
+    conditions: Annotated[tuple[PicturedEffect, ...], NOT_EMPTY]
+    groups: tuple[GroupRecord[PicturedEffect], ...] = ()
+    picture: PictureRecord
+    """Its picture."""
+
+
 EXPERIMENTS: dict[str, Any] = {
     "truncate": TruncationFigures,
     "shuffle": ExaminationFigures[SpanEffect],
@@ -383,7 +416,7 @@ EXPERIMENTS: dict[str, Any] = {
     "replace-target": ExaminationFigures[ReplacementEffect],
     "cache": ExaminationFigures[CacheEffect],
 }
-"""The experiments that this version knows, in the order in which they are shown."""
+"""The experiments of the paper, in the order in which they are shown; others come after them with their pictures."""
 TRUNCATE, CACHE = "truncate", "cache"
 
 

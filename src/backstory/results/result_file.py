@@ -13,7 +13,7 @@ from backstory.config.renamed import current_result
 from backstory.config.small_file import read_small_text
 from backstory.results.common import CorpusRecord, Figures, ProvenanceRecord
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures, TrainingFigures
-from backstory.results.examination_record import EXPERIMENTS
+from backstory.results.examination_record import EXPERIMENTS, PicturedFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
 from backstory.results.reproduction_record import ReproductionFigures
 from backstory.results.search_record import SearchFigures
@@ -113,6 +113,7 @@ def figures_from(kind: str, data: Mapping[str, Any], path: str = "figures") -> F
     known = KINDS.get(kind)
     if kind == "examination":
         known = EXPERIMENTS.get(convert(ExperimentName, data, path).experiment)
+        known = PicturedFigures if known is None and data.get("picture") is not None else known
     return OtherFigures(kind=kind, values=data) if known is None else convert(known, data, path)
 
 
