@@ -39,7 +39,7 @@ def test_a_run_from_python(run_copy: Path, desk: Path) -> None:
     prediction, _ = model(words, model.start(1))
     torch.testing.assert_close(prediction.log_probs().exp().sum(-1), torch.ones(words.shape), rtol=0, atol=1e-5)
 
-    evaluation = bs.evaluate("run", "valid")
+    evaluation = bs.evaluate("run", split="valid")
     assert evaluation == json.loads((run_copy / "evaluate-valid" / "result.json").read_text())
     assert evaluation["figures"]["audit"]["passed"]
 

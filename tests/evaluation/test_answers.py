@@ -103,7 +103,7 @@ def test_the_figures_are_those_of_every_token_added_up(batch_size: int, size: in
         assert one["bit_accuracy"] == pytest.approx(bits / (2 * asked))
         assert one["document_accuracy"] == pytest.approx(np.mean([d[0] == d[1] for d in documents]))
     assert 0.2 < figures["token_accuracy"] < 0.9
-    with pytest.raises(ValueError, match="not as many sums"):
+    with pytest.raises(ValueError, match="its sums have the shape"):
         watch.load_state_dict({"sums": [[0.0]]})
 
 
@@ -128,7 +128,7 @@ def test_the_weights_are_chosen_by_what_is_asked(run: Path) -> None:
     assert result["valid_nats"] == min(e["valid_nats"] for e in curve)
     for epoch in curve:
         assert epoch["valid_nats"] == epoch["answers"]["nats_per_answer_token"]
-        assert 0.2 < epoch["asked"] < 0.6
+        assert 0.2 < epoch["answer_share"] < 0.6
     # Told per token that is asked, in every line: an untrained model pays about log 7 for each.
     assert all(0.5 < e["nats"] < 4 for e in events(run, "steps"))
 
@@ -143,12 +143,12 @@ def test_what_is_told_of_training_is_per_word_that_is_asked(
     best = result["curve"][result["best_epoch"] - 1]
     at, right = f"{best['valid_perplexity']:.2f}", f"{best['answers']['token_accuracy']:.1%} of answers right"
     lines = [line for line in (run.parent / "told").read_text().splitlines() if line.endswith("best")]
-    assert "train perplexity per asked word " in lines[-1] and at in lines[-1] and right in lines[-1]
+    assert "train perplexity per answer word " in lines[-1] and at in lines[-1] and right in lines[-1]
     assert run_training(asking(tiny_config, answer_loss_only=True, epochs=2), run, "resume") == 0
-    assert f"validation perplexity {at} per asked word after epoch" in capsys.readouterr().out
-    score = f"perplexity {formats.perplexity(best['valid_perplexity'])} per asked word"
+    assert f"validation perplexity {at} per answer word after epoch" in capsys.readouterr().out
+    score = f"perplexity {formats.perplexity(best['valid_perplexity'])} per answer word"
     alone = dataclasses.replace(read(run), results=tuple(read(run).of_kind("training")))
-    assert f"validation {score} on copy over {result['tokens']['valid']} asked words, " in summary(alone)
+    assert f"validation {score} on copy over {result['tokens']['valid']} answer words, " in summary(alone)
     assert trainings([alone]).rows[0][5] == score
 
 

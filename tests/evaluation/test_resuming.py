@@ -269,9 +269,9 @@ def other_weights(run: Path, folder: Path) -> Path:
         ({"reader": "learning+doubtful"}, r"not learning:rate=0.3\+doubtful; give"),
         ({"precision": "bfloat16"}, "with the precision float32, not bfloat16"),
         ({"batch_size": 2}, "with the batch_size 1, not 2"),
-        ({"places": 3}, r"with the places \d+, not 3"),
-        ({"out": None}, "say with --out where its result goes"),
-        ({"per_token": Path("tokens.tsv")}, "leave --resume out, or --per-token"),
+        ({"audit_places": 3}, r"with the places \d+, not 3"),
+        ({"out": None}, "this evaluation was not saved"),
+        ({"per_token": Path("tokens.tsv")}, "--resume and --per-token cannot be combined"),
     ],
     ids=str,
 )

@@ -77,20 +77,20 @@ def test_an_evaluation_has_the_score_of_a_plain_loop(folder: Path, tmp_path: Pat
 
 def test_a_corpus_is_named_and_nothing_is_written_without_a_place(folder: Path, text: Path, tmp_path: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
-    result = bs.evaluate(f"hf:{folder}", "valid", corpus=str(text), out=tmp_path / "out")
+    result = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), out=tmp_path / "out")
     assert result["name"] == "hf:tiny" and result["figures"]["split"] == "valid"
     assert result == json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["provenance"]["weights"] == weights_hash(bs.load(f"hf:{folder}")[0])
     assert "weights_file" not in result["provenance"]  # no checkpoint of ours
     config = result["provenance"]["config"]
     assert config["model"]["model_type"] == "gpt2" and config["read"] == {"way": "blocks", "maximum_length": 64}
-    assert bs.evaluate(f"hf:{folder}", "valid", corpus=str(text))["figures"] == result["figures"]
+    assert bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text))["figures"] == result["figures"]
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before
 
 
 @pytest.mark.parametrize("reader", ["cache", "dynamic:rule=sgd,rate=0.05", "dynamic:rule=nadam,rate=0.003+cache"])
 def test_readers_go_around_it(folder: Path, text: Path, reader: str) -> None:
-    figures = bs.evaluate(f"hf:{folder}", "valid", corpus=str(text), reader=reader)["figures"]
+    figures = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), reader=reader)["figures"]
     assert figures["audit"]["passed"], figures["audit"]["failures"]
     gains = [gain["perplexity"] for gain in figures["gains"]]
     assert len(gains) == reader.count("+") + 2 and gains == sorted(gains, reverse=True)
@@ -219,7 +219,7 @@ def test_it_writes_and_reads_on(folder: Path, text: Path) -> None:
 
 def test_bfloat16_is_close(folder: Path, text: Path) -> None:
     exact, rounded = (
-        bs.evaluate(f"hf:{folder}", "valid", corpus=str(text), precision=p)["figures"]["nats_per_token"]
+        bs.evaluate(f"hf:{folder}", split="valid", corpus=str(text), precision=p)["figures"]["nats_per_token"]
         for p in ("float32", "bfloat16")
     )
     assert exact != rounded and rounded == pytest.approx(exact, abs=0.05)

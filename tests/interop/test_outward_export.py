@@ -87,7 +87,7 @@ def opened(folder: Path) -> tuple:
 
 def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     wanted = bs.evaluate(run, split="valid", out=tmp_path / "run")["figures"]
-    found = bs.evaluate(f"hf:{folder}", "valid", corpus=str(tiny_corpus), out=tmp_path / "export")["figures"]
+    found = bs.evaluate(f"hf:{folder}", split="valid", corpus=str(tiny_corpus), out=tmp_path / "export")["figures"]
     assert found["audit"]["passed"]
     # An export brings neither the settings of its training, which a policy's reward is of, nor the text that it was trained on.
     brought = {"policy": None, "overlap": None}

@@ -355,7 +355,9 @@ def remembered(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory)
     recall = RecallConfig(entities=20, cast=4, mentions=0.3, facts=0.1, words=10, length=300, documents=6, held_out=4)
     config = dataclasses.replace(tiny_config, text=TextConfig("recall", recall=recall))
     train(config, folder / "run", console=Console(file=io.StringIO()))
-    found = [evaluate(folder / "run", "test", reader=reader)["figures"]["memory"] for reader in ("static", "cache")]
+    found = [
+        evaluate(folder / "run", split="test", reader=reader)["figures"]["memory"] for reader in ("static", "cache")
+    ]
     write([folder / "run"], folder / "report.html")
     return folder / "report.html", found
 

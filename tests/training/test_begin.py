@@ -39,7 +39,7 @@ def test_it_has_the_others_weights_and_new_ones_beyond_them(
         assert torch.equal(ours.pop(name), parameter)
     assert ours and all(name.startswith("gated.") for name in ours)
     assert result["provenance"]["init_from"] == {"run": "base", "weights": weights_hash(theirs.model)}
-    p = evaluate(tmp_path / "run", "test")["figures"]["policy"]["p_perplexity"]
+    p = evaluate(tmp_path / "run", split="test")["figures"]["policy"]["p_perplexity"]
     assert p == pytest.approx(evaluate(base, split="test")["figures"]["perplexity"], rel=1e-6)
 
 

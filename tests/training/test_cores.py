@@ -87,7 +87,7 @@ def test_a_span_buffer_over_it_is_trained_and_read_exactly(
     core: str, tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
     quietly(config(tiny_config, core, buffer=SpanBufferConfig(size=24, span=4)), tmp_path / "run")
-    evaluation = evaluate(tmp_path / "run", "valid")["figures"]
+    evaluation = evaluate(tmp_path / "run", split="valid")["figures"]
     assert evaluation["audit"]["passed"] and 0 < evaluation["policy"]["mean_lambda"] < 1
     loaded = load_run(tmp_path / "run")
     model, ids = loaded.model.double().eval(), torch.from_numpy(np.arange(90) % 11)[None]
