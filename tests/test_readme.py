@@ -34,7 +34,7 @@ def commands(page: str) -> list[list[str]]:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to follow the README in: a text and a data folder of one's own, and recipes of a size for a test."""
-    words = np.random.default_rng(0).choice([f"word{i}" for i in range(40)], 60_000)
+    words = np.random.default_rng(0).choice([f"word{i}" for i in range(40)], 30_000)
     text = "\n".join(" ".join(line) for line in words.reshape(-1, 20))
     (tmp_path / "my.txt").write_text(text)
     (tmp_path / "data" / "ptb").mkdir(parents=True)

@@ -209,9 +209,8 @@ def test_it_goes_on_in_another_process_bit_for_bit(
     assert contents(tiny_run) == hashes
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.full) for n in (signal.SIGTERM, signal.SIGINT))]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_an_endless_text_is_read_until_it_is_stopped(number: signal.Signals, tiny_run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "session"
     endless = subprocess.Popen(["yes", "ann saw the tea"], stdout=subprocess.PIPE)
