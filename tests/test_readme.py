@@ -230,6 +230,6 @@ def test_any_document_may_have_the_recency_of_a_grid_that_holds_it(
     for name, value in (("ROOT", tmp_path), ("RESULTS", tmp_path), ("TABLES", {"page.md": {}, "without.md": {}})):
         monkeypatch.setattr(generate, name, value)
     page = generate.filled("page.md")
-    assert page.count("1,000 or more ago") == 1 and page.count("| 4.25 | – |") == len(made["figures"]["rows"])
+    assert page.count("1,000 or more ago") == 1 and page.count("| 4.25 | – |") == len(made["figures"]["systems"])
     assert page.endswith(places.partition("<!-- end -->")[2])
     assert generate.filled("without.md") == "no table"

@@ -46,7 +46,7 @@ MISTAKES = [
     ("evaluate run good.txt more", r"'more' is one too many; the command is `backstory evaluate RUN \[TEXT\]`"),
     ("examine run more", r"there is no run folder more; train one"),
     ("train demo more", r"'more' is one too many; the command is `backstory train RECIPE`"),
-    ("reproduce", r"^name a grid .*: `backstory reproduce GRID`$"),
+    ("reproduce", r"^name a suite .*: `backstory reproduce SUITE`$"),
     # Flags.
     (f"{TRAIN} --training.epoch 1", r"no flag --training.epoch \(did you mean '--training.epochs'\?\)"),
     (f"{TRAIN} --training.epoch=1", r"no flag --training.epoch \(did you mean '--training.epochs'\?\)"),
@@ -96,7 +96,7 @@ MISTAKES = [
     ),
     (
         "train ntm-copy --model.core.reset_token 999 --out new",
-        r"begin is 999, and the ids of 259 types end at 258; .*or None",
+        r"reset_token is 999, and the ids of 259 types end at 258; .*or None",
     ),
     ("train ntm-copy --model.core.layers 20000000 --out new", r"lower model.core.layers \(20000000\)"),
     ("train ntm-copy --model.core.layers 10 9999999 --out new", r"lower model.core.layers \(10 9999999\)"),
@@ -300,8 +300,8 @@ MISTAKES = [
     ("reproduce unknown.yaml", r"unknown.yaml: unknown key 'training'"),
     ("reproduce base --scale smal", r"--scale must be one of small, full, not 'smal' \(did you mean 'small'\?\)"),
     ("reproduce base --processes 0", r"processes must be at least 1, not 0"),
-    ("reproduce base --only moss", r"no row 'moss' \(did you mean 'mos'\?\); there are awd-lstm, mos"),
-    ("reproduce base --only mos-wikitext-2", r"no row 'mos-wikitext-2' at this scale; there are awd-lstm"),
+    ("reproduce base --only moss", r"no system 'moss' \(did you mean 'mos'\?\); there are awd-lstm, mos"),
+    ("reproduce base --only mos-wikitext-2", r"no system 'mos-wikitext-2' at this scale; there are awd-lstm"),
     (
         "reproduce base --out other",
         r"other holds something other than a reproduction; choose another folder with --out",

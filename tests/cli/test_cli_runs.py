@@ -18,7 +18,7 @@ from backstory.reports.phrases import effective_context, verdict
 
 FIGURES = {
     "training": "parameters epochs best_epoch valid_perplexity valid_nats unit tokens curve tokens_per_second",
-    "evaluation": "split reader unit tokens rows nats_per_token perplexity bits_per_token bits_per_character bits_per_byte "
+    "evaluation": "split reader unit tokens batch_size nats_per_token perplexity bits_per_token bits_per_character bits_per_byte "
     "audit",
     "examination": "experiment split unit targets maximum_context baseline conditions effective_context",
 }
@@ -137,7 +137,7 @@ def test_evaluate_prints_what_it_writes(command: Command, run_copy: Path) -> Non
         f"perplexity  {figures['perplexity']:.2f} per word  ({figures['bits_per_token']:.4f} bits per word)"
         in shown.out
     )
-    assert f"{figures['tokens']:,} words, all scored, in 1 row\n" in shown.out
+    assert f"{figures['tokens']:,} words, all scored, batch size 1\n" in shown.out
     assert f"\n  audit       {verdict(figures['audit'])}\n" in shown.out
 
 

@@ -215,7 +215,7 @@ def test_an_exported_memory_is_read_with_another_addressing(
     assert nats["dense"] != nats["localized:3"]
     capsys.readouterr()
     assert main(["evaluate", f"hf:{exported}", str(text), "--addressing", "localized:4"]) == 2
-    assert "give an odd number of rows" in capsys.readouterr().err
+    assert "give an odd number of slots" in capsys.readouterr().err
 
 
 def test_a_run_without_results_has_a_card_without_figures(tiny_run: Path, tmp_path: Path) -> None:

@@ -31,19 +31,24 @@ GATE = GateConfig(temperature=0.7)
 def buffers(draw: st.DrawFn) -> dict[str, Any]:
     """Settings that go together."""
     length = draw(st.integers(1, 4))
-    slots = draw(st.sampled_from(["sliding", "grid"]))
-    vectors = ["minus-before", "end", *(["minus"] if length > 1 else []), *(["words"] if slots == "sliding" else [])]
+    alignment = draw(st.sampled_from(["sliding", "fixed"]))
+    vectors = [
+        "minus-before",
+        "end",
+        *(["minus"] if length > 1 else []),
+        *(["words"] if alignment == "sliding" else []),
+    ]
     chosen = draw(st.sampled_from(vectors))
     ends = draw(st.sampled_from(["previous", "present"]))
-    values = ["spans", *(["last-words"] if slots == "sliding" else [])]
-    values += ["following"] if slots == "sliding" and ends == "previous" else []
+    values = ["spans", *(["last-words"] if alignment == "sliding" else [])]
+    values += ["following"] if alignment == "sliding" and ends == "previous" else []
     chosen_values = draw(st.sampled_from(values))
     pointer = chosen_values != "spans" and draw(st.booleans())
     return {
         "prediction": "pointer" if pointer else "softmax",
         "size": length * draw(st.integers(1, 5)),
         "span": length,
-        "slots": slots,
+        "alignment": alignment,
         "vectors": chosen,
         "ends": ends,
         "attention": draw(st.sampled_from(["additive", "linear", "bilinear"])),
@@ -225,8 +230,8 @@ def test_a_foreign_buffer_is_another_rows() -> None:
             "theta is where a pointer",
         ),
         ({"size": 4, "span": 2, "attention": "bilinear", "theta": 0.1}, "theta is where a pointer"),
-        ({"size": 4, "span": 2, "slots": "grid", "vectors": "words"}, "keeps spans of words alone"),
-        ({"size": 4, "span": 2, "slots": "grid", "values": "last-words"}, "keeps spans of words alone"),
+        ({"size": 4, "span": 2, "alignment": "fixed", "vectors": "words"}, "keeps spans of words alone"),
+        ({"size": 4, "span": 2, "alignment": "fixed", "values": "last-words"}, "keeps spans of words alone"),
     ],
 )
 def test_settings_that_do_not_go_together(options: dict[str, Any], told: str) -> None:
@@ -247,10 +252,10 @@ class Largest(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("slots", ["sliding", "grid"])
-def test_no_intermediate_is_of_positions_times_spans_times_attention(slots: Any) -> None:
+@pytest.mark.parametrize("alignment", ["sliding", "fixed"])
+def test_no_intermediate_is_of_positions_times_spans_times_attention(alignment: Any) -> None:
     time, spans, size = 20, 64, 32
-    buffer = SpanBuffer(SpanBufferConfig(size=spans * 2, span=2, slots=slots), size, size)
+    buffer = SpanBuffer(SpanBufferConfig(size=spans * 2, span=2, alignment=alignment), size, size)
     hidden, tokens = torch.randn(2, time, size), torch.zeros(2, time, dtype=torch.long)
     with Largest() as largest:
         buffer(hidden, tokens, torch.zeros(1), buffer.start(2), False).vectors.sum().backward()

@@ -100,7 +100,7 @@ print(int(peak) * 1024 - before)
         ("ptb-mos", 12, 70, BFLOAT16, 0.005, NONE, None),
         ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, {"kind": "auxiliary-softmax"}, None),
         ("ptb-awd-lstm", 20, 70, BFLOAT16, 0.0, BUFFER, None),
-        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, BUFFER | {"slots": "grid"}, None),
+        ("ptb-awd-lstm", 20, 70, FLOAT32, 0.0, BUFFER | {"alignment": "fixed"}, None),
         ("ptb-small", 20, 35, BFLOAT16, 0.0, BUFFER | {"size": 16384, "attention": "bilinear"}, None),
         ("ptb-small", 20, 35, BFLOAT16, 0.0, POINTER, None),
         ("ptb-small", 20, 70, FLOAT32, 0.0, NONE, TRANSFORMER),

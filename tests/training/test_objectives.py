@@ -209,9 +209,11 @@ def test_only_what_is_asked_is_trained_on() -> None:
     (mine,), (reference,) = gradients(loss, [made.hidden]), gradients(expected, [made.hidden])
     torch.testing.assert_close(mine, reference, rtol=0, atol=1e-12)
     assert (mine[~asked] == 0).all() and (mine[asked] != 0).any()
-    assert figures["nats"].item() == pytest.approx(loss.item()) and figures["asked"].item() == pytest.approx(3 / 8)
+    assert figures["nats"].item() == pytest.approx(loss.item()) and figures["answer_share"].item() == pytest.approx(
+        3 / 8
+    )
     nothing, figures = Likelihood()(made, targets, torch.zeros_like(asked))
-    assert nothing.item() == figures["nats"].item() == figures["asked"].item() == 0
+    assert nothing.item() == figures["nats"].item() == figures["answer_share"].item() == 0
     everything, _ = Likelihood()(made, targets, torch.ones_like(asked))
     torch.testing.assert_close(everything, Likelihood()(made, targets)[0])
 
@@ -244,7 +246,7 @@ def test_a_blend_too_is_trained_on_what_is_asked() -> None:
 
 def test_the_figures_of_a_run_on_what_is_asked() -> None:
     config = RunConfig(training=TrainingConfig(answer_loss_only=True))
-    assert build_objective(config, 0.0).figures == ("nats", "asked")
+    assert build_objective(config, 0.0).figures == ("nats", "answer_share")
     assert build_objective(RunConfig(), 0.0).figures == ("nats",)
 
 

@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_space_is_told_in_one_line(settings: dict[str, Any]
 
 def test_a_draw_must_be_an_addressing_that_the_memory_can_have() -> None:
     memory = from_dict(RunConfig, {"model": {"core": {"kind": "ntm", "slots": 16}}}, "a test")
-    for choice, problem in (("localized:4", "give an odd number of rows"), ("localized:17", "give at most 16")):
+    for choice, problem in (("localized:4", "give an odd number of slots"), ("localized:17", "give at most 16")):
         with pytest.raises(UserError, match=rf"draws cannot be trained: addressing '{choice}'.*; {problem}$"):
             checked({"model.core.addressing": {"choice": [choice, "dense"]}}, memory)
     assert len(checked({"model.core.addressing": {"choice": ["localized:5", "dense"]}}, memory)) == 1
