@@ -15,7 +15,7 @@ from figures import write
 
 from backstory.config.eval_options import EvalOptions
 from backstory.config.readers import DynamicSettings
-from backstory.config.units import perplexity
+from backstory.config.scores import perplexity
 from backstory.evaluation.opening import open_evaluation
 from backstory.evaluation.reading_loop import read
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import UnknownShare
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper

@@ -14,10 +14,9 @@ from commands import SMALL
 from runs import contents
 
 from backstory.cli.main import main
-from backstory.config import interrupts
-from backstory.config.interrupts import Interrupted, Interrupts
-from backstory.config.output import Printed, Tolerant, plain, printing
-from backstory.config.stopping import StopRequest
+from backstory.config import signals as interrupts
+from backstory.config.signals import Interrupted, Interrupts, StopRequest
+from backstory.config.terminal import Printed, Tolerant, plain, printing
 from backstory.evaluation.saved_reader import load
 from backstory.training.loop import Trainer
 

@@ -10,11 +10,9 @@ import pytest
 from commands import SMALL, Command
 from rich.text import Text
 
+from backstory.cli.command_line import progress_bar
 from backstory.cli.main import main
-from backstory.cli.progress import progress_bar
-from backstory.config.console import make_console
-from backstory.config.output import Coloured, printing
-from backstory.config.printable import cell, printable_json
+from backstory.config.terminal import Coloured, cell, make_console, printable_json, printing
 from backstory.reports.tables import Table, columns, to_text
 
 EVIL = "w\x1b]0;gone\x07\x1b[2J\x9b31m\u202eb\x7f"

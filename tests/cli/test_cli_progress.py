@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.cli import progress
+from backstory.cli import command_line as progress
 
 
 def test_off_a_terminal_there_is_a_line_every_minute(

@@ -18,7 +18,8 @@ from backstory.reports.phrases import effective_context, verdict
 
 FIGURES = {
     "training": "parameters epochs best_epoch valid_perplexity valid_nats unit tokens curve tokens_per_second",
-    "evaluation": "split reader unit tokens batch_size nats_per_token perplexity bits_per_token bits_per_character bits_per_byte "
+    "evaluation": "split reader unit tokens batch_size nats_per_token perplexity "
+    "bits_per_token bits_per_character bits_per_byte "
     "audit",
     "examination": "experiment split unit targets maximum_context baseline conditions effective_context",
 }

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.config.printable import one_line, printable
+from backstory.config.terminal import one_line, printable
 
 
 def test_letters_of_every_script_stay() -> None:

@@ -26,8 +26,7 @@ from backstory.config import (
     validate,
 )
 from backstory.config.errors import nearest
-from backstory.config.fields import between
-from backstory.config.strict import from_file
+from backstory.config.strict import between, from_file
 
 
 def read(text: str) -> RunConfig:
@@ -371,8 +370,8 @@ def test_lists_of_dataclasses_come_back_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "stops is missing; it must be given"),
-        ("stops: [{minutes: 2}]", r"stops\[0\].place is missing; it must be given"),
+        ("{}", "stops is missing; add it"),
+        ("stops: [{minutes: 2}]", r"stops\[0\].place is missing; add it"),
         ("stops: [{place: Ely}, {place: York, minutes: -1}]", r"stops\[1\].minutes must be at least 0, not -1"),
         (
             "stops: [{place: Ely, minute: 1}]",

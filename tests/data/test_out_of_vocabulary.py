@@ -10,7 +10,7 @@ import pytest
 import subwords
 
 from backstory.config import TextConfig
-from backstory.config.unknown_share import INCOMPARABLE, MEANINGLESS, UnknownShare, advice, unknown_warning
+from backstory.config.scores import INCOMPARABLE, MEANINGLESS, UnknownShare, advice, unknown_warning
 from backstory.data import Vocabulary, build, encode_split, prepare, tokenizer, unknown_share
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import OutOfVocabulary, classify, scripts_of

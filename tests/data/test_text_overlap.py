@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.config import TextConfig, UserError
-from backstory.config.split_overlap import NOTABLE, SplitOverlap
+from backstory.config.scores import NOTABLE, SplitOverlap
 from backstory.data import Dataset, prepare
 from backstory.data import overlap as module
 from backstory.data.overlap import WINDOW, check_splits_differ, overlap, overlaps, shared

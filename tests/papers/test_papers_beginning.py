@@ -15,7 +15,7 @@ from small_suites import BROKEN, finish, planned, start, suite, write
 
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
-from backstory.config.stopping import StopRequest
+from backstory.config.signals import StopRequest
 from backstory.jobs.display import JobDisplay
 from backstory.jobs.runner import run_jobs
 from backstory.papers.suite import Suite

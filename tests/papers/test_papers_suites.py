@@ -289,7 +289,7 @@ BAD = {
         small(seed=[1]),
         r"unknown key 'systems\[0\].small.seed' \(did you mean 'systems\[0\].small.seeds'\?\)",
     ),
-    "no title": ({k: v for k, v in suite().items() if k != "title"}, r"title is missing; it must be given"),
+    "no title": ({k: v for k, v in suite().items() if k != "title"}, r"title is missing; add it"),
     "no recipe": (without("recipe"), r"systems\[0\].small.recipe is missing"),
     "no minutes": (without("minutes"), r"systems\[0\].small.minutes is missing"),
     "no systems": (suite(systems=[], claims=[]), r"systems is empty"),

@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 
+from backstory.cli.command_line import parse
 from backstory.cli.main import main
-from backstory.cli.parse import parse
 from backstory.cli.train import Arguments
 
 # What a training imports, and what the command line makes once; no tensor is made here, so that no thread has begun when it

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backstory.config import UserError
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import UnknownShare
 from backstory.reports import read, tables, write
 from backstory.reports.phrases import summary
 

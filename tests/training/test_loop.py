@@ -15,7 +15,7 @@ import torch
 from runs import checkpoints, contents, events, outcome, with_training
 
 from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig, TrainingConfig
-from backstory.config.stopping import StopRequest
+from backstory.config.signals import StopRequest
 from backstory.data import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.evaluation import read
 from backstory.models import ComposedModel, Prediction, clone, flatten

@@ -13,7 +13,7 @@ from test_search_queue import claimed, queue
 
 from backstory.config import UserError
 from backstory.config.machine import NoDisk
-from backstory.config.stopping import StopRequest
+from backstory.config.signals import StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.display import JobDisplay
 from backstory.storage.lock import locked

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from backstory.cli.parse import parse
-from backstory.cli.verbs import dispatch
+from backstory.cli.command_line import dispatch, parse
 from backstory.config import TextConfig
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def prepare(arguments: Sequence[str]) -> int:
     """Download the corpus if need be, prepare it and print its figures."""
     given = parse(PrepareArguments, arguments, "data prepare")
 
-    from backstory.cli.progress import progress_bar
+    from backstory.cli.command_line import progress_bar
     from backstory.data import CORPORA, fetch
 
     files = CORPORA[given.corpus].files if given.corpus in CORPORA else None
@@ -61,7 +60,7 @@ def prepare(arguments: Sequence[str]) -> int:
 
 
 def _figures(given: ShowArguments) -> int:
-    from backstory.cli.progress import progress_bar
+    from backstory.cli.command_line import progress_bar
     from backstory.data import check_synthetic, gold_file, prepare
 
     check_synthetic(given)

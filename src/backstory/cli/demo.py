@@ -7,9 +7,9 @@ from typing import Any
 
 import tyro
 
-from backstory.cli.parse import parse
+from backstory.cli.command_line import parse
 from backstory.config import NoBufferConfig, RunConfig, UserError, pasted, recipes
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import UnknownShare
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ def main(arguments: Sequence[str]) -> int:
     if given.resume and given.overwrite:
         raise UserError("--resume and --overwrite exclude each other; give one of them")
 
-    from backstory.cli.progress import progress_bar
-    from backstory.config.console import make_console
+    from backstory.cli.command_line import progress_bar
     from backstory.config.examine_options import ExamineOptions
     from backstory.config.explain_options import ExplainOptions
+    from backstory.config.terminal import make_console
     from backstory.context import examine_run
     from backstory.evaluation import evaluate, generate
     from backstory.explanations import explain_passage

@@ -8,14 +8,11 @@ from typing import Annotated, Any, BinaryIO
 
 import tyro
 
-from backstory.cli.parse import parse
-from backstory.cli.run_arguments import ModelArguments, typed_text
+from backstory.cli.command_line import ModelArguments, parse, typed_text
 from backstory.config import UserError, plural
 from backstory.config.eval_options import EvalOptions
-from backstory.config.printable import one_line
-from backstory.config.split_overlap import overlap_warnings
-from backstory.config.units import IN_BITS, told
-from backstory.config.unknown_share import UnknownShare, unknown_warning
+from backstory.config.scores import IN_BITS, UnknownShare, overlap_warnings, told, unknown_warning
+from backstory.config.terminal import one_line
 from backstory.data.corpora.text_files import is_pipe
 
 
@@ -46,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.text is not None and given.split is not None:
         raise UserError("a text has no splits; give a text or --split")
 
-    from backstory.cli.progress import progress_bar
+    from backstory.cli.command_line import progress_bar
     from backstory.evaluation.evaluation import as_json, evaluate
 
     options = given.options()

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from backstory.cli.parse import parse
-from backstory.cli.run_arguments import RUN
+from backstory.cli.command_line import RUN, parse
 from backstory.config import UserError
 from backstory.config.examine_options import ExamineOptions
 
@@ -32,8 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     if not options.runs:
         raise UserError("name the run's folder: `backstory examine RUN`")
 
-    from backstory.cli.progress import progress_bar
-    from backstory.config.launched import first_here
+    from backstory.cli.command_line import progress_bar
+    from backstory.config.machine import first_here
     from backstory.context import examine_run, examine_runs
     from backstory.evaluation.evaluation import as_json
     from backstory.training.distributed import joined

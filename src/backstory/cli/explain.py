@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from backstory.cli.parse import parse
-from backstory.cli.run_arguments import RUN
+from backstory.cli.command_line import RUN, parse
 from backstory.config import UserError
 from backstory.config.explain_options import CompareOptions, ExplainOptions
 
@@ -68,7 +67,7 @@ def explain_passage(arguments: Sequence[str]) -> int:
         raise UserError("`reading` has flags of its own; write it right after `backstory explain`")
 
     from backstory import explanations
-    from backstory.cli.progress import progress_bar
+    from backstory.cli.command_line import progress_bar
 
     text = _text(parsed)
     cases = explanations.CASES if parsed.find == "both" else (parsed.find,)
@@ -87,7 +86,7 @@ def explain_reading(arguments: Sequence[str]) -> int:
     parsed = parse(ReadingArguments, arguments, "explain reading")
 
     from backstory import explanations
-    from backstory.cli.progress import progress_bar
+    from backstory.cli.command_line import progress_bar
 
     text = _text(parsed)
     with progress_bar("comparing readers") as progress:
@@ -134,7 +133,7 @@ def write_view(result: dict[str, Any], page: Path) -> None:
 
 def show(result: dict[str, Any]) -> None:
     """Print a result of `explain_passage` for a person."""
-    from backstory.config.console import make_console
+    from backstory.config.terminal import make_console
     from backstory.reports import passage_terminal, result_from, to_text
     from backstory.reports.memory_weights import heads, older
     from backstory.reports.passage import from_json
@@ -156,7 +155,7 @@ def write_comparison(result: dict[str, Any], page: Path) -> None:
 
 def show_comparison(result: dict[str, Any]) -> None:
     """Print a result of `compare_readers` for a person."""
-    from backstory.config.console import make_console
+    from backstory.config.terminal import make_console
     from backstory.reports import comparison_terminal, result_from
 
     comparison_terminal.show(result_from(json.dumps(result), "the result"), make_console())

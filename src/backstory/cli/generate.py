@@ -8,11 +8,10 @@ from typing import Literal
 
 import tyro
 
-from backstory.cli.parse import parse
-from backstory.cli.run_arguments import ModelArguments, typed_text
+from backstory.cli.command_line import ModelArguments, parse, typed_text
 from backstory.config import UserError
-from backstory.config.fields import between
-from backstory.config.output import failure
+from backstory.config.strict import between
+from backstory.config.terminal import failure
 
 LARGEST = 1 << 24
 """Bytes of a prompt from standard input."""

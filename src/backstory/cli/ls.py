@@ -7,7 +7,7 @@ from typing import Annotated, get_args, get_type_hints
 
 import tyro
 
-from backstory.cli.parse import parse
+from backstory.cli.command_line import parse
 from backstory.config import (
     ModelConfig,
     UserError,

@@ -8,10 +8,9 @@ import warnings
 from collections.abc import Sequence
 
 from backstory.config.errors import NonFiniteError, UserError, check_name
-from backstory.config.interrupts import Interrupted, interruptible
-from backstory.config.launched import first_here
-from backstory.config.machine import out_of_memory, refused
-from backstory.config.output import failure, printing
+from backstory.config.machine import first_here, out_of_memory, refused
+from backstory.config.signals import Interrupted, interruptible
+from backstory.config.terminal import failure, printing
 
 VERBS = {
     "demo": "train, read, examine and report a small model on your own Python's documentation (5 minutes)",

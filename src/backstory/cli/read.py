@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from backstory.cli.parse import parse
-from backstory.cli.run_arguments import ModelArguments, standard_input
+from backstory.cli.command_line import ModelArguments, parse, standard_input
 from backstory.config import plural
-from backstory.config.fields import between
-from backstory.config.output import failure
-from backstory.config.printable import cell, printable_json
-from backstory.config.unknown_share import UnknownShare, advice
+from backstory.config.scores import UnknownShare, advice
+from backstory.config.strict import between
+from backstory.config.terminal import cell, failure, printable_json
 
 if TYPE_CHECKING:
     from backstory.evaluation.session import Line, Session
@@ -51,8 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     """Read; on a signal, save and exit with 128 + its number."""
     given = parse(Arguments, arguments, "read")
 
-    from backstory.config.console import make_console
-    from backstory.config.stopping import StopRequest
+    from backstory.config.signals import StopRequest
+    from backstory.config.terminal import make_console
     from backstory.evaluation.session import session
 
     typed = standard_input()

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from backstory.cli.parse import parse
-from backstory.cli.run_arguments import CorpusArguments
-from backstory.cli.verbs import dispatch
+from backstory.cli.command_line import CorpusArguments, dispatch, parse
 from backstory.config import UserError, pasted, plural
 from backstory.config.eval_options import EvalOptions
-from backstory.config.fields import between
 from backstory.config.readers import GateSettings, MetaTraining
+from backstory.config.strict import between
 
 if TYPE_CHECKING:
     from backstory.evaluation.opening import EvalSetup
@@ -107,7 +105,7 @@ def _opened(given: StatisticsArguments | TrainArguments) -> "EvalSetup":
 def statistics(arguments: Sequence[str]) -> int:
     given = parse(StatisticsArguments, arguments, "reader statistics")
 
-    from backstory.cli.progress import progress_bar
+    from backstory.cli.command_line import progress_bar
     from backstory.tuning.preparation import collect_statistics
 
     opened = _opened(given)
@@ -121,7 +119,7 @@ def statistics(arguments: Sequence[str]) -> int:
 def tune(arguments: Sequence[str]) -> int:
     given = parse(TuneArguments, arguments, "reader tune")
 
-    from backstory.cli.progress import progress_bar
+    from backstory.cli.command_line import progress_bar
     from backstory.readers.registry import parse_stack, stack_name
     from backstory.tuning.preparation import tune_reader
 
@@ -138,8 +136,8 @@ def tune(arguments: Sequence[str]) -> int:
 def train(arguments: Sequence[str]) -> int:
     given = parse(TrainArguments, arguments, "reader train")
 
-    from backstory.cli.progress import progress_bar
-    from backstory.config.units import perplexity
+    from backstory.cli.command_line import progress_bar
+    from backstory.config.scores import perplexity
     from backstory.readers.registry import choose, parse_stack
     from backstory.tuning.preparation import train_learned
 
@@ -169,7 +167,7 @@ def train(arguments: Sequence[str]) -> int:
 
 def describe_tuned(tuned: "Tuned") -> str:
     """The best points of a search in lines for a person."""
-    from backstory.config.units import perplexity
+    from backstory.config.scores import perplexity
 
     whole = sorted(
         ((t.nats, t.settings) for t in tuned.trials if t.tokens == tuned.tokens and t.nats), key=lambda t: t[0]
@@ -185,7 +183,7 @@ def audit(arguments: Sequence[str]) -> int:
     """Exit code 1 when the reader fails."""
     given = parse(AuditArguments, arguments, "reader audit")
 
-    from backstory.cli.progress import progress_bar
+    from backstory.cli.command_line import progress_bar
     from backstory.evaluation.evaluation import audit_reader
     from backstory.evaluation.opening import open_evaluation
     from backstory.readers.registry import parse_stack, stack_name

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.parse import parse
-from backstory.cli.verbs import dispatch
+from backstory.cli.command_line import dispatch, parse
 from backstory.config import UserError, pasted, recipes
 from backstory.config.machine import refused
 from backstory.storage.atomic import write_atomically

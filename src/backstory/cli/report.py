@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.parse import parse
+from backstory.cli.command_line import parse
 
 
 @dataclass(frozen=True)

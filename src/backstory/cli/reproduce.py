@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from backstory.cli.parse import parse
+from backstory.cli.command_line import parse
 from backstory.config import pasted
-from backstory.config.fields import between
+from backstory.config.strict import between
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code 0, 1 when a run failed, 128 + the signal's number after a stop."""
     given = parse(Arguments, arguments, "reproduce")
 
-    from backstory.config.stopping import Stopped
+    from backstory.config.signals import Stopped
     from backstory.papers.reproduction import Reproduction, failures
 
     planned = Reproduction.plan(given.suite, given.scale, given.out, given.only, given.known)

@@ -9,12 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.parse import parse
+from backstory.cli.command_line import dispatch, parse
 from backstory.cli.train import split_recipe, with_corpus, with_kinds
-from backstory.cli.verbs import dispatch
 from backstory.config import RunConfig, UserError, pasted, recipes
-from backstory.config.fields import between
-from backstory.config.printable import printable_json
+from backstory.config.strict import between
+from backstory.config.terminal import printable_json
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
             "`backstory ls spaces` lists them, a file is one, too"
         )
 
-    from backstory.config.stopping import Stopped
+    from backstory.config.signals import Stopped
     from backstory.tuning.sweeps import Planned
 
     config = with_corpus(given.config, given.corpus, recipes.load(recipe))
@@ -128,7 +127,7 @@ def show(arguments: Sequence[str]) -> int:
     elif given.html is not None:
         print(given.html)
     else:
-        from backstory.config.console import make_console
+        from backstory.config.terminal import make_console
         from backstory.reports import search_terminal
 
         search_terminal.show(result, make_console(), given.best)

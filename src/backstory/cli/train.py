@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from backstory.cli.parse import parse
+from backstory.cli.command_line import parse
 from backstory.config import RunConfig, TextConfig, UserError, changes, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
-from backstory.config.launched import first_here
-from backstory.config.units import told
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.machine import first_here
+from backstory.config.scores import UnknownShare, told
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from backstory.config.fields import between, probability
+from backstory.config.strict import between, probability
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import tyro
 
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError
-from backstory.config.fields import between
+from backstory.config.strict import between
 
 Precision = Literal["auto", "float32", "bfloat16"]
 SAVE_EVERY = 60.0

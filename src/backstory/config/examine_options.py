@@ -10,8 +10,8 @@ from tyro.conf import FlagCreatePairsOff, UseAppendAction
 from backstory.config.arguments import described
 from backstory.config.errors import UserError
 from backstory.config.eval_options import folder_name
-from backstory.config.fields import between
 from backstory.config.options import Options
+from backstory.config.strict import between
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Literal, Self
 from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
 from backstory.config.errors import UserError
-from backstory.config.fields import between
 from backstory.config.options import Options
+from backstory.config.strict import between
 
 LONGEST_PASSAGE = 2000
 """Words of a passage at most."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from backstory.config.fields import between
+from backstory.config.strict import between
 
 Rule = Literal["rms", "sgd", "nadam"]
 Normalization = Literal["weights", "tensors"]

@@ -1,50 +1,83 @@
-"""Recipes: packaged YAML files, found by name, or files of one's own, found by path."""
+"""YAML files that come with the package (recipes, suites, search spaces), loaded by name, or a user's own by path."""
 
 import os
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from backstory.config.arguments import checked
-from backstory.config.packaged import Packaged
+from backstory.config.errors import check_name
 from backstory.config.schema import RunConfig
-from backstory.config.strict import from_file
+from backstory.config.strict import from_file, from_yaml
 
+T = TypeVar("T")
 CONFIG = "config.yaml"
-"""File of a run that holds its settings, and that makes a folder a run."""
+"""The file of a run that holds its settings; a folder with this file is a run."""
+
+
+@dataclass(frozen=True)
+class Packaged(Generic[T]):
+    """The YAML files in a folder of a package, listed by `backstory ls FOLDER`."""
+
+    kind: type[T]
+    """The dataclass that a file is read as."""
+    package: str
+    folder: str
+    noun: str
+    """The word for one file in messages: `recipe`."""
+
+    def names(self) -> list[str]:
+        """Return the names in alphabetical order."""
+        files = (resources.files(self.package) / self.folder).iterdir()
+        return sorted(p.name.removesuffix(".yaml") for p in files if p.name.endswith(".yaml"))
+
+    def text(self, name: str) -> str:
+        """Return the YAML of a packaged file. Raises UserError for an unknown name."""
+        check_name(name, self.names(), self.noun, f"backstory ls {self.folder}")
+        return (resources.files(self.package) / self.folder / f"{name}.yaml").read_text(encoding="utf-8")
+
+    def load(self, name_or_path: str) -> T:
+        """Load a packaged file by its name, or any YAML file by its path. Raises UserError."""
+        if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
+            return from_file(self.kind, Path(name_or_path))
+        return from_yaml(self.kind, self.text(name_or_path), f"{self.noun} {name_or_path}")
+
+
 _PACKAGED = Packaged(RunConfig, "backstory", "recipes", "recipe")
 
 
 def names() -> list[str]:
-    """The packaged recipes."""
+    """Return the names of the packaged recipes."""
     return _PACKAGED.names()
 
 
 def text(name: str) -> str:
-    """The YAML of a packaged recipe, its header included. Raises UserError for an unknown name."""
+    """Return the YAML of a packaged recipe with its header. Raises UserError for an unknown name."""
     return _PACKAGED.text(name)
 
 
 def summary(name: str) -> str:
-    """The first line of a packaged recipe's header."""
+    """Return the first line of a packaged recipe's header."""
     return text(name).splitlines()[0].removeprefix("#").strip()
 
 
 @checked()
 def load(name_or_path: str) -> RunConfig:
-    """The settings of a recipe by its name, of a YAML file by its path, or of a run by its folder. Raises UserError."""
+    """Return the settings of a recipe (by name), a YAML file (by path) or a run (by folder). Raises UserError."""
     if os.path.lexists(settings := Path(name_or_path, CONFIG)):
         return from_file(RunConfig, settings, Path(name_or_path))
     return _PACKAGED.load(name_or_path)
 
 
 def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings with nested changes; a part of another kind takes nothing over from the one it replaces."""
+    """Return nested settings with nested changes applied. A part of another kind keeps nothing of the part it replaces."""
     result = dict(settings)
     for key, value in changes.items():
-        there = settings.get(key)
-        if isinstance(value, dict) and isinstance(there, dict):
-            replaced = value.get("kind", there.get("kind")) != there.get("kind")
-            result[key] = dict(value) if replaced else merged(there, value)
+        before = settings.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            replaced = value.get("kind", before.get("kind")) != before.get("kind")
+            result[key] = dict(value) if replaced else merged(before, value)
         else:
             result[key] = value
     return result

@@ -150,7 +150,7 @@ def first_settings(settings: dict[str, Any]) -> dict[str, Any]:
     for setting, values in SETTING_VALUES.items():
         for path in _paths(data, setting.split("."), ()):
             _replace_value(data, path, {new: old for old, new in values.items()})
-    _rename(data, {new: old for old, new in reversed(SETTINGS.items())})
+    _rename(data, {new: old for old, new in reversed(list(SETTINGS.items()))})
     return data
 
 

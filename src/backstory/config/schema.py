@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from backstory.config.cores import CoreConfig, LSTMConfig
-from backstory.config.fields import between, probability
+from backstory.config.strict import between, probability
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,26 @@ from backstory.config.renamed import current_settings, refuse_old_settings
 from backstory.config.small_file import read_small_text
 
 T = TypeVar("T")
-
-
 LARGEST = 1 << 20
 """Bytes of a settings file; more is refused unread."""
 LARGEST_NUMBER = 2**53
 """A whole number above this is refused: no float holds it exactly."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, where YAML would take the last, and references to other values.
+def between(default: float | None, low: float, high: float = float("inf"), *, above: bool = False) -> Any:
+    """Return a number field with the range [low, high], or (low, high] if `above`, that `validate` checks."""
+    return dataclasses.field(default=default, metadata={"range": (low, high, above)})
 
-    Settings repeat nothing, and a few lines of references to references unfold into more than any memory holds.
+
+def probability(default: float | None) -> Any:
+    """Return a field for a dropout probability, in [0, 1)."""
+    return dataclasses.field(default=default, metadata={"range": (0.0, 0.999, False)})
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML loader that refuses a key given twice in one mapping, and references to other values.
+
+    Plain YAML would take the last of two keys, and a few lines of nested references would fill the memory.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -47,20 +55,20 @@ class _Loader(yaml.SafeLoader):
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config as plain dictionaries, lists and numbers."""
+    """Return a config as plain dictionaries, lists and numbers."""
     return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
 
 
 def changes(config: Any) -> dict[str, Any]:
-    """What of a config its dataclasses do not have by default, in plain dictionaries; the `kind` of a part is always told."""
-    found: dict[str, Any] = {}
+    """Return the settings that differ from their defaults, in plain dictionaries, and always the `kind` of a part."""
+    changed: dict[str, Any] = {}
     for field in dataclasses.fields(config):
-        value, usual = getattr(config, field.name), field.default
-        if usual is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
-            usual = field.default_factory()
-        if field.name == "kind" or value != usual:
-            found[field.name] = changes(value) if dataclasses.is_dataclass(value) else _plain(value)
-    return found
+        value, default = getattr(config, field.name), field.default
+        if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if field.name == "kind" or value != default:
+            changed[field.name] = changes(value) if dataclasses.is_dataclass(value) else _plain(value)
+    return changed
 
 
 def _plain(value: Any) -> Any:
@@ -70,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 def to_yaml(config: Any) -> str:
-    """A config as YAML with the fields in the order of the dataclass."""
+    """Return a config as YAML with the fields in the order of the dataclass."""
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
@@ -85,12 +93,12 @@ def from_yaml(kind: type[T], text: str, source: str) -> T:
 
 
 def plain_yaml(text: str, source: str) -> Any:
-    """What YAML holds in plain values. Raises UserError for what is none, repeats a key or refers to another value."""
+    """Return YAML as plain values. Raises UserError for invalid YAML, a repeated key and a reference to another value."""
     return parsed(text, lambda where: f"{source} is not valid YAML{where}; correct it and run again")
 
 
 def parsed(text: str, wrong: Callable[[str], str]) -> Any:
-    """What YAML says. Raises UserError of what `wrong` makes of where and why it says nothing: ` at line 3 (...)`, or empty."""
+    """Return YAML as plain values. `wrong` makes the message of the UserError from ` at line 3 (...)`, or from empty text."""
     try:
         return yaml.load(text, _Loader)
     except Exception as error:  # impossible dates, numbers and depths come as errors of many kinds
@@ -116,12 +124,13 @@ def from_file(kind: type[T], path: Path, inside: Path | None = None) -> T:
         raise UserError(f"{path} is empty; give it some settings")
     if inside is None:
         return from_yaml(kind, text, str(path))
-    return from_saved(kind, plain_yaml(text, str(path)), str(path))
+    data = plain_yaml(text, str(path))
+    return from_saved(kind, {} if data is None else data, str(path))
 
 
 @checked()
 def from_dict(kind: type[T], data: Any, source: str) -> T:
-    """Build a config of the given kind from plain dictionaries, checked throughout. Raises UserError."""
+    """Build a config of a kind from plain dictionaries, with every value checked. Raises UserError."""
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"kind must be a dataclass, not {shown(kind)}")
     refuse_old_settings(kind.__name__, data, source)
@@ -136,7 +145,7 @@ def from_saved(kind: type[T], data: Any, source: str) -> T:
 
 
 def conforming(config: T, source: str) -> T:
-    """A config that may have been made with anything, checked throughout as one that is read from a file. Raises UserError."""
+    """Return a config built in Python, checked like one read from a file. Raises UserError."""
     return from_dict(type(config), to_dict(config), source)
 
 
@@ -162,7 +171,7 @@ def _convert(kind: Any, value: Any, path: str, source: str) -> Any:
             raise wrong("a list")
         return tuple(_convert(arguments[0], v, f"{path}[{i}]", source) for i, v in enumerate(value))
     if kind is float and isinstance(value, str):
-        # YAML 1.1 reads 1e-3 (no dot) as text; everyone who writes it means the number.
+        # YAML 1.1 reads 1e-3 (no dot) as text; whoever writes it means the number.
         try:
             return float(value)
         except ValueError:
@@ -196,12 +205,12 @@ def _convert_dataclass(kind: type, value: Any, path: str, source: str) -> Any:
             raise UserError(f"{source}: unknown key '{before}{name}'{nearest(name, hints, before)}")
     for f in dataclasses.fields(kind):
         if f.default is f.default_factory is dataclasses.MISSING and f.name not in value:
-            raise UserError(f"{source}: {f'{path}.{f.name}' if path else f.name} is missing; it must be given")
+            raise UserError(f"{source}: {f'{path}.{f.name}' if path else f.name} is missing; add it")
     return kind(**{k: _convert(hints[k], v, f"{path}.{k}" if path else k, source) for k, v in value.items()})
 
 
 def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -> Any:
-    """`X | None`, or several dataclasses told apart by their field `kind`."""
+    """Convert to `X | None`, or to one of several dataclasses, chosen by their field `kind`."""
     if value is None and type(None) in kinds:
         return None
     rest = [k for k in kinds if k is not type(None)]
@@ -211,7 +220,7 @@ def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -
     if not isinstance(value, dict):
         raise UserError(f"{source}: {path} must be a mapping of settings, not {shown(value)}")
     name = value.get("kind", next(iter(names)))
-    if name not in list(names):  # a list, as the name may be anything, also what cannot be a key
+    if name not in list(names):  # a list: the name may be an unhashable value
         hint = nearest(name, names) if isinstance(name, str) else ""
         raise UserError(f"{source}: {path}.kind must be one of {', '.join(names)}, not {shown(name)}{hint}")
     return _convert_dataclass(names[name], value, path, source)

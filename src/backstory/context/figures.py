@@ -7,7 +7,7 @@ import numpy as np
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.units import perplexity
+from backstory.config.scores import perplexity
 from backstory.context.bootstrap import EffectiveContext, Interval, effective_context, over_seeds, paired_intervals
 from backstory.context.losses import Losses
 from backstory.context.splits import Groups

@@ -10,7 +10,7 @@ import numpy as np
 
 from backstory.config import UserError
 from backstory.config.examine_options import ExaminationSettings
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import UnknownShare
 from backstory.context.examination import Examination, check_length
 from backstory.context.experiment_run import check_fits
 from backstory.context.experiments import EXPERIMENTS

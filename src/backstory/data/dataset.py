@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from backstory.config.errors import UserError, off
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import UnknownShare
 from backstory.data.synthetic.algorithms import TASKS, Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
 from backstory.data.tokenizers.built_in import END

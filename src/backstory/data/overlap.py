@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from backstory.config.errors import UserError
+from backstory.config.scores import SplitOverlap
 from backstory.config.small_file import read_small
-from backstory.config.split_overlap import SplitOverlap
 from backstory.data.dataset import Dataset, unknown_tokens
 from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically

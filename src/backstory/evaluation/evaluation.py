@@ -10,8 +10,8 @@ import torch
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
 from backstory.config.eval_options import EvalOptions
-from backstory.config.printable import printable_json
-from backstory.config.units import bits, perplexity
+from backstory.config.scores import bits, perplexity
+from backstory.config.terminal import printable_json
 from backstory.data import Split, Vocabulary, lossless, unknown_share
 from backstory.evaluation.audit import Audit, AuditReport, usual_places
 from backstory.evaluation.evaluation_checkpoint import EvaluationCheckpoint

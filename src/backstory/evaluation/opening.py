@@ -8,8 +8,7 @@ from typing import Any, BinaryIO
 
 from backstory.config import TextConfig, UserError, check_name, plural
 from backstory.config.eval_options import EvalOptions
-from backstory.config.split_overlap import SplitOverlap
-from backstory.config.unknown_share import advice
+from backstory.config.scores import SplitOverlap, advice
 from backstory.data import Dataset, Split, encode_bytes, unknown_share
 from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
 from backstory.data.overlap import check_splits_differ, overlap, overlaps

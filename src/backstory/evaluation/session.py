@@ -14,10 +14,10 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from backstory.config import TextConfig, UserError
-from backstory.config import units as measures
+from backstory.config import scores as measures
 from backstory.config.arguments import checked
 from backstory.config.eval_options import SAVE_EVERY
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import UnknownShare
 from backstory.data import Vocabulary
 from backstory.data.corpora.text_files import arriving, decoded
 from backstory.data.tokenizers.built_in import END

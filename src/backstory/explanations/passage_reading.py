@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.config.units import perplexity
+from backstory.config.scores import perplexity
 from backstory.data import Boundaries, Vocabulary, WordScore, word_nats
 from backstory.evaluation import Block, read
 from backstory.evaluation.token_scores import TokenScores, token_scores

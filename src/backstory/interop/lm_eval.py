@@ -3,7 +3,7 @@
 import sys
 
 from backstory.config import UserError
-from backstory.config.printable import one_line
+from backstory.config.terminal import one_line
 from backstory.interop.extras import need
 
 

@@ -7,7 +7,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from backstory.config.console import LiveDisplay, say
+from backstory.config.terminal import LiveDisplay, say
 
 _LEFT = ("run", "state", "settings")
 """Columns of text; numbers stand right."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from backstory.config.machine import NoDisk
-from backstory.config.stopping import StopRequest
+from backstory.config.signals import StopRequest
 from backstory.jobs import child
 
 POLL_SECONDS = 0.05

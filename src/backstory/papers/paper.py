@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Literal
 
 from backstory.config import UserError, check_name, from_dict
-from backstory.config.packaged import Packaged
+from backstory.config.recipes import Packaged
 from backstory.reports.published_section import Published
 
 Metric = Literal["perplexity", "bits_per_token"]

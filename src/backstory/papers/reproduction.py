@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from backstory.config import TextConfig, UserError, plural
-from backstory.config.console import make_console
-from backstory.config.stopping import Stopped, StopRequest
+from backstory.config.signals import Stopped, StopRequest
+from backstory.config.terminal import make_console
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
 from backstory.jobs.child import threads

@@ -5,8 +5,8 @@ from typing import Literal
 
 from backstory.config.eval_options import ReadingOptions
 from backstory.config.examine_options import ExaminationSettings
-from backstory.config.fields import between
-from backstory.config.packaged import Packaged
+from backstory.config.recipes import Packaged
+from backstory.config.strict import between
 from backstory.papers.paper import Metric
 
 Scale = Literal["small", "full"]

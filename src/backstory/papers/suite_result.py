@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from backstory.config import to_dict
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import UnknownShare
 from backstory.papers.claims import AUDIT_FAILED, CONFOUNDED, MISSING, OPPOSITE, UNDECIDED, YES, Judgement, judge
 from backstory.papers.findings import judged, measures_of
 from backstory.papers.paper import paper

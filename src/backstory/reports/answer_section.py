@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from backstory.config.printable import one_line
+from backstory.config.terminal import one_line
 from backstory.reports import formats
 from backstory.reports import html_pieces as pieces
 from backstory.reports.formats import count, decimal

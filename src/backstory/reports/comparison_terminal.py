@@ -7,7 +7,7 @@ from itertools import pairwise
 from rich.console import Console
 from rich.text import Text
 
-from backstory.config.printable import cell, printable
+from backstory.config.terminal import cell, printable
 from backstory.reports import comparisons, passage_terminal, shades
 from backstory.reports.comparisons import name_of, signed, title_of
 from backstory.reports.formats import count

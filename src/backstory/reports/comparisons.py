@@ -3,8 +3,8 @@
 from typing import Any
 
 from backstory.config import plural
-from backstory.config import units as measures
-from backstory.config.unknown_share import UnknownShare
+from backstory.config import scores as measures
+from backstory.config.scores import UnknownShare
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count
 from backstory.reports.results import Record, Result

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from backstory.config import units as measures
+from backstory.config import scores as measures
 
 MISSING = "–"
 """What a cell says when there is nothing to say."""

@@ -11,9 +11,8 @@ from pathlib import Path
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.machine import refused
-from backstory.config.printable import one_line
-from backstory.config.split_overlap import overlap_warnings
-from backstory.config.unknown_share import unknown_warning
+from backstory.config.scores import overlap_warnings, unknown_warning
+from backstory.config.terminal import one_line
 from backstory.reports import (
     answer_section as answers,
 )

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from backstory.config.printable import cell
+from backstory.config.terminal import cell
 from backstory.reports import shades
 from backstory.reports.formats import MISSING
 from backstory.reports.passage import Candidates, Numbers, Passage, Weights

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from backstory.config import plural
-from backstory.config import units as measures
-from backstory.config.units import IN_BITS
-from backstory.config.unknown_share import UnknownShare
+from backstory.config import scores as measures
+from backstory.config.scores import IN_BITS, UnknownShare
 from backstory.reports import formats
 from backstory.reports.examined import spread_words
 from backstory.reports.formats import count, percent

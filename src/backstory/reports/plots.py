@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backstory.config import units as measures
+from backstory.config import scores as measures
 from backstory.reports import svg
 from backstory.reports.examined import spread
 from backstory.reports.formats import count, decimal, perplexity

@@ -5,7 +5,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from backstory.config import plural
-from backstory.config.printable import one_line
+from backstory.config.terminal import one_line
 from backstory.reports import formats, svg
 from backstory.reports import html_pieces as pieces
 from backstory.reports.formats import count, decimal, span

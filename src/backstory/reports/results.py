@@ -13,10 +13,10 @@ import yaml
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
-from backstory.config.printable import one_line
 from backstory.config.renamed import current_log_record, current_result
 from backstory.config.small_file import read_lines, read_small_text
 from backstory.config.strict import plain_yaml
+from backstory.config.terminal import one_line
 from backstory.reports.checks import check
 from backstory.reports.kinds import EPOCH, SCHEMA, STEPS
 from backstory.reports.older import by_present_definitions

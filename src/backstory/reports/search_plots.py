@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from backstory.config.units import IN_BITS, measure_of
+from backstory.config.scores import IN_BITS, measure_of
 from backstory.reports import svg
 from backstory.reports.phrases import as_told, best_trial, trial_value, valued
 from backstory.reports.plots import LARGEST, Plot, whole_numbers

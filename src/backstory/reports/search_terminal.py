@@ -5,7 +5,7 @@ from itertools import pairwise
 from rich.console import Console
 from rich.text import Text
 
-from backstory.config.printable import printable
+from backstory.config.terminal import printable
 from backstory.reports import phrases as words
 from backstory.reports import searches
 from backstory.reports.formats import perplexity

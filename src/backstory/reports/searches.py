@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from backstory.config.units import measure_of
+from backstory.config.scores import measure_of
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count
 from backstory.reports.phrases import as_told, trial_value

@@ -10,8 +10,8 @@ import yaml
 
 from backstory.config import plural
 from backstory.config.arguments import checked
-from backstory.config.printable import cell
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import UnknownShare
+from backstory.config.terminal import cell
 from backstory.reports import formats
 from backstory.reports.formats import MISSING, count, decimal
 from backstory.reports.phrases import audit_word, effective_context, measured_in, otherwise

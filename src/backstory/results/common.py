@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from backstory.config.split_overlap import SplitOverlap
-from backstory.config.unknown_share import UnknownShare
+from backstory.config.scores import SplitOverlap, UnknownShare
 from backstory.results.validation import Amount, Count, Json, Name, Record, Share, WrongValue, convert
 
 

@@ -11,10 +11,10 @@ import yaml
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.printable import one_line
 from backstory.config.renamed import current_log_record
 from backstory.config.small_file import read_lines
 from backstory.config.strict import plain_yaml
+from backstory.config.terminal import one_line
 from backstory.results.common import Figures
 from backstory.results.evaluation_record import EpochRecord, StepsRecord, TrainingFigures
 from backstory.results.result_file import KINDS, Result, check_writable, read_text, result_in

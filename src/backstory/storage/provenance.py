@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
-from backstory.config.launched import world
+from backstory.config.machine import world
 from backstory.config.small_file import read_small
 from backstory.storage.atomic import check_writable, write_atomically
 from backstory.storage.documents import parse

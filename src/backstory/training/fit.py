@@ -13,15 +13,14 @@ from rich.console import Console
 
 from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict
 from backstory.config.arguments import checked
-from backstory.config.console import make_console, say
 from backstory.config.errors import check_utf8
 from backstory.config.machine import NoDisk, NoMemory, refused
 from backstory.config.renamed import current_provenance
+from backstory.config.scores import advice, perplexity
+from backstory.config.signals import Stopped, StopRequest
 from backstory.config.small_file import read_lines, read_small
-from backstory.config.stopping import Stopped, StopRequest
 from backstory.config.strict import conforming
-from backstory.config.units import perplexity
-from backstory.config.unknown_share import advice
+from backstory.config.terminal import make_console, say
 from backstory.data import Dataset, check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name

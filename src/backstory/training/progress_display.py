@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from backstory.config.console import say
-from backstory.config.units import IN_BITS, bits, perplexity
+from backstory.config.scores import IN_BITS, bits, perplexity
+from backstory.config.terminal import say
 
 
 class Display:

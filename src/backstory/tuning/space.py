@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backstory.config import RunConfig, UserError, from_dict, nearest, recipes, to_dict
-from backstory.config.packaged import Packaged
+from backstory.config.recipes import Packaged
 from backstory.config.renamed import refuse_old_setting
 from backstory.models import outline
 from backstory.training.progress import check_settings

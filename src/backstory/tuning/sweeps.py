@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from backstory.config import RunConfig, UserError, pasted, plural, recipes, validate
-from backstory.config.console import make_console
+from backstory.config.scores import IN_BITS
+from backstory.config.signals import Stopped, StopRequest
 from backstory.config.small_file import read_small_text
-from backstory.config.stopping import Stopped, StopRequest
-from backstory.config.units import IN_BITS
+from backstory.config.terminal import make_console
 from backstory.data import Dataset, check_synthetic, prepare
 from backstory.jobs.display import JobDisplay
 from backstory.jobs.runner import run_jobs

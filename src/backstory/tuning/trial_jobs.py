@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from backstory.config import UserError
 from backstory.config.errors import as_argument
-from backstory.config.units import nats
+from backstory.config.scores import nats
 from backstory.jobs.display import JobDisplay, JobRow
 from backstory.jobs.runner import CommandExit, Job
 from backstory.reports.formats import MISSING, figure, perplexity

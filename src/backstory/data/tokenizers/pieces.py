@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.config.errors import UserError
-from backstory.config.printable import one_line
 from backstory.config.small_file import read_small_text
+from backstory.config.terminal import one_line
 
 if TYPE_CHECKING:
     import tokenizers

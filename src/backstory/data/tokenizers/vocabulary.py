@@ -12,7 +12,7 @@ import numpy as np
 
 from backstory.config.arguments import checked, described, diagnosed
 from backstory.config.errors import UserError
-from backstory.config.unknown_share import Cause
+from backstory.config.scores import Cause
 from backstory.data.tokenizers.boundaries import Boundaries, boundaries
 from backstory.data.tokenizers.built_in import BUILT_IN, END, UNKNOWN, Tokenizer
 from backstory.data.tokenizers.pieces import LARGEST, Pieces

@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from backstory.config.eval_options import EvalOptions
-from backstory.config.units import perplexity
+from backstory.config.scores import perplexity
 from backstory.data import Truth
 from backstory.evaluation.metrics.metric import SummingMetric
 from backstory.evaluation.opening import EvalSetup

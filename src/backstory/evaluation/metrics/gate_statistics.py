@@ -13,7 +13,7 @@ from torch import Tensor
 
 from backstory.config import RewardConfig
 from backstory.config.eval_options import EvalOptions
-from backstory.config.units import perplexity
+from backstory.config.scores import perplexity
 from backstory.evaluation.metrics.metric import Metric
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock

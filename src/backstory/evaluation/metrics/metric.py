@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from backstory.config.eval_options import EvalOptions
-from backstory.config.units import perplexity
+from backstory.config.scores import perplexity
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
 

@@ -1,10 +1,42 @@
-"""How much of a text is `<unk>`, and from what share on its perplexity no longer compares, or says nothing."""
+"""Measures of how well text is predicted, from mean nats per token."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from backstory.config.errors import plural
+
+IN_BITS = ("character", "byte")
+"""The units whose score is told in bits of each (BPC), and not as a perplexity."""
+
+
+def perplexity(nats: float) -> float:
+    """exp of the mean nats per token, finite however bad they are."""
+    return math.exp(min(nats, 700))
+
+
+def nats(perplexity: float) -> float:
+    """Mean nats per token, of a perplexity, which is 1 or more."""
+    return math.log(max(perplexity, 1.0))
+
+
+def bits(nats: float) -> float:
+    """Mean bits per token, of mean nats: per character (BPC) or byte, where that is a token."""
+    return nats / math.log(2)
+
+
+def measure_of(unit: str | None) -> str:
+    """What scores of a unit are: `perplexity`, or `bits per character`."""
+    return f"bits per {unit}" if unit in IN_BITS else "perplexity"
+
+
+def told(nats: float, unit: str) -> str:
+    """What mean nats come to, with two or four decimals: `perplexity 98.12 per word`, or `1.1753 bits per character`."""
+    if unit in IN_BITS:
+        return f"{bits(nats):.4f} {measure_of(unit)}"
+    return f"perplexity {perplexity(nats):.2f} per {unit}"
+
 
 INCOMPARABLE = 0.05
 """Above this share of tokens outside the vocabulary a perplexity does not compare with models of another vocabulary."""
@@ -151,3 +183,40 @@ def _share(count: int | None, tokens: int) -> float | None:
 
 def _percent(share: float) -> str:
     return "less than 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
+
+
+NOTABLE = 0.01
+"""Above this share an overlap is said. The corpora in use stay below: most has Penn Treebank's validation text, with 0.7%."""
+
+
+@dataclass(frozen=True)
+class SplitOverlap:
+    """The share of one text's passages (all stretches of `window` tokens) that another text holds too."""
+
+    split: str
+    other: str
+    window: int
+    share: float
+
+    @staticmethod
+    def of(figures: Mapping[str, Any]) -> "Sequence[SplitOverlap]":
+        """Read them from the figures of a result; none where they were not measured."""
+        records = figures.get("overlap") or []
+        return [SplitOverlap(one["split"], one["in"], one["window"], one["share"]) for one in records]
+
+    def figures(self) -> dict[str, Any]:
+        """Return what a result says of it."""
+        return {"split": self.split, "in": self.other, "window": self.window, "share": self.share}
+
+    def warning(self, unit: str) -> str | None:
+        """Return the sentence on an overlap that matters: `12.3% of test's passages of 50 words stand in train too`."""
+        if self.share <= NOTABLE:
+            return None
+        owner = "the text" if self.split == "text" else self.split
+        return f"{self.share:.1%} of {owner}'s passages of {self.window} {plural(unit)} stand in {self.other} too"
+
+
+def overlap_warnings(figures: Mapping[str, Any]) -> list[str]:
+    """Return the sentences on the overlaps that matter in a result."""
+    unit = figures["unit"].removeprefix("answer ")
+    return [warning for one in SplitOverlap.of(figures) if (warning := one.warning(unit))]

@@ -1,14 +1,51 @@
-"""Standard output and standard error for a program whose work matters more than what it says of it."""
+"""Text that is not ours (names, words, keys, file contents), made safe to print on a terminal or into a log."""
 
 import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
-from backstory.config.printable import printable
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.live import Live
+from rich.segment import Segment
+
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1: escape sequences, bells, carriage returns
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of the text after it
+    "\u2028\u2029\ud800-\udfff]"  # separators of lines that terminals disagree about; bytes that were not UTF-8
+)
+
+
+def printable(text: str) -> str:
+    r"""The text with its control characters written out, as in `\x1b[2J`; newlines, tabs and all of Unicode's letters stay.
+
+    What joins letters (U+200C, U+200D) stays too: Persian, Hindi and many emoji are not written without it.
+    """
+    return _UNSAFE.sub(lambda match: _escaped(match[0]), text)
+
+
+def cell(text: str) -> str:
+    r"""The text printable and in its place in a line or a table: newlines and tabs are written out too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def printable_json(text: str) -> str:
+    """JSON that `json.dumps` wrote in ASCII, printable and of the same value: of control characters it leaves DEL alone."""
+    return text.replace("\x7f", "\\u007f")
+
+
+def one_line(text: str) -> str:
+    """The text printable and in one line: each run of white space is one space."""
+    return printable(" ".join(text.split()))
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -125,3 +162,36 @@ def _occupy() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+def make_console(stderr: bool = False, **options: bool) -> Console:
+    """A console on standard output, or on standard error; `options` are rich's."""
+    return _Console(file=plain(sys.stderr if stderr else sys.stdout), **options)  # pyright: ignore[reportArgumentType]
+
+
+def say(console: Console, line: str) -> None:
+    """Print one line, without markup; it is not wrapped where there is no terminal."""
+    console.print(cell(line), highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+class LiveDisplay:
+    """A display that is updated in place on a terminal. Elsewhere `_live` is None, and it prints lines."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+
+    @contextmanager
+    def shown(self) -> Iterator[Self]:
+        """Show the display for the block."""
+        if self._live is None:
+            yield self
+        else:
+            with self._live:
+                yield self

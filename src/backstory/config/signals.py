@@ -1,12 +1,65 @@
-"""SIGINT, SIGTERM and SIGHUP ask for a stop at the next step boundary, where a checkpoint is saved; nothing is torn."""
+"""The signals that ask a program to end: Ctrl-C, SIGTERM, and SIGHUP of a terminal that is closed; the first one counts."""
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from backstory.config.interrupts import STOPS, Interrupts
+STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+TOGETHER = 5.0
+"""Seconds after the first signal in which others change nothing: what is unfinished is being cleared away."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal came; `signal` is the number of the first that did."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.signal = number
+
+
+class Interrupts:
+    """Handles these signals: it raises Interrupted, with the number of the first, until the program `ends`."""
+
+    def __init__(self) -> None:
+        self.ends = False
+        self._first: int | None = None
+        self._since = 0.0
+
+    def heard(self, number: int) -> bool:
+        """Note that a signal came, unless it belongs to one that did; whether it is to be acted on."""
+        if self.ends or (self._first is not None and time.monotonic() - self._since < TOGETHER):
+            return False
+        self._first, self._since = self._first or number, time.monotonic()
+        return True
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.heard(number):
+            raise Interrupted(self._first or number)
+
+
+@contextmanager
+def interruptible(last: bool) -> Iterator[Interrupts]:
+    """These signals raise Interrupted in the block, but for those that are ignored or handled already.
+
+    Only in the main thread. `last` says that nothing comes after the block but the end of the program: they are ignored then.
+    """
+    made = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield made
+        return
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: there for number in STOPS if (there := signal.getsignal(number)) in usual}
+    for number in before:
+        signal.signal(number, made)
+    try:
+        yield made
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if last else handler)
+
 
 SIGHUP = getattr(signal, "SIGHUP", None)
 """There is none on Windows."""
