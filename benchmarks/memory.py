@@ -72,7 +72,7 @@ def plain_computer(core: ExternalMemory, said: Tensor, state: MemoryState) -> Me
     machine = core.machine
     assert isinstance(machine, NeuralComputer)
     assert state.usage is not None and state.precedence is not None and state.link is not None
-    parts = machine.said(said)
+    parts = machine.interface(said)
     write_key, read_key = parts.write_key, parts.read_keys
     assert parts.free_gates is not None and parts.allocation_gate is not None and parts.modes is not None
     content = plain_content(state.memory, write_key.vectors[:, 0], write_key.strengths)

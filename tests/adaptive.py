@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from backstory.models import Blend, ComposedModel, Precision, Prediction, clone
+from backstory.models import ComposedModel, Interpolation, Precision, Prediction, clone
 from backstory.readers import READERS, Reader, ReaderCapabilities, ReaderKind, StaticReader
 
 
@@ -30,7 +30,7 @@ class Doubtful(Reader):
     def predict(self, tokens: Tensor) -> Prediction:
         prediction = self.inner.predict(tokens)
         gates = torch.zeros(*tokens.shape, 2)
-        return Blend(prediction.activations, prediction, prediction.tempered(3.0), gates)
+        return Interpolation(prediction.activations, prediction, prediction.tempered(3.0), gates)
 
     def observe(self, targets: Tensor) -> None:
         self.inner.observe(targets)

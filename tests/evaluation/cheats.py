@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backstory.models import Blend, LanguageModel, Precision, Prediction, clone, map_state
+from backstory.models import Interpolation, LanguageModel, Precision, Prediction, clone, map_state
 from backstory.models.prediction import Pointer
 from backstory.readers import StaticReader, evaluating
 from backstory.readers.neural_cache import NeuralCache
@@ -364,7 +364,7 @@ class GoldMass(Pointer):
 class ScoresOnlyTheGoldToken(NeuralCache):
     """A cache whose mass was never normalised; its table, where someone looks, was."""
 
-    def predict(self, tokens: Tensor) -> Blend:
+    def predict(self, tokens: Tensor) -> Interpolation:
         blend = super().predict(tokens)
         assert isinstance(blend.q, Pointer)
         return replace(blend, q=GoldMass(**vars(blend.q)))

@@ -18,7 +18,7 @@ from backstory.config import MixtureConfig, UserError
 from backstory.data import Vocabulary, build, tokenizer
 from backstory.evaluation import Sampling, generate, generate_ids
 from backstory.evaluation.generation import encode_prompt, until
-from backstory.models import Blend, ComposedModel, Prediction
+from backstory.models import ComposedModel, Interpolation, Prediction
 from backstory.readers import StaticReader
 from backstory.reports import result_from
 
@@ -58,7 +58,7 @@ class Watched(StaticReader):
     def predict(self, tokens: Tensor) -> Prediction:
         self.calls.append(("predict", tokens[0].tolist()))
         inner = super().predict(tokens)
-        return Blend(None, inner, inner, torch.zeros(*tokens.shape, 2))
+        return Interpolation(None, inner, inner, torch.zeros(*tokens.shape, 2))
 
     def observe(self, targets: Tensor) -> None:
         self.calls.append(("observe", targets[0].tolist()))

@@ -16,7 +16,7 @@ from backstory.evaluation.generation import generate_ids
 from backstory.evaluation.metrics.gate_statistics import CONSTANTS, TEMPERATURES, GateStatistics, own_blend
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.evaluation.sampling import Sampling
-from backstory.models import Blend, Precision
+from backstory.models import Interpolation, Precision
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.shuffled_buffer import ShuffledBuffer
@@ -106,7 +106,7 @@ def test_the_models_own_blend_is_found_inside_a_cache(stream: Stream) -> None:
     )
     reader.start(1)
     prediction = reader.predict(tokens[None])
-    assert own_blend(prediction) is prediction.p and isinstance(prediction.p, Blend)
+    assert own_blend(prediction) is prediction.p and isinstance(prediction.p, Interpolation)
 
 
 # --- a foreign buffer ---

@@ -16,7 +16,7 @@ from backstory.config import UserError
 from backstory.config.readers import CacheSettings, TemperedSettings
 from backstory.evaluation import read
 from backstory.evaluation.metrics.gate_statistics import own_blend
-from backstory.models import Blend, ComposedModel, MixtureOfSoftmaxes
+from backstory.models import Interpolation, ComposedModel, MixtureOfSoftmaxes
 from backstory.readers import Reader, StaticReader, tempered
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.tempered import TemperatureScorer, TemperedReader
@@ -123,7 +123,7 @@ def test_the_gate_of_a_model_is_found_inside_it() -> None:
         found, own = own_blend(reader.predict(tokens)), StaticReader(model)
         own.start(1)
         expected = own.predict(tokens)
-        assert isinstance(expected, Blend) and torch.equal(found.log_prob(tokens), expected.log_prob(tokens))
+        assert isinstance(expected, Interpolation) and torch.equal(found.log_prob(tokens), expected.log_prob(tokens))
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, 1000.0])

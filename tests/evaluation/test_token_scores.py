@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from backstory.evaluation import token_scores
-from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
+from backstory.models import Interpolation, MixtureOfSoftmaxes, Prediction, Softmax
 
 BATCH, TIME, TYPES = 2, 5, 11
 MODULE = import_module("backstory.evaluation.token_scores")  # the package's attribute of this name is the function
@@ -26,7 +26,7 @@ def mixture() -> MixtureOfSoftmaxes:
 KINDS = {
     "softmax": softmax,
     "mixture": mixture,
-    "blend": lambda: Blend(None, softmax(), mixture(), torch.randn(BATCH, TIME, 2), 0.7),
+    "blend": lambda: Interpolation(None, softmax(), mixture(), torch.randn(BATCH, TIME, 2), 0.7),
     "tempered": lambda: mixture().tempered(0.5),
 }
 

@@ -21,7 +21,7 @@ from backstory.data import prepare
 from backstory.explanations.buffer import links_of
 from backstory.explanations.explanation import led_by, words_of
 from backstory.explanations.passage_reading import strong_high, weights_layer
-from backstory.models import Blend
+from backstory.models import Interpolation
 from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage, result_from
 from backstory.reports.passage import from_json
 from backstory.runs.run import load_run
@@ -102,7 +102,7 @@ def test_every_figure_is_the_buffer_s(
     with torch.no_grad():
         tokens = torch.tensor([loaded.vocabulary.start, *ids[:-1].tolist()])[None]
         blend, _ = loaded.model(tokens, loaded.model.start(1))
-    assert isinstance(blend, Blend)
+    assert isinstance(blend, Interpolation)
     parts = {"buffer": blend.q, "model": blend.p, "mixture": blend}
     tables = {name: part.log_probs()[0].double() for name, part in parts.items()}
     gates = blend.log_gates()[0][0].exp().tolist()

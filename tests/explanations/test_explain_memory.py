@@ -20,7 +20,7 @@ from backstory.explanations import memory_reads as explained
 from backstory.explanations.memory_reads import READS, Attribution, measured, window_of
 from backstory.models import ComposedModel
 from backstory.models.cores import ExternalMemory
-from backstory.models.memory import Addressing, Looked, TuringMachine, parse_addressing
+from backstory.models.memory import Addressing, AddressingTrace, TuringMachine, parse_addressing
 from backstory.reports import Passage, Weights, render_passage, result_from
 from backstory.reports.passage import from_json
 from backstory.runs.run import load_run
@@ -74,8 +74,8 @@ def test_measures_by_hand() -> None:
     cosines = numbers([[0.1, 0.9, 0.2, 0.0], [-0.1, -0.2, -0.3, -0.4]], [[0.1, 0.0, 0.2, 0.3], [0.8, 0.8, 0.0, -0.1]])
     content = numbers([[0.1, 0.6, 0.1, 0.2], [0.25] * 4], [[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]])
     weights = numbers([[0.0, 0.5, 0.0, 0.0], [0.25] * 4], [[0.0] * 4, [0.5, 0.0, 0.0, 0.5]])
-    looked = Looked(cosines, content, weights, numbers([1.0] * 4, [1.0] * 4))
-    dense, localized = (measured(looked, how) for how in (Addressing("dense"), Addressing("localized", 3)))
+    trace = AddressingTrace(cosines, content, weights, numbers([1.0] * 4, [1.0] * 4))
+    dense, localized = (measured(trace, how) for how in (Addressing("dense"), Addressing("localized", 3)))
     np.testing.assert_allclose(dense["entropy"], [[0, 2], [np.nan, 1]])
     np.testing.assert_allclose(dense["largest"], [[0.5, 0.25], [0, 0.5]])
     np.testing.assert_array_equal(dense["negative"], [[0, 1], [0, 0]])
@@ -90,13 +90,13 @@ def test_fall_backs_are_counted_on_a_memory_that_says_which() -> None:
     """All slots point one way: a key the other way has negative cosines alone."""
     machine = TuringMachine(6, 4, 1, Addressing("localized", 3))
     state = machine.start(numbers(0.0), 1)._replace(memory=torch.ones(1, 6, 4, dtype=torch.float64))
-    looked: list[Looked] = []
+    trace: list[AddressingTrace] = []
     for write, read in ((1, 1), (1, -1), (1, -1), (-1, 1)):
         interface = torch.zeros(1, machine.interface_size, dtype=torch.float64)
         interface[0, :4], interface[0, 10:14] = write, read
         interface[0, 20:24] = -50  # erases nothing, and writes zeros
-        machine.step(interface, state, looked=looked)
-    found = measured(Looked(*(torch.cat(part) for part in zip(*looked, strict=True))), machine.addressing)
+        machine.step(interface, state, trace=trace)
+    found = measured(AddressingTrace(*(torch.cat(part) for part in zip(*trace, strict=True))), machine.addressing)
     assert explained._by_head(found["negative"]) == {"write": 0.25, "read": [0.5]}
 
 
@@ -114,7 +114,7 @@ def test_every_figure_is_the_memory_s(
     assert isinstance(model, ComposedModel) and isinstance(core, ExternalMemory)
     shares = np.zeros((core.machine.slots, 1 + len(ids)))  # of what is read first, and of each token
     state, reads, writes, mixed, nats = model.start(1), [], [], [], []
-    with core.traced() as looked:
+    with core.traced() as trace:
         for position, token in enumerate([loaded.vocabulary.start, *ids[:-1].tolist()]):
             prediction, state = model(torch.tensor([[token]]), state)
             nats.append(-prediction.log_probs()[0, 0, ids[position]].item())
@@ -123,7 +123,7 @@ def test_every_figure_is_the_memory_s(
             write = state.external.write_weights[0].double().numpy()
             read = state.external.read_weights[0].double().numpy()
             for row in range(len(shares)):
-                shares[row] *= looked[-1].left[0, row].item()
+                shares[row] *= trace[-1].left[0, row].item()
                 shares[row, position] += write[row]
             writes.append(write)
             reads.append(read)
@@ -150,9 +150,7 @@ def test_every_figure_is_the_memory_s(
             100 * mixed[t][: 1 + max(0, start - explained.BEFORE)].sum(), abs=1e-3
         )
     assert figures["nats_per_token"] == pytest.approx(np.mean(nats[start:]), abs=1e-5)
-    share = [
-        [(of.cosines[0, head].max() < 0).item() for of in looked[start:]] for head in range(1 + core.machine.heads)
-    ]
+    share = [[(of.cosines[0, head].max() < 0).item() for of in trace[start:]] for head in range(1 + core.machine.heads)]
     assert figures["fall_back_percent"] == {
         "write": pytest.approx(100 * np.mean(share[0])),
         "read": [pytest.approx(100 * np.mean(of)) for of in share[1:]],

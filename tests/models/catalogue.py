@@ -30,8 +30,8 @@ from backstory.config import (
 )
 from backstory.models import (
     Activations,
-    Blend,
     ComposedModel,
+    Interpolation,
     LanguageModel,
     MixtureOfSoftmaxes,
     Prediction,
@@ -230,8 +230,8 @@ def mixture(batch: int, time: int) -> MixtureOfSoftmaxes:
     return MixtureOfSoftmaxes(activations(batch, time), leaf(batch, time, 3, 6), prior, leaf(TYPES, 6), leaf(TYPES))
 
 
-def blend(p: Prediction, q: Prediction, batch: int, time: int, temperature: float = 1.0) -> Blend:
-    return Blend(p.activations, p, q, leaf(batch, time, 2), temperature)
+def blend(p: Prediction, q: Prediction, batch: int, time: int, temperature: float = 1.0) -> Interpolation:
+    return Interpolation(p.activations, p, q, leaf(batch, time, 2), temperature)
 
 
 def pointer(batch: int, time: int) -> Pointer:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backstory.models import ComposedModel, MixtureOfSoftmaxes, Softmax
 from backstory.models.kernels.linear_log_prob import linear_log_prob
-from backstory.models.prediction import LARGEST, shifted, worst_shift
+from backstory.models.prediction import LARGEST_SHIFT, shifted, worst_shift
 
 Head = Softmax | MixtureOfSoftmaxes
 EPSILONS = [0.005, 0.028, 0.5, 1.0]
@@ -112,7 +112,7 @@ def test_nothing_in_the_ball_lowers_the_logit_further(seed: int, epsilon: float)
     assert ((weight[0] + inside) @ hidden >= logit + worst @ hidden - 1e-12).all()
 
 
-@given(st.floats(-700, -1e-9), st.floats(0, LARGEST))
+@given(st.floats(-700, -1e-9), st.floats(0, LARGEST_SHIFT))
 def test_a_shift_divides_the_odds(log_prob: float, shift: float) -> None:
     found = shifted(torch.tensor(log_prob, dtype=torch.float64), torch.tensor(shift, dtype=torch.float64)).item()
     expected = log_prob - math.log(math.exp(log_prob) - math.expm1(log_prob) * math.exp(shift))

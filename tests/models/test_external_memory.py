@@ -29,8 +29,8 @@ from backstory.models import ComposedModel, build_model, flatten
 from backstory.models.cores import ExternalMemory
 from backstory.models.memory import (
     Addressing,
+    AddressingTrace,
     Keys,
-    Looked,
     Machine,
     MemoryState,
     NeuralComputer,
@@ -39,7 +39,7 @@ from backstory.models.memory import (
     cosines,
     parse_addressing,
 )
-from backstory.models.memory.addressing import EPSILON, TIE, chosen
+from backstory.models.memory.addressing import EPSILON, TIE, window_mask
 from backstory.models.memory.interface import sharpened
 
 ADDRESSINGS = [
@@ -178,7 +178,7 @@ def test_localized_addressing_is_algorithm_1(
     ],
 )
 def test_windows_by_hand(found: list[float], selected: int, windows: int, rows: set[int]) -> None:
-    inside = chosen(torch.tensor(found)[None, None], Addressing("localized", selected, windows))[0, 0]
+    inside = window_mask(torch.tensor(found)[None, None], Addressing("localized", selected, windows))[0, 0]
     assert {i for i, there in enumerate(inside.tolist()) if there} == rows
 
 
@@ -207,10 +207,10 @@ def test_a_model_with_random_weights_has_another_window_by_the_strict_maximum(ki
     core = kind(layers=(32,), slots=64, width=16, heads=2, addressing="localized:17:strict")
     model = build_model(ModelConfig(EmbeddingConfig(16, 0.0), core, SoftmaxConfig(tied=False)), 50).eval()
     assert isinstance(model.core, ExternalMemory)
-    with model.core.traced() as looked:
+    with model.core.traced() as trace:
         model(torch.randint(50, (1, 50)), model.start(1))
-    cosines, content = (torch.cat([getattr(step, part) for step in looked]) for part in ("cosines", "content"))
-    windows = [chosen(cosines, Addressing("localized", 17, strict=strict)) for strict in (True, False)]
+    cosines, content = (torch.cat([getattr(step, part) for step in trace]) for part in ("cosines", "content"))
+    windows = [window_mask(cosines, Addressing("localized", 17, strict=strict)) for strict in (True, False)]
     differ = (windows[0] != windows[1]).any(2)
     assert 0 < differ.sum() < 20 and differ.numel() == 150
     inside = content > 0
@@ -387,7 +387,7 @@ def test_gradients_go_through_the_state_from_segment_to_segment(core: Any) -> No
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES)
 @pytest.mark.parametrize("piece", [1, 7, 1 << 17])
 def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("kernels.memory_passes", "memory.rows"):
+    for module in ("kernels.memory_passes", "memory.slots"):
         monkeypatch.setattr(f"backstory.models.{module}.PIECE", piece)
     monkeypatch.setattr("backstory.models.kernels.memory_passes.LARGE", piece)
     monkeypatch.setattr("backstory.models.kernels.memory_passes._memory_first", lambda: True)
@@ -580,7 +580,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
 ) -> None:
     """All that reading three texts has at a time, in bytes of float64."""
     model, module = model_of(core), "backstory.models.cores.external_memory."
-    monkeypatch.setattr(module + "ASKED_FROM", 0)
+    monkeypatch.setattr(module + "CHECKED_FROM", 0)
     for free in (8 * numbers, None):  # the last where the system does not say
         monkeypatch.setattr(module + "available", lambda device, free=free: free)
         model.start(3)
@@ -609,15 +609,15 @@ def test_a_traced_reading_is_the_ordinary_one(core: Any) -> None:
     assert isinstance(model.core, ExternalMemory)
     with torch.no_grad():
         wanted, state = model(tokens, model.start(2))
-    with model.core.traced() as looked:
+    with model.core.traced() as trace:
         found, after = model(tokens, model.start(2))
     assert torch.equal(found.log_probs(), wanted.log_probs())
     torch.testing.assert_close(flatten(after), flatten(state), rtol=0, atol=0)
-    assert len(looked) == 9
+    assert len(trace) == 9
     weights = torch.cat([after.external.write_weights.unsqueeze(1), after.external.read_weights], 1)
-    assert torch.equal(looked[-1].weights, weights)
+    assert torch.equal(trace[-1].weights, weights)
     again, _ = model(tokens, model.start(2))
-    assert len(looked) == 9 and again.log_probs().requires_grad
+    assert len(trace) == 9 and again.log_probs().requires_grad
 
 
 @pytest.mark.parametrize("deallocation", [False, True])
@@ -627,8 +627,8 @@ def test_what_a_step_leaves_of_a_row_is_what_is_told(deallocation: bool) -> None
     for machine in (TuringMachine(6, 4, 2, how), NeuralComputer(6, 4, 2, how, deallocation=deallocation)):
         said, before = drawn((3, machine.interface_size), 4), state_of(machine, 3, 30)
         before = before._replace(memory=torch.ones_like(before.memory))
-        looked: list[Looked] = []
-        after = machine.step(said, before, looked=looked)
-        vector = machine.said(said).vector if isinstance(machine, NeuralComputer) else said[:, -machine.width :]
+        trace: list[AddressingTrace] = []
+        after = machine.step(said, before, trace=trace)
+        vector = machine.interface(said).vector if isinstance(machine, NeuralComputer) else said[:, -machine.width :]
         left = after.memory - after.write_weights.unsqueeze(2) * vector.unsqueeze(1)
-        torch.testing.assert_close(looked[0].left, left.mean(2), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(trace[0].left, left.mean(2), rtol=1e-9, atol=1e-12)

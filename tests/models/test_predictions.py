@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backstory.models import Blend, Prediction, Tempered
+from backstory.models import Interpolation, Prediction, Tempered
 from backstory.models import prediction as module
 from backstory.models.prediction import Pointer
 
@@ -115,7 +115,7 @@ def test_the_parts_of_a_blend_recombine(prediction: Prediction, targets: Tensor)
         power = parts["p"].log_probs().exp() ** (1 / parts["temperature"])
         close(prediction.log_probs().exp(), power / power.sum(2, keepdim=True))
         return
-    if not isinstance(prediction, Blend):
+    if not isinstance(prediction, Interpolation):
         assert parts == {}
         return
     gates = (parts["gate_logits"] / parts["temperature"]).exp()
@@ -132,7 +132,7 @@ def test_a_gate_of_minus_infinity_shuts_a_part_off_exactly(targets: Tensor, shut
     closed = gates.detach().clone()
     closed[..., shut] = -math.inf
     closed.requires_grad_()
-    blended, open_part, shut_part = Blend(None, p, q, closed, temperature), (p, q)[shut], (q, p)[shut]
+    blended, open_part, shut_part = Interpolation(None, p, q, closed, temperature), (p, q)[shut], (q, p)[shut]
     assert torch.equal(blended.log_prob(targets), open_part.log_prob(targets))
     assert torch.equal(blended.log_probs(), open_part.log_probs())
     for scores in (blended.log_prob(targets), blended.log_probs()):
@@ -147,8 +147,8 @@ def test_a_shut_part_inside_a_nested_blend(targets: Tensor) -> None:
     torch.manual_seed(0)
     p, q, outer = softmax(BATCH, TIME), mixture(BATCH, TIME), softmax(BATCH, TIME)
     gates = torch.tensor([-math.inf, 0.0], dtype=torch.float64).expand(BATCH, TIME, 2)
-    nested = blend(Blend(None, p, q, gates), outer, BATCH, TIME)
-    plain = Blend(None, p, outer, nested.gate_logits)
+    nested = blend(Interpolation(None, p, q, gates), outer, BATCH, TIME)
+    plain = Interpolation(None, p, outer, nested.gate_logits)
     assert torch.equal(nested.log_prob(targets), plain.log_prob(targets))
 
 
@@ -157,7 +157,7 @@ def test_low_precision_gates_and_logits_are_summed_in_float32(targets: Tensor) -
     given = activations(BATCH, TIME)
     hidden, weight = (torch.randn(*shape).bfloat16() for shape in ((BATCH, TIME, 6), (TYPES, 6)))
     part = module.Softmax(given, hidden, weight, None)
-    both = Blend(given, part, part, torch.randn(BATCH, TIME, 2).bfloat16())
+    both = Interpolation(given, part, part, torch.randn(BATCH, TIME, 2).bfloat16())
     for prediction in (part, both):
         assert prediction.log_probs().dtype == prediction.log_prob(targets).dtype == torch.float32
         torch.testing.assert_close(prediction.log_probs().exp().sum(2), torch.ones(BATCH, TIME), rtol=0, atol=1e-5)
@@ -171,5 +171,7 @@ def test_a_pointer_gives_nothing_to_a_word_that_it_has_nowhere_to_point_to() -> 
     assert torch.equal(q.log_probs()[0, 1].exp(), torch.eye(TYPES, dtype=torch.float64)[2])
     p, gates = softmax(1, 2), leaf(1, 2, 2)
     for score in (lambda b: b.log_prob(targets), lambda b: b.log_probs()):
-        gradients = torch.autograd.grad(score(Blend(None, p, q, gates)).sum(), [gates, weights], retain_graph=True)
+        gradients = torch.autograd.grad(
+            score(Interpolation(None, p, q, gates)).sum(), [gates, weights], retain_graph=True
+        )
         assert all(g.isfinite().all() and g.abs().max() > 0 for g in gradients)

@@ -19,10 +19,11 @@ from backstory.config import (
     SpanBufferConfig,
     UserError,
 )
-from backstory.models import Blend, ComposedModel, detach
+from backstory.models import ComposedModel, Interpolation, detach
 from backstory.models.kernels.span_attention import additive_scores
 from backstory.models.prediction import Pointer
 from backstory.models.span_buffer import SpanBuffer
+from backstory.readers.shuffled_buffer import shuffled_prediction
 
 GATE = GateConfig(temperature=0.7)
 
@@ -76,18 +77,19 @@ def made(
     options=buffers(),
     mixture=st.booleans(),
     dual=st.sampled_from([None, DualConfig(), DualConfig(direct=False)]),
-    foreign=st.booleans(),
+    shuffled=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_values_and_gradients_are_those_of_the_equations(
-    options: dict[str, Any], mixture: bool, dual: DualConfig | None, foreign: bool, seed: int
+    options: dict[str, Any], mixture: bool, dual: DualConfig | None, shuffled: bool, seed: int
 ) -> None:
     torch.manual_seed(seed)
     model, config = made(options, mixture, dual)
     tokens = torch.randint(TYPES, (2, 11))
-    expected, gates = probabilities(model, config, tokens, foreign)
-    prediction, _ = model(tokens, model.start(2), foreign=foreign)
-    assert isinstance(prediction, Blend)
+    expected, gates = probabilities(model, config, tokens, shuffled)
+    read = shuffled_prediction if shuffled else ComposedModel.__call__
+    prediction, _ = read(model, tokens, model.start(2))
+    assert isinstance(prediction, Interpolation)
     torch.testing.assert_close(prediction.log_probs().exp(), expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(prediction.log_gates()[0].exp(), gates, rtol=0, atol=1e-10)
     weights, parameters = torch.randn_like(expected), dict(model.named_parameters())
@@ -131,7 +133,7 @@ def test_each_weight_of_the_attention_is_that_of_the_words_it_is_said_to_cover(
     state, begun = model.start(1), 0
     for piece in tokens.split(cuts, 1):
         prediction, state = model(piece, state)
-        assert isinstance(prediction, Blend) and prediction.attention is not None
+        assert isinstance(prediction, Interpolation) and prediction.attention is not None
         for time in range(piece.shape[1]):
             position, weights = begun + time, prediction.attention[0, time]
             covered = second.covered(position, begun)
@@ -204,13 +206,13 @@ def test_the_gate_is_blunter_in_training() -> None:
     assert model.eval()(tokens, model.start(2))[0].temperature == 0.1
 
 
-def test_a_foreign_buffer_is_another_rows() -> None:
+def test_a_shuffled_buffer_is_another_texts() -> None:
     torch.manual_seed(0)
     model = buffered(gate=GATE).double().eval()
     tokens = torch.randint(TYPES, (3, 9))
     changed = tokens.clone()
     changed[0] = (changed[0] + 1) % TYPES
-    before, after = (model(t, model.start(3), foreign=True)[0] for t in (tokens, changed))
+    before, after = (shuffled_prediction(model, t, model.start(3))[0] for t in (tokens, changed))
     same = (before.q.log_probs() == after.q.log_probs()).all(2)
     assert same[2].all() and not same[1, 2:].any()  # row 1 remembers row 0
     assert torch.equal(before.p.log_probs()[1:], after.p.log_probs()[1:])
@@ -258,7 +260,7 @@ def test_no_intermediate_is_of_positions_times_spans_times_attention(alignment: 
     buffer = SpanBuffer(SpanBufferConfig(size=spans * 2, span=2, alignment=alignment), size, size)
     hidden, tokens = torch.randn(2, time, size), torch.zeros(2, time, dtype=torch.long)
     with Largest() as largest:
-        buffer(hidden, tokens, torch.zeros(1), buffer.start(2), False).vectors.sum().backward()
+        buffer(hidden, tokens, torch.zeros(1), buffer.start(2)).vectors.sum().backward()
     assert 2 * time * size <= largest.elements < 2 * time * spans * size / 4
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from backstory.config import LSTMConfig, ModelConfig, RewardConfig, RunConfig, TrainingConfig, TrellisConfig, UserError
 from backstory.evaluation.metrics.gate_statistics import reward
-from backstory.models import Activations, Blend, Softmax
+from backstory.models import Activations, Interpolation, Softmax
 from backstory.training import Likelihood
 from backstory.training.objectives import GatedLikelihood, build_objective, likelihood
 
@@ -96,25 +96,25 @@ def test_without_a_radius_nothing_is_computed_twice() -> None:
 
 def test_a_prediction_without_logits_of_its_own_cannot_be_shifted() -> None:
     made, targets = prediction()
-    blend = Blend(None, made, made, torch.zeros(BATCH, TIME, 2))
+    blend = Interpolation(None, made, made, torch.zeros(BATCH, TIME, 2))
     Likelihood()(blend, targets)
-    with pytest.raises(ValueError, match="needs a softmax or a mixture of them, not Blend"):
+    with pytest.raises(ValueError, match="needs a softmax or a mixture of them, not Interpolation"):
         Likelihood(adversarial=0.1)(blend, targets)
 
 
 # --- of a blend ---
 
 
-def blended(gate: list[float] | None = None) -> tuple[Blend, Tensor]:
+def blended(gate: list[float] | None = None) -> tuple[Interpolation, Tensor]:
     p, targets = prediction()
     q = Softmax(None, torch.randn(BATCH, TIME, UNITS, dtype=torch.float64).requires_grad_(), p.weight, None)
     logits = torch.randn(BATCH, TIME, 2, dtype=torch.float64)
     if gate is not None:
         logits[...] = torch.tensor(gate, dtype=torch.float64)
-    return Blend(p.activations, p, q, logits.requires_grad_(), 10.0), targets
+    return Interpolation(p.activations, p, q, logits.requires_grad_(), 10.0), targets
 
 
-def naive_gated(made: Blend, targets: Tensor, settings: RewardConfig) -> Tensor:
+def naive_gated(made: Interpolation, targets: Tensor, settings: RewardConfig) -> Tensor:
     """Equations 11 to 14, token by token, with the reward as a number."""
     loss = torch.zeros(())
     for b in range(BATCH):
@@ -232,7 +232,7 @@ def test_activations_are_regularised_where_nothing_is_asked_too() -> None:
 def test_a_blend_too_is_trained_on_what_is_asked() -> None:
     torch.manual_seed(1)
     parts = [Softmax(None, torch.randn(BATCH, TIME, UNITS), torch.randn(TYPES, UNITS), None) for _ in range(2)]
-    blend = Blend(None, *parts, torch.randn(BATCH, TIME, 2), 1.0)
+    blend = Interpolation(None, *parts, torch.randn(BATCH, TIME, 2), 1.0)
     targets, asked = torch.randint(TYPES, (BATCH, TIME)), torch.rand(BATCH, TIME) < 0.5
     objective = GatedLikelihood(0.0, 0.0, 0.0, RewardConfig(weight=0.1))
     loss, figures = objective(blend, targets, asked)

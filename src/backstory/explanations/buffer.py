@@ -24,7 +24,7 @@ from backstory.explanations.passage_reading import (
     surprisal_layer,
     weights_layer,
 )
-from backstory.models import Blend, ComposedModel, LanguageModel, Prediction
+from backstory.models import ComposedModel, Interpolation, LanguageModel, Prediction
 from backstory.models.span_buffer import SpanBuffer
 from backstory.reports.passage import MOST_SHOWN, Candidates, Numbers
 
@@ -63,12 +63,12 @@ def buffer(task: PassageTask, progress: Progress) -> Explanation:
     there: list[bool] = []
 
     def parts(prediction: Prediction) -> Parts:
-        assert isinstance(prediction, Blend)
+        assert isinstance(prediction, Interpolation)
         return {BUFFER: prediction.q, MODEL: prediction.p, MIXTURE: prediction}
 
     def at_word(named: Parts, time: int, place: int) -> None:
         blend, position = named[MIXTURE], task.start + place
-        assert isinstance(blend, Blend) and blend.attention is not None
+        assert isinstance(blend, Interpolation) and blend.attention is not None
         # What is read first is no word of the text, so a position is one further than the word that was read there.
         covered = second.covered(position, position - time)
         spans = {i: (first - 1 - task.start, last - 1 - task.start) for i, (first, last) in covered.items()}

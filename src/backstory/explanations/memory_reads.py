@@ -29,8 +29,8 @@ from backstory.explanations.passage_reading import (
 )
 from backstory.models import Prediction
 from backstory.models.cores.external_memory import ExternalMemory, memory_of
-from backstory.models.memory import Addressing, Looked, Machine, TuringMachine
-from backstory.models.memory.addressing import chosen
+from backstory.models.memory import Addressing, AddressingTrace, Machine, TuringMachine
+from backstory.models.memory.addressing import window_mask
 from backstory.reports.passage import Layer, Numbers
 
 BEFORE = 500
@@ -79,7 +79,7 @@ class Attribution:
         return torch.where(total > 0, weights / total, 0) @ self._shares
 
 
-def measured(looked: Looked, how: Addressing) -> dict[str, np.ndarray]:
+def measured(looked: AddressingTrace, how: Addressing) -> dict[str, np.ndarray]:
     """Of each head (T, 1 + R), the write head first, at T steps that stand in the place of a batch.
 
     `entropy` of the weights in bits, `largest` of them, whether all cosines are negative (`negative`), and the mass in the
@@ -90,7 +90,7 @@ def measured(looked: Looked, how: Addressing) -> dict[str, np.ndarray]:
     negative = looked.cosines.amax(2) < 0
     # Where content alone has no window, it is what one would leave of the content that is asked.
     weights = looked.content if how.selected is None else looked.weights
-    inside = chosen(looked.cosines, replace(how, selected=window_of(how, looked.cosines.shape[2])))
+    inside = window_mask(looked.cosines, replace(how, selected=window_of(how, looked.cosines.shape[2])))
     mass = (weights * inside).sum(2).masked_fill(negative, torch.nan)
     found = {"entropy": entropy, "largest": looked.weights.amax(2), "negative": negative.double(), "window": mass}
     return {name: values.numpy() for name, values in found.items()}
@@ -146,12 +146,12 @@ class _Trace:
         self.measures: list[dict[str, np.ndarray]] = []
         self.weights: list[Tensor] = []
 
-    def add(self, looked: Sequence[Looked]) -> None:
+    def add(self, looked: Sequence[AddressingTrace]) -> None:
         """The steps of a block of one text; what is read beyond it is none of it."""
         looked = looked[: max(0, self.end - self.step)]
         if not looked:
             return
-        steps = Looked(*(torch.cat(part).cpu().double() for part in zip(*looked, strict=True)))
+        steps = AddressingTrace(*(torch.cat(part).cpu().double() for part in zip(*looked, strict=True)))
         first = max(0, self.start - self.step)
         for time in range(len(looked)):
             place = self.step - self.start
@@ -162,7 +162,7 @@ class _Trace:
                 self._read(self.written.read(steps.weights[time, 1:].mean(0)).tolist())
             self.step += 1
         if first < len(looked):
-            self.measures.append(measured(Looked(*(part[first:] for part in steps)), self.machine.addressing))
+            self.measures.append(measured(AddressingTrace(*(part[first:] for part in steps)), self.machine.addressing))
             room = MOST_TOKENS - sum(map(len, self.weights))
             self.weights.append(steps.weights[first : first + room])
 

@@ -3,14 +3,14 @@
 from backstory.models.composed import ComposedModel, WordEmbedding, build_model, count_parameters, outline
 from backstory.models.contract import Capabilities, LanguageModel
 from backstory.models.devices import Precision, choose_device, choose_precision, device_name
-from backstory.models.prediction import Activations, Blend, MixtureOfSoftmaxes, Prediction, Softmax, Tempered
+from backstory.models.prediction import Activations, Interpolation, MixtureOfSoftmaxes, Prediction, Softmax, Tempered
 from backstory.models.state import State, clone, detach, flatten, map_state, to, unflatten
 
 __all__ = [
     "Activations",
-    "Blend",
     "Capabilities",
     "ComposedModel",
+    "Interpolation",
     "LanguageModel",
     "MixtureOfSoftmaxes",
     "Precision",

@@ -1,7 +1,11 @@
-"""The policy between the head's prediction p and a second one q (eqs. 9, 10 and 14): a blend of the two."""
+"""The auxiliary prediction q beside the head's p, and the gate between them (span-based neural buffer, eqs. 9, 10 and 14).
+
+(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T). `SpanBuffer` predicts q from memory,
+`AuxiliarySoftmax` is its control without memory.
+"""
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,50 +13,47 @@ from torch import Tensor, nn
 from backstory.config import AuxiliarySoftmaxConfig, SpanBufferConfig
 from backstory.models.dropout import locked_dropout
 from backstory.models.heads import Head
-from backstory.models.prediction import Blend, Pointer, Prediction
+from backstory.models.prediction import Interpolation, Pointer, Prediction
 from backstory.models.state import State
 
 
 class GatedState(NamedTuple):
-    """Of a model with an auxiliary prediction."""
+    """State of a model with an auxiliary predictor."""
 
     core: State
     second: State
 
 
-class SecondVectors(NamedTuple):
-    """What the auxiliary prediction is of, at B x T positions."""
+class AuxiliaryOutput(NamedTuple):
+    """Output of an auxiliary predictor at B x T positions."""
 
     vectors: Tensor | None
-    """(B, T, D), for the head; or none: q points to words."""
-    there: Tensor | None
-    """(B, T) bool: where there is anything to predict from; none: everywhere."""
+    """(B, T, D): the head makes q of them; None if q points to words."""
+    present: Tensor | None
+    """(B, T) bool: False where there is nothing to predict from; None if there always is."""
     weights: Tensor | None
-    """(B, T, N): the attention, in the order that `SpanBuffer.covered` tells; none where there is none."""
+    """(B, T, N): the attention, in the order of `SpanBuffer.covered`; None if there is none."""
     state: State
     words: Tensor | None = None
     """(B, T, N) int64: the words to point to."""
     evidence: Tensor | None = None
-    """(B, T): what is added to the logit of lambda."""
+    """(B, T): added to the logit of lambda."""
 
 
-class Second(nn.Module, ABC):
-    """Makes vectors from which the head predicts a second time."""
+class AuxiliaryPredictor(nn.Module, ABC):
+    """A second prediction from the same hidden states."""
 
     @abstractmethod
     def start(self, batch_size: int) -> State:
-        """The state before the first word."""
+        """Return the state before the first word."""
 
     @abstractmethod
-    def forward(self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: State, foreign: bool) -> SecondVectors:
-        """From the raw states h (B, T, D) of tokens (B, T), and the embedding (V, E).
-
-        With `foreign` every row remembers what another row read, and nothing of its own.
-        """
+    def forward(self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: State) -> AuxiliaryOutput:
+        """Predict from the raw states h (B, T, D) of tokens (B, T), and the embedding (V, E)."""
 
 
-class AuxiliarySoftmax(Second):
-    """tanh(W h + b): an auxiliary prediction of the present state, without any memory."""
+class AuxiliarySoftmax(AuxiliaryPredictor):
+    """tanh(W h + b): a second prediction from the present state, without memory."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -61,44 +62,53 @@ class AuxiliarySoftmax(Second):
     def start(self, batch_size: int) -> None:
         return None
 
-    def forward(self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: State, foreign: bool) -> SecondVectors:
-        return SecondVectors(torch.tanh(self.projection(hidden)), None, None, None)
+    def forward(self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: State) -> AuxiliaryOutput:
+        return AuxiliaryOutput(torch.tanh(self.projection(hidden)), None, None, None)
 
 
-class Gated(nn.Module):
-    """(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T); T is another in training than in evaluation."""
+class GatedPredictor(nn.Module):
+    """An auxiliary predictor and the gate that weighs it, with one temperature T in training and another in evaluation."""
 
     def __init__(
-        self, config: SpanBufferConfig | AuxiliarySoftmaxConfig, second: Second, size: int, dropout: float = 0.0
+        self,
+        config: SpanBufferConfig | AuxiliarySoftmaxConfig,
+        second: AuxiliaryPredictor,
+        size: int,
+        dropout: float = 0.0,
     ) -> None:
-        """`dropout` is on the vectors from which the head makes q, in training."""
+        """`dropout` applies to the vectors from which the head makes q, in training."""
         super().__init__()
         self.config, self.second, self.dropout = config, second, dropout
         self.policy = nn.Linear(size, 2, bias=False)
 
     def forward(
-        self, p: Prediction, head: Head, tokens: Tensor, embedding: Tensor, state: State, foreign: bool = False
-    ) -> tuple[Blend, Any]:
-        """The blend for a head's prediction p over the embedding's words, and the second's state."""
+        self, p: Prediction, head: Head, tokens: Tensor, embedding: Tensor, state: State
+    ) -> tuple[Interpolation, State]:
+        """Return the interpolation of the head's prediction p with q, and the state of the auxiliary predictor."""
+        assert p.activations is not None
+        auxiliary = self.second(p.activations.head_raw, tokens, embedding, state)
+        return self.interpolate(p, head, auxiliary), auxiliary.state
+
+    def interpolate(self, p: Prediction, head: Head, auxiliary: AuxiliaryOutput) -> Interpolation:
+        """Return (1 - lambda) p + lambda q for the output of the auxiliary predictor."""
         assert p.activations is not None
         hidden, gate = p.activations.head_raw, self.config.gate
-        found = self.second(hidden, tokens, embedding, state, foreign)
-        # Not rounded: divided by a small temperature, a rounded logit is another.
+        # In float32: divided by a small temperature, a rounded logit would be far off.
         with torch.autocast(hidden.device.type, enabled=False):
             logits = self.policy(hidden.to(self.policy.weight.dtype))
         to_q, to_p = logits.unbind(2)
-        if found.evidence is not None:
-            to_q = to_q + found.evidence
-        if found.there is not None:
-            to_q = to_q.masked_fill(~found.there, -torch.inf)  # exactly nothing comes of a buffer that holds nothing
+        if auxiliary.evidence is not None:
+            to_q = to_q + auxiliary.evidence
+        if auxiliary.present is not None:
+            to_q = to_q.masked_fill(~auxiliary.present, -torch.inf)  # an empty buffer has exactly no weight
         logits = torch.stack([to_q, to_p], 2)
         temperature = gate.training_temperature if self.training else gate.temperature
-        attention = None if found.weights is None else found.weights.detach()
-        q = self._second(found, head, embedding)
-        return Blend(p.activations, p, q, logits, temperature, attention), found.state
+        attention = None if auxiliary.weights is None else auxiliary.weights.detach()
+        return Interpolation(p.activations, p, self._second(auxiliary, head), logits, temperature, attention)
 
-    def _second(self, found: SecondVectors, head: Head, embedding: Tensor) -> Prediction:
-        if found.vectors is not None:
-            return head(locked_dropout(found.vectors, self.dropout, self.training))
-        assert found.weights is not None and found.words is not None
-        return Pointer(None, found.weights, found.words, len(embedding))
+    def _second(self, auxiliary: AuxiliaryOutput, head: Head) -> Prediction:
+        """q: the head's prediction from the vectors, or a pointer to the words."""
+        if auxiliary.vectors is not None:
+            return head(locked_dropout(auxiliary.vectors, self.dropout, self.training))
+        assert auxiliary.weights is not None and auxiliary.words is not None
+        return Pointer(None, auxiliary.weights, auxiliary.words, len(head.weight))

@@ -1,4 +1,4 @@
-"""A language model composed of its parts: embedding -> core -> dual connection -> head -> auxiliary prediction."""
+"""A language model composed of its parts: embedding -> core -> dual connection -> head -> auxiliary predictor."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from backstory.config import (
 from backstory.config.arguments import checked
 from backstory.config.errors import off
 from backstory.config.strict import conforming
-from backstory.models.auxiliary import AuxiliarySoftmax, Gated, GatedState
+from backstory.models.auxiliary import AuxiliarySoftmax, GatedPredictor, GatedState
 from backstory.models.contract import LanguageModel
 from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
@@ -31,9 +31,9 @@ from backstory.models.state import State
 
 
 class WordEmbedding(nn.Module):
-    """Vectors of V words of size E, uniform in [-initial, initial] at first, with word dropout.
+    """Vectors of V words of size E, initialised from U(-initial, initial), with word dropout.
 
-    `noise` is the standard deviation of Gaussian noise on the vectors in training; each stage of a training sets its own.
+    `noise` is the standard deviation of Gaussian noise on the vectors in training; each stage of training sets it.
     """
 
     def __init__(self, types: int, size: int, dropout: float, initial: float = 0.1) -> None:
@@ -49,14 +49,14 @@ class WordEmbedding(nn.Module):
 
 
 class ComposedModel(LanguageModel):
-    """Any core with any head, and perhaps a dual connection between them and an auxiliary prediction beside the head's."""
+    """Any core with any head, and optionally a dual connection between them and an auxiliary predictor after them."""
 
     def __init__(
         self,
         embedding: WordEmbedding,
         core: Core,
         head: Head,
-        gated: Gated | None = None,
+        gated: GatedPredictor | None = None,
         dual: Dual | None = None,
     ) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class ComposedModel(LanguageModel):
 
     @property
     def head_size(self) -> int:
-        """D, of the vectors that the head reads."""
+        """D, the size of the vectors that the head reads."""
         return self.core.output_size if self.dual is None else len(self.dual.bias)
 
     @property
@@ -74,7 +74,7 @@ class ComposedModel(LanguageModel):
 
     @property
     def span_buffer(self) -> SpanBuffer | None:
-        """What makes the auxiliary prediction, where that is a span buffer."""
+        """The auxiliary predictor, if it is a span buffer."""
         second = None if self.gated is None else self.gated.second
         return second if isinstance(second, SpanBuffer) else None
 
@@ -86,40 +86,38 @@ class ComposedModel(LanguageModel):
         core = self.core.start(batch_size)
         return core if self.gated is None else GatedState(core, self.gated.second.start(batch_size))
 
-    def forward(self, tokens: Tensor, state: State, foreign: bool = False) -> tuple[Prediction, State]:
-        """With `foreign` the buffer of every row is another row's: what it gains then is no memory of the text."""
-        embedded = self.embedding(tokens)
-        begins = {} if self.core.reset_token is None else {"fresh": tokens == self.core.reset_token}
-        output = self.core(embedded, state if self.gated is None else state.core, **begins)
-        auxiliary = tuple(self.head(self._connected(embedded, level, level)[1]) for level in output.auxiliary)
-        raw, read = self._connected(embedded, output.layers[-1], output.dropped)
-        p = self.head(read, Activations(embedded, output.layers, output.dropped, read, raw, auxiliary))
+    def forward(self, tokens: Tensor, state: State) -> tuple[Prediction, State]:
         if self.gated is None:
-            return p, output.state
-        blend, second = self.gated(p, self.head, tokens, self.embedding.weight, state.second, foreign)
-        return blend, GatedState(output.state, second)
+            return self.head_prediction(tokens, state)
+        p, core = self.head_prediction(tokens, state.core)
+        prediction, second = self.gated(p, self.head, tokens, self.embedding.weight, state.second)
+        return prediction, GatedState(core, second)
 
-    def _connected(self, embedded: Tensor, raw: Tensor, dropped: Tensor) -> tuple[Tensor, Tensor]:
-        """What the head reads of the core's output, before the last dropout and after it."""
+    def head_prediction(self, tokens: Tensor, core_state: State) -> tuple[Prediction, State]:
+        """Return the head's prediction for tokens (B, T), and the core's state after them."""
+        embedded = self.embedding(tokens)
+        output = self.core(embedded, core_state, tokens)
+        auxiliary = tuple(self.head(self._head_input(embedded, level, level)[1]) for level in output.auxiliary)
+        raw, dropped = self._head_input(embedded, output.layers[-1], output.dropped)
+        activations = Activations(embedded, output.layers, output.dropped, dropped, raw, auxiliary)
+        return self.head(dropped, activations), output.state
+
+    def _head_input(self, embedded: Tensor, raw: Tensor, dropped: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors that the head reads, before the last dropout and after it."""
         return (raw, dropped) if self.dual is None else self.dual(embedded, dropped)
 
 
 @checked(vocabulary_size=1)
 def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
-    """A freshly initialised model (random numbers from torch's generator).
+    """Build a model with random weights, from torch's generator.
 
-    Raises UserError when the parts do not fit together.
+    Raises UserError if the parts do not fit together, or do not fit the vocabulary.
     """
     config = conforming(config, "settings")
-    begin = getattr(config.core, "reset_token", None)
-    if begin is not None and begin >= vocabulary_size:
-        raise UserError(
-            f"model.core.reset_token is {begin}, and the ids of {vocabulary_size:,} types end at {vocabulary_size - 1}; "
-            "give the id of the token that begins a document, or None"
-        )
     words = config.embedding
     embedding = WordEmbedding(vocabulary_size, words.size, words.dropout, words.initial)
     core = _build_core(config)
+    core.check_vocabulary(vocabulary_size)
     dual = _build_dual(config, core.output_size)
     size = core.output_size if dual is None else len(dual.bias)
     if isinstance(config.head, MixtureConfig):
@@ -140,9 +138,9 @@ def check_overrides(config: ModelConfig, changes: Mapping[str, str]) -> None:
 
 
 def outline(config: ModelConfig, vocabulary_size: int) -> ComposedModel | None:
-    """The model with parameters that take no memory; none where no tensor can be so large.
+    """Build the model on the meta device, where it takes no memory. Return None if it is too large for any tensor.
 
-    Raises UserError when the parts do not fit together.
+    Raises UserError if the parts do not fit together.
     """
     try:
         with torch.device("meta"):
@@ -151,16 +149,13 @@ def outline(config: ModelConfig, vocabulary_size: int) -> ComposedModel | None:
         return None
 
 
-def _build_gated(config: ModelConfig, size: int) -> Gated | None:
+def _build_gated(config: ModelConfig, size: int) -> GatedPredictor | None:
     buffer = config.buffer
     if isinstance(buffer, NoBufferConfig):
         return None
-    second = (
-        SpanBuffer(buffer, size, config.embedding.size)
-        if isinstance(buffer, SpanBufferConfig)
-        else AuxiliarySoftmax(size)
-    )
-    return Gated(buffer, second, size, config.second_dropout)
+    spans = isinstance(buffer, SpanBufferConfig)
+    second = SpanBuffer(buffer, size, config.embedding.size) if spans else AuxiliarySoftmax(size)
+    return GatedPredictor(buffer, second, size, config.second_dropout)
 
 
 def _build_core(config: ModelConfig) -> Core:
@@ -168,9 +163,9 @@ def _build_core(config: ModelConfig) -> Core:
     output = core.output or (size if _tied(config) else None)
     if output is not None and not isinstance(config.dual, DualConfig):
         _check_tied(config, "core.output", output)
-    made = CORES[type(core)](core, size, output)
-    made.input_size = size
-    return made
+    built = CORES[type(core)](core, size, output)
+    built.input_size = size
+    return built
 
 
 def _build_dual(config: ModelConfig, hidden: int) -> Dual | None:
@@ -182,19 +177,19 @@ def _build_dual(config: ModelConfig, hidden: int) -> Dual | None:
 
 
 def _tied(config: ModelConfig) -> bool:
-    """Whether the head multiplies what it reads with the embedding's weights."""
+    """True if the output weights are the embedding's."""
     return isinstance(config.head, SoftmaxConfig) and config.head.tied
 
 
-def _check_tied(config: ModelConfig, setting: str, found: int) -> None:
+def _check_tied(config: ModelConfig, setting: str, value: int) -> None:
     size = config.embedding.size
-    if _tied(config) and found != size:
+    if _tied(config) and value != size:
         raise UserError(
             f"the softmax is tied to the embedding, of size {size}, so model.{setting} must be {size} or none, "
-            f"not {found}; or set {off('model.head.tied')}"
+            f"not {value}; or set {off('model.head.tied')}"
         )
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Trained numbers in a model, tied weights counted once."""
+    """Return the number of trained numbers in a model, with tied weights counted once."""
     return sum(p.numel() for p in model.parameters())

@@ -1,4 +1,4 @@
-"""What every language model here is: `forward(tokens, state) -> (prediction, state)`, with the state made by `start`."""
+"""The contract of every language model: `forward(tokens, state) -> (prediction, state)`, with the state made by `start`."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from backstory.config import UserError
-from backstory.config.arguments import described, diagnosed
+from backstory.config.arguments import diagnosed
 from backstory.models.prediction import Prediction
 from backstory.models.shape_checks import check_ids, check_state
 from backstory.models.state import State
@@ -17,29 +17,27 @@ from backstory.models.state import State
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a model declares of itself; the contract tests check what is declared."""
+    """Properties that a model declares; the contract tests check them."""
 
     exact_state: bool = True
-    """A text read whole, in chunks or token by token gives the same prediction."""
+    """A text gives the same prediction read whole, in chunks or token by token."""
     recurrent: bool = True
     """The state has a fixed size, however long the text."""
     maximum_length: int | None = None
-    """The most tokens of context the model can use; none: no limit."""
+    """The most tokens of context the model can use; None: no limit."""
     slides: bool = False
-    """Over a longer text slides a window of `maximum_length`; else such a model begins anew after so many tokens."""
+    """A window of `maximum_length` slides over a longer text; otherwise the model starts again after so many tokens."""
     rereads: bool = False
-    """Every block costs reading what is before it again, so that few long ones are cheaper."""
+    """Every block reads the text before it again, so that few long blocks are cheaper."""
 
 
-def _check(model: "LanguageModel", tokens: Any = None, state: State = None, foreign: Any = False) -> None:
+def _check(model: "LanguageModel", tokens: Any = None, state: State = None) -> None:
     check_ids("tokens", tokens, model.vocabulary_size, next(model.parameters()))
     check_state(state, model.start, len(tokens), "tokens")
-    if not isinstance(foreign, bool):
-        raise TypeError(f"foreign must be True or False, not {described(foreign)}")
 
 
 class LanguageModel(nn.Module, ABC):
-    """A belief over the next token, given the tokens so far. Parameters are the raw, trained weights."""
+    """A belief over the next token, given the tokens so far. Its parameters are the raw, trained weights."""
 
     capabilities: Capabilities = Capabilities()
 
@@ -47,7 +45,7 @@ class LanguageModel(nn.Module, ABC):
 
     @abstractmethod
     def start(self, batch_size: int) -> State:
-        """The state before the first token of `batch_size` texts, on the model's device."""
+        """Return the state before the first token of `batch_size` texts, on the model's device."""
 
     @abstractmethod
     def forward(self, tokens: Tensor, state: State) -> tuple[Prediction, State]:
@@ -56,7 +54,7 @@ class LanguageModel(nn.Module, ABC):
     @property
     @abstractmethod
     def vocabulary_size(self) -> int:
-        """V, the number of types a prediction is over."""
+        """V, the number of types in the vocabulary."""
 
     def inference_overrides(self) -> dict[str, str]:
         """Return the settings that may change after training, as `core.addressing`, with their present values."""

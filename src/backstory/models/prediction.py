@@ -1,4 +1,10 @@
-"""A Prediction is a normalised belief over the next token at every position: softmax, mixture of softmaxes, or a blend."""
+"""Predictions: normalised beliefs over the next token at every position.
+
+A softmax; a mixture of softmaxes (Yang et al. 2018, section 3); a pointer to earlier words (pointer networks, Vinyals et al.
+2015); an interpolation of two predictions (span-based neural buffer, eq. 14, and the neural cache); any of them with a
+temperature. The adversarial shift of the softmax (Wang, Gong and Liu 2019) is here as well, since it works on a prediction's
+own output weights.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -13,10 +19,13 @@ from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import CHUNK, linear_log_prob
 from backstory.models.shape_checks import check_ids
 
+LARGEST_SHIFT = 80.0
+"""Upper bound of an adversarial shift of a logit, in nats; the exponential of more overflows float32."""
+
 
 @dataclass(frozen=True)
 class Activations:
-    """What produced a prediction; regularizers, caches and buffers read it. B batch, T time."""
+    """Activations that produced a prediction; regularizers, caches and buffers read them. B batch, T time."""
 
     embedded: Tensor
     """(B, T, E): the words' vectors after word dropout and noise."""
@@ -25,11 +34,11 @@ class Activations:
     last_dropped: Tensor
     """(B, T, H): the last layer's output after its dropout."""
     head_input: Tensor
-    """(B, T, D): what the head read: the last layer's output or, of a dual connection, its layer's, after dropout."""
+    """(B, T, D): the input of the head: the output of the last layer, or of the dual connection, after dropout."""
     head_raw: Tensor
     """(B, T, D): the same before that dropout."""
     auxiliary: tuple["Prediction", ...] = ()
-    """Of inner levels that are to predict as well, by the same head; in training only."""
+    """Predictions of inner levels by the same head; in training only."""
 
     @property
     def last_raw(self) -> Tensor:
@@ -37,7 +46,7 @@ class Activations:
         return self.layers[-1]
 
     def select(self, rows: Tensor, times: Tensor) -> "Activations":
-        """Only the positions (rows[i], times[i]), as a batch of N rows of one step."""
+        """Return the positions (rows[i], times[i]) alone, as a batch of N texts of one step."""
         at = rows, times
         return Activations(
             self.embedded[at].unsqueeze(1),
@@ -49,14 +58,14 @@ class Activations:
 
 
 def _check(prediction: "Prediction", targets: Any = None) -> None:
-    whole = prediction.log_probs()
-    check_ids("targets", targets, whole.shape[2], whole, tuple(whole.shape[:2]))
+    log_probs = prediction.log_probs()
+    check_ids("targets", targets, log_probs.shape[2], log_probs, tuple(log_probs.shape[:2]))
 
 
-def _check_places(prediction: "Prediction", rows: Any = None, times: Any = None) -> None:
-    whole = prediction.log_probs()
-    for name, places, size in (("rows", rows, len(whole)), ("times", times, whole.shape[1])):
-        check_ids(name, places, size, whole, tuple(getattr(rows, "shape", ())))
+def _check_positions(prediction: "Prediction", rows: Any = None, times: Any = None) -> None:
+    log_probs = prediction.log_probs()
+    for name, index, size in (("rows", rows, len(log_probs)), ("times", times, log_probs.shape[1])):
+        check_ids(name, index, size, log_probs, tuple(getattr(rows, "shape", ())))
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Prediction(ABC):
         if "log_prob" in vars(cls):
             cls.log_prob = diagnosed(_check)(cls.log_prob)
         if "select" in vars(cls):
-            cls.select = diagnosed(_check_places)(cls.select)
+            cls.select = diagnosed(_check_positions)(cls.select)
         if "tempered" in vars(cls):
             cls.tempered = checked(temperature=1e-30)(cls.tempered)
 
@@ -80,23 +89,25 @@ class Prediction(ABC):
 
     @abstractmethod
     def log_probs(self) -> Tensor:
-        """The whole distribution, (B, T, V), in at least float32; its exponentials sum to one."""
+        """Return the whole distribution, (B, T, V), in at least float32; its exponentials sum to one."""
 
     @abstractmethod
     def select(self, rows: Tensor, times: Tensor) -> "Prediction":
-        """Only the positions (rows[i], times[i]): a prediction of shape (N, 1)."""
+        """Return the positions (rows[i], times[i]) alone: a prediction of shape (N, 1)."""
 
     @checked(temperature=1e-30)
     def tempered(self, temperature: float) -> "Prediction":
-        """The final distribution to the power 1 / temperature, normalised again.
+        """Return the final distribution to the power 1 / temperature, normalised again.
 
         Free for a softmax. Any other kind computes all (B, T, V) log-probabilities, in chunks for `log_prob`.
         """
         return Tempered(self.activations, self, temperature)
 
     def parts(self) -> dict[str, Any]:
-        """What it is made of: of a blend predictions `p` and `q`, `gate_logits` (B, T, 2) and `temperature`, of what was
-        tempered `p` and `temperature`; else empty."""
+        """Return the parts of a compound prediction, and an empty dictionary for the others.
+
+        An interpolation has `p`, `q`, `gate_logits` (B, T, 2) and `temperature`, a tempered prediction `p` and `temperature`.
+        """
         return {}
 
     def _selected(self, rows: Tensor, times: Tensor) -> Activations | None:
@@ -118,7 +129,10 @@ class Softmax(Prediction):
         return linear_log_prob(self.hidden.flatten(0, 1), self.weight, self.bias, targets.flatten()).view(targets.shape)
 
     def shifted_log_prob(self, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-        """log p of the targets (B, T), and that with their logits shifted (`worst_shift`), no distribution: each (B, T)."""
+        """Return log p of the targets, and the same with their logits shifted (`worst_shift`): each (B, T).
+
+        The second is no distribution.
+        """
         log_prob = self.log_prob(targets)
         return log_prob, shifted(log_prob, worst_shift(self.hidden, self.weight, targets, epsilon))
 
@@ -147,21 +161,21 @@ class MixtureOfSoftmaxes(Prediction):
     """(V,)"""
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        return torch.logsumexp(self.log_prior + self._each_log_prob(targets), 2)
+        return torch.logsumexp(self.log_prior + self._expert_log_prob(targets), 2)
 
     def shifted_log_prob(self, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-        """log p of the targets (B, T), and that with their logits shifted (`worst_shift`) in every expert: each (B, T)."""
-        each = self._each_log_prob(targets)
+        """Return log p of the targets, and the same with their logits shifted (`worst_shift`) in every expert: each (B, T)."""
+        experts = self._expert_log_prob(targets)
         shift = worst_shift(self.latents, self.weight, targets[..., None], epsilon)
-        log_prob = torch.logsumexp(self.log_prior + each, 2)
-        return log_prob, torch.logsumexp(self.log_prior + shifted(each, shift), 2)
+        log_prob = torch.logsumexp(self.log_prior + experts, 2)
+        return log_prob, torch.logsumexp(self.log_prior + shifted(experts, shift), 2)
 
-    def _each_log_prob(self, targets: Tensor) -> Tensor:
+    def _expert_log_prob(self, targets: Tensor) -> Tensor:
         """log p of the targets (B, T) under each expert, (B, T, K)."""
         experts = self.log_prior.shape[2]
         repeated = targets.flatten().repeat_interleave(experts)
-        each = linear_log_prob(self.latents.flatten(0, 2), self.weight, self.bias, repeated)
-        return each.view(*targets.shape, experts)
+        log_prob = linear_log_prob(self.latents.flatten(0, 2), self.weight, self.bias, repeated)
+        return log_prob.view(*targets.shape, experts)
 
     def log_probs(self) -> Tensor:
         total: Tensor | None = None
@@ -178,16 +192,46 @@ class MixtureOfSoftmaxes(Prediction):
 
 
 @dataclass(frozen=True)
-class Blend(Prediction):
-    """(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(gate_logits / temperature); blends nest."""
+class Pointer(Prediction):
+    """Attention weights of earlier positions, summed by the word at each; log 0 for every other word."""
+
+    weights: Tensor
+    """(B, T, N): they sum to one, or all are 0 if there is nothing to point to."""
+    words: Tensor
+    """(B, T, N) int64: the word at each position."""
+    types: int
+    """V"""
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        return _log((self.weights * (self.words == targets[..., None])).sum(2))
+
+    def log_probs(self) -> Tensor:
+        batch, time, _ = self.words.shape
+        index = torch.arange(batch * time, device=self.words.device).view(batch, time, 1) * self.types + self.words
+        return _log(_scatter_sum(index.flatten(), self.weights.flatten(), batch * time * self.types)).view(
+            batch, time, -1
+        )
+
+    def select(self, rows: Tensor, times: Tensor) -> "Pointer":
+        weights, words = (tensor[rows, times].unsqueeze(1) for tensor in (self.weights, self.words))
+        return replace(self, activations=self._selected(rows, times), weights=weights, words=words)
+
+    def confidence(self) -> Tensor:
+        """(B, T): the largest weight of a position."""
+        return self.weights.amax(2)
+
+
+@dataclass(frozen=True)
+class Interpolation(Prediction):
+    """(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(gate_logits / temperature); interpolations nest."""
 
     p: Prediction
     q: Prediction
     gate_logits: Tensor
-    """(B, T, 2); the first is q's, as in the span buffer's policy. Minus infinity shuts a part off exactly."""
+    """(B, T, 2); the first is q's, as in the span buffer's policy. Minus infinity turns a part off exactly."""
     temperature: float = 1.0
     attention: Tensor | None = None
-    """(B, T, N): what q attended to, where it is one of a buffer's spans (`SpanBuffer.covered`); for looking at."""
+    """(B, T, N): the attention of q, if it attends to the spans of a buffer (`SpanBuffer.covered`); for pictures."""
 
     def log_gates(self) -> tuple[Tensor, Tensor]:
         """log lambda and log (1 - lambda), each (B, T)."""
@@ -202,7 +246,7 @@ class Blend(Prediction):
         log_q, log_p = self.log_gates()
         return torch.logaddexp(log_p[..., None] + self.p.log_probs(), log_q[..., None] + self.q.log_probs())
 
-    def select(self, rows: Tensor, times: Tensor) -> "Blend":
+    def select(self, rows: Tensor, times: Tensor) -> "Interpolation":
         p, q = self.p.select(rows, times), self.q.select(rows, times)
         gates = self.gate_logits[rows, times].unsqueeze(1)
         attention = None if self.attention is None else self.attention[rows, times].unsqueeze(1)
@@ -236,7 +280,7 @@ class Tempered(Prediction):
         return torch.cat(pieces).view(targets.shape)
 
     def log_probs(self) -> Tensor:
-        if isinstance(self.inner, Softmax):  # the same products as those of `log_prob`, rounded alike in bfloat16
+        if isinstance(self.inner, Softmax):  # the same products as in `log_prob`, with the same rounding in bfloat16
             return self.inner.tempered(self.temperature).log_probs()
         return torch.log_softmax(self.inner.log_probs() / self.temperature, -1)
 
@@ -245,6 +289,28 @@ class Tempered(Prediction):
 
     def parts(self) -> dict[str, Any]:
         return {"p": self.inner, "temperature": self.temperature}
+
+
+@torch.no_grad()
+def worst_shift(hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> Tensor:
+    """Return the loss of the target's logit w_y h under the worst change of w_y inside a ball of radius epsilon |w_y|.
+
+    hidden (..., D), weight (V, D), targets (...) or a shape that broadcasts to it -> (...), in at least float32, without a
+    gradient: epsilon |w_y| |h| if w_y h > 0, else 0. Every position has its own, also if a target repeats.
+    """
+    wide, target_weight = torch.promote_types(hidden.dtype, torch.float32), weight[targets]
+    w_norm, h_norm = (torch.linalg.vector_norm(x, dim=-1, dtype=wide) for x in (target_weight, hidden))
+    acute = (hidden * target_weight).sum(-1) > 0
+    return torch.where(acute, (epsilon * w_norm * h_norm).clamp(max=LARGEST_SHIFT), 0.0)
+
+
+def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
+    """Return log p of the targets after their logits are lowered by `shift` (at most LARGEST_SHIFT); same shapes.
+
+    With p = e^z / (e^z + R) of the logit z and the other words' R, e^(z - s) / (e^(z - s) + R) = p / (p + (1 - p) e^s):
+    the logit is not needed again, and the gradient goes through log p.
+    """
+    return log_prob - torch.log1p(-torch.expm1(log_prob) * torch.expm1(shift))
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -256,69 +322,15 @@ def _wide_log_softmax(logits: Tensor) -> Tensor:
     return torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-@dataclass(frozen=True)
-class Pointer(Prediction):
-    """The weights of earlier places, summed by the word of each; log 0 for every other word."""
-
-    weights: Tensor
-    """(B, T, N): they add up to one; or all are 0 where there is no place to point to."""
-    words: Tensor
-    """(B, T, N) int64: the word of each place."""
-    types: int
-    """V"""
-
-    def log_prob(self, targets: Tensor) -> Tensor:
-        return _log((self.weights * (self.words == targets[..., None])).sum(2))
-
-    def log_probs(self) -> Tensor:
-        rows, steps, _ = self.words.shape
-        place = torch.arange(rows * steps, device=self.words.device).view(rows, steps, 1) * self.types + self.words
-        return _log(_sums(place.flatten(), self.weights.flatten(), rows * steps * self.types)).view(rows, steps, -1)
-
-    def select(self, rows: Tensor, times: Tensor) -> "Pointer":
-        chosen = {name: getattr(self, name)[rows, times].unsqueeze(1) for name in ("weights", "words")}
-        return replace(self, activations=self._selected(rows, times), **chosen)
-
-    def confidence(self) -> Tensor:
-        """(B, T): the weight of the likeliest place."""
-        return self.weights.amax(2)
-
-
 def _log(mass: Tensor) -> Tensor:
-    """log, with no gradient where there is no mass, or less than what has an inverse."""
-    none = mass < torch.finfo(mass.dtype).tiny
-    return mass.masked_fill(none, 1.0).log().masked_fill(none, -torch.inf)
+    """log, without a gradient where the mass is 0 or too small to have an inverse."""
+    tiny = mass < torch.finfo(mass.dtype).tiny
+    return mass.masked_fill(tiny, 1.0).log().masked_fill(tiny, -torch.inf)
 
 
-def _sums(places: Tensor, values: Tensor, size: int) -> Tensor:
-    """Values (K,) added up at places (K,) of a table (size,); the same bits come out each time."""
+def _scatter_sum(index: Tensor, values: Tensor, size: int) -> Tensor:
+    """Sum values (K,) at an index (K,) of a table (size,); the same bits every time."""
     table = values.new_zeros(size)
-    if table.is_cuda:  # scatter_add adds in any order there; this one sorts first
-        return table.index_put((places,), values, accumulate=True)
-    return table.scatter_add(0, places, values)
-
-
-LARGEST = 80.0
-"""The most nats that a logit is shifted by; the exponential of more overflows float32."""
-
-
-@torch.no_grad()
-def worst_shift(hidden: Tensor, weight: Tensor, targets: Tensor, epsilon: float) -> Tensor:
-    """What the target's logit w_y h loses to the worst change of w_y inside a ball of radius epsilon |w_y|.
-
-    hidden (..., D), weight (V, D), targets (...) or what broadcasts to it -> (...), in at least float32, without a
-    gradient: epsilon |w_y| |h| where w_y h > 0, elsewhere 0. Every position has its own, also where a target repeats.
-    """
-    wide, rows = torch.promote_types(hidden.dtype, torch.float32), weight[targets]
-    of_rows, of_hidden = (torch.linalg.vector_norm(vectors, dim=-1, dtype=wide) for vectors in (rows, hidden))
-    acute = (hidden * rows).sum(-1) > 0
-    return torch.where(acute, (epsilon * of_rows * of_hidden).clamp(max=LARGEST), 0.0)
-
-
-def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
-    """log p of the targets once their logits are lower by `shift` (at most LARGEST); same shapes.
-
-    With p = e^z / (e^z + R) of the logit z and the other words' R, e^(z - s) / (e^(z - s) + R) = p / (p + (1 - p) e^s):
-    no logit is needed again, and the gradient goes through log p.
-    """
-    return log_prob - torch.log1p(-torch.expm1(log_prob) * torch.expm1(shift))
+    if table.is_cuda:  # scatter_add adds in any order there; index_put sorts first
+        return table.index_put((index,), values, accumulate=True)
+    return table.scatter_add(0, index, values)

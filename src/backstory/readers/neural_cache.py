@@ -20,7 +20,7 @@ from backstory.config import UserError, validate
 from backstory.config.arguments import checked
 from backstory.config.readers import CacheSettings
 from backstory.config.strict import conforming
-from backstory.models import Blend, Prediction, clone
+from backstory.models import Interpolation, Prediction, clone
 from backstory.models.devices import available, shown_bytes
 from backstory.models.prediction import Pointer
 from backstory.readers.base import Reader
@@ -131,7 +131,7 @@ class NeuralCache(Reader):
         self.inner.start(batch_size)
         self._pairs = Pairs(self.settings.window)
 
-    def predict(self, tokens: Tensor) -> Blend:
+    def predict(self, tokens: Tensor) -> Interpolation:
         """The inner reader's prediction `p` and the cache's `q`, which is shut off where it is empty or not confident.
 
         Raises UserError where a full window can never fit into memory.
@@ -145,7 +145,7 @@ class NeuralCache(Reader):
             gates[..., 0].masked_fill_(q.confidence() < self.settings.confidence, -torch.inf)
         if not len(self._pairs):
             gates[:, 0, 0] = -torch.inf
-        return Blend(p.activations, p, q, gates)
+        return Interpolation(p.activations, p, q, gates)
 
     def _cached(self, p: Prediction, tokens: Tensor) -> Pointer:
         hidden = head_input(p)

@@ -1,4 +1,4 @@
-"""A control of the span buffer: every row reads with another row's, so that nothing it gains is memory of its own text."""
+"""A control of the span buffer: every text reads with the buffer of another, so that nothing it gains is memory of its own."""
 
 from dataclasses import replace
 
@@ -7,17 +7,19 @@ from torch import Tensor
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.models import ComposedModel, LanguageModel, Precision, Prediction
+from backstory.models.auxiliary import GatedState
 from backstory.readers.base import StaticReader, evaluating
 from backstory.readers.kind import ReaderKind
 
 
 class ShuffledBuffer(StaticReader):
-    """The model as trained, with spans of the row before (of the last, for the first row).
+    """The model as trained, with the spans of text b - 1 in the place of those of text b (the last text's for the first).
 
-    The audit finds that rows depend on each other, as they do here: what this reads is a control, and no score.
+    The audit reports that texts depend on each other, as they do here: this reader is a control, and its figures are no score.
     """
 
     name = "shuffled-buffer"
+    model: ComposedModel
 
     @checked()
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
@@ -40,8 +42,20 @@ class ShuffledBuffer(StaticReader):
 
     def predict(self, tokens: Tensor) -> Prediction:
         with evaluating(self.model), self.precision.context(tokens.device):
-            prediction, self._next = self.model(tokens, self._state, foreign=True)
+            prediction, self._next = shuffled_prediction(self.model, tokens, self._state)
         return prediction
+
+
+def shuffled_prediction(model: ComposedModel, tokens: Tensor, state: GatedState) -> tuple[Prediction, GatedState]:
+    """Return the prediction for tokens (B, T) with the buffers rolled across the batch, and the model's usual next state."""
+    buffer, gated = model.span_buffer, model.gated
+    assert buffer is not None and gated is not None
+    p, core = model.head_prediction(tokens, state.core)
+    assert p.activations is not None
+    hidden = p.activations.head_raw
+    memory, second = buffer.recall(hidden, tokens, model.embedding.weight, state.second)
+    prediction = gated.interpolate(p, model.head, buffer.attend(hidden, memory.rolled(), second))
+    return prediction, GatedState(core, second)
 
 
 KIND = ReaderKind(

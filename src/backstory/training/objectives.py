@@ -9,7 +9,7 @@ from torch import Tensor
 from backstory.config import RewardConfig, RunConfig, TrellisConfig, UserError
 from backstory.config.arguments import checked, described, diagnosed
 from backstory.evaluation.metrics.gate_statistics import LEAST, reward
-from backstory.models import Blend, MixtureOfSoftmaxes, Prediction, Softmax
+from backstory.models import Interpolation, MixtureOfSoftmaxes, Prediction, Softmax
 
 
 class Objective(Protocol):
@@ -134,7 +134,7 @@ class GatedLikelihood(Likelihood):
     def of_targets(
         self, prediction: Prediction, targets: Tensor, asked: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        assert isinstance(prediction, Blend)
+        assert isinstance(prediction, Interpolation)
         log_p, trained = likelihood(prediction.p, targets, self.adversarial)
         log_q, (gate_q, gate_p) = prediction.q.log_prob(targets), prediction.log_gates()
         loss = -mean(torch.logaddexp(gate_p + trained, gate_q + log_q), asked)

@@ -17,7 +17,7 @@ from backstory.config.scores import perplexity
 from backstory.evaluation.metrics.metric import Metric
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
-from backstory.models import Blend, Precision, Prediction, Tempered
+from backstory.models import Interpolation, Precision, Prediction, Tempered
 
 TEMPERATURES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CONSTANTS = tuple(n / 50 for n in range(51))
@@ -34,11 +34,11 @@ def reward(log_p: Tensor, log_q: Tensor, settings: RewardConfig) -> Tensor:
     return torch.where(z < 0, settings.slope * z, z)
 
 
-def own_blend(prediction: Prediction) -> Blend:
+def own_blend(prediction: Prediction) -> Interpolation:
     """Return the blend of a model with an auxiliary prediction, inside those of readers that wrap it."""
-    while isinstance(inner := prediction.parts().get("p"), Blend | Tempered):
+    while isinstance(inner := prediction.parts().get("p"), Interpolation | Tempered):
         prediction = inner
-    assert isinstance(prediction, Blend)
+    assert isinstance(prediction, Interpolation)
     return prediction
 
 

@@ -1,4 +1,4 @@
-"""What every core is: a module from embedded words and a state to the hidden vectors of every layer."""
+"""The contract of every core: from embedded words and a state to the hidden vectors of every layer."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from backstory.models.state import State
 
 
 class CoreOutput(NamedTuple):
-    """Of a segment of B rows and T steps."""
+    """Output of a core for a segment of B texts and T steps."""
 
     layers: tuple[Tensor, ...]
     """The raw output (B, T, H_l) of each layer."""
     dropped: Tensor
-    """(B, T, H): the last layer's output after its dropout; what the head reads."""
+    """(B, T, H): the last layer's output after its dropout, which the head reads."""
     state: State
     auxiliary: tuple[Tensor, ...] = ()
-    """(B, T, H) of each inner level that is to predict as well, after its dropout; in training only."""
+    """(B, T, H) of each inner level that predicts as well, after its dropout; in training only."""
 
 
 def _check(core: "Core", embedded: Any = None, state: State = None, *_: object, **__: object) -> None:
@@ -31,22 +31,27 @@ def _check(core: "Core", embedded: Any = None, state: State = None, *_: object, 
 
 
 class Core(nn.Module, ABC):
-    """A core; `input_size` is the E that it reads, `output_size` the H of its last layer."""
+    """A core. `input_size` is E, of the embedded words, and `output_size` H, of its last layer."""
 
     capabilities: Capabilities = Capabilities()
     input_size: int | None = None
     output_size: int
     __call__ = diagnosed(_check)(nn.Module.__call__)
-    reset_token: int | None = None
-    """The token at which the state begins anew, of a core whose `forward` takes `fresh` (B, T), the places of such tokens."""
 
     @abstractmethod
     def start(self, batch_size: int) -> State:
-        """The state before the first word."""
+        """Return the state before the first word."""
 
     @abstractmethod
-    def forward(self, embedded: Tensor, state: State) -> CoreOutput:
-        """Read embedded words (B, T, E) from a state."""
+    def forward(self, embedded: Tensor, state: State, tokens: Tensor | None = None) -> CoreOutput:
+        """Read embedded words (B, T, E) from a state.
+
+        `tokens` (B, T) are their ids, for a core that starts again at the first token of a document.
+        """
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raise UserError if a setting of the core is the id of a token outside a vocabulary of this size."""
+        return None
 
     def inference_overrides(self) -> dict[str, str]:
         """Return the settings that may change after training, by name, with their present values."""

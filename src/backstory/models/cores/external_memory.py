@@ -1,4 +1,7 @@
-"""Cores with an external memory (NTM, DNC, MDM): a controller of LSTM layers with skips, as the published counts have it."""
+"""Cores with an external memory (NTM, DNC, MDM-NTM): a controller of LSTM layers with skip connections, and a memory.
+
+The layers and the memory are run over a segment by `memory.controller`; the memories themselves are in `memory`.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,30 +19,30 @@ from backstory.models.cores.lstm import LSTMState
 from backstory.models.devices import available, compute_dtype, shown_bytes
 from backstory.models.dropout import locked_dropout, recurrent_mask
 from backstory.models.memory import (
-    Layer,
-    Looked,
+    AddressingTrace,
+    ControllerWeights,
+    LayerWeights,
     Machine,
     MemoryState,
     NeuralComputer,
     TuringMachine,
-    Weights,
     controlled,
 )
 from backstory.models.memory.addressing import Addressing, parse_addressing
 
-ASKED_FROM = 1 << 28
-"""Bytes of a memory from which it is asked whether they fit."""
+CHECKED_FROM = 1 << 28
+"""Bytes from which `start` checks that the memories fit."""
 
 
 class ExternalMemoryState(NamedTuple):
-    """Of the controller's layers and of the memory."""
+    """State of the controller's layers and of the memory."""
 
     controller: LSTMState
     external: MemoryState
 
 
 class ControllerLayer(nn.Module):
-    """The raw weights of one layer: it reads the word, what was read, and the layer below; gates i, f, g, o."""
+    """Raw weights of one layer over [e_t, r_{t-1}, h^{l-1}_t]; gates i, f, g, o."""
 
     def __init__(self, inputs: int, units: int) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ class ControllerLayer(nn.Module):
 
 
 class ExternalMemory(Core):
-    """All layers' outputs and what was read, side by side (or a linear layer of them), are the output."""
+    """The output is [h^1_t, ..., h^L_t, r_t], all layers' outputs and the reads, or a linear layer of it."""
 
     def __init__(self, config: ExternalMemoryConfig, inputs: int, output: int | None = None) -> None:
         super().__init__()
@@ -63,15 +66,22 @@ class ExternalMemory(Core):
         fan = [inputs + reads + below for below in (0, *config.layers[:-1])]
         self.layers = nn.ModuleList(map(ControllerLayer, fan, config.layers))
         self.interface = nn.Linear(sum(config.layers), self.machine.interface_size)
-        everything = sum(config.layers) + reads
-        self.output = None if output is None else nn.Linear(everything, output)
-        self.output_size = output or everything
-        self._looked: list[Looked] | None = None
+        joined = sum(config.layers) + reads
+        self.output = None if output is None else nn.Linear(joined, output)
+        self.output_size = output or joined
+        self._trace: list[AddressingTrace] | None = None
+
+    def check_vocabulary(self, size: int) -> None:
+        if self.reset_token is not None and self.reset_token >= size:
+            raise UserError(
+                f"model.core.reset_token is {self.reset_token}, and the ids of {size:,} types end at {size - 1}; "
+                "give the id of the token that begins a document, or None"
+            )
 
     def kept(self, steps: int) -> float:
         slots = self.machine.slots
-        # The state, and of every head a dozen numbers for each slot. In float32 whatever the products are in, for which what is
-        # counted here stands 1.5 or 1 times: between the two.
+        # The state, and a dozen numbers per head and slot. They stay in float32 in any precision, while the estimate multiplies
+        # them by 1.5 or 1: the divisor is between the two.
         numbers = slots * (self.machine.width + 12 * (self.machine.heads + 1)) + (slots * slots if self._links else 0)
         return numbers / 1.2
 
@@ -95,10 +105,10 @@ class ExternalMemory(Core):
         return isinstance(self.machine, NeuralComputer) and self.machine.link
 
     def start(self, batch_size: int) -> ExternalMemoryState:
-        """Raises UserError where the memories, and the links of their slots, would not fit."""
+        """Return an empty memory and zeros. Raises UserError if the memories and their links would not fit."""
         like = self.interface.weight
         needed = self._needed(batch_size)
-        if needed > ASKED_FROM and (free := available(like.device)) is not None and needed > free:
+        if needed > CHECKED_FROM and (free := available(like.device)) is not None and needed > free:
             links = " with links between them" if self._links else ""
             instead = f", or set {off('model.core.link')}" if self._links else ""
             raise UserError(
@@ -112,60 +122,59 @@ class ExternalMemory(Core):
         return ExternalMemoryState(LSTMState(hidden, cell), self.machine.start(like.detach(), batch_size))
 
     def _needed(self, batch_size: int) -> int:
-        """Bytes of the memories, and links, that reading a segment has at a time: those before it and its own.
+        """Return the bytes of all memories and links that exist at a time while a segment is read.
 
-        Where texts begin within, those that take their place as well, and one as at the start; and where they are not
-        overwritten in place, as on a GPU, those after a step beside those before it.
+        The memories before the segment and those in it, which are overwritten in place on the CPU only. Documents that start
+        within the segment need a third copy, and one memory as at the start.
         """
         in_place = self.interface.weight.device.type == "cpu" and self.reset_token is None
         memories = (2 if in_place else 3) * batch_size + (self.reset_token is not None)
-        of_row = self.machine.width + (self.machine.slots if self._links else 0)
-        return memories * self.machine.slots * of_row * self.interface.weight.element_size()
+        per_slot = self.machine.width + (self.machine.slots if self._links else 0)
+        return memories * self.machine.slots * per_slot * self.interface.weight.element_size()
 
-    def forward(self, embedded: Tensor, state: ExternalMemoryState, fresh: Tensor | None = None) -> CoreOutput:
-        """`fresh` (B, T): where a text begins, before which all state is as at the start."""
+    def forward(self, embedded: Tensor, state: ExternalMemoryState, tokens: Tensor | None = None) -> CoreOutput:
+        document_start = None if self.reset_token is None or tokens is None else tokens == self.reset_token
         before, between, after = self.dropouts
         x = locked_dropout(embedded, before, self.training)
         dtype = compute_dtype(x)
         weights = self._weights(len(x), between, x.new_empty(0, dtype=dtype))
         with torch.autocast(x.device.type, enabled=False):
             (hidden, cell), external = state
-            found, hidden, cell, external = controlled(
-                self.machine, x.to(dtype), hidden, cell, external, weights, fresh, self._looked
+            joined, hidden, cell, external = controlled(
+                self.machine, x.to(dtype), hidden, cell, external, weights, document_start, self._trace
             )
-        layers = found.split([*(c.shape[1] for c in cell), self.machine.heads * self.machine.width], 2)
-        raw = found if self.output is None else self.output(found)
+        layers = joined.split([*(c.shape[1] for c in cell), self.machine.heads * self.machine.width], 2)
+        raw = joined if self.output is None else self.output(joined)
         dropped = locked_dropout(raw, after, self.training)
-        now = ExternalMemoryState(LSTMState(tuple(hidden), tuple(cell)), external)
-        return CoreOutput((*layers[:-1], raw), dropped, now)
+        next_state = ExternalMemoryState(LSTMState(tuple(hidden), tuple(cell)), external)
+        return CoreOutput((*layers[:-1], raw), dropped, next_state)
 
     @contextmanager
-    def traced(self) -> Iterator[list[Looked]]:
-        """A list that is told, step by step, how slots were found by whatever runs within, which has no gradients.
-
-        Outputs and states are those that they are without it.
-        """
-        self._looked = looked = []
+    def traced(self) -> Iterator[list[AddressingTrace]]:
+        """Collect how every step of the block addresses the memory. Runs without gradients; outputs and states are the same."""
+        self._trace = trace = []
         try:
             with torch.no_grad():
-                yield looked
+                yield trace
         finally:
-            self._looked = None
+            self._trace = None
 
-    def _weights(self, rows: int, between: float, like: Tensor) -> Weights:
-        """As a segment reads them, with the same masks at all steps of it."""
+    def _weights(self, batch_size: int, between: float, like: Tensor) -> ControllerWeights:
+        """Return the controller's weights for a segment, with one dropout mask for all its steps."""
         layers = []
         reads = self.machine.heads * self.machine.width
         for module in self.layers:
             layer = cast(ControllerLayer, module)
             below = layer.weight_ih.shape[1] - self.inputs - reads
-            mask = recurrent_mask((rows, below), between, like, self.training) if below else None
-            layers.append(Layer(layer.weight_ih.to(like.dtype), layer.weight_hh.to(like.dtype), layer.bias, mask))
-        return Weights(tuple(layers), self.interface.weight.to(like.dtype), self.interface.bias)
+            mask = recurrent_mask((batch_size, below), between, like, self.training) if below else None
+            layers.append(
+                LayerWeights(layer.weight_ih.to(like.dtype), layer.weight_hh.to(like.dtype), layer.bias, mask)
+            )
+        return ControllerWeights(tuple(layers), self.interface.weight.to(like.dtype), self.interface.bias)
 
 
 def build_machine(config: ExternalMemoryConfig) -> Machine:
-    """The memory of these settings. Raises UserError for an addressing that it cannot have."""
+    """Build the memory of these settings. Raises UserError for an addressing that it cannot have."""
     sizes = config.slots, config.width, config.heads, Addressing()
     machine: Machine = TuringMachine(*sizes)
     if isinstance(config, NeuralComputerConfig):
@@ -175,17 +184,17 @@ def build_machine(config: ExternalMemoryConfig) -> Machine:
 
 
 def memory_of(model: nn.Module) -> ExternalMemory | None:
-    """The core of a model, where that is an external memory."""
+    """Return the core of a model if it has an external memory, else None."""
     core = getattr(model, "core", None)
     return core if isinstance(core, ExternalMemory) else None
 
 
 def _addressed(machine: Machine, addressing: str) -> Machine:
-    """The machine with another addressing. Raises UserError for `window` where more than content says where."""
-    found = parse_addressing(addressing, machine.slots)
-    if found.kind == "window" and isinstance(machine, NeuralComputer) and (machine.link or machine.allocation):
+    """Return the machine with another addressing. Raises UserError for `window` if anything but content addresses it."""
+    parsed = parse_addressing(addressing, machine.slots)
+    if parsed.kind == "window" and isinstance(machine, NeuralComputer) and (machine.link or machine.allocation):
         raise UserError(
-            "addressing `window` has nothing but content say where, so model.core.link and model.core.allocation "
+            "addressing `window` uses content alone, so model.core.link and model.core.allocation "
             "must be false; or give `localized`"
         )
-    return replace(machine, addressing=found)
+    return replace(machine, addressing=parsed)

@@ -1,7 +1,8 @@
-"""The Transformer core: causal attention over a window that slides with the text, or that begins anew (Vaswani et al. 2017).
+"""The Transformer core (Vaswani et al. 2017): causal attention over a window that slides, or starts again at its end.
 
-x = x + Attention(Norm(x)), x = x + FeedForward(Norm(x)) in every layer, or x = Norm(x + Attention(x)) and so on. The state is
-what the window still holds: the keys and values of every layer, so that a text in pieces reads as it does whole.
+Pre-norm layers are x = x + Attention(Norm(x)), x = x + FeedForward(Norm(x)); post-norm layers x = Norm(x + Attention(x)),
+x = Norm(x + FeedForward(x)). The state holds the keys and values of the window, so that chunks of a text are read exactly as
+the whole text.
 """
 
 from typing import NamedTuple, cast
@@ -14,75 +15,85 @@ from backstory.config import TransformerConfig, UserError
 from backstory.models.contract import Capabilities
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.dropout import keep_mask, locked_dropout
-from backstory.models.kernels.window_attention import Turns, rates, rotated, turns, windowed_attention
+from backstory.models.kernels.window_attention import (
+    Rotary,
+    apply_rotary,
+    rotary_rates,
+    rotary_table,
+    windowed_attention,
+)
 
 
 class TransformerState(NamedTuple):
-    """Keys and values (B, heads, window - 1, d) of each layer, oldest first and not turned by their positions."""
+    """Keys and values (B, heads, window - 1, d) of each layer, oldest first, before their rotary positions are applied."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     read: Tensor
-    """(B,) int64: tokens read before, of a window that begins anew those since it did."""
+    """(B,) int64: tokens read before; of a window that starts again, those since it did."""
 
 
 class TransformerLayer(nn.Module):
-    """Attention and feed-forward, each with its norm."""
+    """Attention and feed-forward, each with its norm. `attending` is qkv_proj, `attended` o_proj, `inner` up_proj, `outer`
+    down_proj.
+
+    The attributes keep these names because they name the parameters in checkpoints and in the hash of the weights.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        units, inner = config.hidden, config.feed_forward or 4 * config.hidden
+        units, feed_forward = config.hidden, config.feed_forward or 4 * config.hidden
         self.attention_norm, self.feed_forward_norm = _norm(config), _norm(config)
         self.attending = _linear(units, 3 * units, config)
         self.attended = _linear(units, units, config)
-        self.inner = _linear(units, inner, config)
-        self.outer = _linear(inner, units, config)
+        self.inner = _linear(units, feed_forward, config)
+        self.outer = _linear(feed_forward, units, config)
 
     def forward(
-        self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor, by: Turns | None
+        self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor, rotary: Rotary | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of x (B, T, H) after keys and values: the same of the next layer, and the keys and values to go on with.
+        """Read x (B, T, H) after the keys and values of the window; return the output, and the window's next keys and values.
 
-        `by` is how rotary positions turn keys and queries.
+        `reach` (B, T) counts the keys that a position sees; `rotary` is the table of rotary positions, if they are used.
         """
         if self.config.norm == "pre":
-            added, keys, values = self._attention(self.attention_norm(x), keys, values, reach, by)
+            added, keys, values = self._attention(self.attention_norm(x), keys, values, reach, rotary)
             x = x + added
             return x + self._feed_forward(self.feed_forward_norm(x)), keys, values
-        added, keys, values = self._attention(x, keys, values, reach, by)
+        added, keys, values = self._attention(x, keys, values, reach, rotary)
         x = self.attention_norm(x + added)
         return self.feed_forward_norm(x + self._feed_forward(x)), keys, values
 
     def _attention(
-        self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor, by: Turns | None
+        self, x: Tensor, keys: Tensor, values: Tensor, reach: Tensor, rotary: Rotary | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         config, before = self.config, keys.shape[2]
         q, k, v = (part.unflatten(2, (config.heads, -1)).transpose(1, 2) for part in self.attending(x).chunk(3, 2))
         k, v = torch.cat([keys.to(k.dtype), k], 2), torch.cat([values.to(v.dtype), v], 2)
-        # Copies: a state that is kept keeps no segment.
+        # Copies, so that a stored state does not hold on to the whole segment.
         keys, values = (new[:, :, new.shape[2] - before :].to(keys.dtype, copy=True) for new in (k, v))
-        if by is not None:
-            q, k = rotated(q, by), rotated(k, by)
+        if rotary is not None:
+            q, k = apply_rotary(q, rotary), apply_rotary(k, rotary)
         dropout = config.attention_dropout if self.training else 0.0
-        found = windowed_attention(q, k, v, reach, dropout)
-        return self._dropped(self.attended(found.transpose(1, 2).flatten(2))), keys, values
+        attention = windowed_attention(q, k, v, reach, dropout)
+        return self._dropped(self.attended(attention.transpose(1, 2).flatten(2))), keys, values
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         activation = F.gelu if self.config.activation == "gelu" else F.relu
         return self._dropped(self.outer(activation(self.inner(x))))
 
     def _dropped(self, x: Tensor) -> Tensor:
-        """Unlike locked dropout, of every token by itself, as Transformers have it."""
+        """Dropout with a mask per token, unlike locked dropout."""
         dropout = self.config.layer_dropout
         return x * keep_mask(tuple(x.shape), dropout, x) if self.training and dropout else x
 
 
 class Transformer(Core):
-    """Layers of `hidden` units, between projections where the sizes around it are others."""
+    """Layers of `hidden` units, with projections in (`entering`) and out (`leaving`) if the sizes around them differ."""
 
     def __init__(self, config: TransformerConfig, inputs: int, output: int | None = None) -> None:
-        """Raises UserError where the heads do not share the units evenly."""
+        """Raises UserError if the heads do not divide the units evenly."""
         super().__init__()
         _check(config)
         output = output or config.hidden
@@ -100,45 +111,45 @@ class Transformer(Core):
         keys, values = (tuple(like.new_zeros(shape) for _ in self.layers) for _ in range(2))
         return TransformerState(keys, values, like.new_zeros(batch_size, dtype=torch.long))
 
-    def forward(self, embedded: Tensor, state: TransformerState) -> CoreOutput:
+    def forward(self, embedded: Tensor, state: TransformerState, tokens: Tensor | None = None) -> CoreOutput:
         config, steps = self.config, embedded.shape[1]
         read = state.read.unsqueeze(1) + torch.arange(steps, device=embedded.device)
         x = embedded if self.entering is None else self.entering(embedded).to(embedded.dtype)
-        # Words begin small beside positions, and beside what the layers add.
+        # As published: embeddings are small beside positions and the layers' outputs.
         x = x * config.hidden**0.5
         if config.chunked:
             read = read % config.window
         if config.positions == "sinusoidal":
             x = x + _sinusoids(read, config.hidden, x)
         x = locked_dropout(x, config.input_dropout, self.training)
-        by = None
+        rotary = None
         if config.positions == "rotary":
-            by = turns(config.window - 1 + steps, config.hidden // config.heads, embedded)
+            rotary = rotary_table(config.window - 1 + steps, config.hidden // config.heads, embedded)
         reach, outputs, keys, values = (read + 1).clamp(max=config.window), [], [], []
         for number, layer in enumerate(self.layers):
-            x, k, v = layer(x, state.keys[number], state.values[number], reach, by)
+            x, k, v = layer(x, state.keys[number], state.values[number], reach, rotary)
             outputs.append(x)
             keys.append(k)
             values.append(v)
         x = x if self.norm is None else self.norm(x)
         x = x if self.leaving is None else self.leaving(x)
-        after = TransformerState(tuple(keys), tuple(values), read[:, -1] + 1)
+        next_state = TransformerState(tuple(keys), tuple(values), read[:, -1] + 1)
         dropped = locked_dropout(x, config.output_dropout, self.training)
-        return CoreOutput((*outputs[:-1], x), dropped, after)
+        return CoreOutput((*outputs[:-1], x), dropped, next_state)
 
     def kept(self, steps: int) -> float:
-        # Masks and vectors between the parts; keys and values of the window and the segment, in the state before as well.
+        # Masks and vectors between the parts; keys and values of the window and of the segment, and of the state before it.
         config, before = self.config, self.config.window - 1
         vectors = config.hidden * (4.5 + 3.2 * (before + steps) / steps)
-        weights = 3.3 * config.heads * (before + steps) if config.attention_dropout else 0
-        return config.layers * (vectors + weights)
+        attention = 3.3 * config.heads * (before + steps) if config.attention_dropout else 0
+        return config.layers * (vectors + attention)
 
 
 def _check(config: TransformerConfig) -> None:
-    pairs = config.positions == "rotary"
-    unit = config.heads * (2 if pairs else 1)
+    rotary = config.positions == "rotary"
+    unit = config.heads * (2 if rotary else 1)
     if config.hidden % unit:
-        why = f"{config.heads} heads" + (" of an even size, which rotary positions need" if pairs else "")
+        why = f"{config.heads} heads" + (" of an even size, which rotary positions need" if rotary else "")
         raise UserError(
             f"model.core.hidden must be a multiple of {unit} for {why}, and {config.hidden} is none; "
             f"use {-(-config.hidden // unit) * unit}"
@@ -150,7 +161,7 @@ def _norm(config: TransformerConfig) -> nn.Module:
 
 
 def _linear(inputs: int, outputs: int, config: TransformerConfig) -> nn.Linear:
-    """With weights uniform in +-1 / sqrt(inputs) at first, and biases of 0 where there are any."""
+    """Return a layer with weights from U(-1 / sqrt(inputs), 1 / sqrt(inputs)), and biases of 0 if norms come after."""
     layer = nn.Linear(inputs, outputs, bias=config.norm == "post")
     nn.init.uniform_(layer.weight, -(inputs**-0.5), inputs**-0.5)
     if config.norm == "post":
@@ -159,8 +170,8 @@ def _linear(inputs: int, outputs: int, config: TransformerConfig) -> nn.Linear:
 
 
 def _sinusoids(positions: Tensor, size: int, like: Tensor) -> Tensor:
-    """Of positions (B, T), (B, T, size): sin(p 10000^(-2i/size)) and the cosine, by turns."""
-    # An angle is of up to as many turns as the position: float32 would lose it in a long text.
-    angles = positions.double().unsqueeze(2) * rates((size + 1) // 2, positions.double())
+    """Return, for positions (B, T), (B, T, size): sin(p 10000^(-2i/size)) and the cosine, alternately."""
+    # In float64: an angle grows with the position, and float32 would lose its fraction in a long text.
+    angles = positions.double().unsqueeze(2) * rotary_rates((size + 1) // 2, positions.double())
     waves = torch.stack([angles.sin(), angles.cos()], 3).flatten(2)
     return waves[:, :, :size].to(like.dtype)

@@ -1,6 +1,6 @@
 """The trellis network (Bai, Kolter and Koltun 2019): levels of one convolution over two steps, with the gates of an LSTM.
 
-Of embedded words x_t and the level below, (h', c'), all zero below the first: i, f, g, o are functions of
+With embedded words x_t and the level below, (h', c'), which is zero below the first: i, f, g, o are functions of
 U_1 x_{t-1} + U_2 x_t + W_1 h'_{t-1} + W_2 h'_t + b; c_t = f c'_{t-1} + i g, h_t = o tanh(c_t). All levels share U, W and b.
 """
 
@@ -17,7 +17,7 @@ from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
 
 
 class TrellisState(NamedTuple):
-    """What the step after the last one reads of it."""
+    """The last step, which the next one reads."""
 
     embedded: Tensor
     """(B, E): the last embedded word."""
@@ -28,13 +28,13 @@ class TrellisState(NamedTuple):
 
 
 class Trellis(Core):
-    """Levels of `hidden` units, of which the last `output` of the last level are read."""
+    """Levels of `hidden` units; the last `output` units of the last level are the output."""
 
     scale_ih: nn.Parameter | None
     scale_hh: nn.Parameter | None
 
     def __init__(self, config: TrellisConfig, inputs: int, output: int | None = None) -> None:
-        """Raises UserError where a level has fewer units than the output."""
+        """Raises UserError if a level has fewer units than the output."""
         super().__init__()
         units = config.hidden
         output = output or units
@@ -44,7 +44,7 @@ class Trellis(Core):
                 f"raise it, or lower model.core.output or the embedding that it is tied to"
             )
         self.config, self.output_size = config, output
-        # Each row begins with a length near 1/2, whatever its size: the authors' 0.01 at their 1,250 units.
+        # Each row of the weights has a length near 1/2, whatever its size: the authors' 0.01 at their 1,250 units.
         deviation = (8 * units) ** -0.5
         self.weight_ih = nn.Parameter(torch.empty(4 * units, 2 * inputs).normal_(0, deviation))
         self.weight_hh = nn.Parameter(torch.empty(4 * units, 2 * units).normal_(0, deviation))
@@ -57,11 +57,11 @@ class Trellis(Core):
         hidden, cell = (zeros(batch_size, inner, self.config.hidden) for _ in range(2))
         return TrellisState(zeros(batch_size, self.weight_ih.shape[1] // 2), hidden, cell)
 
-    def forward(self, embedded: Tensor, state: TrellisState) -> CoreOutput:
+    def forward(self, embedded: Tensor, state: TrellisState, tokens: Tensor | None = None) -> CoreOutput:
         config, dtype = self.config, compute_dtype(embedded)
         x = torch.cat([state.embedded.to(embedded.dtype).unsqueeze(1), embedded], 1)
         x = locked_dropout(x, config.input_dropout, self.training).transpose(0, 1)
-        # Steps first: the step before and the present one are then the same memory, and no product needs a copy of them.
+        # Time first: the step before and the present one then share memory, and no product needs a copy.
         pairs = torch.cat([x[:-1], x[1:]], 2)
         injected = F.linear(pairs, self._weight(self.weight_ih, self.scale_ih), self.bias).flatten(0, 1)
         before, present = self._weight(self.weight_hh, self.scale_hh).to(dtype).t().split(config.hidden)
@@ -76,8 +76,8 @@ class Trellis(Core):
             cell.append(c[-1])
             read = torch.cat([last_h[level - 1].unsqueeze(0), h]).to(dtype)
             read = (read if mask is None else read * mask).flatten(0, 1)
-            rows = len(embedded)
-            gates = torch.addmm(torch.addmm(injected, read[:-rows], before), read[rows:], present)
+            batch = len(embedded)
+            gates = torch.addmm(torch.addmm(injected, read[:-batch], before), read[batch:], present)
             h, c = _gated(gates.view(*h.shape[:2], -1), torch.cat([last_c[level - 1].unsqueeze(0), c[:-1]]))
         outputs.append(self._output(h))
         dropped = [locked_dropout(x, config.output_dropout, self.training) for x in outputs]
@@ -86,11 +86,11 @@ class Trellis(Core):
         return CoreOutput(tuple(outputs), dropped[-1], after, tuple(dropped[:-1]) if self.training else ())
 
     def kept(self, steps: int) -> float:
-        # Of every level what the next one reads, the gates, and the cells before and after tanh.
+        # Per level: the input of the next one, the gates, and the cells before and after tanh.
         return 9.0 * self.config.levels * self.config.hidden
 
     def _weight(self, direction: Tensor, scale: Tensor | None) -> Tensor:
-        """The weights of a segment: what reads the step before is dropped, then rows get their length."""
+        """Return the weights for a segment: weight drop on those that read the step before, then weight normalisation."""
         before, present = direction.chunk(2, 1)
         weight = torch.cat([weight_drop(before, self.config.weight_drop, self.training), present], 1)
         return weight if scale is None else weight * (scale / weight.norm(dim=1)).unsqueeze(1)
@@ -100,7 +100,7 @@ class Trellis(Core):
 
 
 def _gated(gates: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """h and c (T, B, H) of what the gates are functions of (T, B, 4H) and the level below's c one step before, or 0."""
+    """Return h and c (T, B, H) from pre-activations (T, B, 4H) and the c of the level below one step before, or 0."""
     i, f, g, o = gates.chunk(4, 2)
     wide = torch.promote_types(gates.dtype, torch.float32)
     c = (i.sigmoid() * g.tanh()).to(wide)

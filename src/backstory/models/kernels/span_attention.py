@@ -1,4 +1,4 @@
-"""Attention over spans (eqs. 5 to 7 of the span-based neural buffer): scores of a query for its spans, and what they weigh."""
+"""Attention over spans (span-based neural buffer, eqs. 5 to 7): scores of queries for their spans, and weighted sums."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,56 +11,56 @@ Parts = tuple[Tensor, Tensor]
 """Vectors of spans, the older ones first."""
 
 
-def dot_scores(queries: Tensor, keys: Parts, places: Tensor | None) -> Tensor:
-    """q_t . k_i of queries (B, T, D) and keys (B, N, D) in parts, for all (B, T, N), or those at places (T, m): (B, T, m).
+def dot_scores(queries: Tensor, keys: Parts, index: Tensor | None) -> Tensor:
+    """q_t . k_i of queries (B, T, D) with keys (B, N, D) in parts: all (B, T, N), or those at an index (T, m): (B, T, m).
 
-    All products are made by one matrix product a part and the wanted ones picked out of it: more work than a loop over the
+    One matrix product per part computes all scores, and `gather` picks those of the index: more work than a loop over the
     spans, and several times faster.
     """
     products = torch.cat([queries @ part.to(queries.dtype).transpose(1, 2) for part in keys], 2)
-    return products if places is None else products.gather(2, places.expand(len(products), *places.shape))
+    return products if index is None else products.gather(2, index.expand(len(products), *index.shape))
 
 
-def weighed(weights: Tensor, values: Parts, places: Tensor | None) -> Tensor:
-    """sum_i alpha_ti s_i of weights (B, T, m) and values (B, N, D) in parts, which are those at places (T, m): (B, T, D)."""
+def weighted_sum(weights: Tensor, values: Parts, index: Tensor | None) -> Tensor:
+    """sum_i alpha_ti s_i of weights (B, T, m) and values (B, N, D) in parts, at an index (T, m): (B, T, D)."""
     old, new = values
-    spread, cut = weights.to(old.dtype), old.shape[1]
-    if places is not None:
-        spread = spread.new_zeros(*weights.shape[:2], cut + new.shape[1]).scatter(2, places.expand_as(weights), spread)
-    return spread[:, :, :cut] @ old + spread[:, :, cut:] @ new.to(old.dtype)
+    spread, split = weights.to(old.dtype), old.shape[1]
+    if index is not None:
+        spread = spread.new_zeros(*weights.shape[:2], split + new.shape[1]).scatter(2, index.expand_as(weights), spread)
+    return spread[:, :, :split] @ old + spread[:, :, split:] @ new.to(old.dtype)
 
 
-def masked_softmax(scores: Tensor, there: Tensor) -> Tensor:
-    """Softmax over the spans that are there; all zero where none is. In at least float32."""
-    return torch.softmax(_masked(scores, there), 2) * there
+def masked_softmax(scores: Tensor, present: Tensor) -> Tensor:
+    """Softmax over the spans that are present; all zero if none is. In at least float32."""
+    return torch.softmax(_masked(scores, present), 2) * present
 
 
-def log_mean_exp(scores: Tensor, there: Tensor) -> Tensor:
-    """log of the mean of exp(score) over the spans that are there (B, T); 0 where none is. In at least float32."""
-    masked = _masked(scores, there)
-    found = torch.logsumexp(masked, 2) - there.sum(2).clamp(min=1).to(masked.dtype).log()
-    return found.masked_fill(~there.any(2), 0.0)
+def log_mean_exp(scores: Tensor, present: Tensor) -> Tensor:
+    """log of the mean of exp(score) over the spans that are present (B, T); 0 if none is. In at least float32."""
+    masked = _masked(scores, present)
+    mean = torch.logsumexp(masked, 2) - present.sum(2).clamp(min=1).to(masked.dtype).log()
+    return mean.masked_fill(~present.any(2), 0.0)
 
 
-def _masked(scores: Tensor, there: Tensor) -> Tensor:
-    """The scores in at least float32, the lowest there is for spans that are not there: all of those score alike."""
+def _masked(scores: Tensor, present: Tensor) -> Tensor:
+    """The scores in at least float32, with the lowest finite number for spans that are not present."""
     wide = torch.promote_types(scores.dtype, torch.float32)
-    return scores.to(wide).masked_fill(~there, torch.finfo(wide).min)
+    return scores.to(wide).masked_fill(~present, torch.finfo(wide).min)
 
 
 def additive_scores(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence[int], width: int) -> Tensor:
     """v . tanh(q_t + k) for every query (B, T, A) and span j: (B, T, m), in at least float32.
 
-    The keys (B, N, A) of span j are those from starts[j] on: one for each query where `width` is T, and one for them all
-    where it is 1. Nothing of the size (B, T, m, A) is made, and no hyperbolic tangent of a pair is taken: it is 1 - 2u with
-    u = 1 / (1 + e^2q e^2k), of exponentials that are taken once for each query and each key.
+    The keys (B, N, A) of span j begin at starts[j]: one per query if `width` is T, or one for all queries if it is 1. No tensor
+    (B, T, m, A) is made, and no hyperbolic tangent of a pair is computed: it is 1 - 2u with u = 1 / (1 + e^2q e^2k), from one
+    exponential per query and one per key.
     """
     wide = torch.promote_types(queries.dtype, torch.float32)
     return _AdditiveScores.apply(queries.to(wide), keys.to(wide), v.to(wide), starts, width)
 
 
 CACHED = 1 << 16
-"""Numbers of an intermediate that a core's own cache holds; rows are taken in blocks of no more."""
+"""Numbers of an intermediate that fit in the cache of one processor core; larger batches are cut into blocks."""
 
 
 class _AdditiveScores(torch.autograd.Function):
@@ -69,7 +69,7 @@ class _AdditiveScores(torch.autograd.Function):
         exponentials = _doubled_exponential(queries), _doubled_exponential(keys)
         ctx.save_for_backward(*exponentials, v)
         ctx.starts, ctx.width = starts, width
-        return (v.sum() - 2 * _weighed_sigmoids(*exponentials, v, starts, width)).permute(0, 2, 1)
+        return (v.sum() - 2 * _sigmoid_sums(*exponentials, v, starts, width)).permute(0, 2, 1)
 
     @staticmethod
     @once_differentiable
@@ -80,18 +80,18 @@ class _AdditiveScores(torch.autograd.Function):
         d_v = grad.sum() * torch.ones_like(v)
         for rows in _blocks(queries):
             q, k, d_q, d_k = queries[rows], keys[rows], d_queries[rows], d_keys[rows]
-            inner = torch.empty_like(q)
+            d_sum = torch.empty_like(q)
             for j, u in _sigmoids(q, k, ctx.starts, ctx.width):
                 g, part = grad[rows, j], slice(ctx.starts[j], ctx.starts[j] + ctx.width)
                 d_v -= 2 * (g.flatten() @ u.flatten(0, 1))
-                # d tanh / dq = 4 u (1 - u); v and the 4 come in at the end.
-                torch.ops.aten.sigmoid_backward.grad_input(g.unsqueeze(2).expand_as(u), u, grad_input=inner)
-                d_q += inner
-                d_k[:, part] += inner if ctx.width > 1 else inner.sum(1, keepdim=True)
+                # d tanh / dq = 4 u (1 - u); v and the 4 are multiplied in at the end.
+                torch.ops.aten.sigmoid_backward.grad_input(g.unsqueeze(2).expand_as(u), u, grad_input=d_sum)
+                d_q += d_sum
+                d_k[:, part] += d_sum if ctx.width > 1 else d_sum.sum(1, keepdim=True)
         return d_queries.mul_(4 * v), d_keys.mul_(4 * v), d_v, None, None
 
 
-def _weighed_sigmoids(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence[int], width: int) -> Tensor:
+def _sigmoid_sums(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence[int], width: int) -> Tensor:
     """sum_a v_a u_a (B, m, T)."""
     sums = queries.new_empty(len(queries), len(starts), queries.shape[1])
     for rows in _blocks(queries):
@@ -101,20 +101,20 @@ def _weighed_sigmoids(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence
 
 
 def _sigmoids(queries: Tensor, keys: Tensor, starts: Sequence[int], width: int) -> Iterator[tuple[int, Tensor]]:
-    """u = 1 / (1 + e^2q e^2k) of each span, (B, T, A); the next one takes its place."""
+    """Yield u = 1 / (1 + e^2q e^2k) of each span, (B, T, A); the next one overwrites it."""
     one, u = queries.new_ones(()), torch.empty_like(queries)
     for j, start in enumerate(starts):
         yield j, torch.addcmul(one, queries, keys[:, start : start + width], out=u).reciprocal_()
 
 
 def _doubled_exponential(x: Tensor) -> Tensor:
-    """e^2x, finite and above zero: x is held within bounds (44 in float32) at which a hyperbolic tangent is 1."""
+    """e^2x, finite and above zero: x is clamped to bounds (44 in float32) at which a hyperbolic tangent is 1."""
     bound = math.log(torch.finfo(x.dtype).max) - 1
     return (2 * x).clamp_(-bound, bound).exp_()
 
 
 def _blocks(queries: Tensor) -> Iterator[slice]:
-    """Rows that are worked on together."""
+    """Yield slices of the batch that are processed together."""
     rows, size = len(queries), max(1, queries[0].numel())
     step = max(1, CACHED // size) if queries.device.type == "cpu" else rows
     return (slice(start, start + step) for start in range(0, rows, step))

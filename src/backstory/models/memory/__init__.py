@@ -1,21 +1,21 @@
-"""External memories behind one step interface, and the controller that speaks to them."""
+"""External memories with one step interface, and the controller that reads and writes them."""
 
 from backstory.models.memory.addressing import Addressing, Keys, content_weights, cosines, parse_addressing
-from backstory.models.memory.controller import Layer, Weights, controlled
+from backstory.models.memory.controller import ControllerWeights, LayerWeights, controlled
 from backstory.models.memory.dnc import NeuralComputer
-from backstory.models.memory.interface import Looked, Machine, MemoryState
+from backstory.models.memory.interface import AddressingTrace, Machine, MemoryState
 from backstory.models.memory.ntm import TuringMachine
 
 __all__ = [
     "Addressing",
+    "AddressingTrace",
+    "ControllerWeights",
     "Keys",
-    "Layer",
-    "Looked",
+    "LayerWeights",
     "Machine",
     "MemoryState",
     "NeuralComputer",
     "TuringMachine",
-    "Weights",
     "content_weights",
     "controlled",
     "cosines",

@@ -1,7 +1,7 @@
-"""The differentiable neural computer's memory (Graves et al. 2016) and its three additions (Csordas and Schmidhuber 2019).
+"""The differentiable neural computer's memory (Graves et al. 2016) and three additions to it (Csordas and Schmidhuber 2019).
 
-Usage and allocation say which rows are free, the temporal link which row was written after which. Mask, de-allocation and
-sharpness of the link's distribution are the additions; with all of them it is the MDM-NTM.
+Usage and allocation tell which slots are free, the temporal link which slot was written after which. The additions are masked
+keys, de-allocation and a sharpened link distribution; with all of them it is the MDM-NTM.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.models.memory.addressing import EPSILON, Keys, content_weights
-from backstory.models.memory.interface import Looked, Machine, MemoryState, one_plus, sharpened
-from backstory.models.memory.rows import Rows
+from backstory.models.memory.interface import AddressingTrace, Machine, MemoryState, one_plus, sharpened
+from backstory.models.memory.slots import Slots
 
 
-class Said(NamedTuple):
-    """What the controller says at a step, squashed; None for what the machine does not have."""
+class Interface(NamedTuple):
+    """The controller's output at a step after its nonlinearities; parts that the machine lacks are None."""
 
     write_key: Keys
     read_keys: Keys
@@ -42,21 +42,21 @@ class NeuralComputer(Machine):
     """R heads that read and one that writes."""
 
     link: bool = True
-    """The order of writing is known, and heads can follow it."""
+    """Heads can follow the order in which slots were written."""
     allocation: bool = True
-    """What is written can go where the memory is free."""
+    """The write head can choose free slots."""
     mask: bool = False
-    """Heads choose which numbers of a row and of their key count."""
+    """Heads mask the numbers of slots and keys that they compare."""
     deallocation: bool = False
-    """Rows that are set free are emptied."""
+    """Freed slots are emptied."""
     sharpness: bool = False
-    """Heads sharpen what the link says."""
+    """Heads sharpen the weights that follow the link."""
     sharpening: Literal["plain", "epsilon"] = "plain"
-    """With `epsilon`, EPSILON is added to what the link says before it is sharpened: an empty row becomes uniform."""
+    """With `epsilon`, EPSILON is added to those weights before they are sharpened: empty ones become uniform."""
 
     @property
     def _sizes(self) -> list[int]:
-        """Of what is said, in order."""
+        """Sizes of the parts of the controller's output, in order."""
         m, r = self.width, self.heads
         free = r * (self.allocation or self.deallocation)
         follow = 3 * r * self.link
@@ -78,9 +78,9 @@ class NeuralComputer(Machine):
             usage=zeros(shape) if self.allocation else None, precedence=linked[0], link=linked[1]
         )
 
-    def said(self, interface: Tensor) -> Said:
-        """The parts of the interface (B, interface_size)."""
-        parts = interface.split(self._sizes, 1)
+    def interface(self, output: Tensor) -> Interface:
+        """Split the controller's output (B, interface_size) and apply the nonlinearities."""
+        parts = output.split(self._sizes, 1)
         vectors, strengths, erase, vector, write, allocate, free, modes, masks, sharp = parts
         vectors = vectors.unflatten(1, (self.heads + 1, self.width))
         strengths = one_plus(strengths)
@@ -89,7 +89,7 @@ class NeuralComputer(Machine):
         def keys(part: slice) -> Keys:
             return Keys(vectors[:, part], strengths[:, part], None if shares is None else shares[:, part])
 
-        return Said(
+        return Interface(
             keys(slice(0, 1)),
             keys(slice(1, None)),
             torch.sigmoid(erase),
@@ -102,49 +102,53 @@ class NeuralComputer(Machine):
         )
 
     def step(
-        self, interface: Tensor, state: MemoryState, rows: Rows | None = None, looked: list[Looked] | None = None
+        self,
+        interface: Tensor,
+        state: MemoryState,
+        slots: Slots | None = None,
+        trace: list[AddressingTrace] | None = None,
     ) -> MemoryState:
-        rows = rows or Rows(state.memory)
-        said = self.said(interface)
-        kept = None if said.free_gates is None else (1 - said.free_gates * state.read_weights).prod(1)
-        found = rows.look(said.write_key, said.read_keys)
-        content = content_weights(found, said.write_key.strengths, self.addressing)
+        slots, parts = slots or Slots(state.memory), self.interface(interface)
+        retention = None if parts.free_gates is None else (1 - parts.free_gates * state.read_weights).prod(1)
+        cosine = slots.look(parts.write_key, parts.read_keys)
+        content = content_weights(cosine, parts.write_key.strengths, self.addressing)
         write, usage = content[:, 0], None
-        if said.allocation_gate is not None:
-            assert state.usage is not None and kept is not None
-            before = state.write_weights.detach()
-            usage = (state.usage + before * (1 - state.usage)) * kept
-            write = said.allocation_gate * free_rows(usage) + (1 - said.allocation_gate) * write
-        write = said.write_gate * write
-        staying = kept if self.deallocation else None
-        rows.write(write, said.erase, said.vector, staying)
-        found_then = rows.look(said.read_keys)
-        content_then = content_weights(found_then, said.read_keys.strengths, self.addressing)
-        weights, precedence, link = content_then, None, None
-        if said.modes is not None:
+        if parts.allocation_gate is not None:
+            assert state.usage is not None and retention is not None
+            # u = (u + w - u o w) o psi; w = g (a allocation + (1 - a) content)
+            written_before = state.write_weights.detach()
+            usage = (state.usage + written_before * (1 - state.usage)) * retention
+            write = parts.allocation_gate * allocation_weights(usage) + (1 - parts.allocation_gate) * write
+        write = parts.write_gate * write
+        emptied = retention if self.deallocation else None
+        slots.write(write, parts.erase, parts.vector, emptied)
+        read_cosine = slots.look(parts.read_keys)
+        read_content = content_weights(read_cosine, parts.read_keys.strengths, self.addressing)
+        weights, precedence, link = read_content, None, None
+        if parts.modes is not None:
             assert state.link is not None and state.precedence is not None
-            link, backward, forward = rows.follow(state.link, write, state.precedence, state.read_weights)
+            link, backward, forward = slots.follow(state.link, write, state.precedence, state.read_weights)
             precedence = (1 - write.sum(1, keepdim=True)) * state.precedence + write
-            if said.sharpness is not None:
-                backward = self._sharpened(backward, said.sharpness[:, :, :1])
-                forward = self._sharpened(forward, said.sharpness[:, :, 1:])
-            back, here, on = said.modes.split(1, 2)
-            weights = back * backward + here * content_then + on * forward
-        if looked is not None:
-            of_write, of_read = (found, content, write.unsqueeze(1)), (found_then, content_then, weights)
-            looked.append(Looked.of_heads(of_write, of_read, said.erase, staying))
-        return MemoryState(rows.memory, rows.read(weights), weights, write, usage, precedence, link)
+            if parts.sharpness is not None:
+                backward = self._sharpened(backward, parts.sharpness[:, :, :1])
+                forward = self._sharpened(forward, parts.sharpness[:, :, 1:])
+            to_backward, to_content, to_forward = parts.modes.split(1, 2)
+            weights = to_backward * backward + to_content * read_content + to_forward * forward
+        if trace is not None:
+            of_write, of_read = (cosine, content, write.unsqueeze(1)), (read_cosine, read_content, weights)
+            trace.append(AddressingTrace.of_heads(of_write, of_read, parts.erase, emptied))
+        return MemoryState(slots.memory, slots.read(weights), weights, write, usage, precedence, link)
 
     def _sharpened(self, weights: Tensor, power: Tensor) -> Tensor:
         return sharpened(weights + EPSILON if self.sharpening == "epsilon" else weights, power)
 
 
-def free_rows(usage: Tensor) -> Tensor:
-    """Allocation weights (B, N) from usage: (1 - u) times the product of the usage of all rows that are freer."""
-    return _FreeRows.apply(usage)  # type: ignore[return-value]
+def allocation_weights(usage: Tensor) -> Tensor:
+    """Allocation weights (B, N) from usage: (1 - u) times the product of the usage of all slots that are freer."""
+    return _AllocationWeights.apply(usage)  # type: ignore[return-value]
 
 
-class _FreeRows(torch.autograd.Function):
+class _AllocationWeights(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, usage):  # type: ignore[override]
         ranked, order = usage.sort(dim=1, stable=True)
@@ -156,10 +160,10 @@ class _FreeRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_found):  # type: ignore[override]
+    def backward(ctx: Any, d_weights):  # type: ignore[override]
         ranked, order, freer = ctx.saved_tensors
-        d_ranked = d_found.gather(1, order).mul_(freer)
-        # Each usage is a factor of what follows it: sums from behind.
+        d_ranked = d_weights.gather(1, order).mul_(freer)
+        # Each usage is a factor of all products after it: sums from the end.
         factors = (d_ranked * (1 - ranked)).flip(1).cumsum(1).flip(1)
         d_ranked[:, :-1] -= factors[:, 1:] / ranked[:, :-1]
         return torch.empty_like(ranked).scatter_(1, order, d_ranked).mul_(EPSILON - 1)

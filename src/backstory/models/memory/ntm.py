@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from backstory.models.memory.addressing import Keys, content_weights
-from backstory.models.memory.interface import Looked, Machine, MemoryState, one_plus, sharpened
-from backstory.models.memory.rows import Rows
+from backstory.models.memory.interface import AddressingTrace, Machine, MemoryState, one_plus, sharpened
+from backstory.models.memory.slots import Slots
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,20 @@ class TuringMachine(Machine):
         return (self.heads + 1) * (self.width + 6) + 2 * self.width
 
     def start(self, like: Tensor, batch_size: int) -> MemoryState:
-        # All heads look at row 0: rows of zeros are all alike, and only their places tell them apart.
+        # All heads start at slot 0: in a memory of zeros only the position tells slots apart.
         state = self.empty(like, batch_size)
         state.read_weights[:, :, 0] = 1
         state.write_weights[:, 0] = 1
         return state
 
     def step(
-        self, interface: Tensor, state: MemoryState, rows: Rows | None = None, looked: list[Looked] | None = None
+        self,
+        interface: Tensor,
+        state: MemoryState,
+        slots: Slots | None = None,
+        trace: list[AddressingTrace] | None = None,
     ) -> MemoryState:
-        rows = rows or Rows(state.memory)
+        slots = slots or Slots(state.memory)
         size = self.width
         heads, erase, vector = interface.split([(self.heads + 1) * (size + 6), size, size], 1)
         heads = heads.unflatten(1, (self.heads + 1, size + 6))
@@ -41,21 +45,21 @@ class TuringMachine(Machine):
         first, others = (Keys(vectors[:, part], strengths[:, part]) for part in (slice(0, 1), slice(1, None)))
         location = torch.sigmoid(gates), torch.softmax(shifts, 2), one_plus(sharpness)
 
-        found = rows.look(first, others)
-        content = content_weights(found, first.strengths, self.addressing)
+        cosine = slots.look(first, others)
+        content = content_weights(cosine, first.strengths, self.addressing)
         write = self._located(content, state.write_weights.unsqueeze(1), [x[:, :1] for x in location])[:, 0]
         erase = torch.sigmoid(erase)
-        rows.write(write, erase, vector, None)
-        found_then = rows.look(others)
-        content_then = content_weights(found_then, others.strengths, self.addressing)
-        weights = self._located(content_then, state.read_weights, [x[:, 1:] for x in location])
-        if looked is not None:
-            of_write, of_read = (found, content, write.unsqueeze(1)), (found_then, content_then, weights)
-            looked.append(Looked.of_heads(of_write, of_read, erase))
-        return MemoryState(rows.memory, rows.read(weights), weights, write)
+        slots.write(write, erase, vector, None)
+        read_cosine = slots.look(others)
+        read_content = content_weights(read_cosine, others.strengths, self.addressing)
+        weights = self._located(read_content, state.read_weights, [x[:, 1:] for x in location])
+        if trace is not None:
+            of_write, of_read = (cosine, content, write.unsqueeze(1)), (read_cosine, read_content, weights)
+            trace.append(AddressingTrace.of_heads(of_write, of_read, erase))
+        return MemoryState(slots.memory, slots.read(weights), weights, write)
 
-    def _located(self, content: Tensor, before: Tensor, how: Sequence[Tensor]) -> Tensor:
-        return content if self.addressing.kind == "window" else located(content, before, *how)
+    def _located(self, content: Tensor, before: Tensor, location: Sequence[Tensor]) -> Tensor:
+        return content if self.addressing.kind == "window" else located(content, before, *location)
 
 
 def located(content: Tensor, before: Tensor, gate: Tensor, shift: Tensor, sharpness: Tensor) -> Tensor:
