@@ -266,7 +266,7 @@ def test_interfaces_have_their_published_sizes() -> None:
         ("localized:256", "an odd number"),
         ("localized:0", "not understood"),
         ("localized", "not understood; give `localized:257`"),
-        ("localized:17", "more rows than the 16"),
+        ("localized:17", "more slots than the 16"),
         ("window:3x2", "several windows"),
         ("literal:3x2", "several windows"),
         ("literal:0", "give `literal:257`$"),
@@ -277,7 +277,7 @@ def test_interfaces_have_their_published_sizes() -> None:
         ("sparse", "there is no addressing 'sparse'"),
         ("localized:3x0", "not understood"),
         ("localized:-3", "not understood"),
-        ("localized:3x9", "more windows than 16 rows of memory can have of that size; give at most 8"),
+        ("localized:3x9", "more windows than 16 slots of memory can have of that size; give at most 8"),
         ("dense:", "`dense` alone"),
         ("literal:", "give `literal:257`$"),
     ],
@@ -585,7 +585,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
         monkeypatch.setattr(module + "available", lambda device, free=free: free)
         model.start(3)
     monkeypatch.setattr(module + "available", lambda device: 8 * numbers - 1)
-    told = f"6 rows of memory{' with links between them' if links else ''} take .* for 3 texts, and .* are free; "
+    told = f"6 slots of memory{' with links between them' if links else ''} take .* for 3 texts, and .* are free; "
     told += (
         "lower model.core.slots"
         + (r", or set model.core.link to false \(--model.core.no-link\)" if links else "")
@@ -598,7 +598,7 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
 def test_a_memory_of_any_size_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backstory.models.cores.external_memory.available", lambda device: 1 << 40)
     for core in (DNCConfig(layers=(4,), slots=1 << 24, heads=1), NTMConfig(layers=(4,), slots=1 << 24, width=1 << 17)):
-        with pytest.raises(UserError, match=r"rows of memory.* for 1 text, and 1 TiB are free") as error:
+        with pytest.raises(UserError, match=r"slots of memory.* for 1 text, and 1 TiB are free") as error:
             model_of(core).start(1)
         assert "\n" not in str(error.value)
 
