@@ -16,7 +16,7 @@ from backstory.config import UserError
 from backstory.config.readers import CacheSettings, TemperedSettings
 from backstory.evaluation import read
 from backstory.evaluation.metrics.gate_statistics import own_blend
-from backstory.models import Interpolation, ComposedModel, MixtureOfSoftmaxes
+from backstory.models import ComposedModel, Interpolation, MixtureOfSoftmaxes
 from backstory.readers import Reader, StaticReader, tempered
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.tempered import TemperatureScorer, TemperedReader
