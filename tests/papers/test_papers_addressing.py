@@ -37,7 +37,7 @@ def test_a_trained_memory_is_read_with_another_addressing(desk: Path) -> None:
     write(suite(systems=[system], claims=[{"sentence": "A window helps", **sides}], metric="bits_per_token"))
     code, out, err = finish(start("suite.yaml"))
     assert code == 0, err
-    folder = desk / "runs" / "grid-small"
+    folder = desk / "runs" / "suite-small"
     result = result_at(folder / "result.json")
     dense, localized = result.figures["runs"][0]["readings"]
     assert (dense["addressing"], localized["addressing"]) == (None, WINDOW)

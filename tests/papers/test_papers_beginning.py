@@ -54,14 +54,14 @@ def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None
     write(suite(systems=begun()["systems"][1:3], claims=begun()["claims"]))
     code, out, err = finish(start("suite.yaml", "--processes", "2"))
     assert code == 0, err
-    folder = desk / "runs" / "grid-small"
+    folder = desk / "runs" / "suite-small"
     found = json.loads((folder / "result.json").read_text())["figures"]
     runs = {run["system"]: run for run in found["runs"]}
     assert {run["state"] for run in runs.values()} == {DONE}
     trained = json.loads((folder / "runs" / "spans-seed1" / "result.json").read_text())["provenance"]
     assert trained["init_from"]["run"] == "plain-seed1"
     assert trained["command"].endswith(
-        "--out runs/grid-small/runs/spans-seed1 --init-from runs/grid-small/runs/plain-seed1"
+        "--out runs/suite-small/runs/spans-seed1 --init-from runs/suite-small/runs/plain-seed1"
     )
 
     readings = {(r["reader"], r["systems"]): r for r in runs["spans"]["readings"]}
@@ -114,7 +114,7 @@ def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
     write(suite(systems=[system], claims=[{"sentence": "Validation helps", **sides}]))
     code, out, err = finish(start("suite.yaml"))
     assert code == 0, err
-    folder = desk / "runs" / "grid-small"
+    folder = desk / "runs" / "suite-small"
     result = result_at(folder / "result.json")
     trained, after, tempered = result.figures["runs"][0]["readings"]
     assert (

@@ -17,7 +17,7 @@ from backstory.papers.claims import judge
 from backstory.papers.plan import fingerprints, runs_of
 from backstory.papers.suite import Suite
 
-RESULT = Path("runs/grid-small/result.json")
+RESULT = Path("runs/suite-small/result.json")
 Changed = Callable[[dict[str, Any]], Any]
 
 
@@ -74,7 +74,7 @@ def test_known_runs_are_taken_over_as_they_were_and_none_is_run(
     told, budget, *_ = capsys.readouterr().err.splitlines()
     assert told == "elsewhere/known.json: 4 of 4 finished runs taken over"
     assert budget == "Tiny models, small scale: 4 runs, all finished"
-    assert not list(Path("runs/grid-small/runs").iterdir())
+    assert not list(Path("runs/suite-small/runs").iterdir())
     found, before = written(), known["figures"]
     assert found["figures"]["runs"] == [{**run, "known": "known.json"} for run in before["runs"][:4]]
     assert (found["figures"]["systems"], found["figures"]["claims"]) == (before["systems"][:2], before["claims"][:1])
@@ -100,7 +100,7 @@ def test_claims_are_judged_over_known_and_new_seeds(known: dict[str, Any]) -> No
     first, second = err.splitlines()[:2]
     assert first.endswith(": 4 of 4 finished runs taken over")
     assert "5 runs, 4 finished" in second and "by the finished ones" in second
-    assert [p.name for p in Path("runs/grid-small/runs").iterdir()] == ["wide-seed3"]
+    assert [p.name for p in Path("runs/suite-small/runs").iterdir()] == ["wide-seed3"]
     found = written()
     values = {
         system: {
@@ -121,9 +121,9 @@ def test_of_two_results_the_first_counts_and_before_them_the_folder(
     known: dict[str, Any], reproduced: Reproduced, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(
-        reproduced.folder / "runs/grid-small/runs/plain-seed1", "runs/grid-small/runs/plain-seed1", dirs_exist_ok=True
+        reproduced.folder / "runs/suite-small/runs/plain-seed1", "runs/suite-small/runs/plain-seed1", dirs_exist_ok=True
     )
-    shutil.copy(reproduced.folder / "runs/grid-small/suite.yaml", "runs/grid-small")
+    shutil.copy(reproduced.folder / "runs/suite-small/suite.yaml", "runs/suite-small")
     other = copy.deepcopy(known)
     for run in other["figures"]["runs"][:4]:
         run["readings"][0]["value"] = 1.0

@@ -23,7 +23,7 @@ NAMES = ["plain-seed1", "plain-seed2", "wide-seed1", "wide-seed2"]
 
 
 def result(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "runs" / "grid-small" / "result.json").read_text(encoding="utf-8"))
+    return json.loads((folder / "runs" / "suite-small" / "result.json").read_text(encoding="utf-8"))
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def figures(folder: Path) -> dict[str, Any]:
 
 def written(folder: Path) -> dict[str, tuple[int, int]]:
     """When the files of every run were written last, and their sizes."""
-    files = (p for p in (folder / "runs" / "grid-small" / "runs").rglob("*") if p.is_file())
+    files = (p for p in (folder / "runs" / "suite-small" / "runs").rglob("*") if p.is_file())
     return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size) for p in files}
 
 
@@ -65,11 +65,11 @@ def test_the_budget_comes_first(reproduced: Reproduced) -> None:
 
 def test_every_run_is_a_run_folder_with_commands_that_make_it_again(reproduced: Reproduced) -> None:
     for run in result(reproduced.folder)["figures"]["runs"][:4]:
-        found = read(reproduced.folder / "runs" / "grid-small" / "runs" / run["run"])
+        found = read(reproduced.folder / "runs" / "suite-small" / "runs" / run["run"])
         trained, [evaluated] = found.training, found.of_kind("evaluation")
         assert trained is not None
-        place = f"runs/grid-small/runs/{run['run']}"
-        recipe = f"runs/grid-small/recipes/{run['system']}.yaml"
+        place = f"runs/suite-small/runs/{run['run']}"
+        recipe = f"runs/suite-small/recipes/{run['system']}.yaml"
         assert trained.provenance["command"] == f"backstory train {recipe} --seed {run['seed']} --out {place}"
         assert trained.provenance["seed"] == run["seed"]
         assert trained.provenance["device"].startswith("cpu") and "1 thread)" in trained.provenance["device"]
@@ -85,7 +85,7 @@ def test_every_run_is_a_run_folder_with_commands_that_make_it_again(reproduced: 
 
 def test_the_result_holds_published_and_ours_and_the_claims(reproduced: Reproduced) -> None:
     whole = result(reproduced.folder)
-    assert (whole["kind"], whole["name"], whole["schema"]) == ("reproduction", "grid-small", 1)
+    assert (whole["kind"], whole["name"], whole["schema"]) == ("reproduction", "suite-small", 1)
     found = whole["figures"]
     assert (found["planned"], found["finished"], found["failed"], found["threads"]) == (5, 4, 1, 1)
     values = {
@@ -135,11 +135,11 @@ def test_the_tables_are_printed(reproduced: Reproduced) -> None:
     mean = result(reproduced.folder)["figures"]["systems"][0]["mean"]
     assert "9.50 (Somebody 2000, table 1)" in plain and f" {mean:.2f} " in plain and "audited" in plain
     assert " 0 of 1 " in next(line for line in lines if line.startswith("broken "))
-    assert lines[-1].startswith("runs/grid-small/result.json; `backstory report runs/grid-small`")
+    assert lines[-1].startswith("runs/suite-small/result.json; `backstory report runs/suite-small`")
 
 
 def test_the_report_shows_it(reproduced: Reproduced) -> None:
-    page = render([reproduced.folder / "runs" / "grid-small"])
+    page = render([reproduced.folder / "runs" / "suite-small"])
     assert "4 of 5 runs finished, 1 failed" in page
     for text in ("Published and ours", "Tiny models, small scale", "Everything is tiny.", "Wide beats plain",
                  "broken-seed1 failed: train ended with exit code 3", "95% t interval", "Does it hold here?"):  # fmt: skip
@@ -218,7 +218,7 @@ def test_runs_of_a_version_without_some_settings_are_those_of_the_grid(
 ) -> None:
     folder = copied(reproduced, desk)
     write(suite())
-    for path in (folder / "runs" / "grid-small" / "runs").glob("*/config.yaml"):
+    for path in (folder / "runs" / "suite-small" / "runs").glob("*/config.yaml"):
         settings = yaml.safe_load(path.read_text())
         del settings["training"]["embedding_noise"], settings["text"]["algorithm"]
         path.write_text(yaml.safe_dump(settings, sort_keys=False))
@@ -230,7 +230,7 @@ def test_runs_of_a_version_without_some_settings_are_those_of_the_grid(
 def test_a_damaged_reading_is_read_again(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
     write(suite())
-    path = folder / "runs" / "grid-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
+    path = folder / "runs" / "suite-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
     before, values = written(folder), figures(folder)["systems"][:2]
     path.write_text(path.read_text()[:100])
     code, _, err = finish(start("suite.yaml"))
@@ -245,7 +245,7 @@ def test_what_else_lies_in_a_run_is_no_part_of_the_reproduction(reproduced: Repr
     write(suite())
     assert main(["reproduce", "suite.yaml"]) == 0
     before = result(folder)
-    place = folder / "runs" / "grid-small" / "runs" / "plain-seed1"
+    place = folder / "runs" / "suite-small" / "runs" / "plain-seed1"
     assert main(["evaluate", str(place), "--batch-size", "10", "--out", str(place / "more")]) == 0
     for kind in ("evaluate-test", "examine-truncate-valid"):  # as slow as can be told from the others
         stray = json.loads((place / kind / "result.json").read_text())
@@ -271,7 +271,7 @@ def test_a_reading_made_otherwise_is_made_again(
     folder = copied(reproduced, desk)
     write(suite())
     assert to_go(capsys) == []
-    place = folder / "runs" / "grid-small" / "runs" / "wide-seed1"
+    place = folder / "runs" / "suite-small" / "runs" / "wide-seed1"
     assert main(["evaluate", str(place), "--batch-size", "10", "--out", str(place / "evaluate-test")]) == 0
     capsys.readouterr()
     assert to_go(capsys) == ["wide-seed1"]
@@ -300,7 +300,7 @@ def test_what_is_to_be_made_again_is_made_once(
     changed = suite()
     changed["systems"][0]["small"]["examinations"][0] |= {"targets": 10**6, "maximum_context": 29}
     write(changed)
-    place = folder / "runs" / "grid-small" / "runs" / "wide-seed1"
+    place = folder / "runs" / "suite-small" / "runs" / "wide-seed1"
     assert main(["evaluate", str(place), "--batch-size", "10", "--out", str(place / "evaluate-test")]) == 0
     before = written(folder)
     code, _, err = finish(start("suite.yaml"))
@@ -317,7 +317,7 @@ def test_what_is_to_be_made_again_is_made_once(
 def test_a_reading_that_failed_its_audit_decides_nothing(reproduced: Reproduced, desk: Path) -> None:
     folder = copied(reproduced, desk)
     write(suite())
-    path = folder / "runs" / "grid-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
+    path = folder / "runs" / "suite-small" / "runs" / "wide-seed1" / "evaluate-test" / "result.json"
     cheated = json.loads(path.read_text())
     cheated["figures"]["audit"]["passed"] = False
     path.write_text(json.dumps(cheated))
@@ -355,7 +355,7 @@ def slow() -> dict[str, Any]:
 def wait_until_some_run_has(folder: Path, epochs: int, running: subprocess.Popen) -> None:
     deadline = time.monotonic() + 120
     while True:
-        logs = (folder / "runs" / "grid-small" / "runs").glob("*/metrics.jsonl")
+        logs = (folder / "runs" / "suite-small" / "runs").glob("*/metrics.jsonl")
         if any(path.read_bytes().count(b'"epoch", "epoch"') >= epochs for path in logs):
             return
         assert running.poll() is None and time.monotonic() < deadline
@@ -365,7 +365,7 @@ def wait_until_some_run_has(folder: Path, epochs: int, running: subprocess.Popen
 def steps(folder: Path) -> dict[str, list[int]]:
     """The steps in every run's log, in order."""
     found = {}
-    for path in (folder / "runs" / "grid-small" / "runs").glob("*/metrics.jsonl"):
+    for path in (folder / "runs" / "suite-small" / "runs").glob("*/metrics.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         found[path.parent.name] = [line["step"] for line in lines if line["event"] == "steps"]
     return found
@@ -427,11 +427,11 @@ def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: P
     code, _, err = finish(running, timeout=60)
     assert code == 128 + number, err
     assert err.splitlines()[-1] == (
-        "backstory: runs/grid-small is stopped and its runs are saved; the same command goes on with it"
+        "backstory: runs/suite-small is stopped and its runs are saved; the same command goes on with it"
     )
     assert children() == []
-    saved = [p for p in (desk / "runs" / "grid-small" / "runs").iterdir() if list(p.glob("checkpoints/last-*"))]
-    assert saved and not (desk / "runs" / "grid-small" / "result.json").exists()
+    saved = [p for p in (desk / "runs" / "suite-small" / "runs").iterdir() if list(p.glob("checkpoints/last-*"))]
+    assert saved and not (desk / "runs" / "suite-small" / "result.json").exists()
     before = {p.name: steps(desk)[p.name] for p in saved}
     code, _, err = finish(start("suite.yaml", "--processes", "2"))
     assert code == 0, err
@@ -465,5 +465,5 @@ def test_two_reproductions_in_one_folder_do_not_mix(desk: Path) -> None:
     wait_until_some_run_has(desk, 1, running)
     code, out, err = finish(start("suite.yaml"))
     assert (code, out) == (2, "")
-    assert re.fullmatch(r"backstory: another reproduction is running in runs/grid-small; .*\n", err)
+    assert re.fullmatch(r"backstory: another reproduction is running in runs/suite-small; .*\n", err)
     assert finish(running)[0] == 0

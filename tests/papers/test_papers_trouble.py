@@ -177,7 +177,7 @@ def test_a_damaged_log_is_no_news(line: str, tmp_path: Path) -> None:
 def test_a_damaged_log_of_a_finished_run_stops_nothing(reproduced: Reproduced, desk: Path) -> None:
     shutil.copytree(reproduced.folder / "runs", desk / "runs")
     write(suite())
-    place = desk / "runs" / "grid-small" / "runs"
+    place = desk / "runs" / "suite-small" / "runs"
     with open(place / "plain-seed1" / "metrics.jsonl", "a") as file:
         file.write("not JSON\n")
     assert main(["reproduce", "suite.yaml"]) == 0
@@ -189,7 +189,7 @@ def test_a_damaged_result_of_a_training_fails_that_run_alone(
 ) -> None:
     shutil.copytree(reproduced.folder / "runs", desk / "runs")
     write(suite())
-    path = desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "result.json"
+    path = desk / "runs" / "suite-small" / "runs" / "plain-seed1" / "result.json"
     path.write_text(path.read_text().replace('"parameters"', '"paramters"'))
     assert main(["reproduce", "suite.yaml"]) == 1
     said = capfd.readouterr().err.splitlines()[-1]
@@ -202,7 +202,7 @@ def test_a_damaged_result_of_a_training_fails_that_run_alone(
 def test_a_stop_is_told_as_that_of_a_training(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(suite())
     monkeypatch.setattr(reproduce, "run_jobs", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Stopped, match=r"^runs/grid-small is stopped and its runs are saved; ") as stopped:
+    with pytest.raises(Stopped, match=r"^runs/suite-small is stopped and its runs are saved; ") as stopped:
         reproduce.Reproduction.plan("suite.yaml", "small").run(1)
     assert (stopped.value.signal, stopped.value.exit_code) == (signal.SIGTERM, 143)
     assert main(["reproduce", "suite.yaml"]) == 143
@@ -224,11 +224,11 @@ def test_a_claim_about_a_run_that_failed_after_its_reading_is_not_judged(
     reproduced: Reproduced, desk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(reproduced.folder / "runs", desk / "runs")
-    shutil.rmtree(desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "examine-truncate-valid")
+    shutil.rmtree(desk / "runs" / "suite-small" / "runs" / "plain-seed1" / "examine-truncate-valid")
     write(suite())
     # The checkpoints are gone, so that the examination which is to be made again fails.
-    shutil.rmtree(desk / "runs" / "grid-small" / "runs" / "plain-seed1" / "checkpoints")
+    shutil.rmtree(desk / "runs" / "suite-small" / "runs" / "plain-seed1" / "checkpoints")
     assert main(["reproduce", "suite.yaml"]) == 1
-    found = json.loads((desk / "runs" / "grid-small" / "result.json").read_text())["figures"]
+    found = json.loads((desk / "runs" / "suite-small" / "result.json").read_text())["figures"]
     assert found["failed"] == 1 and len(found["runs"][0]["readings"]) == 1
     assert (found["claims"][0]["verdict"], found["claims"][0]["gain"]) == ("runs are missing: no claim", None)
