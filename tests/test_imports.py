@@ -28,11 +28,12 @@ BELOW["context"] = {"evaluation", "reports", *BELOW["evaluation"]}
 BELOW["interop"] = {"evaluation", "reports", *BELOW["evaluation"]}
 BELOW["tuning"] = {"reports", "training", "jobs", *BELOW["training"]}
 BELOW["explanations"] = {"context", "reports", *BELOW["context"]}
+BELOW["plugins"] = set(BELOW)
 BELOW["papers"] = set(BELOW)
 BELOW["api"] = set(BELOW)
 BELOW["cli"] = set(BELOW)
 BELOW["__main__"] = {"cli"}
-BELOW["__init__"] = {"api", "config"}
+BELOW["__init__"] = {"api", "config", "plugins"}
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

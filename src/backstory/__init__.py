@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from backstory.api import evaluate, examine, explain, generate, load, report, train
     from backstory.config import RunConfig
     from backstory.config.recipes import load as recipe
+    from backstory.plugins import register
 
 _HOMES = {
     "RunConfig": ("backstory.config", "RunConfig"),
@@ -16,11 +17,12 @@ _HOMES = {
     "generate": ("backstory.api", "generate"),
     "load": ("backstory.api", "load"),
     "recipe": ("backstory.config.recipes", "load"),
+    "register": ("backstory.plugins", "register"),
     "report": ("backstory.api", "report"),
     "train": ("backstory.api", "train"),
 }
 
-__all__ = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "recipe", "report", "train"]
+__all__ = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "recipe", "register", "report", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -97,7 +97,8 @@ def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:
         ("model: {head: {kind: [1]}}", "model.head.kind must be one of softmax, mixture, not [1]"),
         (
             "model: {core: {kind: gru}}",
-            "model.core.kind must be one of lstm, mogrifier, ntm, dnc, mdm, transformer, trellis, not 'gru'",
+            "model.core.kind must be one of lstm, mogrifier, ntm, dnc, mdm, transformer, trellis, not 'gru'; "
+            "a kind of a plugin needs --plugin FILE",
         ),
     ],
 )

@@ -9,13 +9,13 @@ import torch
 from adapting import BASE, gates, statistics
 from adaptive import Doubtful, Learning
 from small_models import buffered, dual, lstm, mixture
-from tiers import several
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
 from backstory.config.readers import CacheSettings, TemperedSettings
 from backstory.evaluation import Audit, block_count, read
 from backstory.models import Capabilities, ComposedModel, Prediction
+from backstory.plugins.contract_checks import READER_CHECKS
 from backstory.readers import Reader, StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.learned import LearnedReader
@@ -67,37 +67,9 @@ def reader(request: pytest.FixtureRequest) -> Reader:
     return READERS[request.param]()
 
 
-def test_it_passes_the_audit_and_the_audit_changes_nothing(reader: Reader, stream: Stream) -> None:
-    ids = stream(120)
-    plain = read(reader, ids, 0, block=15)
-    for seed in range(several(1, 3)):
-        audit = Audit(block_count(len(ids), 1, 15), 4, seed)
-        assert read(reader, ids, 0, block=15, observer=audit).nats == plain.nats
-        assert audit.report.failures == [] and audit.report.passed
-
-
-def test_a_fork_goes_its_own_way(reader: Reader, stream: Stream) -> None:
-    tokens = torch.from_numpy(stream(12).astype(np.int64))[None]
-    reader.start(1)
-    before = reader.predict(tokens).log_prob(tokens)
-    reader.observe(tokens)
-    after = reader.predict(tokens).log_prob(tokens)
-    assert not torch.equal(before, after)  # it is at another place now
-    fork = reader.fork()
-    fork.observe(tokens.flip(1))
-    fork.predict(tokens)
-    assert torch.equal(reader.predict(tokens).log_prob(tokens), after)
-
-
-def test_the_model_is_left_as_it_was(reader: Reader, stream: Stream) -> None:
-    kept = {name: p.detach().clone() for name, p in reader.model.named_parameters()}
-    read(reader, stream(60), 0)
-    assert all(torch.equal(p, kept[name]) for name, p in reader.model.named_parameters())
-
-
-def test_starting_again_forgets(reader: Reader, stream: Stream) -> None:
-    ids = stream(60)
-    assert read(reader, ids, 0).nats == read(reader, ids, 0).nats
+@pytest.mark.parametrize("check", READER_CHECKS)
+def test_it_keeps_the_contract(reader: Reader, check: str) -> None:
+    READER_CHECKS[check](reader)
 
 
 def test_a_learning_reader_chooses_its_block_and_reads_one_row(stream: Stream) -> None:

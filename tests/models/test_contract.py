@@ -11,8 +11,9 @@ from catalogue import HEADS, MODELS, TYPES, activations
 from checks import nan_in_new_memory
 from torch import Tensor
 
-from backstory.models import LanguageModel, State, clone, detach, flatten, map_state, unflatten
+from backstory.models import LanguageModel, State, flatten, unflatten
 from backstory.models.heads import Head
+from backstory.plugins.contract_checks import MODEL_CHECKS
 from backstory.runs.run import load_weights, weights
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
@@ -45,18 +46,12 @@ def equal(a: State, b: State) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("check", MODEL_CHECKS)
+def test_it_keeps_the_contract(model: LanguageModel, check: str) -> None:
+    MODEL_CHECKS[check](model)
+
+
 # --- predictions ---
-
-
-@pytest.mark.parametrize("sizes", [(1, 11), (5, 4, 3), (1,) * TIME], ids=["two", "chunks", "steps"])
-def test_a_text_in_chunks_reads_as_it_does_whole(model: LanguageModel, tokens: Tensor, sizes: tuple[int, ...]) -> None:
-    if not model.capabilities.exact_state:
-        pytest.skip("the model does not declare an exact state")
-    model.double()
-    whole, after = read(model, tokens, model.start(BATCH))
-    pieces, after_pieces = read(model, tokens, model.start(BATCH), *sizes)
-    torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-12)
-    torch.testing.assert_close(flatten(after_pieces), flatten(after), rtol=0, atol=1e-12)
 
 
 def test_the_default_type_of_torch_changes_no_prediction(model: LanguageModel, tokens: Tensor) -> None:
@@ -69,46 +64,11 @@ def test_the_default_type_of_torch_changes_no_prediction(model: LanguageModel, t
     assert torch.equal(found, plain)
 
 
-@pytest.mark.parametrize("cut", [1, 6, TIME - 1])
-def test_later_tokens_leave_earlier_predictions_as_they_were(model: LanguageModel, tokens: Tensor, cut: int) -> None:
-    changed = tokens.clone()
-    changed[:, cut:] = (changed[:, cut:] + 1) % TYPES
-    before, after = (read(model, t, model.start(BATCH))[0] for t in (tokens, changed))
-    assert torch.equal(before[:, :cut], after[:, :cut])
-    assert not torch.equal(before[:, cut:], after[:, cut:])
-
-
 def test_predictions_depend_on_what_was_read_before(model: LanguageModel, tokens: Tensor) -> None:
     changed = tokens.clone()
     changed[:, 0] = (changed[:, 0] + 1) % TYPES
     before, after = (read(model, t, model.start(BATCH))[0] for t in (tokens, changed))
     assert (before[:, -1] != after[:, -1]).any(1).all()
-
-
-def test_predictions_are_distributions_over_the_vocabulary(model: LanguageModel, tokens: Tensor) -> None:
-    found, _ = read(model, tokens, model.start(BATCH))
-    assert model.vocabulary_size == TYPES
-    assert found.shape == (BATCH, TIME, TYPES)
-    torch.testing.assert_close(found.exp().sum(2), torch.ones(BATCH, TIME), rtol=0, atol=1e-5)
-
-
-def test_the_cheap_path_quotes_the_distribution(model: LanguageModel, tokens: Tensor) -> None:
-    prediction, _ = model(tokens, model.start(BATCH))
-    targets = tokens.roll(-1, 1)
-    torch.testing.assert_close(
-        prediction.log_prob(targets), prediction.log_probs().gather(2, targets[..., None])[..., 0]
-    )
-
-
-def test_rows_do_not_know_of_each_other(model: LanguageModel, tokens: Tensor) -> None:
-    order = torch.tensor([2, 0, 1])
-    _, state = read(model, tokens.flip(1), model.start(BATCH))
-    straight, after = read(model, tokens, state)
-    permuted, after_permuted = read(model, tokens[order], map_state(lambda t: t[order], state))
-    torch.testing.assert_close(permuted, straight[order], rtol=0, atol=1e-5)
-    torch.testing.assert_close(
-        flatten(after_permuted), flatten(map_state(lambda t: t[order], after)), rtol=0, atol=1e-5
-    )
 
 
 def test_a_prediction_carries_its_activations(model: LanguageModel, tokens: Tensor) -> None:
@@ -122,11 +82,6 @@ def test_a_prediction_carries_its_activations(model: LanguageModel, tokens: Tens
 
 
 # --- state ---
-
-
-@pytest.mark.parametrize("rows", [1, 4])
-def test_a_new_state_has_the_rows_asked_for(model: LanguageModel, rows: int) -> None:
-    assert {t.shape[0] for t in flatten(model.start(rows)).values()} == {rows}
 
 
 def test_the_state_has_the_size_that_the_model_declares(model: LanguageModel, tokens: Tensor) -> None:
@@ -144,14 +99,6 @@ def test_the_state_has_the_size_that_the_model_declares(model: LanguageModel, to
         assert limit >= TIME
 
 
-def test_reading_leaves_the_state_it_began_from_as_it_was(model: LanguageModel, tokens: Tensor) -> None:
-    _, state = read(model, tokens, model.start(BATCH))
-    kept = clone(state)
-    first, _ = read(model, tokens, state)
-    assert equal(state, kept)
-    assert torch.equal(read(model, tokens, kept)[0], first)
-
-
 def test_a_flattened_state_goes_on_where_it_was(model: LanguageModel, tokens: Tensor) -> None:
     _, state = read(model, tokens, model.start(BATCH))
     rebuilt = unflatten(model.start(BATCH), flatten(state))
@@ -162,12 +109,6 @@ def test_a_flattened_state_goes_on_where_it_was(model: LanguageModel, tokens: Te
             unflatten(model.start(BATCH), flatten(state) | {name: tensor[:1]})
     with pytest.raises(ValueError, match="the model expects"):
         unflatten(model.start(BATCH), {})
-
-
-def test_gradients_stop_at_a_detached_state(model: LanguageModel, tokens: Tensor) -> None:
-    _, state = model(tokens, model.start(BATCH))
-    assert any(t.requires_grad for t in flatten(state).values())
-    assert not any(t.requires_grad for t in flatten(detach(state)).values())
 
 
 # --- weights, training and evaluation ---
@@ -192,29 +133,12 @@ def test_weights_of_another_model_are_refused(model: LanguageModel) -> None:
         load_weights(model, saved | {name: saved[name][:-1]})
 
 
-def test_gradients_reach_every_parameter(model: LanguageModel, tokens: Tensor) -> None:
-    prediction, _ = model.train()(tokens, model.start(BATCH))
-    prediction.log_prob(tokens.roll(-1, 1)).mean().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
-        assert parameter.grad.isfinite().all(), name
-
-
 def test_training_passes_differ_and_evaluation_does_not(model: LanguageModel, tokens: Tensor) -> None:
     first, second = (read(model, tokens, model.start(BATCH))[0] for _ in range(2))
     assert torch.equal(first, second)
     model.train()
     first, second = (read(model, tokens, model.start(BATCH))[0] for _ in range(2))
     assert not torch.equal(first, second)
-
-
-def test_a_seed_repeats_a_training_pass(model: LanguageModel, tokens: Tensor) -> None:
-    model.train()
-    found = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        found.append(read(model, tokens, model.start(BATCH))[0])
-    assert torch.equal(found[0], found[1])
 
 
 def test_what_memory_held_before_changes_nothing(model: LanguageModel, tokens: Tensor) -> None:

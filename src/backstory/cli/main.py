@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from backstory.config.errors import NonFiniteError, UserError, check_name
 from backstory.config.machine import first_here, out_of_memory, refused
+from backstory.config.plugin_files import load_plugins, split_plugins
 from backstory.config.signals import Interrupted, interruptible
 from backstory.config.terminal import failure, printing
 
@@ -27,6 +28,7 @@ VERBS = {
     "reader": "prepare a run for readers that adapt (statistics, tune, train), or test that one is honest (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
+    "check": "test a core, reader or experiment of your own (a plugin) against the contract",
     "ls": "list models, recipes, corpora, readers, experiments, explanations, suites, spaces",
 }
 
@@ -76,7 +78,8 @@ def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(overview())
         return 0
-    verb, *rest = arguments
+    arguments, plugins = split_plugins(arguments)
+    verb, *rest = arguments or [""]
     if verb == "--version":
         from importlib.metadata import version
 
@@ -91,6 +94,7 @@ def _run(arguments: list[str]) -> int:
     # Threads that wait for each other by spinning bring training to a crawl where something else runs on the same cores.
     # Read by OpenMP when torch is loaded; a short spin costs nothing on idle cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    load_plugins(plugins)
     return importlib.import_module(f"backstory.cli.{verb}").main(rest) or 0
 
 
@@ -106,6 +110,7 @@ def overview() -> str:
             "",
             *lines,
             "",
+            "--plugin FILE loads parts of your own into any command (docs/extending.md).",
             "Begin with `backstory demo`. Long work can be stopped with Ctrl-C and taken up again with --resume.",
         ]
     )

@@ -29,7 +29,17 @@ from backstory.config.schema import (
     TextConfig,
     TrainingConfig,
 )
-from backstory.config.strict import changes, from_dict, from_saved, from_yaml, to_dict, to_yaml, validate
+from backstory.config.strict import (
+    between,
+    changes,
+    from_dict,
+    from_saved,
+    from_yaml,
+    probability,
+    to_dict,
+    to_yaml,
+    validate,
+)
 
 __all__ = [
     "AlgorithmConfig",
@@ -58,6 +68,7 @@ __all__ = [
     "TransformerConfig",
     "TrellisConfig",
     "UserError",
+    "between",
     "changes",
     "check_name",
     "from_dict",
@@ -66,6 +77,7 @@ __all__ = [
     "nearest",
     "pasted",
     "plural",
+    "probability",
     "to_dict",
     "to_yaml",
     "validate",

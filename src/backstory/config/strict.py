@@ -22,6 +22,10 @@ LARGEST_NUMBER = 2**53
 """A whole number above this is refused: no float holds it exactly."""
 
 
+class UnknownKind(UserError):
+    """A part is of a kind that nothing registers."""
+
+
 def between(default: float | None, low: float, high: float = float("inf"), *, above: bool = False) -> Any:
     """Return a number field with the range [low, high], or (low, high] if `above`, that `validate` checks."""
     return dataclasses.field(default=default, metadata={"range": (low, high, above)})
@@ -220,9 +224,11 @@ def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -
     if not isinstance(value, dict):
         raise UserError(f"{source}: {path} must be a mapping of settings, not {shown(value)}")
     name = value.get("kind", next(iter(names)))
-    if name not in list(names):  # a list: the name may be an unhashable value
-        hint = nearest(name, names) if isinstance(name, str) else ""
-        raise UserError(f"{source}: {path}.kind must be one of {', '.join(names)}, not {shown(name)}{hint}")
+    if name not in list(names):  # a list, as the name may be anything, also what cannot be a key
+        hint = ""
+        if isinstance(name, str):
+            hint = nearest(name, names) or "; a kind of a plugin needs --plugin FILE"
+        raise UnknownKind(f"{source}: {path}.kind must be one of {', '.join(names)}, not {shown(name)}{hint}")
     return _convert_dataclass(names[name], value, path, source)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, pasted, to_dict
 from backstory.config.machine import out_of_memory
 from backstory.config.recipes import CONFIG, merged
+from backstory.config.strict import UnknownKind
 from backstory.data import Dataset, prepare
 from backstory.data.corpora.catalogue import CORPORA
 from backstory.data.tokenizers.vocabulary import Vocabulary
@@ -290,5 +291,7 @@ def _described(checkpoint: Checkpoint) -> tuple[RunConfig, Vocabulary, dict[str,
         raise UserError(f"{path} is damaged: its {wrong[0] if wrong else 'vocabulary'} is none; train it again")
     try:
         return from_saved(RunConfig, model["config"], str(path)), Vocabulary.from_json(vocabulary), model
+    except UnknownKind:
+        raise
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}") from None

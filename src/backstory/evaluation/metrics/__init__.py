@@ -15,7 +15,7 @@ from backstory.evaluation.metrics.per_token import PerToken
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
 
-METRICS: tuple[type[Metric], ...] = (StackLikelihood, GateStatistics, MemoryCurve, AnswerAccuracy, Recency, PerToken)
+METRICS: list[type[Metric]] = [StackLikelihood, GateStatistics, MemoryCurve, AnswerAccuracy, Recency, PerToken]
 
 
 class MetricSet:

@@ -1,0 +1,98 @@
+"""`backstory check FILE`: test the parts that a plugin registers against the contract."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from backstory.cli.parse import parse
+from backstory.config import UserError
+from backstory.config.plugin_files import load_plugin, where
+
+if TYPE_CHECKING:
+    from backstory.plugins import Registered
+
+Check = tuple[str, Callable[[], None]]
+"""What must hold, and the function that tests it."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Test the parts of a plugin against the contract that ours keep."""
+
+    file: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="FILE", help="A Python file that calls bs.register (docs/extending.md)."),
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a line for each check; the exit code is 2 where one fails."""
+    file = parse(Arguments, arguments, "check").file
+    load_plugin(file)
+    from backstory.plugins import registered_by
+
+    parts = registered_by(file)
+    if not parts:
+        raise UserError(f"{file} registers nothing; call bs.register in it (docs/extending.md)")
+    failed = 0
+    for part in parts:
+        for sentence, problem in results(part, file.resolve()):
+            failed += problem is not None
+            print(f"{part.kind} {part.name}: {sentence} ... {'ok' if problem is None else 'FAILED'}")
+            if problem is not None:
+                print(f"backstory: {problem}", file=sys.stderr)
+    if failed:
+        count = f"{failed} checks" if failed > 1 else "a check"
+        raise UserError(f"{file.name} fails {count}; correct it, and run `backstory check {file}` again")
+    return 0
+
+
+def results(part: "Registered", file: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield each check's sentence, and what is wrong, with file and line; None where it holds."""
+    from backstory.plugins.contract_checks import ContractError
+    from backstory.plugins.registration import source_line
+
+    line = source_line(part.part)
+    defined = part.where if line is None else f"{file.name}, line {line}"
+    for sentence, check in checks(part):
+        try:
+            check()
+            yield sentence, None
+        except ContractError as error:
+            yield sentence, f"{defined}: {part.kind} {part.name}: {error}"
+        except Exception as error:
+            yield sentence, f"{where(error, file)}: {part.kind} {part.name}: {type(error).__name__}: {error}"
+            if sentence == "it can be built":
+                return
+
+
+def checks(part: "Registered") -> Iterator[Check]:
+    """Yield the checks of a part; the first builds it."""
+    from backstory.plugins import contract_checks as contract
+
+    made: list[Any] = []
+
+    def later(check: Callable[[Any], None]) -> Callable[[], None]:
+        return lambda: check(made[0])
+
+    if part.kind == "core":
+        assert part.settings is not None
+        settings = part.settings()
+        yield "it can be built", lambda: made.append(contract.model_with(settings))
+        for sentence, check in contract.MODEL_CHECKS.items():
+            yield sentence, later(check)
+    elif part.kind == "reader":
+        yield "it can be built", lambda: made.append(contract.reader_of(part.part))
+        for sentence, check in contract.READER_CHECKS.items():
+            yield sentence, later(check)
+    elif part.kind == "experiment":
+        yield "it can be built", lambda: made.append(contract.conditions_of(part.part))
+        yield "its conditions keep the contract", later(contract.check_conditions)
+    else:
+        for sentence, check in contract.METRIC_CHECKS.items():
+            yield sentence, partial(check, part.part)

@@ -1,0 +1,143 @@
+"""Register a core, reader, experiment or metric from outside the package: `bs.register("core", GRUConfig, GRU)`."""
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from backstory.config import ModelConfig, UserError, plural
+from backstory.config.errors import nearest
+from backstory.context.experiments import EXPERIMENTS, Experiment
+from backstory.evaluation.metrics import METRICS, Metric
+from backstory.models.cores import CORES, Core
+from backstory.readers import READERS, ReaderKind
+
+Kind = Literal["core", "reader", "experiment", "metric"]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A part that was registered: its kind and name, the object, and where."""
+
+    kind: str
+    name: str
+    part: Any
+    """The class of a core; the ReaderKind or Experiment of the others."""
+    settings: type | None
+    """The dataclass of its settings."""
+    file: str
+    line: int
+
+    @property
+    def where(self) -> str:
+        """`my_core.py, line 12`."""
+        return f"{Path(self.file).name}, line {self.line}"
+
+
+_REGISTERED: list[Registered] = []
+
+
+def registered_by(file: Path) -> list[Registered]:
+    """Return what a file registered, in order."""
+    return [part for part in _REGISTERED if Path(part.file) == file.resolve()]
+
+
+def register(kind: Kind, *part: Any) -> None:
+    """Add a part to the registry of its kind, so that commands, recipes and `backstory ls` know it.
+
+    - `register("core", MyConfig, MyCore)`: a frozen dataclass of settings whose field `kind` has the name as its default, and
+      a `Core` that is built from (settings, size of the embedded words, output size or None).
+    - `register("reader", ReaderKind("name", ...))`
+    - `register("experiment", "name", Experiment(...))`
+    - `register("metric", MyMetric)`: a subclass of `Metric` with a `name`, under which its figures stand in results
+
+    Raises UserError, with the line of the call, for a name that exists and for parts of the wrong type.
+    """
+    frame = sys._getframe(1)
+    adders: dict[str, Callable[..., tuple[str, type | None]]] = {
+        "core": _add_core,
+        "reader": _add_reader,
+        "experiment": _add_experiment,
+        "metric": _add_metric,
+    }
+    if kind not in adders:
+        raise UserError(f"register takes {', '.join(adders)}, not {kind!r}{nearest(str(kind), adders)}")
+    expected = {"core": 2, "experiment": 2}.get(kind, 1)
+    if len(part) != expected:
+        count = f"{expected} more {plural('argument', expected)}"
+        raise UserError(f"register('{kind}', ...) takes {count}, not {len(part)}; docs/extending.md has an example")
+    name, settings = adders[kind](*part)
+    _REGISTERED.append(Registered(kind, name, part[-1], settings, frame.f_code.co_filename, frame.f_lineno))
+
+
+def _add_core(config: Any, core: Any) -> tuple[str, type]:
+    if not (dataclasses.is_dataclass(config) and isinstance(config, type)):
+        raise UserError("a core is registered with a dataclass of settings: register('core', MyConfig, MyCore)")
+    if not (isinstance(core, type) and issubclass(core, Core)):
+        raise UserError(f"a core must be a subclass of backstory.models.cores.Core, not {core!r}")
+    fields = {field.name: field for field in dataclasses.fields(config)}
+    name = fields["kind"].default if "kind" in fields else None
+    hints = get_type_hints(config)
+    if not isinstance(name, str) or get_args(hints["kind"]) != (name,):
+        raise UserError(f'{config.__name__} needs a field that names it: kind: Literal["my-core"] = "my-core"')
+    without = [f.name for f in fields.values() if f.default is f.default_factory is dataclasses.MISSING]
+    if without:
+        raise UserError(f"{config.__name__}.{without[0]} needs a default, as every setting of a part has one")
+    for needed, kinds in {"output_dropout": (float,), "output": (int, type(None))}.items():
+        if needed not in fields or not set(get_args(hints[needed]) or [hints[needed]]) <= set(kinds):
+            raise UserError(
+                f"{config.__name__} needs the setting {needed}, as every core has: "
+                "output_dropout: float = probability(0.1), output: int | None = None"
+            )
+    union = get_type_hints(ModelConfig)["core"]
+    _check_new("core", name, [known.__dataclass_fields__["kind"].default for known in get_args(union)])
+    # Settings, flags and lists of models are read off the type of this field.
+    ModelConfig.__annotations__["core"] = ModelConfig.__dataclass_fields__["core"].type = union | config
+    CORES[config] = core
+    return name, config
+
+
+def _add_reader(kind: Any) -> tuple[str, type]:
+    if not isinstance(kind, ReaderKind):
+        raise UserError("a reader is registered with a ReaderKind: register('reader', ReaderKind('name', ...))")
+    _check_new("reader", kind.name, READERS)
+    READERS[kind.name] = kind
+    return kind.name, kind.settings
+
+
+def _add_experiment(name: Any, experiment: Any) -> tuple[str, None]:
+    if not isinstance(experiment, Experiment):
+        raise UserError(
+            "an experiment is registered with an Experiment: register('experiment', 'name', Experiment(...))"
+        )
+    _check_new("experiment", name, EXPERIMENTS)
+    EXPERIMENTS[name] = experiment
+    return name, None
+
+
+def _add_metric(metric: Any) -> tuple[str, None]:
+    if not (isinstance(metric, type) and issubclass(metric, Metric)):
+        raise UserError("a metric is registered with a subclass of Metric: register('metric', MyMetric)")
+    _check_new("metric", getattr(metric, "name", None), [known.name for known in METRICS])
+    METRICS.append(metric)
+    return metric.name, None
+
+
+def _check_new(kind: str, name: Any, known: Any) -> None:
+    if not isinstance(name, str) or not name or not name.replace("-", "").isalnum() or not name.isascii():
+        raise UserError(f"the name of a {kind} is made of letters, digits and hyphens, not {name!r}")
+    if name in known:
+        earlier = next((part for part in _REGISTERED if (part.kind, part.name) == (kind, name)), None)
+        where = "in backstory" if earlier is None else f"in {earlier.where}"
+        raise UserError(f"there is a {kind} named {name} already, {where}; choose another name")
+
+
+def source_line(part: Any) -> int | None:
+    """Return the line at which a class is defined."""
+    try:
+        return inspect.getsourcelines(part)[1]
+    except (OSError, TypeError):
+        return None

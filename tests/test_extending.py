@@ -1,0 +1,146 @@
+"""Plugins from outside: docs/extending.md works as it stands, and what is wrong with a plugin is one line with its place."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import runs
+
+PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
+
+
+def page_file(name: str) -> str:
+    """Return the code of a file that the page shows."""
+    return re.findall(rf"```python {name}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_core.py").write_text(page_file("my_core.py"))
+    return tmp_path
+
+
+def backstory(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "BACKSTORY_PLUGINS"}
+    command = [sys.executable, "-m", "backstory", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+
+
+def test_the_core_of_the_page_is_short_and_keeps_the_contract(folder: Path) -> None:
+    code = [line for line in page_file("my_core.py").splitlines() if line.strip()]
+    assert len(code) <= 40
+    done = backstory(folder, "check", "my_core.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 12 and "FAILED" not in done.stdout
+
+
+def test_the_core_of_the_page_trains_and_is_read(folder: Path) -> None:
+    corpus = runs.tiny_corpus(folder / "corpus")
+    flags = [
+        "--plugin",
+        "my_core.py",
+        "--model.core.kind",
+        "gru",
+        "--model.core.hidden",
+        "8",
+        "--model.embedding.size",
+        "8",
+    ]
+    trained = backstory(
+        folder, "train", "demo", *flags, "--corpus", str(corpus), "--out", "run", "--training.epochs", "1"
+    )
+    assert trained.returncode == 0, trained.stderr
+    read = backstory(folder, "evaluate", "run", "--plugin", "my_core.py", "--reader", "cache")
+    assert read.returncode == 0 and "audit       passed" in read.stdout
+    assert "core gru" in backstory(folder, "ls", "models", "--plugin=my_core.py").stdout
+    without = backstory(folder, "evaluate", "run")
+    assert without.returncode == 2 and without.stderr.count("\n") == 1
+    assert "'gru'" in without.stderr and "--plugin" in without.stderr
+
+
+def test_the_other_parts_of_the_page_work(folder: Path, tiny_run: Path) -> None:
+    shutil.copytree(tiny_run, folder / "run")
+    for name in ("my_reader.py", "my_metric.py", "my_experiment.py"):
+        (folder / name).write_text(page_file(name))
+        checked = backstory(folder, "check", name)
+        assert checked.returncode == 0 and "FAILED" not in checked.stdout, checked.stdout + checked.stderr
+    flags = ["--plugin", "my_reader.py", "--plugin", "my_metric.py", "--json"]
+    read = backstory(folder, "evaluate", "run", "--reader", "sharp:power=1.05", *flags)
+    assert read.returncode == 0, read.stderr
+    figures = json.loads(read.stdout)["figures"]
+    assert 0 <= figures["sure"]["share"] <= 1 and figures["reader"] == "sharp:power=1.05" and figures["audit"]["passed"]
+    report = backstory(folder, "report", "run", "--out", "report.html")
+    assert report.returncode == 0, report.stderr
+    flags = ["--plugin", "my_experiment.py", "--targets", "20", "--maximum-context", "60", "--context", "40"]
+    examined = backstory(folder, "examine", "run", "--experiment", "swap", *flags)
+    assert examined.returncode == 0 and "swap-20" in examined.stdout, examined.stderr
+    assert "swap" in backstory(folder, "ls", "experiments", "--plugin", "my_experiment.py").stdout
+
+
+BROKEN = {
+    "import": ("import nothing_like_this\n", r"bad.py, line 1: the plugin does not load \(ModuleNotFoundError: .*\)"),
+    "syntax": ("x = 1\ndef f(:\n", r"bad.py, line 2: the plugin does not load \(SyntaxError: .*\)"),
+    "nothing": ("x = 1\n", "bad.py registers nothing"),
+    "kind": (
+        "import backstory as bs\nbs.register('cor', 1, 2)\n",
+        r"bad.py, line 2: register takes core, .* \(did you mean 'core'\?\)",
+    ),
+    "type": (
+        "import backstory as bs\n\nbs.register('core', 1, 2)\n",
+        "bad.py, line 3: a core is registered with a dataclass",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_plugin_that_does_not_load_is_one_line_with_its_place(tmp_path: Path, name: str) -> None:
+    code, message = BROKEN[name]
+    (tmp_path / "bad.py").write_text(code)
+    done = backstory(tmp_path, "check", "bad.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(rf"backstory: .*{message}.*\n", done.stderr), done.stderr
+
+
+def test_a_name_that_exists_is_refused_with_both_places(folder: Path) -> None:
+    code = page_file("my_core.py")
+    (folder / "again.py").write_text(code)
+    (folder / "lstm.py").write_text(code.replace('"gru"', '"lstm"'))
+    done = backstory(folder, "ls", "models", "--plugin", "my_core.py", "--plugin", "again.py")
+    last = len(code.splitlines())
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"backstory: again.py, line {last}: there is a core named gru already, in my_core.py, line {last}; "
+        "choose another name\n"
+    )
+    assert "lstm already, in backstory" in backstory(folder, "check", "lstm.py").stderr
+
+
+def test_a_core_that_breaks_the_contract_is_told_with_its_line(folder: Path) -> None:
+    code = page_file("my_core.py")
+    line = next(n for n, text in enumerate(code.splitlines(), 1) if text.startswith("class GRU("))
+    for change, sentence in {
+        "output = output + output.mean(1, keepdim=True)": "a prediction depends on tokens after it",
+        "output = output + output.mean(0, keepdim=True)": "depend on the other texts of the batch",
+        "state.add_(1)": "forward changes the state",
+    }.items():
+        broken = code.replace("        return CoreOutput", f"        {change}\n        return CoreOutput")
+        (folder / "my_core.py").write_text(broken)
+        done = backstory(folder, "check", "my_core.py")
+        assert (
+            done.returncode == 2 and f"my_core.py, line {line}: core gru: " in done.stderr and sentence in done.stderr
+        )
+
+
+def test_a_plugin_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    for arguments, message in {
+        ("ls", "--plugin"): "--plugin needs a Python file",
+        ("ls", "--plugin", "none.py"): "there is no Python file 'none.py'",
+        ("check", str(tmp_path)): "there is no Python file",
+    }.items():
+        done = backstory(tmp_path, *arguments)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
