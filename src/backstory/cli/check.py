@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.parse import parse
+from backstory.cli.command_line import parse
 from backstory.config import UserError
 from backstory.config.plugin_files import load_plugin, where
 
