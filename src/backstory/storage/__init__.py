@@ -1,1 +1,1 @@
-"""Files that are whole or absent: atomic writes, checkpoints verified by their hashes, result files."""
+"""Files that are whole or absent: atomic writes, locks, a cache on disk, checkpoints verified by their hashes."""

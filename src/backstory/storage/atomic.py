@@ -14,21 +14,21 @@ from backstory.config.machine import REMEDIES
 from backstory.config.small_file import check_inside, open_regular
 
 TEMPORARY = ".tmp-"
-"""Names of unfinished files and folders begin so; whatever is found under such a name at the start may be removed."""
+"""Prefix of unfinished files and folders; whatever has it when work begins may be removed."""
 
 
 def check_writable(folder: Path) -> None:
     """Raise UserError unless the folder, or the nearest one above it that exists, can be written to."""
     check_utf8(folder.absolute())
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {there}; choose another folder with --out")
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {nearest}; choose another folder with --out")
 
 
 def within(root: Path, *names: str) -> Path:
-    """A path below a root that somebody else may have made, to read or to write; it need not exist.
+    """Return a path below a folder that another person may have made; it need not exist.
 
-    Raises UserError where a link below the root leads out of it. The root itself may be a link.
+    Raises UserError if a link below the folder leads out of it. The folder itself may be a link.
     """
     path = root.joinpath(*names)
     try:
@@ -41,13 +41,13 @@ def within(root: Path, *names: str) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 (hex) of a regular file, read in pieces. Raises OSError."""
+    """Return the SHA-256 (hex) of a regular file. Raises OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the folder's entries durable, where the system can open a folder."""
+    """Make the entries of a folder durable, if the system can open folders."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except PermissionError:
@@ -59,7 +59,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Make a file's content durable."""
+    """Make the content of a file durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -69,7 +69,7 @@ def fsync_file(path: Path) -> None:
 
 @contextmanager
 def naming(path: Path, unfinished: Path | None = None) -> Iterator[None]:
-    """Have an OSError name the path where it names what is still `unfinished`, or nothing after a disk failed."""
+    """Make OSErrors of the block name `path` instead of its `unfinished` form, or of nothing when the disk failed."""
     try:
         yield
     except OSError as error:
@@ -82,7 +82,7 @@ def naming(path: Path, unfinished: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write bytes to, which takes the place of `path` when the block ends well, else vanishes. Raises OSError."""
+    """Open a file for writing bytes that replaces `path` when the block succeeds, and vanishes otherwise. Raises OSError."""
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
         with naming(path, temporary), open(temporary, "wb") as file:
@@ -91,22 +91,22 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        with suppress(OSError):  # what went wrong before is what is told
+        with suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
 
 
 def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Replace `path` by the content (of any size, if it comes in pieces), or leave it as it was. Raises OSError."""
-    pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
+    """Replace a file by the content, which may come in blocks, or leave it as it was. Raises OSError."""
+    blocks = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     with atomic_file(path) as file:
-        for piece in pieces:
-            file.write(piece)
+        for block in blocks:
+            file.write(block)
 
 
 def sweep_temporaries(folder: Path, name: str = "*") -> None:
-    """Remove what a killed process left unfinished in the folder, or only what goes on so after `TEMPORARY` (a pattern)."""
+    """Remove what a killed process left unfinished in a folder; `name` is a pattern for what follows `TEMPORARY`."""
     for path in folder.glob(f"{TEMPORARY}{name}"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -115,18 +115,18 @@ def sweep_temporaries(folder: Path, name: str = "*") -> None:
 
 
 def sweep_abandoned(path: Path) -> None:
-    """Remove what processes that have ended left unfinished of one file, in a folder that nobody holds."""
-    for left in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
-        number = left.name.removeprefix(TEMPORARY).partition("-")[0]
-        if number.isdecimal() and os.name == "posix" and not _runs(int(number)):
-            left.unlink(missing_ok=True)
+    """Remove the unfinished copies of a file that belong to processes that have ended."""
+    for unfinished in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
+        process = unfinished.name.removeprefix(TEMPORARY).partition("-")[0]
+        if process.isdecimal() and os.name == "posix" and not _is_running(int(process)):
+            unfinished.unlink(missing_ok=True)
 
 
-def _runs(number: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
-        os.kill(number, 0)
+        os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, OverflowError):  # somebody else's; no number of a process
+    except (PermissionError, OverflowError):  # another user's process; not the number of a process
         pass
     return True

@@ -1,4 +1,7 @@
-"""Checkpoints: a folder of safetensors and JSON files under a manifest with the SHA-256 of each, written last; no pickle."""
+"""Checkpoints: folders of safetensors and JSON files, under a manifest with the SHA-256 of each that is written last.
+
+Trees of tensors and plain values (the state of a reader) are stored as a JSON document and numbered tensors. No pickle.
+"""
 
 import errno
 import json
@@ -39,17 +42,17 @@ class Checkpoint:
 
     path: Path
     tensors: dict[str, dict[str, Tensor]]
-    """By file (without `.safetensors`), then by name; on the CPU."""
+    """Tensors on the CPU, by file (without `.safetensors`), then by name."""
     documents: dict[str, Any]
-    """By file (without `.json`)."""
+    """Parsed JSON by file (without `.json`)."""
     hashes: dict[str, str]
-    """SHA-256 (hex) of every file that was read, by its whole name."""
+    """SHA-256 (hex) of every file that was read, by its full name."""
 
 
 def write_checkpoint(
     parent: Path, name: str, tensors: Mapping[str, Mapping[str, Tensor]], documents: Mapping[str, Any]
 ) -> Path:
-    """Write the folder `parent/name`, in a folder that is there, so that it is whole or not at all. Raises OSError."""
+    """Write the folder `parent/name` whole or not at all; `parent` must exist. Raises OSError."""
     temporary = parent / f"{TEMPORARY}{os.getpid()}-{name}"
     shutil.rmtree(temporary, ignore_errors=True)
     final = parent / name
@@ -66,7 +69,7 @@ def write_checkpoint(
 
 
 def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], documents: Mapping[str, Any]) -> None:
-    """Write all files, and their manifest last, each durable before it."""
+    """Write all files, and the manifest when they are durable."""
     for file, group in tensors.items():
         _save({k: t.detach().cpu().contiguous() for k, t in group.items()}, folder / f"{file}.safetensors")
     for file, document in documents.items():
@@ -81,9 +84,9 @@ def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], docu
 
 
 def _take_name(temporary: Path, final: Path) -> None:
-    """Rename a finished folder; one of that name (a step that is saved again) goes once it is replaced.
+    """Rename a finished folder, and remove the one of that name (a step that is saved again) afterwards.
 
-    Until then it has a name under which it is found as well, so that no moment is without a checkpoint.
+    Until then the old one has a name that readers know too, so that there is a checkpoint at every moment.
     """
     replaced = final.with_name(final.name + REPLACED)
     if os.path.lexists(final):
@@ -94,10 +97,7 @@ def _take_name(temporary: Path, final: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint, its manifest first: what is left of an interrupted removal is not taken for one.
-
-    Of a link nothing but the link goes.
-    """
+    """Remove a checkpoint, its manifest first, so that an interrupted removal leaves none. Of a link only the link goes."""
     if folder.is_symlink():
         folder.unlink()
         return
@@ -106,10 +106,10 @@ def _remove(folder: Path) -> None:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file. Raises OSError, where the library tells of the system's errors in words alone."""
+    """Write a safetensors file. Raises OSError for the system's errors, which the library reports as text."""
     try:
         save_file(tensors, path)
-        path.chmod(path.parent.stat().st_mode & 0o666)  # as other files here: the library's are for their owner alone
+        path.chmod(path.parent.stat().st_mode & 0o666)  # as for other files here: the library lets only the owner read
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
@@ -118,9 +118,9 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpoint:
-    """Read a checkpoint, verifying size and hash of every file before parsing it.
+    """Read a checkpoint, checking the size and hash of every file before it is parsed.
 
-    `only` names the files (without ending) that are wanted. Raises DamagedCheckpoint.
+    `only` names the files to read, without their endings. Raises DamagedCheckpoint.
     """
     if folder.is_symlink():
         raise DamagedCheckpoint(f"{folder} is a link")
@@ -140,8 +140,8 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
                 tensors[stem] = load_file(path)
             else:
                 documents[stem] = parse(read_small(path, LARGEST_JSON))
-        except Exception as error:  # the parser of tensors has errors of many kinds
-            if lacking := out_of_memory(error):  # the file may well be whole
+        except Exception as error:  # the tensor parser raises errors of many types
+            if lacking := out_of_memory(error):  # the file may be whole
                 raise lacking from None
             raise DamagedCheckpoint(f"{path} cannot be parsed ({error})") from None
     return Checkpoint(folder, tensors, documents, hashes)
@@ -150,38 +150,38 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
 def newest_checkpoint(
     parent: Path, prefix: str, only: frozenset[str] | None = None, name: str | None = None
 ) -> Checkpoint | None:
-    """The newest `prefix-NUMBER` that verifies, with a one-line warning for each newer one that does not.
+    """Read the newest `prefix-NUMBER` that is undamaged, with a one-line warning for each newer one; None if there is none.
 
-    `name` asks for one of them, or what it was about to replace. None where there is no checkpoint at all. Raises
-    DamagedCheckpoint, which tells of the newest, where none verifies.
+    `name` selects one of them, or the one that it was about to replace. Raises DamagedCheckpoint, for the newest, if all are
+    damaged.
     """
     problems: list[DamagedCheckpoint] = []
-    found: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
     for path in numbered(parent, prefix):
         if name is not None and path.name.removesuffix(REPLACED) != name:
             continue
         try:
-            found = read_checkpoint(path, only)
+            checkpoint = read_checkpoint(path, only)
             break
         except DamagedCheckpoint as error:
             problems.append(error)
-    if problems and found is None:
+    if problems and checkpoint is None:
         raise problems[0]
     for error in problems:
         warnings.warn(f"skipping a damaged checkpoint: {error}", stacklevel=2)
-    return found
+    return checkpoint
 
 
 def rotate_checkpoints(newest: Path, keep: int) -> None:
-    """Of the folders `prefix-NUMBER` keep only `newest` and the `keep - 1` before it, once `newest` verifies.
+    """Keep only `newest` and the `keep - 1` checkpoints before it, if `newest` is undamaged.
 
-    Those of larger numbers go too: the run went back behind them, as they were damaged or never came to count. If `newest`
-    does not verify, nothing is removed and a warning says so: another one may be the last that is whole.
+    Those with larger numbers are removed too: the run went back behind them, because they were damaged or not committed. If
+    `newest` is damaged, nothing is removed, with a warning: another one may be the last that is whole.
     """
-    found = numbered(newest.parent, newest.name.rsplit("-", 1)[0])
-    older = found[found.index(newest) :] if newest in found else []
-    # A link is not ours, and what it leads to is not either.
-    removed = [path for path in found if path not in older[:keep] and not path.is_symlink()]
+    paths = numbered(newest.parent, newest.name.rsplit("-", 1)[0])
+    older = paths[paths.index(newest) :] if newest in paths else []
+    # A link and what it leads to belong to somebody else.
+    removed = [path for path in paths if path not in older[:keep] and not path.is_symlink()]
     if not removed:
         return
     try:
@@ -194,7 +194,7 @@ def rotate_checkpoints(newest: Path, keep: int) -> None:
 
 
 def remove_checkpoints(parent: Path, prefix: str) -> None:
-    """Remove all folders `prefix-NUMBER`; links are left alone."""
+    """Remove all folders `prefix-NUMBER`, but no links."""
     for path in numbered(parent, prefix):
         if not path.is_symlink():
             _remove(path)
@@ -216,16 +216,16 @@ def sweep_removals(parent: Path, prefix: str) -> None:
 
 
 def drop_checkpoint(path: Path) -> bool:
-    """Remove `prefix-NUMBER` if it stands and another before it is whole; whether a whole one is left."""
-    found = numbered(path.parent, path.name.rsplit("-", 1)[0])
-    for other in found:
+    """Remove a checkpoint if it exists and another is undamaged. Return True if an undamaged one is left."""
+    paths = numbered(path.parent, path.name.rsplit("-", 1)[0])
+    for other in paths:
         if other == path:
             continue
         try:
             verify_checkpoint(other)
         except DamagedCheckpoint:
             continue
-        if path in found:
+        if path in paths:
             _remove(path)
         return True
     return False
@@ -236,9 +236,9 @@ Tree = Any
 
 
 def pack(tree: Tree, home: torch.device) -> tuple[Any, dict[str, Tensor]]:
-    """The document of a tree, and its tensors by the names that the document has for them.
+    """Return the document of a tree, and its tensors by the names that the document uses.
 
-    `home` is the device of most tensors; of those elsewhere the document says so. Raises TypeError for what is no tree.
+    `home` is the device of most tensors; the document marks the others. Raises TypeError for an object that is no tree.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -253,7 +253,7 @@ def pack(tree: Tree, home: torch.device) -> tuple[Any, dict[str, Tensor]]:
             return {type(node).__name__: [walk(v) for v in node]}
         if isinstance(node, dict) and all(type(key) in (str, int) for key in node):
             return {"dict": [[key, walk(v)] for key, v in node.items()]}
-        if isinstance(node, float):  # JSON has no infinity, which the least of no numbers is
+        if isinstance(node, float):  # JSON has no infinity, the minimum of nothing
             return {"float": repr(float(node))}
         if node is None or type(node) in (bool, int, str):
             return node
@@ -263,64 +263,64 @@ def pack(tree: Tree, home: torch.device) -> tuple[Any, dict[str, Tensor]]:
 
 
 def unpack(document: Any, tensors: Mapping[str, Tensor], like: Tree, home: torch.device) -> Tree:
-    """The tree of a document, its tensors on the device `home` but for those that were elsewhere.
+    """Return the tree of a document, its tensors on the device `home` unless they are marked.
 
-    `like` is such a tree at its start, which gives the classes of named tuples, the types of plain values, and where both hold
-    a tensor its type and its sizes: but what was empty, or was not there, may have grown to any size. Raises ValueError for a
-    document that does not go with it, or with the tensors.
+    The template `like` is the tree as it starts. It gives the classes of named tuples, the types of plain values, and the
+    types and sizes of tensors; a dimension of size 0, and a tensor that the template lacks, may have any size. Raises
+    ValueError for a document that does not fit the template or the tensors.
     """
     classes = {(kind.__name__, kind._fields): kind for kind in _named(like)}
     left = dict(tensors)
 
-    def tensor(node: Any, beside: Any) -> Tensor:
-        found = left.pop(node["tensor"])
-        if isinstance(beside, Tensor):
-            # Not left to the kernels: some read on behind a state that is too short.
-            grown = [n for n, start in zip(found.shape, beside.shape, strict=False) if n != start and start]
-            if grown or (found.dtype, found.dim()) != (beside.dtype, beside.dim()):
-                raise ValueError(f"a tensor is {_kind(found)}, not {_kind(beside)}")
-        return found.to(home) if node["home"] else found
+    def restore_tensor(node: Any, like: Any) -> Tensor:
+        tensor = left.pop(node["tensor"])
+        if isinstance(like, Tensor):
+            # Checked here, as some kernels read beyond a state that is too short.
+            changed = [size for size, start in zip(tensor.shape, like.shape, strict=False) if size != start and start]
+            if changed or (tensor.dtype, tensor.dim()) != (like.dtype, like.dim()):
+                raise ValueError(f"a tensor is {_describe(tensor)}, not {_describe(like)}")
+        return tensor.to(home) if node["home"] else tensor
 
-    def walk(node: Any, beside: Any) -> Any:
-        found = made(node, beside)
-        if type(beside) in (bool, int, float, str) and found is not None:
-            if type(found) is not type(beside):
-                raise ValueError(f"there is {type(found).__name__} where {type(beside).__name__} should be")
-            if type(found) is int and not -(2**53) < found < 2**53:
+    def restore(node: Any, like: Any) -> Any:
+        value = build(node, like)
+        if type(like) in (bool, int, float, str) and value is not None:
+            if type(value) is not type(like):
+                raise ValueError(f"there is {type(value).__name__} where {type(like).__name__} should be")
+            if type(value) is int and not -(2**53) < value < 2**53:
                 raise ValueError("a number is out of range")
-        return found
+        return value
 
-    def made(node: Any, beside: Any) -> Any:
+    def build(node: Any, like: Any) -> Any:
         if not isinstance(node, dict):
             return node
         if "tensor" in node:
-            return tensor(node, beside)
+            return restore_tensor(node, like)
         if "float" in node:
             return float(node["float"])
         if "named" in node:
-            values = {k: walk(v, getattr(beside, k, None)) for k, v in node["fields"].items()}
+            values = {k: restore(v, getattr(like, k, None)) for k, v in node["fields"].items()}
             return classes[node["named"], tuple(values)](**values)
         if "dict" in node:
-            return {k: walk(v, beside.get(k) if isinstance(beside, dict) else None) for k, v in node["dict"]}
+            return {k: restore(v, like.get(k) if isinstance(like, dict) else None) for k, v in node["dict"]}
         kind = {"tuple": tuple, "list": list}[next(iter(node))]
-        others = list(beside) if isinstance(beside, tuple | list) else []
-        return kind(walk(v, others[i] if i < len(others) else None) for i, v in enumerate(next(iter(node.values()))))
+        likes = list(like) if isinstance(like, tuple | list) else []
+        return kind(restore(v, likes[i] if i < len(likes) else None) for i, v in enumerate(next(iter(node.values()))))
 
     try:
-        found = walk(document, like)
+        tree = restore(document, like)
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise ValueError(f"a part of it is not of this reader ({error})") from None
     if left:
         raise ValueError("it holds tensors that belong nowhere")
-    return found
+    return tree
 
 
-def _kind(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _named(tree: Tree) -> Iterator[Any]:
-    """The classes of all named tuples in a tree."""
+    """Yield the classes of all named tuples in a tree."""
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         yield type(tree)
     if isinstance(tree, tuple | list | dict):

@@ -1,4 +1,4 @@
-"""A cache of files under a key: written atomically, verified by size and SHA-256 when read, made again if damaged."""
+"""Cache of files on disk: written atomically, verified by size and SHA-256 when read, rebuilt if damaged."""
 
 import atexit
 import contextlib
@@ -19,20 +19,20 @@ from backstory.storage.atomic import TEMPORARY, sha256, write_atomically
 from backstory.storage.documents import parse
 
 INDEX = "index.json"
-"""The list of an entry's files with their sizes and hashes; written last, so an entry without it is unfinished."""
+"""List of an entry's files with their sizes and hashes. It is written last: an entry without it is unfinished."""
 
 
 def folder() -> Path:
-    """Where entries live: BACKSTORY_CACHE, else ~/.cache/backstory."""
+    """Return the folder of all entries: BACKSTORY_CACHE, else ~/.cache/backstory."""
     named = os.environ.get("BACKSTORY_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "backstory"
 
 
 def fetch(key: str, make: Callable[[Path], None]) -> Path:
-    """The folder of the entry `key`, verified; where it is missing or damaged, `make(folder)` writes its files first.
+    """Return the verified folder of an entry; if it is missing or damaged, `make(folder)` writes its files first.
 
-    A cache that cannot be written is replaced by a temporary folder for the life of the process, with a warning. Raises
-    UserError if that cannot be written either.
+    If the cache cannot be written, a temporary folder is used until the process ends, with a warning. Raises UserError if
+    that cannot be written either.
     """
     root = folder()
     try:
@@ -63,7 +63,7 @@ def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
         _sweep(entry)
         try:
             make(entry)
-        except UserError:  # the corpus cannot be used, so nothing of it is worth keeping
+        except UserError:  # the corpus cannot be used, so its entry is not kept
             shutil.rmtree(entry, ignore_errors=True)
             raise
         names = sorted(p.name for p in entry.iterdir() if p.name != INDEX and not p.name.startswith(TEMPORARY))
@@ -73,19 +73,19 @@ def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
 
 
 def intact(entry: Path) -> bool:
-    """Whether an entry is complete and every file of it has the size and the SHA-256 that its index names."""
+    """Return True if an entry is complete, and every file has the size and SHA-256 in the index."""
     try:
         files = parse(read_small(entry / INDEX, inside=entry))["files"]
         return bool(files) and all(
-            (entry / name).stat().st_size == said["bytes"] and sha256(entry / name) == said["sha256"]
-            for name, said in files.items()
+            (entry / name).stat().st_size == listed["bytes"] and sha256(entry / name) == listed["sha256"]
+            for name, listed in files.items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
 def _sweep(entry: Path) -> None:
-    """Remove what a killed process left; another process may be writing now, so only what is older than an hour."""
+    """Remove what a killed process left, if it is older than an hour: another process may be writing now."""
     for path in entry.glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > 3600:

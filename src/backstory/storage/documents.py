@@ -1,4 +1,4 @@
-"""JSON documents read as strictly as they are written, and their values checked against type hints."""
+"""Strict parsing of JSON documents, and checks of their values against type hints."""
 
 import json
 import math
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 MOST = 2_000_000
-"""Lists and mappings in a document; of more, a few bytes each make a hundred times as much memory."""
+"""Largest number of lists and mappings in a document: each takes a hundred times its bytes in memory."""
 
 
 def parse(data: bytes) -> Any:
-    """The value of a JSON document in UTF-8.
+    """Parse a JSON document in UTF-8.
 
-    Raises ValueError for anything else: also for a key that stands twice, numbers that are not finite or that no float can
+    Raises ValueError for anything else: also for a key that occurs twice, numbers that are not finite or that no float can
     hold, and lists that are too deep or too many.
     """
     if data.count(b"[") + data.count(b"{") > MOST:
@@ -28,10 +28,10 @@ def parse(data: bytes) -> Any:
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return mapping
 
 
 def _number(text: str) -> float:
@@ -48,7 +48,7 @@ def _whole(text: str) -> int:
 
 
 def has_fields(value: Any, hints: Mapping[str, Any]) -> bool:
-    """Whether a parsed value is a mapping with just these keys, and the values of each are of its type."""
+    """Return True if a parsed value is a mapping with exactly these keys, each value of its type."""
     return (
         isinstance(value, dict)
         and value.keys() == hints.keys()
@@ -57,10 +57,9 @@ def has_fields(value: Any, hints: Mapping[str, Any]) -> bool:
 
 
 def conforms(value: Any, hint: Any) -> bool:
-    """Whether a parsed value is of a type: bool, int, float, str, None, unions, lists and dictionaries of these, Any.
+    """Return True if a parsed value has a type: bool, int, float, str, None, Any, or unions, lists and dictionaries of these.
 
-    A whole number is no float and True is no number, as what wrote the document kept them apart; text can be written as
-    UTF-8.
+    An int is no float and a bool is no number, since the document was written with them apart. Text must be valid UTF-8.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):

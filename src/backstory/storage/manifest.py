@@ -1,4 +1,4 @@
-"""Manifests of checkpoints: a folder's files with the size and SHA-256 of each, read and verified without torch."""
+"""Manifests of checkpoints: the size and SHA-256 of each file, and so the identity of a run's weights; needs no torch."""
 
 import os
 import re
@@ -15,18 +15,18 @@ from backstory.storage.documents import parse
 SCHEMA = 1
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST, LARGEST_JSON, LARGEST_HEADER, LARGEST_TENSORS = 1 << 20, 64 << 20, 1 << 20, 1 << 36
-"""Bytes; a manifest, a document, the header of a tensor file, or a tensor file above this is refused unread."""
+"""Largest sizes, in bytes; larger files or headers are refused unread."""
 REPLACED = "-replaced"
-"""Ends the name of a checkpoint that a new one of its name is taking the place of."""
+"""Suffix of a checkpoint that is being replaced by a new one of its name."""
 NAME = re.compile(r"[A-Za-z0-9_-]+\.(safetensors|json)")
 
 
 class DamagedCheckpoint(Exception):
-    """A checkpoint whose files are not what its manifest says."""
+    """Raised for a checkpoint whose files are not those of its manifest."""
 
 
 def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the files that a checkpoint lists, with `bytes` and `sha256` of each. Raises DamagedCheckpoint."""
+    """Return the files of a checkpoint with the `bytes` and `sha256` of each. Raises DamagedCheckpoint."""
     path = folder / MANIFEST
     try:
         if _size(path) > LARGEST_MANIFEST:
@@ -47,7 +47,7 @@ def read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def verify_file(path: Path, entry: Mapping[str, Any]) -> None:
-    """Compare size and hash of a file with its entry in the manifest. Raises DamagedCheckpoint."""
+    """Compare the size and hash of a file with its entry in the manifest. Raises DamagedCheckpoint."""
     tensors = path.suffix == ".safetensors"
     try:
         size = _size(path)
@@ -64,23 +64,23 @@ def verify_file(path: Path, entry: Mapping[str, Any]) -> None:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a regular file; a pipe would be waited for, a device has no end, and a link leads anywhere."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
+    """Return the size of a regular file: pipes block, devices have no end, and links lead anywhere."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
         raise DamagedCheckpoint(f"{path} is no regular file")
-    return found.st_size
+    return status.st_size
 
 
 def _header(path: Path) -> int:
-    """Bytes of the header of a tensor file, as its first eight say."""
+    """Return the size of a tensor file's header, given by its first eight bytes."""
     with open_regular(path) as file:
         return int.from_bytes(file.read(8), "little")
 
 
 def numbered(parent: Path, prefix: str) -> list[Path]:
-    """Checkpoint folders `prefix-NUMBER`, newest first; one that was being replaced follows its replacement.
+    """Return the checkpoint folders `prefix-NUMBER`, newest first; one that was being replaced follows its replacement.
 
-    None where there is no such folder. Raises UserError for one that may not be read: what it holds is not nothing.
+    The list is empty if `parent` does not exist. Raises UserError if it may not be read.
     """
     pattern = re.compile(rf"{prefix}-(\d+)({REPLACED})?")
     try:
@@ -89,34 +89,34 @@ def numbered(parent: Path, prefix: str) -> list[Path]:
         return []
     except PermissionError as error:
         raise _forbidden(parent, error) from None
-    found = [(int(m[1]), not m[2], parent / name) for name in names if (m := pattern.fullmatch(name))]
-    return [path for *_, path in sorted(found, reverse=True)]
+    matches = [(int(m[1]), not m[2], parent / name) for name in names if (m := pattern.fullmatch(name))]
+    return [path for *_, path in sorted(matches, reverse=True)]
 
 
 def _forbidden(path: Path, error: OSError) -> UserError:
-    """What may not be read is not damaged: an older checkpoint must not be taken in its place."""
+    """Return the error for a file that may not be read: it is not damaged, so no older checkpoint may replace it."""
     return UserError(f"cannot read {path}: {error.strerror}; have its owner permit it")
 
 
 def verify_checkpoint(folder: Path) -> None:
-    """Compare size and hash of every file with the manifest, parsing none of them. Raises DamagedCheckpoint."""
+    """Compare the size and hash of every file with the manifest, without parsing. Raises DamagedCheckpoint."""
     for name, entry in read_manifest(folder).items():
         verify_file(folder / name, entry)
 
 
 CHECKPOINTS = "checkpoints"
-"""Folder of a run that holds `last-STEP` (to resume from) and `best-EPOCH` (to read with)."""
+"""Folder of a run with its checkpoints: `last-STEP` to resume from, `best-EPOCH` to evaluate."""
 BEST = "best"
 WEIGHTS_FILE = "weights.safetensors"
 
 
 def best_file(run: Path) -> str | None:
-    """Return the SHA-256 (hex) of the file of a run's best weights, as its manifest has it; None where there is none."""
+    """Return the SHA-256 (hex) of the file of a run's best weights, from its manifest; None if there is none."""
     return next((sha256 for _, sha256 in _best_files(run)), None)
 
 
 def still_holds(run: Path, sha256: str) -> bool:
-    """Check that a run would be read with the weights of this file: the newest, but for those that are damaged."""
+    """Return True if the run's best weights, the newest that are undamaged, are those of this file."""
     for path, newest in _best_files(run):
         if newest == sha256:
             return True
@@ -129,12 +129,12 @@ def still_holds(run: Path, sha256: str) -> bool:
 
 
 def _best_files(run: Path) -> Iterator[tuple[Path, str]]:
-    """The checkpoints of best weights, newest first, with the hash of their weights."""
+    """Yield the checkpoints of best weights, newest first, with the hash of their weights."""
     try:
-        found = numbered(within(run, CHECKPOINTS), BEST)
+        paths = numbered(within(run, CHECKPOINTS), BEST)
     except UserError:
         return
-    for path in found:
+    for path in paths:
         if path.is_symlink():
             continue
         try:

@@ -22,21 +22,21 @@ SCHEMA = 1
 
 
 def versions() -> dict[str, str]:
-    """Versions of what figures depend on."""
-    found = {"python": platform.python_version()}
+    """Return the versions that figures depend on."""
+    versions = {"python": platform.python_version()}
     for name in ("backstory", "torch", "numpy"):
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+            versions[name] = "unknown"
+    return versions
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package runs from, with `+changes` if its code has been edited; else None."""
+    """Return the commit of the checkout that this package runs from, with `+changes` if its code is edited, or None."""
     here = Path(__file__).resolve().parent.parent
     root = _git(here, "rev-parse", "--show-toplevel")
-    # An installed copy that merely lies inside somebody's repository is not a checkout of ours.
+    # An installed copy inside another repository is not a checkout of this one.
     if root is None or (Path(root) / "src" / "backstory").resolve() != here:
         return None
     head = _git(here, "rev-parse", "--short=12", "HEAD")
@@ -52,7 +52,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's name as the system gives it."""
+    """Return the system's name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -61,12 +61,12 @@ def processor() -> str:
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def command() -> str | None:
-    """The command line of this program that is running; None inside another program or a notebook."""
+    """Return the command line that is running; None inside another program or a notebook."""
     name, package = os.path.basename(sys.argv[0]), Path(__file__).resolve().parent.parent
     ours = name == "backstory" or Path(sys.argv[0]).resolve() == package / "__main__.py"
     started = world()
@@ -77,7 +77,7 @@ def command() -> str | None:
 def provenance(
     config: dict[str, Any], device: str, precision: str, reason: str, corpus: dict[str, Any]
 ) -> dict[str, Any]:
-    """What every result says of how it came about, taken when the work begins; `seconds` is added when it is done."""
+    """Return how a result was obtained, taken when the work begins; `seconds` is added at its end."""
     return {
         "config": config,
         "seed": config["seed"],
@@ -94,7 +94,7 @@ def provenance(
 
 
 def check_place(folder: Path, kind: str) -> None:
-    """Raise UserError unless a result of this kind can be written into the folder: better before the work than after it."""
+    """Raise UserError, before the work, unless a result of this kind can be written into the folder."""
     check_writable(folder)
     try:
         found = parse(read_small(folder / RESULT, inside=folder))
