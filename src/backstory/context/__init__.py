@@ -3,13 +3,11 @@
 from backstory.context.bootstrap import Interval, effective_context, paired_interval, paired_intervals
 from backstory.context.examination import Examination, ProcessGroup
 from backstory.context.experiment_run import examine, measure, regroup
-from backstory.context.experiments import EXPERIMENTS, Condition, Experiment
-from backstory.context.figures import figures
-from backstory.context.folding import Folded, WordScorer, fold
-from backstory.context.laboratory import examine_model, examine_run, examine_runs, examine_subject
-from backstory.context.losses import Losses
-from backstory.context.perturbations import (
+from backstory.context.experiments import (
+    EXPERIMENTS,
+    Condition,
     Drop,
+    Experiment,
     Permute,
     Perturbation,
     ReplaceFar,
@@ -20,6 +18,10 @@ from backstory.context.perturbations import (
     reversed_order,
     shuffled,
 )
+from backstory.context.figures import figures
+from backstory.context.folding import Folded, WordScorer, fold
+from backstory.context.laboratory import examine_model, examine_run, examine_runs, examine_subject
+from backstory.context.losses import Losses
 from backstory.context.result import ExaminationResult, combine, read_examination
 from backstory.context.scorer import ReaderScorer, Scorer
 from backstory.context.splits import SPLITS, Groups

@@ -1,7 +1,7 @@
-"""Bootstrap intervals over targets, paired: every resample compares conditions on the same targets.
+"""Paired bootstrap intervals over targets: every resample compares conditions on the same targets.
 
 Targets that a reader adapted to together are no independent samples: whole clusters of them, documents or long blocks, are
-drawn instead. An interval over seeds holds both the seeds' chance and the targets'.
+resampled instead. An interval over seeds holds the variance of seeds and that of targets.
 """
 
 import functools
@@ -17,15 +17,15 @@ from backstory.config.arguments import checked, diagnosed
 
 RESAMPLES = 2000
 CHUNK = 1 << 24
-"""Most counts of resampled clusters held at once."""
+"""Counts of resampled clusters held at once, at most."""
 BLOCK = 500
-"""Tokens of a block that is drawn as a whole where no documents are known: about a document of Penn Treebank."""
+"""Tokens of a block that is resampled as a whole if no documents are known: about a document of Penn Treebank."""
 FEWEST_CLUSTERS = 8
-"""Documents without which blocks are drawn instead: fewer say little of how documents differ."""
+"""Clusters below which blocks are resampled instead of documents: fewer say little of how documents differ."""
 
 
 def _check_sizes(contexts: Any = None, baseline: Any = None, conditions: Any = None, *_: object, **__: object) -> None:
-    """Raise ValueError unless every context has its nats of every target."""
+    """Raise ValueError unless there are nats of every target under every context."""
     if (
         baseline.ndim != 1
         or not baseline.size
@@ -39,7 +39,7 @@ def _check_sizes(contexts: Any = None, baseline: Any = None, conditions: Any = N
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the limits of its 95% interval."""
+    """Estimate with the limits of its 95% interval."""
 
     value: float
     low: float
@@ -47,17 +47,17 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Best:
-    """A context that beats the full one."""
+class BetterContext:
+    """Context that beats the full one."""
 
     length: int
     effect: Interval
-    """Nats over the full context: below zero."""
+    """Nats over the full context, below zero."""
 
 
 @dataclass(frozen=True)
 class EffectiveContext:
-    """The shortest context from which on every longer one is as good as the full one, with its 95% interval.
+    """Shortest context from which on every longer one is as good as the full one, with its 95% interval.
 
     None stands for "more than the longest context". Where a shorter context is `best`, there is no effective context: more
     context hurts.
@@ -66,11 +66,11 @@ class EffectiveContext:
     context: int | None = None
     low: int | None = None
     high: int | None = None
-    best: Best | None = None
+    best: BetterContext | None = None
 
 
 def clusters_of(positions: np.ndarray, documents: np.ndarray | None = None, tokens: int | None = None) -> np.ndarray:
-    """The cluster (N,) of each position (N,) in a text: its document, or its block where documents are unknown or few.
+    """Return the cluster (N,) of each position (N,) in a text: its document, or its block if documents are unknown or few.
 
     `documents` (D,) holds where each begins. A block has `BLOCK` tokens, or an eighth of a text that is shorter than eight.
     """
@@ -85,10 +85,10 @@ def clusters_of(positions: np.ndarray, documents: np.ndarray | None = None, toke
 def resampled_means(
     values: np.ndarray, seed: int, resamples: int = RESAMPLES, clusters: np.ndarray | None = None
 ) -> np.ndarray:
-    """Means over targets drawn with replacement: values (N, C) -> (resamples, C), the same draw for all C conditions.
+    """Return bootstrap means over targets: values (N, C) -> (resamples, C), the same resample for all C conditions.
 
-    With `clusters` (N,) whole clusters are drawn, and a mean is over all their targets; targets are drawn where there are too
-    few clusters.
+    With `clusters` (N,) whole clusters are resampled, and a mean is over all their targets; targets if there are too few
+    clusters.
     """
     random, counts = np.random.default_rng(seed), None
     if clusters is not None and len(sizes := np.unique(clusters, return_counts=True)[1]) >= FEWEST_CLUSTERS:
@@ -97,7 +97,7 @@ def resampled_means(
 
 
 def summed(values: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """The sums of values (N, C) over each cluster, (K, C), in the order of the clusters' numbers (N,)."""
+    """Return the sums of values (N, C) over each cluster, (K, C), in the order of the clusters' numbers (N,)."""
     names, member = np.unique(clusters, return_inverse=True)
     sums = np.zeros((len(names), values.shape[1]))
     np.add.at(sums, member, values)
@@ -105,9 +105,9 @@ def summed(values: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 
 
 def means_in_clusters(values: np.ndarray, mask: np.ndarray, clusters: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Means (resamples,) of the values (N,) in a mask (N,) over clusters (N,) drawn with replacement: the same for any mask.
+    """Return bootstrap means (resamples,) of the values (N,) in a mask (N,) over clusters (N,), the same for any mask.
 
-    A draw without a value in the mask has the mean of all of them.
+    A resample without a value in the mask has the mean of all of them.
     """
     sums = summed(np.stack([values * mask, mask], 1), clusters)
     totals = np.concatenate(list(_means(sums, None, np.random.default_rng(seed), RESAMPLES)))
@@ -117,7 +117,7 @@ def means_in_clusters(values: np.ndarray, mask: np.ndarray, clusters: np.ndarray
 def _means(
     values: np.ndarray, counts: np.ndarray | None, random: np.random.Generator, resamples: int
 ) -> Iterator[np.ndarray]:
-    """Means of drawn rows; with `counts` (N,) the rows are sums of so many values each."""
+    """Yield means of resampled rows (N, C); with `counts` (N,) the rows are sums of that many values each."""
     rows = len(values)
     size = max(1, CHUNK // rows)
     for start in range(0, resamples, size):
@@ -128,29 +128,28 @@ def _means(
 
 @checked(seed=0)
 def paired_intervals(differences: np.ndarray, seed: int = 0, clusters: np.ndarray | None = None) -> list[Interval]:
-    """The mean of paired differences (N, C) of each of C conditions and its 95% percentile bootstrap interval."""
+    """Return the mean paired difference (N, C) of each condition with its 95% percentile bootstrap interval."""
     if differences.dtype.kind not in "fiu":
         raise TypeError(f"differences must be numbers, not of {differences.dtype}")
     limits = np.quantile(resampled_means(differences, seed, clusters=clusters), [0.025, 0.975], axis=0)
-    return [Interval(*map(float, found)) for found in zip(differences.mean(0), *limits, strict=True)]
+    return [Interval(*map(float, one)) for one in zip(differences.mean(0), *limits, strict=True)]
 
 
 @checked(seed=0)
 def paired_interval(differences: np.ndarray, seed: int = 0, clusters: np.ndarray | None = None) -> Interval:
-    """The same of one condition (N,)."""
+    """Return the mean of the paired differences (N,) of one condition with its 95% interval."""
     return paired_intervals(differences[:, None], seed, clusters)[0]
 
 
 def over_seeds(values: Sequence[float], sampling: Sequence[Interval]) -> Interval:
-    """The mean over seeds and its 95% interval, which holds the chance of the seeds and that of the targets.
+    """Return the mean over seeds with its 95% interval, which holds the variance of seeds and that of targets.
 
     The seeds are independent: their part of the variance of the mean is S^2 / n, and of its half-width t(n - 1) S / sqrt(n).
     The targets are the same for all seeds, so that their part does not shrink with n: it is that of `sampling`, one interval
     over the targets of the mean of the seeds, or one for each seed, of which the root mean square counts. Half-widths are added
-    as squares, on either side of the mean by itself (MOVER). What a seed and a target have to do with each other is in both
-    parts, and t(n - 1) is that of seeds alone: the interval is rather too long than too short. Drawing three seeds with
-    replacement is no way: where they are all that differs, such intervals hold the truth in 74%. One seed has the interval of
-    its targets.
+    as squares, on either side of the mean by itself (MOVER). The interaction of seeds and targets is in both parts, and
+    t(n - 1) is that of seeds alone: the interval is too long rather than too short. A bootstrap over three seeds would not do:
+    if seeds are all that differs, such intervals hold the truth in 74%. One seed has the interval of its targets.
     """
     value, count = statistics.fmean(values), len(values)
     margin = t_limit(count - 1) * statistics.stdev(values) / math.sqrt(count) if count > 1 else 0.0
@@ -161,7 +160,7 @@ def over_seeds(values: Sequence[float], sampling: Sequence[Interval]) -> Interva
 
 @functools.cache
 def t_limit(freedom: float, inside: float = 0.95) -> float:
-    """The t that holds so much of Student's distribution between -t and t.
+    """Return the t with the mass `inside` of Student's distribution between -t and t.
 
     With t = sqrt(n) tan(a), the density of the angle a is proportional to cos(a)^(n-1), which is summed here.
     """
@@ -172,9 +171,9 @@ def t_limit(freedom: float, inside: float = 0.95) -> float:
 
 
 def last_crossing(effects: np.ndarray, threshold: float) -> np.ndarray:
-    """The index of the first context from which on all are within the threshold; effects (..., C), C where there is none.
+    """Return the index of the first context from which on all are within the threshold; effects (..., C), C without any.
 
-    Within is either way: neither so much worse than the full context, in perplexity, nor so much better.
+    Within is either way: neither that much worse than the full context, in perplexity, nor that much better.
     """
     outside = (effects > np.log1p(threshold)) | (effects < np.log1p(-threshold))
     return np.where(outside.any(-1), outside.shape[-1] - outside[..., ::-1].argmax(-1), 0)
@@ -191,19 +190,19 @@ def effective_context(
     clusters: np.ndarray | None = None,
     effects: Sequence[Interval] | None = None,
 ) -> EffectiveContext:
-    """The smallest context from which on every one is within `threshold` of the baseline's perplexity, either way.
+    """Return the smallest context from which on each is within `threshold` of the baseline's perplexity, either way.
 
     contexts (C,) ascending; nats of the same targets: baseline (N,), conditions (N, C). More context hurts where some context
     is better than the baseline by more than the threshold and its 95% interval lies below zero; the best of these is named.
-    `effects` are the C effects with their intervals where these are known, as those of several models are.
+    `effects` are the C effects with their intervals if these are known, as those of several models are.
     """
     excess = conditions - baseline[:, None]
     resamples = resampled_means(excess, seed, clusters=clusters)
     if effects is None:
         limits = np.quantile(resamples, [0.025, 0.975], axis=0)
-        effects = [Interval(*map(float, found)) for found in zip(excess.mean(0), *limits, strict=True)]
+        effects = [Interval(*map(float, one)) for one in zip(excess.mean(0), *limits, strict=True)]
     better = [
-        Best(int(n), effect)
+        BetterContext(int(n), effect)
         for n, effect in zip(contexts, effects, strict=True)
         if effect.high < 0 and effect.value < math.log1p(-threshold)
     ]

@@ -11,10 +11,9 @@ import numpy as np
 from backstory.config import NonFiniteError, UserError
 from backstory.config.arguments import checked, diagnosed
 from backstory.context.examination import Examination, ProcessGroup, SingleProcess
-from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, check_experiment
+from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, Perturbation, Truncate, check_experiment
 from backstory.context.figures import figures
 from backstory.context.losses import LOSSES, Losses, LossStore
-from backstory.context.perturbations import Perturbation, Truncate
 from backstory.context.splits import Groups, check_splits, outside_window, split_targets
 
 PIECE = 256

@@ -1,25 +1,18 @@
-"""The experiments by name, each a list of conditions: what is done to the context, and what a result says of it."""
+"""Perturbations of the context, and the experiments that they make up (Khandelwal et al. 2018, sections 3 to 6).
+
+A new experiment is a perturbation here, a function that lists its conditions, and a line in `EXPERIMENTS`; with a `picture`
+reports draw it. What a paper printed of it goes to `papers/published`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from backstory.config import UserError, check_name
+from backstory.config.arguments import checked, diagnosed
 from backstory.context.examination import Examination
-from backstory.context.perturbations import (
-    Drop,
-    Permute,
-    Perturbation,
-    ReplaceFar,
-    ReplaceTarget,
-    Similar,
-    Truncate,
-    drop_target,
-    reversed_order,
-    shuffled,
-)
 from backstory.data.tags import is_content, is_function
 from backstory.results.examination_record import PictureRecord
 
@@ -29,40 +22,201 @@ DROPPED = (5, 20, 100)
 """Boundaries beyond which words of a kind are dropped."""
 SPAN = 20
 """Tokens that are permuted locally: about a sentence."""
+Tags = np.ndarray | None
+
+
+class Perturbation(Protocol):
+    """Change of a context (n,) of token ids, nearest last, before a target, to another context of at least one token.
+
+    `tags` (n,) are the part-of-speech tags of the context, as text; None if the experiment needs none. Randomness comes only
+    from the generator, and the context is left as it is.
+    """
+
+    def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator, /) -> np.ndarray: ...
+
+
+def parted(context: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens farther from the target than `boundary`, and the others."""
+    at = max(0, len(context) - boundary)
+    return context[:at], context[at:]
+
+
+@checked(keep=1)
+@dataclass(frozen=True)
+class Truncate:
+    """Keep the `keep` tokens nearest to the target."""
+
+    keep: int
+
+    @diagnosed()
+    def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
+        return parted(context, self.keep)[1]
+
+
+@checked(boundary=0, span=0)
+@dataclass(frozen=True)
+class Permute:
+    """Put tokens farther than `boundary` into another order: the nearest `span` of them, or all where it is None."""
+
+    order: Callable[[int, np.random.Generator], np.ndarray]
+    """Returns the order of a number of tokens, by the positions that they are taken from."""
+    boundary: int
+    span: int | None = None
+
+    @diagnosed()
+    def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
+        far, near = parted(context, self.boundary)
+        still, moved = parted(far, len(far) if self.span is None else self.span)
+        return np.concatenate([still, moved[self.order(len(moved), random)], near])
+
+
+@diagnosed()
+def shuffled(count: int, random: np.random.Generator) -> np.ndarray:
+    """Return a random order."""
+    return random.permutation(count)
+
+
+@diagnosed()
+def reversed_order(count: int, random: np.random.Generator) -> np.ndarray:
+    """Return the reverse order."""
+    return np.arange(count)[::-1]
+
+
+@checked(boundary=0)
+@dataclass(frozen=True, eq=False)
+class ReplaceFar:
+    """Replace the tokens farther than `boundary` by a random contiguous piece of another text, as long as they are."""
+
+    boundary: int
+    text: np.ndarray
+    """(tokens,) ids, as many as a context has at least."""
+
+    @diagnosed()
+    def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
+        far, near = parted(context, self.boundary)
+        if len(self.text) < len(far):
+            raise ValueError(f"text must have as many tokens as a context, {len(far)}, not {len(self.text)}")
+        start = int(random.integers(len(self.text) - len(far) + 1))
+        return np.concatenate([np.asarray(self.text[start : start + len(far)]).astype(context.dtype), near])
+
+
+@checked(boundary=0)
+@dataclass(frozen=True)
+class Drop:
+    """Drop the words of a kind that are farther than `boundary`; nothing takes their place.
+
+    The control drops as many random words there.
+    """
+
+    boundary: int
+    kind: Callable[[str], bool]
+    """True for the tags of words to drop."""
+    control: bool = False
+
+    @diagnosed()
+    def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
+        assert tags is not None, "to drop words of a kind takes tags"
+        far, near = parted(context, self.boundary)
+        gone = np.fromiter((self.kind(tag) for tag in tags[: len(far)].tolist()), bool, len(far))
+        if self.control:
+            gone = random.permutation(gone)
+        return np.concatenate([far[~gone], near])
+
+
+@diagnosed()
+def drop_target(context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
+    """Drop the target wherever it occurs; of a context of nothing else one token stays, as no context is empty."""
+    left = context[context != target]
+    return left if len(left) else context[-1:]
+
+
+@checked()
+@dataclass(frozen=True)
+class ReplaceTarget:
+    """Replace the target wherever it occurs by one other word."""
+
+    choices: Callable[[int], np.ndarray]
+    """Returns the words (k,) that may replace a target, each as likely; without any the context stays as it is."""
+
+    @diagnosed()
+    def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
+        choices = self.choices(target)
+        if not len(choices):
+            return context
+        return np.where(context == target, random.choice(choices), context).astype(context.dtype)
+
+
+def _check_tagged(similar: object, ids: Any = None, tags: Any = None, counts: Any = None, most: int = 10) -> None:
+    """Raise ValueError unless each token has a tag, and each type a count."""
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or tags.shape != ids.shape:
+        raise ValueError("ids and tags must be arrays (tokens,) of as many whole numbers and tags")
+    if (
+        counts.ndim != 1
+        or counts.dtype.kind not in "iuf"
+        or (len(ids) and not 0 <= ids.min() <= ids.max() < len(counts))
+    ):
+        raise ValueError("counts must be an array (types,) of a number for each type, and ids those of types")
+
+
+class Similar:
+    """Lists words of the same part of speech and of a similar training frequency: the `most` nearest on a logarithmic scale."""
+
+    @checked(most=1)
+    @diagnosed(_check_tagged)
+    def __init__(self, ids: np.ndarray, tags: np.ndarray, counts: np.ndarray, most: int = 10) -> None:
+        """Learn the most frequent tag of every word of a tagged text (tokens,); `counts` (types,) are of training."""
+        words, of_word = np.unique(np.asarray(ids), return_inverse=True)
+        kinds, of_kind = np.unique(tags, return_inverse=True)
+        table = np.zeros((len(words), len(kinds)), np.int64)
+        np.add.at(table, (of_word, of_kind), 1)
+        kind = table.argmax(1)
+        self._alike = {int(word): words[kind == k] for word, k in zip(words, kind, strict=True)}
+        self._size, self._most = np.log1p(counts.astype(np.float64)), most
+
+    @diagnosed()
+    def __call__(self, target: int) -> np.ndarray:
+        """Return ids (k,), the most similar first; none for a word that is alone with its tag."""
+        alike = self._alike.get(target, np.empty(0, np.int64))
+        others = alike[alike != target]
+        distance = np.abs(self._size[others] - self._size[target])
+        return others[np.argsort(distance, kind="stable")[: self._most]]
+
+
+# --- conditions and experiments ---
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One way of changing contexts."""
+    """One change of contexts, with its parameters."""
 
     name: str
     method: str
     context: int | None
-    """The tokens before a target that are perturbed; None for all there are."""
+    """Tokens before a target that are perturbed; None for all there are."""
     perturb: Perturbation | None
-    """None: all there is, by the reader inside the cache."""
+    """None: the whole context, read by the reader inside the cache."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As results record it."""
+        """Return the condition as results record it."""
         return {"name": self.name, "method": self.method, **self.parameters, "context": self.context}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment by what it does and the conditions that it consists of."""
+    """Experiment: what it does, and the conditions that it consists of."""
 
     description: str
     conditions: Callable[[Examination], Sequence[Condition]]
     whole: bool = False
-    """Whether its baseline is the infinite context, instead of the unperturbed one."""
+    """True if its baseline is the infinite context, instead of the unperturbed one."""
     tagged: bool = False
-    """Whether it needs part-of-speech tags."""
+    """True if it needs part-of-speech tags."""
     by: tuple[str, ...] = ()
-    """How its targets are split unless somebody asks for something else."""
+    """Usual splits of its targets."""
     picture: PictureRecord | None = None
-    """How a report draws and tells its effects; None for the experiments of the paper, whose figures combine several. Every
-    condition of an experiment with a picture has the parameter `series`, and without a split a `boundary`."""
+    """Description by which reports draw and tell its effects; None for the experiments of the paper, whose figures combine
+    several. Each condition of an experiment with a picture has the parameter `series`, and without a split a `boundary`."""
 
 
 def check_experiment(name: str) -> None:
@@ -76,11 +230,11 @@ def _truncate(on: Examination) -> list[Condition]:
 
 
 def _boundaries(on: Examination, boundaries: Sequence[int] = BOUNDARIES) -> list[int]:
-    """Those with something beyond them."""
-    found = [b for b in boundaries if b < on.context]
-    if not found:
+    """Return the boundaries that leave something beyond them. Raises UserError without any."""
+    inside = [b for b in boundaries if b < on.context]
+    if not inside:
         raise UserError(f"a context of {on.context} leaves nothing to change beyond {boundaries[0]}; raise --context")
-    return found
+    return inside
 
 
 def _order(method: str, order: Callable[[int, np.random.Generator], np.ndarray]) -> Callable[..., list[Condition]]:

@@ -1,4 +1,4 @@
-"""Figures of an experiment from the losses of its targets, over all of them and group by group, of one model or several."""
+"""Figures of an experiment from the losses of its targets: of all targets and of each group, of one model or several."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ Figures = dict[str, Any]
 
 @checked(seed=0)
 def figures(models: Sequence[Losses], by: Sequence[str] = (), seed: int = 0) -> Figures:
-    """The fields `targets`, `baseline`, `conditions`, `groups` and `effective_context` of a result (docs/results.md).
+    """Return the fields `targets`, `baseline`, `conditions`, `groups` and `effective_context` of a result (docs/results.md).
 
     Of several models, which had the same targets and conditions: means with the deviation over the models. `by` names splits
     that the losses hold. Raises UserError.
@@ -42,7 +42,7 @@ def check_alike(models: Sequence[Losses]) -> None:
     """Raise UserError unless the losses are of the same targets under the same conditions."""
     first = models[0]
     for other in models[1:]:
-        same = [json_of(c) for c in first.conditions] == [json_of(c) for c in other.conditions]
+        same = [parameters_of(c) for c in first.conditions] == [parameters_of(c) for c in other.conditions]
         same = same and first.baseline_context == other.baseline_context
         if not same or not np.array_equal(first.positions, other.positions):
             raise UserError(
@@ -52,23 +52,23 @@ def check_alike(models: Sequence[Losses]) -> None:
             raise UserError("the models were examined on other text; compare models of one corpus")
 
 
-def json_of(condition: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a condition without what was measured."""
+def parameters_of(condition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a condition without measured ones."""
     return {key: value for key, value in condition.items() if key != "dropped"}
 
 
 def _groups(models: Sequence[Losses], by: str, groups: Groups, seed: int) -> list[Figures]:
-    found = []
+    records = []
     for code, name in enumerate(groups.names):
         chosen = groups.codes == code
         if count := int(chosen.sum()):
             head = {"by": by, "group": name, "targets": count, "share": count / len(chosen)}
-            found.append(head | _of(models, chosen, seed))
-    return found
+            records.append(head | _of(models, chosen, seed))
+    return records
 
 
 def _of(models: Sequence[Losses], chosen: np.ndarray, seed: int) -> Figures:
-    """Baseline, conditions and effective context of the chosen targets (N,) bool."""
+    """Return baseline, conditions and effective context of the chosen targets (N,) bool."""
     baselines = np.stack([m.baseline[chosen] for m in models])
     nats = np.stack([m.nats[:, chosen] for m in models])  # (models, C, n)
     effects = (nats - baselines[:, None]).mean(2)
@@ -78,44 +78,46 @@ def _of(models: Sequence[Losses], chosen: np.ndarray, seed: int) -> Figures:
     if len(models) > 1:
         intervals = [over_seeds(effects[:, i].tolist(), [one]) for i, one in enumerate(intervals)]
     conditions = []
-    for place, (described, interval) in enumerate(zip(models[0].conditions, intervals, strict=True)):
-        record = {**described, "targets": int(chosen.sum()), **_level(mean[place]), "effect": interval.value}
+    for i, (described, interval) in enumerate(zip(models[0].conditions, intervals, strict=True)):
+        record = {**described, "targets": int(chosen.sum()), **_level(mean[i]), "effect": interval.value}
         record |= {"low": interval.low, "high": interval.high}
         record["effect_percent"] = _percent(interval)
         if described["method"] == "without-cache":
-            record["hurt"] = float((nats[:, place] < baselines).mean())
+            record["hurt"] = float((nats[:, i] < baselines).mean())
         if len(models) > 1:
-            of_models = effects[:, place]
+            of_models = effects[:, i]
             record |= {"deviation": float(of_models.std(ddof=1)), "effects": of_models.tolist()}
         conditions.append(record)
     level = {"context": models[0].baseline_context, **_level(baseline)}
     if len(models) > 1:
         level["deviation"] = float(baselines.mean(1).std(ddof=1))
-    found: Figures = {"baseline": level, "conditions": conditions}
+    figures: Figures = {"baseline": level, "conditions": conditions}
     if models[0].conditions[0]["method"] == "truncate":
         contexts = [c["context"] for c in models[0].conditions]
         same: dict[str, Any] = {"threshold": THRESHOLD, "seed": seed, "clusters": clusters}
-        found["effective_context"] = _told(effective_context(contexts, baseline, mean.T, effects=intervals, **same))
+        figures["effective_context"] = _recorded(
+            effective_context(contexts, baseline, mean.T, effects=intervals, **same)
+        )
         if len(models) > 1:
             each = [effective_context(contexts, b, n.T, **same) for b, n in zip(baselines, nats, strict=True)]
-            found["effective_context"]["models"] = [one.context for one in each]
-    return found
+            figures["effective_context"]["models"] = [one.context for one in each]
+    return figures
 
 
-def _told(found: EffectiveContext) -> Figures:
-    """An effective context as results record it (docs/results.md)."""
-    record: Figures = {"context": found.context, "low": found.low, "high": found.high}
-    record |= {"threshold_percent": 100 * THRESHOLD, "more_context_hurts": found.best is not None}
-    if found.best is not None:
-        effect = found.best.effect
-        record |= {"best_length": found.best.length, "best_effect": effect.value}
+def _recorded(used: EffectiveContext) -> Figures:
+    """Return an effective context as results record it (docs/results.md)."""
+    record: Figures = {"context": used.context, "low": used.low, "high": used.high}
+    record |= {"threshold_percent": 100 * THRESHOLD, "more_context_hurts": used.best is not None}
+    if used.best is not None:
+        effect = used.best.effect
+        record |= {"best_length": used.best.length, "best_effect": effect.value}
         record |= {"best_low": effect.low, "best_high": effect.high}
         record["best_effect_percent"] = _percent(effect)
     return record
 
 
 def _percent(effect: Interval) -> float:
-    """An effect in percent of perplexity, kept from overflowing."""
+    """Return an effect in percent of perplexity, bounded so that it does not overflow."""
     return 100 * float(np.expm1(min(effect.value, 700)))
 
 

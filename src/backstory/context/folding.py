@@ -40,15 +40,15 @@ class Folded:
 
     @property
     def word_score(self) -> WordScore:
-        """How results call the words' score."""
+        """Name of the words' score in results."""
         return "sum" if self.boundaries is None else "corrected"
 
     def sums(self, values: np.ndarray) -> np.ndarray:
-        """A figure of every token (..., N), summed over the pieces of every word (..., W)."""
+        """Return values (..., N) of tokens summed over the pieces of every word (..., W)."""
         return np.add.reduceat(values, self.starts, -1)
 
     def longer(self, first: np.ndarray, positions: np.ndarray, limit: int | None) -> int:
-        """How many of the words at these positions are read after more than `limit` pieces, from the words at `first` on."""
+        """Return how many words at these positions are read after more than `limit` pieces, from the words at `first`."""
         if limit is None:
             return 0
         ends = np.append(self.starts, self.tokens)[positions + 1]
@@ -62,7 +62,7 @@ def fold(
     known: dict[tuple[int, ...], int] | None = None,
     word_score: WordScore = "corrected",
 ) -> Folded | None:
-    """The words of a split, as `word_numbers` counts them; None where its tokens are no pieces, or do not hold all of the text.
+    """Return the words of a split, as `word_numbers` counts them; None if its tokens are no pieces or lose some text.
 
     `known` holds the ids of words by their pieces from one split to the next, and is added to.
     Words are the same where their pieces are, with the space before them; several empty lines that are one piece are one word.
@@ -145,7 +145,7 @@ class WordScorer:
     def _in_words(
         self, prefixes: Prefixes, contexts: Sequence[np.ndarray], progress: Callable[[int], None]
     ) -> Callable[[int], None]:
-        """Return what takes progress in pieces and passes it on in words of the contexts, which the caller counts."""
+        """Return a function that takes progress in pieces and passes it on in words of the contexts."""
         once = isinstance(self.scorer, PrefixScorer)
         total = sum(map(len, prefixes.texts)) if once else int(prefixes.lengths.sum())
         words, done = sum(map(len, contexts)), 0

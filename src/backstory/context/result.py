@@ -159,7 +159,7 @@ def read_examination(folder: Path | str) -> ExaminationResult:
 
 
 def table(result: dict[str, Any]) -> list[str]:
-    """A result in lines: its heading, every condition, and the effects in every group of a split."""
+    """Return a result as lines: its heading, every condition, and the effects in every group of a split."""
     figures = result["figures"]
     models, baseline = figures.get("models"), figures["baseline"]
     reader = "" if figures["reader"] == "static" else f", {figures['reader']} reader"
@@ -197,7 +197,7 @@ def table(result: dict[str, Any]) -> list[str]:
 
 
 def label(condition: dict[str, Any]) -> str:
-    """What a condition is called in a table: of truncations the number of tokens."""
+    """Return the name of a condition in a table: of truncations the number of tokens."""
     return f"{condition['context']:,}" if condition["method"] == "truncate" else condition["name"]
 
 
@@ -217,7 +217,7 @@ def _conditions(conditions: Sequence[dict[str, Any]], several: bool) -> list[str
 
 
 def _split(by: str, groups: Sequence[dict[str, Any]]) -> list[str]:
-    """The effects in the groups of a split, a column for each."""
+    """Return the effects in the groups of a split as lines, a column for each."""
     names = [label(c) for c in groups[0]["conditions"]]
     left = max(len("share of targets"), *map(len, names))
     widths = [max(9, len(group["group"])) for group in groups]

@@ -25,38 +25,38 @@ NOTHING = -1
 
 
 class Scorer(Protocol):
-    """Any causal model, asked about one target after each of many contexts."""
+    """Any causal model that scores one target after each of many contexts."""
 
     def score(
         self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
-        """log p(targets[i] | contexts[i]) in nats, (N,) float64; contexts may differ in length, none is empty.
+        """Return log p(targets[i] | contexts[i]) in nats, (N,) float64; contexts may differ in length, none is empty.
 
-        `progress` is told how many tokens were read since it was last told.
+        `progress` receives the number of tokens read since its last call.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Prefixes:
-    """P prefixes of texts, and what is scored after each: texts that share their beginning are read once."""
+    """P prefixes of texts with the target after each: texts that share their beginning are read once."""
 
     texts: Sequence[np.ndarray]
     of: np.ndarray
-    """(P,) the text that each is of, ascending."""
+    """(P,) number of the text of each prefix, ascending."""
     lengths: np.ndarray
-    """(P,) its tokens, at least one."""
+    """(P,) number of tokens of each prefix, at least one."""
     targets: np.ndarray
-    """(P,) the token scored after it, or `NOTHING`."""
+    """(P,) token to score after it, or `NOTHING`."""
     weighed: np.ndarray
-    """(P,) bool: whether the mass of `members` is wanted after it."""
+    """(P,) True where the mass of `members` is computed after it."""
     members: np.ndarray
     """(M,) tokens."""
 
 
 @runtime_checkable
 class PrefixScorer(Protocol):
-    """A scorer that scores after several prefixes of a text at once, and tells the mass of a set of tokens there."""
+    """Scorer that scores after several prefixes of a text at once, and gives the mass of a set of tokens there."""
 
     def score(
         self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
@@ -65,12 +65,12 @@ class PrefixScorer(Protocol):
     def score_prefixes(
         self, prefixes: Prefixes, progress: Callable[[int], None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """log p of the targets and log of the members' mass, each (P,) float64 in nats; 0 where it is not wanted."""
+        """Return log p of the targets and log of the members' mass, each (P,) float64 in nats; 0 where there is none."""
         ...
 
 
 def refuse_adapting(reader: str) -> NoReturn:
-    """Raise UserError: what learns as it reads cannot score contexts side by side."""
+    """Raise UserError: a reader that learns as it reads cannot score contexts side by side."""
     raise UserError(
         f"the reader {reader} learns as it reads, and contexts are read side by side; examine with another, such as static or "
         "cache"
@@ -91,7 +91,7 @@ def _check(scorer: "ReaderScorer", contexts: Any = None, targets: Any = None, pr
 
 
 class ReaderScorer:
-    """A reader that has read nothing before every context: what it remembers at the target is of the context alone.
+    """Scorer that reads every context from an empty state: what the reader remembers at the target is of the context alone.
 
     Contexts of like length run side by side, as many as fit the memory budget; the output layer runs on the last position
     of each alone.
@@ -130,20 +130,20 @@ class ReaderScorer:
         lengths, texts = np.array([len(text) for text in prefixes.texts], np.int64), prefixes.texts
         if len(prefixes.lengths) and not prefixes.lengths.min():
             raise ValueError("a context must hold at least one token")
-        found, order = np.zeros((2, len(prefixes.of))), np.argsort(lengths, kind="stable")
+        scores, order = np.zeros((2, len(prefixes.of))), np.argsort(lengths, kind="stable")
         rows = self.rows(int(lengths.max())) if len(lengths) else 1
         for start in range(0, len(order), rows):
             chosen = order[start : start + rows]
             row = np.full(len(texts), -1)
             row[chosen] = np.arange(len(chosen))
             (places,) = np.nonzero(row[prefixes.of] >= 0)
-            found[:, places] = self._batch([texts[i] for i in chosen], row[prefixes.of[places]], prefixes, places)
+            scores[:, places] = self._batch([texts[i] for i in chosen], row[prefixes.of[places]], prefixes, places)
             if progress is not None:
                 progress(int(lengths[chosen].sum()))
-        return found[0], found[1]
+        return scores[0], scores[1]
 
     def rows(self, longest: int) -> int:
-        """Contexts of at most so many tokens per batch: the budget over what one takes, measured by reading one.
+        """Return the contexts of `longest` tokens per batch: the budget over the memory of one, measured by reading one.
 
         Longer ones are measured in steps of `STEP` tokens, so that each is once.
         """
@@ -165,7 +165,7 @@ class ReaderScorer:
         return int(np.clip(self.memory // row, 1, MOST_ROWS))
 
     def _batch(self, texts: list[np.ndarray], rows: np.ndarray, prefixes: Prefixes, places: np.ndarray) -> np.ndarray:
-        """Scores and masses (2, n) of prefixes at these places, whose texts are the `rows` (n,) of one batch.
+        """Return scores and masses (2, n) of prefixes at these places, whose texts are the `rows` (n,) of one batch.
 
         Shorter texts are padded at their end, where a causal reader cannot see it.
         """
@@ -175,22 +175,22 @@ class ReaderScorer:
         columns = (rows, prefixes.lengths[places], prefixes.targets[places].astype(np.int64), prefixes.weighed[places])
         row, lengths, targets, weighed = (torch.from_numpy(values).to(self.device) for values in columns)
         members = torch.from_numpy(prefixes.members).to(self.device)
-        found = torch.zeros(2, len(places), dtype=torch.float64, device=self.device)
+        scores = torch.zeros(2, len(places), dtype=torch.float64, device=self.device)
         for start, prediction in self._read(torch.from_numpy(padded).to(self.device)):
             here = (lengths > start) & (lengths <= start + self._step(padded.shape[1]))
             (ending,) = torch.where(here & (targets >= 0))
             if len(ending):
                 last = prediction.select(row[ending], lengths[ending] - 1 - start)
                 with self.reader.precision.context(self.device):
-                    found[0, ending] = last.log_prob(targets[ending, None])[:, 0].double()
+                    scores[0, ending] = last.log_prob(targets[ending, None])[:, 0].double()
             (ending,) = torch.where(here & weighed)
             with self.reader.precision.context(self.device):
                 at = row[ending], lengths[ending] - 1 - start
-                found[1, ending] = log_mass(prediction, *at, members, self.reader.model.vocabulary_size)
-        return found.cpu().numpy()
+                scores[1, ending] = log_mass(prediction, *at, members, self.reader.model.vocabulary_size)
+        return scores.cpu().numpy()
 
     def _read(self, tokens: Tensor) -> Iterator[tuple[int, Prediction]]:
-        """Read contexts (B, T) from their beginning: where each piece of them starts, and the prediction over it."""
+        """Read contexts (B, T) from their beginning; yield where each piece of them starts, and the prediction over it."""
         length = tokens.shape[1]
         step = self._step(length)
         with torch.no_grad():
@@ -201,13 +201,13 @@ class ReaderScorer:
                     self.reader.observe(tokens[:, start + 1 : start + step + 1])
 
     def _step(self, length: int) -> int:
-        """Tokens of a piece; a reader whose scores depend on the cut, or who begins anew for each, reads a context in one."""
+        """Return the tokens of a piece; a reader whose scores depend on the cut, or that rereads, reads a context in one."""
         in_one = not self.reader.capabilities.block_invariant or self.reader.model.capabilities.rereads
         return length if in_one else STEPS
 
 
 def _bytes(tree: Any, weights: set[int]) -> int:
-    """What the tensors of a prediction or a state take, those that share memory once, and the weights not at all."""
+    """Return the bytes of the tensors of a prediction or a state: shared memory counts once, and weights do not count."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(tree)}
     return sum(size for place, size in storages.items() if place not in weights)
 

@@ -11,15 +11,15 @@ from backstory.data.tags import word_classes
 from backstory.evaluation.metrics.by_distance import last_seen
 
 FREQUENT = 800
-"""Occurrences in the training text from which a word is frequent."""
+"""Occurrences of a frequent word in the training text, at least."""
 TAGS = ("NN", "VB", "JJ", "RB", "DT", "IN", "PRP", "CC", "CD", "MD", "TO")
 POSITIONS = (0, 50, 100, 200, 500, 1000)
-"""The first place of each group, in tokens from the beginning of the document."""
+"""First position of each group, in tokens from the beginning of the document."""
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Which group each of some targets is in."""
+    """Group of each of N targets."""
 
     codes: np.ndarray
     """(N,) int16."""
@@ -32,9 +32,9 @@ class TargetSplit:
 
     description: str
     make: Callable[[Examination, np.ndarray, int | None], Groups]
-    """From what is examined, the targets' positions and how far their contexts reach (None: over all there is)."""
+    """Returns the groups of targets at positions (N,) whose contexts have a number of tokens (None: the whole text)."""
     tagged: bool = False
-    """Whether it needs part-of-speech tags."""
+    """True if it needs part-of-speech tags."""
 
 
 def check_splits(names: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ def check_splits(names: Sequence[str]) -> None:
 
 
 def split_targets(on: Examination, positions: np.ndarray, reach: int | None, by: Sequence[str]) -> dict[str, Groups]:
-    """Every split that can be made without more than there is, and those asked for. Raises UserError where one cannot be."""
+    """Return every split that the input allows. Raises UserError if a split in `by` is not among them."""
     known = {"class", "position"}
     known |= {"frequency"} if on.counts is not None else set()
     known |= {"tag", "content"} if on.tags is not None else set()
@@ -79,12 +79,12 @@ def _tag(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
 
 def _content(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
     assert on.tags is not None
-    names, found = ("content", "function", "neither"), word_classes(on.tags[positions])
-    return Groups((found[:, None] == np.array(names)).argmax(1).astype(np.int16), names)
+    names, classes = ("content", "function", "neither"), word_classes(on.tags[positions])
+    return Groups((classes[:, None] == np.array(names)).argmax(1).astype(np.int16), names)
 
 
 def outside_window(on: Examination) -> float:
-    """The share of the text's tokens that the cache does not hold where they come: what it can only harm."""
+    """Return the share of the text's tokens that are not in the cache when they come: it can only harm these."""
     groups = _cache(on, np.arange(len(on.ids)), None)
     return float((groups.codes == groups.names.index("none")).mean())
 
@@ -99,7 +99,7 @@ def _class(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
 
 
 def _recency(on: Examination, positions: np.ndarray, farthest: np.ndarray) -> Groups:
-    """The targets by how long ago they came last: near, far (as many tokens ago as `farthest` at most), or none of these."""
+    """Group the targets by their last occurrence: near, far (at most `farthest` tokens ago), or none of these."""
     ago = last_seen(on.ids, len(on.ids))[positions].astype(np.int64)
     if on.within_documents:
         farthest = np.minimum(farthest, positions - on.beginnings[positions])

@@ -105,7 +105,7 @@ class Subject:
     described: dict[str, Any]
     """Fields of the result on how the text was read: `split`, `reader`, `readers`, `unit`."""
     made_of: dict[str, Any]
-    """What losses depend on beside the options: weights, text, precision."""
+    """All that losses depend on beside the options: weights, text, precision."""
     provenance: dict[str, Any]
     text: AnnotatedText
     window: int | None = None

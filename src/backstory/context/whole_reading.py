@@ -1,4 +1,4 @@
-"""A text read from end to end, for what every token costs after all that came before it: in one row, or in several at once."""
+"""A text read from end to end: the loss of every token after all tokens before it, in one row or in several at once."""
 
 from dataclasses import dataclass
 
@@ -28,9 +28,9 @@ class WholeReading:
     ids: np.ndarray
     start: int
     documents: np.ndarray | None = None
-    """Where documents begin that are read each by itself; None to read on from one to the next."""
+    """Starts of documents that are each read by itself; None to carry the state from one to the next."""
     folded: Folded | None = None
-    """Of a text of pieces: the words, of which the nats are then, (W,) or (2, W); `documents` are in words."""
+    """Words of a text of pieces: the nats are then those of words, (W,) or (2, W), and `documents` counts in words."""
     batch_size: int = 1
     """Rows that are read side by side, each from an empty state; of one document."""
     before: int = 0
@@ -40,7 +40,7 @@ class WholeReading:
         return self._in_rows(advance) if self.batch_size > 1 else self._in_turn(advance)
 
     def _scores(self, block: Block, prediction: Prediction, log_prob: Tensor, uncertain: np.ndarray) -> np.ndarray:
-        """Nats of a block's tokens, and log B before them where it is `uncertain` (B, T): (2, 1 or 2, B, T)."""
+        """Return nats of a block's tokens, and log B before them where it is `uncertain` (B, T): (2, 1 or 2, B, T)."""
         device, times = log_prob.device, block.targets.shape[1]
         where = torch.from_numpy(uncertain[:, :times]).to(device).nonzero(as_tuple=True)
         members = torch.from_numpy(self._beginning).to(device)
@@ -56,18 +56,18 @@ class WholeReading:
 
     @property
     def _beginning(self) -> np.ndarray:
-        """The tokens whose mass is B."""
+        """Tokens whose mass is B."""
         boundaries = None if self.folded is None else self.folded.boundaries
         return np.empty(0, np.int64) if boundaries is None else boundaries.beginning
 
     def _uncertain(self, ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Where B is needed, (N + 1,) bool."""
+        """Return where B is needed, (N + 1,) bool."""
         if self.folded is None or self.folded.boundaries is None:
             return np.zeros(len(ids) + 1, bool)
         return self.folded.boundaries.uncertain(ids, starts)
 
     def _of_words(self, scores: np.ndarray, starts: np.ndarray, tokens: int) -> np.ndarray:
-        """Nats of words (1 or 2, W), or of tokens as they are, from `_scores` (2, 1 or 2, N or more) of one text."""
+        """Return nats of words (1 or 2, W), or of tokens as they are, from `_scores` (2, 1 or 2, N or more) of one text."""
         if self.folded is None:
             return scores[0, :, :tokens]
         ends = np.zeros((*scores.shape[1:-1], tokens + 1))
@@ -90,7 +90,7 @@ class WholeReading:
         return np.concatenate(found, 1)
 
     def _read_one(self, text: np.ndarray, uncertain: np.ndarray, begin: int, end: int, advance: Advance) -> np.ndarray:
-        """`_scores` (2, 1 or 2, N) of a text by itself, which holds the tokens from `begin` to `end`, and maybe one more."""
+        """Return `_scores` (2, 1 or 2, N) of a text that holds the tokens from `begin` to `end`, and maybe one more."""
         pieces: list[np.ndarray] = []
         done = 0
 
@@ -104,7 +104,7 @@ class WholeReading:
         return np.concatenate(pieces, -1)
 
     def _starts(self, begin: int, end: int) -> np.ndarray:
-        """Where words begin between two tokens, counted from the first."""
+        """Return where words begin between two tokens, counted from the first."""
         if self.folded is None:
             return np.arange(end - begin)
         first, last = np.searchsorted(self.folded.starts, [begin, end])
@@ -125,14 +125,14 @@ class WholeReading:
             row[: end - begin] = self.ids[begin:end]
             where[1 : end - begin + 1] = known[begin + 1 : end + 1]
         pieces: list[np.ndarray] = []
-        done = told = 0
+        done = reported = 0
 
         def keep(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-            nonlocal done, told
+            nonlocal done, reported
             pieces.append(self._scores(block, prediction, log_prob, uncertain[:, done:]))
             done += block.targets.shape[1]
-            before, told = told, many * done // length
-            advance(told - before)
+            before, reported = reported, many * done // length
+            advance(reported - before)
 
         read(self.reader, stream.reshape(-1), self.start, batch_size=len(spans), each=keep)
         scores = np.concatenate(pieces, 3)
@@ -143,7 +143,7 @@ class WholeReading:
         return np.concatenate(found, 1)
 
     def _counted(self, first: int, end: int) -> int:
-        """The tokens from one place to another, or the words that begin there."""
+        """Return the number of tokens between two positions, or of words that begin there."""
         if self.folded is None:
             return end - first
         return int(np.diff(np.searchsorted(self.folded.starts, [first, end]))[0])
