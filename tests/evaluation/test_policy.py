@@ -12,10 +12,9 @@ from small_models import buffered, lstm
 from backstory.config import RewardConfig, UserError
 from backstory.config.readers import CacheSettings
 from backstory.evaluation import Audit, block_count, read
-from backstory.evaluation.generation import generate_ids
+from backstory.evaluation.generation import Sampling, generate_ids
 from backstory.evaluation.metrics.gate_statistics import CONSTANTS, TEMPERATURES, GateStatistics, own_blend
 from backstory.evaluation.reading_loop import ScoredBlock
-from backstory.evaluation.sampling import Sampling
 from backstory.models import Interpolation, Precision
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import NeuralCache

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.config import NonFiniteError, UserError
-from backstory.evaluation.sampling import Sampling, draw, filtered
+from backstory.evaluation.generation import Sampling, draw, filtered
 from backstory.models import MixtureOfSoftmaxes
 
 # Few different values, so that many are equally likely; and impossible ones.

@@ -25,7 +25,7 @@ from backstory.data import tokenizer
 from backstory.data.corpora import text_files
 from backstory.evaluation import Sampling, generate_ids
 from backstory.evaluation.saved_reader import Saved, _layers, load, save
-from backstory.evaluation.session import Line, Session, session, standing
+from backstory.evaluation.session import Line, Session, session, session_state
 from backstory.runs.run import load_run
 from backstory.storage.lock import LOCK
 
@@ -293,7 +293,7 @@ def test_a_killed_session_goes_on_after_the_line_that_it_says(
         read_file(run, text, reader="learning", folder=folder, save_every=1e-9)
     saved = load(folder)
     assert saved is not None
-    at = standing(saved, load_run(run).vocabulary)
+    at = session_state(saved, load_run(run).vocabulary)
     assert bool(at.begun_ids) == (at.nats != next((e.all_nats for e in expected if e.number == at.lines), 0.0))
     text.write_text("".join(lines[at.lines :]))
     rest, end_of_both = read_file(run, text, folder=folder, resume=True)
@@ -365,7 +365,7 @@ def test_what_is_lost_is_counted_over_a_session(read: Callable, tmp_path: Path, 
     saved = load(folder)
     assert saved is not None and saved.at.pop("lost") == 1
     vocabulary = load_run(tiny_run).vocabulary
-    assert standing(saved, vocabulary).lost is None and standing(saved, vocabulary).unknown == 2
+    assert session_state(saved, vocabulary).lost is None and session_state(saved, vocabulary).unknown == 2
 
 
 def test_tokens_are_shown_with_their_surprisal(read: Callable, tokenized_run: Runs) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from backstory.config import UserError, to_dict
 from backstory.evaluation import Sampling, generate_ids
-from backstory.evaluation.sampling import filtered
+from backstory.evaluation.generation import filtered
 from backstory.interop.modeling import BackstoryConfig, BackstoryForCausalLM, StateCache
 from backstory.models import flatten
 from backstory.readers import StaticReader

@@ -115,12 +115,12 @@ class Bench:
         code = running.wait()
         problems = [] if kill and code == -signal.SIGKILL else told(code, running.said())
         if name == "resume":
-            problems += self.standing()
+            problems += self.session_state()
         problems += [] if code == 0 else self.gone_on(name)
         problems += [f"{what} differs" for what in different(outcome(self.out), self.expected)] if not problems else []
         return problems + [f"{path.name} was left behind" for path in self.out.rglob(".*") if code]
 
-    def standing(self) -> list[str]:
+    def session_state(self) -> list[str]:
         """The newest checkpoint of each kind is whole and one that there was or was to be."""
         problems = []
         for prefix in ("last", "best"):

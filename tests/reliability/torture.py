@@ -54,13 +54,13 @@ def kills(trials: range, parent: Path, temporary: Path) -> Iterator[str]:
         os.kill(child, signal.SIGKILL)
         if int(forker.stdout.readline()) != signal.SIGKILL:
             yield f"kill {number}: the process had ended already"
-        yield from (f"kill {number}: {problem}" for problem in standing(parent))
+        yield from (f"kill {number}: {problem}" for problem in session_state(parent))
     forker.stdin.close()
     forker.wait(60)
     forker.stdout.close()
 
 
-def standing(parent: Path) -> list[str]:
+def session_state(parent: Path) -> list[str]:
     """What is wrong with the newest checkpoint, once any was announced."""
     announced = int((parent / "announced").read_bytes() or b"0") if (parent / "announced").exists() else 0
     with warnings.catch_warnings():

@@ -2,9 +2,8 @@
 
 from backstory.evaluation.audit import Audit, AuditReport
 from backstory.evaluation.evaluation import evaluate
-from backstory.evaluation.generation import generate, generate_ids
+from backstory.evaluation.generation import Sampling, generate, generate_ids
 from backstory.evaluation.reading_loop import Reading, read
-from backstory.evaluation.sampling import Sampling
 from backstory.evaluation.token_scores import TokenScores, token_scores
 from backstory.readers.blocks import Block, block_count, blocks
 

@@ -1,20 +1,22 @@
-"""Go on with a text: draw a token, let the reader take it as read, and again; the text comes piece by piece."""
+"""Continue a prompt: draw a token, let the reader observe it, and repeat; the text is yielded piece by piece."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from backstory.config import UserError, pasted
+from backstory.config import NonFiniteError, UserError, pasted
 from backstory.config.arguments import checked
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
-from backstory.evaluation.sampling import Sampling, draw
 from backstory.evaluation.saved_reader import load, open_saved
-from backstory.evaluation.session import standing
+from backstory.evaluation.session import session_state
 from backstory.readers.base import Reader
 from backstory.readers.registry import Layer, parse_stack, stack_name
 from backstory.runs.run import Run
@@ -22,7 +24,62 @@ from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place, write_result
 
 SAMPLE = "sample"
-"""Folder of a run that holds the text it wrote."""
+"""Folder of a run that holds the text it generated."""
+
+
+@checked()
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of sampling. Raises UserError for settings out of range."""
+
+    temperature: float = 1.0
+    """Probabilities are taken to the power 1 / temperature; 0 takes the likeliest token always."""
+    top_k: int | None = None
+    """Only the k likeliest types; types as likely as the last of them stay too."""
+    top_p: float = 1.0
+    """Only the fewest likeliest types whose probabilities sum to p or more, of what top_k has left."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise UserError(f"the temperature must be 0 or above and finite, not {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top_k must be at least 1, not {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+
+
+def filtered(log_probs: Tensor, sampling: Sampling) -> Tensor:
+    """Log-probabilities (V,) -> (V,) float64 that are drawn from: tempered, cut to top_k, then to top_p (nucleus sampling,
+    Holtzman et al. 2020), each normalised again; minus infinity for what is left out.
+
+    Of types equally likely at the edge of top_p, those with the lower ids stay. At temperature 0 the likeliest type alone
+    is left, the one with the lowest id where several are.
+    """
+    scores = log_probs.double()
+    if sampling.temperature == 0:
+        return torch.full_like(scores, -torch.inf).index_fill_(0, scores.argmax(), 0.0)
+    # The largest is taken off first, so that no temperature, however small, turns all of them into minus infinity.
+    scores = torch.log_softmax((scores - scores.max()) / sampling.temperature, 0)
+    if sampling.top_k is not None and sampling.top_k < len(scores):
+        last = scores.topk(sampling.top_k).values[-1]
+        scores = torch.log_softmax(scores.masked_fill(scores < last, -torch.inf), 0)
+    if sampling.top_p < 1:
+        ranked, order = scores.sort(descending=True, stable=True)
+        mass = ranked.exp()
+        left_out = mass.cumsum(0) - mass >= sampling.top_p  # the likelier types are enough without it
+        scores = torch.log_softmax(
+            scores.masked_fill(torch.zeros_like(left_out).scatter_(0, order, left_out), -torch.inf), 0
+        )
+    return scores
+
+
+def draw(log_probs: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """Draw a type from log-probabilities (V,), on the CPU. Raises NonFiniteError if they are not numbers."""
+    if not math.isfinite(log_probs.max()):
+        raise NonFiniteError(
+            "the distribution holds no probability that is a number: the weights or the reader broke down"
+        )
+    return int(torch.multinomial(filtered(log_probs, sampling).exp(), 1, generator=generator))
 
 
 @checked(seed=(-(2**63), 2**64 - 1), tokens=1)
@@ -44,13 +101,12 @@ def generate(
     precision: str = "float32",
     device: str = "auto",
 ) -> Iterator[str]:
-    """The text with which a run goes on after `prompt`, in pieces, as soon as each is known. Raises UserError at once.
+    """Yield the text with which a run continues `prompt`, in pieces, as soon as each is known. Raises UserError at once.
 
-    At most so many `tokens`, fewer where a text of `stop` comes up, which is left out. They are drawn as `Sampling` says; the
-    same seed gives the same text. `echo` begins with the prompt, as the vocabulary has it. `<unk>` is not drawn unless
-    allowed. What is drawn is observed, so a reader that adapts learns from its own text. `session`, the folder of one, goes on
-    from where that stands, with its reader, and leaves it there. `save` keeps the whole text, once it is there, in
-    RUN/sample/result.json, where reports find it.
+    At most `tokens` are drawn, as `Sampling` says, fewer if a text of `stop` comes up, which is left out; the same seed gives
+    the same text. `echo` yields the prompt first, as the vocabulary has it. `<unk>` is drawn only with `allow_unknown`. Drawn
+    tokens are observed, so a reader that adapts learns from its own text. `session`, the folder of one, continues from its
+    state, with its reader, and does not change it. `save` writes the whole text to RUN/sample/result.json for reports.
     """
     if tokens < 1:
         raise UserError(f"the number of tokens must be at least 1, not {tokens}")
@@ -68,7 +124,7 @@ def generate(
                 f"{session} holds no session; begin one with `backstory read {pasted(run)} --session {pasted(session)}`"
             )
         loaded, made, layers = open_saved(run, saved, reader, *how)
-        last = standing(saved, loaded.vocabulary).last
+        last = session_state(saved, loaded.vocabulary).last
     vocabulary = loaded.vocabulary
     context = encode_prompt(vocabulary, prompt)
     banned = [] if allow_unknown or vocabulary.unknown is None else [vocabulary.unknown]
@@ -83,14 +139,14 @@ def generate(
         if loaded.results is None:
             raise UserError(f"{loaded.name} is no run folder, and a sample is kept in one; leave --save out")
         check_place(within(loaded.results, SAMPLE), "sample")
-        new = _kept(new, loaded, known, settings, origin_of(loaded, layers, made, loaded.corpus))
+        new = _saved(new, loaded, known, settings, origin_of(loaded, layers, made, loaded.corpus))
     return chain([known] if echo and known else [], new)
 
 
-def _kept(
+def _saved(
     texts: Iterator[str], run: Run, prompt: str, settings: dict[str, Any], origin: dict[str, Any]
 ) -> Iterator[str]:
-    """The same texts; when they have ended, the result of them is written."""
+    """Yield the texts; when they have ended, write their result."""
     began, pieces = time.perf_counter(), []
     for text in texts:
         pieces.append(text)
@@ -103,7 +159,7 @@ def _kept(
 
 
 def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
-    """The ids of a text that is to go on: a line or paragraph it does not end is not ended. Raises UserError."""
+    """Return the ids of a text to continue: its last line or paragraph stays open. Raises UserError."""
     if not prompt:
         return []
     if vocabulary.tokenizer.unit != "word":
@@ -122,7 +178,7 @@ def generate_ids(
     banned: Sequence[int] = (),
     reset: bool = True,
 ) -> Iterator[int]:
-    """Ids drawn one by one, without end, after a context (at least one id), which is read first; never one of `banned`.
+    """Yield ids without end after a context (at least one id), which is read first; never one of `banned`.
 
     Whatever the reader, a token is drawn from `predict`, and then observed. Without `reset` the reader goes on from what it has
     read, and the context begins with the token it read last. Raises UserError at once for a reader that does not read one row
@@ -158,9 +214,9 @@ def _drawn(
 
 
 def until(texts: Iterator[str], stops: Sequence[str]) -> Iterator[str]:
-    """The texts up to the stop that ends first (the longest, where several do), which is left out; all without one.
+    """Yield the texts up to the stop that ends first (the longest of several), which is left out.
 
-    What may yet become a stop is held back; nothing is taken from `texts` after one.
+    Text that may still become a stop is held back; nothing is taken from `texts` after a stop.
     """
     held = ""
     for text in texts:

@@ -1,4 +1,4 @@
-"""A reader in the middle of a text as a checkpoint, and back: with what it reads by, so that nothing else takes it up.
+"""Save a reader in the middle of a text as a checkpoint, and restore it with the same run, readers and settings only.
 
 What is saved is the reader's snapshot, which the audit knows to be all that reading changes: there is no second account of
 it that could differ. Its structure comes from the file, since what a reader remembers may have grown.
@@ -44,18 +44,18 @@ DOCUMENT = {"format": int, "by": dict[str, Any], "at": dict[str, Any], "tree": A
 
 @dataclass(frozen=True)
 class Saved:
-    """A reading as it was saved."""
+    """A saved reading."""
 
     path: Path
     by: dict[str, Any]
-    """What it is read by (`reader_identity`, and more where more matters)."""
+    """What its scores depend on (`reader_identity`, and more if more matters)."""
     at: dict[str, Any]
-    """Where it stands, in plain values."""
+    """Its progress, in plain values."""
     tree: Any
     tensors: dict[str, Tensor]
 
     def restore(self, reader: Reader, batch_size: int = 1) -> None:
-        """Put a reader of the same kind where this one was. Raises UserError where it does not fit."""
+        """Restore a reader of the same kind. Raises UserError if the checkpoint does not fit it."""
         device = next(reader.model.parameters()).device
         reader.start(batch_size)
         try:
@@ -69,7 +69,7 @@ class Saved:
 
 
 def reader_identity(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[str, Any]:
-    """What every score of a reader depends on, but for the text: weights and vocabulary, readers and settings, precision."""
+    """Return what the scores of a reader depend on beside the text: weights, vocabulary, readers with settings, precision."""
     return {
         "model": run.weights_hash,
         **{name.removeprefix("core."): value for name, value in run.model.inference_overrides().items()},
@@ -81,7 +81,7 @@ def reader_identity(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[
 
 
 def _prepared(run: Run) -> str:
-    """The SHA-256 (hex) of what was collected or trained for readers of a run, whose settings do not tell of it."""
+    """Return the SHA-256 (hex) of the statistics and meta-learners of a run, which no reader's settings name."""
     manifests = sorted(saved_in(run).glob(f"*/{MANIFEST}"))
     told = (
         f"{p.parent.name} {sha256(within(run.folder, READERS_FOLDER, p.parent.name, MANIFEST))}\n" for p in manifests
@@ -90,7 +90,7 @@ def _prepared(run: Run) -> str:
 
 
 def save(folder: Path, number: int, reader: Reader, by: Mapping[str, Any], at: Mapping[str, Any]) -> Path:
-    """Write `reading-NUMBER` into the folder, in the place of those that are there. Raises OSError."""
+    """Write `reading-NUMBER` into the folder and remove older ones. Raises OSError."""
     tree, tensors = pack(reader.snapshot(), next(reader.model.parameters()).device)
     document = {"format": FORMAT, "by": by, "at": at, "tree": tree}
     folder.mkdir(parents=True, exist_ok=True)  # it may have been removed while it was read
@@ -100,7 +100,7 @@ def save(folder: Path, number: int, reader: Reader, by: Mapping[str, Any], at: M
 
 
 def load(folder: Path) -> Saved | None:
-    """The reading that is saved in a folder, if there is one. Raises UserError for a damaged one and one of another version."""
+    """Return the reading that is saved in a folder, if any. Raises UserError if it is damaged or of another version."""
     try:
         found = newest_checkpoint(folder, PREFIX)
     except DamagedCheckpoint as error:
@@ -123,7 +123,7 @@ def _checked(found: Checkpoint, document: dict[str, Any]) -> Saved:
 
 
 def _completed(readers: Any) -> Any:
-    """Readers as a file names them, with the settings that it is too old to have; what is damaged stays as it is."""
+    """Return the readers of a file with settings that came after it; damaged entries stay as they are."""
     if not conforms(readers, list[dict[str, Any]]):
         return readers
     return [
@@ -135,12 +135,12 @@ def _completed(readers: Any) -> Any:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process left unfinished; the folder must be held."""
+    """Remove the unfinished files of a killed process; the folder must be locked."""
     sweep_temporaries(folder, f"*-{PREFIX}-*")
 
 
 def check_same(saved: Saved, by: Mapping[str, Any]) -> None:
-    """Raise UserError unless a reading was saved by the same means, which says what differs."""
+    """Raise UserError, with the first difference, if a reading was saved with another identity."""
     different = [key for key in (*by, *saved.by) if by.get(key) != saved.by.get(key)]
     if not different:
         return
@@ -170,7 +170,7 @@ def _shown(value: Any) -> str:
 def open_saved(
     folder: Path | str, saved: Saved, reader: Readers | None, precision: str = "float32", device: str = "auto"
 ) -> tuple[Run, Reader, tuple[Chosen, ...]]:
-    """Load a run and take a saved reader up over it: by its own settings, or by the same ones given. Raises UserError."""
+    """Load a run and restore a saved reader over it; a `reader` that is given must be the same. Raises UserError."""
     if reader is not None:
         run, made, layers = open_reader(folder, reader, precision, device)
     else:
@@ -183,7 +183,7 @@ def open_saved(
 
 
 def _layers(saved: Saved) -> tuple[Chosen, ...]:
-    """The readers that a file names, with their settings."""
+    """Return the readers of a file with their settings. Raises UserError."""
     named = saved.by.get("readers")
     if not conforms(named, list[dict[str, Any]]) or not named:
         raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")

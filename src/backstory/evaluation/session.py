@@ -38,21 +38,21 @@ MOST_WORDS = 1000
 
 
 @dataclass
-class Standing:
-    """How far a session has come; lines and what is begun of the next one tell from where on a saved one reads."""
+class SessionState:
+    """Progress of a session: whole lines, and the part of the next line that is read already."""
 
     last: int
-    """The token read last: what comes next is predicted after it."""
+    """The last token that was read."""
     lines: int = 0
     tokens: int = 0
     unknown: int = 0
-    """How many of the tokens are `<unk>`."""
+    """Tokens that are `<unk>`."""
     nats: float = 0.0
     """Sum over the tokens."""
     lost: int | None = 0
-    """How many tokens are outside the vocabulary; None where that was not counted from the beginning."""
+    """Tokens outside the vocabulary; None if they were not counted from the beginning."""
     begun_ids: list[int] = field(default_factory=list)
-    """What is read already of the line that comes next, where blocks end within lines; it is not read once more."""
+    """Tokens of the next line that are read already, as blocks end within lines; they are not read again."""
     begun_nats: list[float] = field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ class Line:
     all_unknown: int = 0
     """Of the session up to the end of this line."""
     unknown: int = 0
-    """How many tokens are `<unk>`."""
+    """Tokens that are `<unk>`."""
 
     @property
     def perplexity(self) -> float:
@@ -85,13 +85,13 @@ Told = Callable[[Line], None]
 
 
 class Session:
-    """A reader over a text that has no end yet."""
+    """A reader over a text whose end is not known."""
 
     def __init__(
         self,
         reader: Reader,
         vocabulary: Vocabulary,
-        at: Standing,
+        at: SessionState,
         told: Told,
         passed: Callable[[], None],
         cuts: tuple[int, int | None] = (1, None),
@@ -112,7 +112,7 @@ class Session:
         self._words: Counter[str] = Counter()
 
     def read(self, descriptor: int, name: str = "standard input", stopped: Callable[[], bool] = lambda: False) -> None:
-        """Read what comes from an open file until it ends or `stopped` says so.
+        """Read an open file until it ends or `stopped` returns True.
 
         Blocks are as long as the reader takes them, shorter only where nothing more has come. Raises UserError for what is no
         text, once what came before it is read, and NonFiniteError.
@@ -139,7 +139,7 @@ class Session:
             self.at.lines = self._arrived
 
     def begun(self) -> Line | None:
-        """The line that is read in part."""
+        """Return the line that is read in part, if any."""
         return next((line for line in self._lines if 0 < len(line.nats) < len(line.ids)), None)
 
     def unknown_share(self) -> UnknownShare:
@@ -159,12 +159,12 @@ class Session:
             yield line
 
     def _in_paragraph(self) -> bool:
-        """Whether what comes goes on with a paragraph, of which a blank line would be the end."""
+        """Return True if the next line continues a paragraph, which a blank line would end."""
         end, at = self.vocabulary.index.get(END), self.at
         return at.tokens > 0 and (at.begun_ids[0] == end if at.begun_ids else at.last != end)
 
     def _known(self, ids: list[int]) -> int:
-        """How many of these tokens were read before the session was saved; their scores go to their line."""
+        """Return how many of these tokens were read before the session was saved, and give their scores to the line."""
         again, nats = self.at.begun_ids, self.at.begun_nats
         if not again or not ids:
             return 0
@@ -189,7 +189,7 @@ class Session:
             self._read(self.reader.block)
 
     def _catch_up(self) -> None:
-        """Read what has come, and tell of it."""
+        """Read the tokens that have arrived and report their lines."""
         if self._waiting:
             self._read(len(self._waiting))
         self._tell(len(self._lines))
@@ -227,7 +227,7 @@ class Session:
                 at.lines = line.number
 
     def _tell(self, ended: int) -> None:
-        """Tell of lines that are scored, of the first so many."""
+        """Report the first `ended` lines, as far as they are scored."""
         for _ in range(ended):
             if len(self._lines[0].nats) < len(self._lines[0].ids):
                 return
@@ -241,7 +241,7 @@ class Session:
 def _encoded(
     vocabulary: Vocabulary, lines: Iterable[str], in_paragraph: bool
 ) -> Iterator[tuple[np.ndarray, dict[int, str]]]:
-    """The ids of lines as they come, with the tokens outside the vocabulary by their place (`encode_marked`).
+    """Yield the ids of lines as they arrive, with the tokens outside the vocabulary by their place (`encode_marked`).
 
     How pieces are cut may depend on all that follows, so a line of them is cut by itself.
     """
@@ -256,7 +256,7 @@ def _encoded(
 
 
 def perplexity(nats: float, tokens: int) -> float:
-    """exp of the mean; 1 where there is no token."""
+    """Return exp of the mean; 1 if there is no token."""
     return measures.perplexity(nats / tokens) if tokens else 1.0
 
 
@@ -273,7 +273,7 @@ def session(
     resume: bool = False,
     save_every: float = SAVE_EVERY,
 ) -> Iterator[Session]:
-    """A session over a run, saved in a folder, if there is one, every `save_every` seconds (0: never) and at the end.
+    """Open a session over a run, saved in a folder, if one is given, every `save_every` seconds (0: never) and at the end.
 
     With `resume` it goes on from what is saved there, with the reader it was saved with. It is saved also where the block ends
     by a UserError or a BrokenPipeError. Raises UserError: also for a folder that holds a session, or holds none, against what
@@ -286,10 +286,10 @@ def session(
         if saved is None:
             loaded, made, layers = open_reader(run, reader or "static", precision, device)
             made.start(1)
-            at = Standing(loaded.vocabulary.start)
+            at = SessionState(loaded.vocabulary.start)
         else:
             loaded, made, layers = open_saved(run, saved, reader, precision, device)
-            at = standing(saved, loaded.vocabulary)
+            at = session_state(saved, loaded.vocabulary)
         by = reader_identity(loaded, layers, made) if folder is not None else {}
         kept, kept_at = at.tokens, time.monotonic()
 
@@ -326,7 +326,7 @@ def session(
 
 
 def _found(folder: Path, resume: bool) -> Saved | None:
-    """What is saved in the folder. Raises UserError where that is not as expected."""
+    """Return the session in the folder. Raises UserError if there is one without `resume`, or none with it."""
     sweep(folder)
     saved = load(folder)
     if saved is None and resume:
@@ -338,12 +338,12 @@ def _found(folder: Path, resume: bool) -> Saved | None:
     return saved
 
 
-def standing(saved: Saved, vocabulary: Vocabulary) -> Standing:
-    """Where a saved session stands. Raises UserError where that is no session of this vocabulary."""
+def session_state(saved: Saved, vocabulary: Vocabulary) -> SessionState:
+    """Return the state of a saved session. Raises UserError if it is no session of this vocabulary."""
     at: dict[str, Any] = {"lost": None, "begun_ids": [], "begun_nats": [], **saved.at}
-    if not has_fields(at, get_type_hints(Standing)):
+    if not has_fields(at, get_type_hints(SessionState)):
         raise UserError(f"{saved.path} is no saved session; choose another folder with --session")
-    found = Standing(**at)
+    found = SessionState(**at)
     counts = [found.last, found.lines, found.tokens, found.unknown, found.nats, found.lost or 0, *found.begun_ids]
     ids, nats = [found.last, *found.begun_ids], found.begun_nats
     if min(counts) < 0 or max(ids) >= len(vocabulary) or not len(nats) == len(ids) - 1 <= found.tokens:

@@ -50,7 +50,7 @@ class Reader(ABC):
 
     @abstractmethod
     def predict(self, tokens: Tensor) -> Prediction:
-        """The belief at each position of the block tokens (B, T).
+        """Return the prediction at each position of the block tokens (B, T).
 
         Position t may depend on tokens up to t and on all that was observed before, on nothing else. Calling it again
         before `observe` replaces the block.
@@ -62,11 +62,11 @@ class Reader(ABC):
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """All that reading has changed, copied."""
+        """Return a copy of everything that reading has changed."""
 
     @abstractmethod
     def restore(self, snapshot: Any) -> None:
-        """Go back to a snapshot, which stays usable."""
+        """Restore a snapshot, which stays usable."""
 
     def facts(self) -> dict[str, Any]:
         """Return what results record of it beside its settings: what it learned on, and what it holds."""
@@ -81,7 +81,7 @@ class Reader(ABC):
         return [self] if self.inner is None else [*self.inner.stack(), self]
 
     def fork(self) -> Self:
-        """Another reader at the same place over the same model; what it reads leaves this one as it was."""
+        """Return another reader in the same state over the same model; reading with it does not change this one."""
         other = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Reader):  # a reader that wraps another gets a fork of that one too
@@ -92,7 +92,7 @@ class Reader(ABC):
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """The model in evaluation mode for the block, without gradients."""
+    """Set the model to evaluation mode for the block, without gradients."""
     training = model.training
     model.eval()
     try:

@@ -39,7 +39,7 @@ READERS = {kind.name: kind for kind in KINDS}
 
 @dataclass(frozen=True)
 class Layer:
-    """One reader of a stack as it was asked for."""
+    """One reader of a stack, as it was typed."""
 
     name: str
     given: str = ""
@@ -55,7 +55,7 @@ Stack = tuple[Layer, ...]
 
 @checked()
 def parse_stack(asked: str | Sequence[str]) -> Stack:
-    """Readers from their names, several joined by `+` or in a list, each with settings after a colon if need be.
+    """Parse the names of readers, several joined by `+` or in a list, each with settings after a colon if need be.
 
     The one that reads with the model goes first, whatever the order; without one it is `static`. Raises UserError.
     """
@@ -79,23 +79,23 @@ def parse_stack(asked: str | Sequence[str]) -> Stack:
 
 
 def names_readers(text: str) -> bool:
-    """Whether a text is meant for `parse_stack`: it begins with the name of a reader."""
+    """Return True if a text begins with the name of a reader, so that it is meant for `parse_stack`."""
     return re.split(r"[:+]", text)[0] in READERS
 
 
 def stack_name(stack: Stack) -> str:
-    """How a stack is called, which `parse_stack` understands: `static`, `cache`, `dynamic:rate=0.001+cache`."""
+    """Return the name of a stack, which `parse_stack` understands: `static`, `cache`, `dynamic:rate=0.001+cache`."""
     shown = stack[1:] if len(stack) > 1 and stack[0].name == "static" else stack
     return "+".join(map(str, shown))
 
 
 def kinds_of(stack: Stack) -> str:
-    """The same without settings, but for the name of a meta-learner: what saved settings are filed under."""
+    """Return the name under which the settings of a stack are saved: only settings of a kind's `identity` are in it."""
     return stack_name(tuple(Layer(_filed(layer)) for layer in stack))
 
 
 def _filed(layer: Layer) -> str:
-    """A reader by its name and by what makes it another one: rule, weights that move, mean RMS, meta-learner."""
+    """Return a reader's name with the settings that make it another reader."""
     usual, given = READERS[layer.name].settings(), given_settings(layer)
     other = [
         given[key]
@@ -106,7 +106,7 @@ def _filed(layer: Layer) -> str:
 
 
 def given_settings(layer: Layer) -> Settings:
-    """The settings that were typed, checked by themselves."""
+    """Return the settings that were typed, checked. Raises UserError."""
     found: Settings = {}
     for item in filter(None, layer.given.split(",")):
         key, equals, value = item.partition("=")
@@ -120,28 +120,28 @@ def given_settings(layer: Layer) -> Settings:
 
 
 def typed(text: str, name: str) -> Any:
-    """The value of a setting as it was typed. Raises UserError."""
+    """Parse the value of a setting. Raises UserError."""
     return parsed(text, lambda where: f"{shown(text)} is no value for {name}")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A layer with all of its settings, and where they come from."""
+    """A reader of a stack with all of its settings, and their origin."""
 
     name: str
     settings: Any
     origin: str
     """`default` or `tuned on ...`, and `given` if some were typed; says if the tuned ones are for the model as trained."""
     file: str | None = None
-    """The file of the run's readers that tuned settings come from."""
+    """The file in the run's folder of readers that tuned settings come from."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As results record it."""
+        """Return it as results record it."""
         return {"name": self.name, "settings": to_dict(self.settings), "origin": self.origin}
 
 
 def choose(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Chosen, ...]:
-    """The settings of every layer: as typed, else as `save_settings` saved them for this run. Else the defaults.
+    """Return the settings of every layer: as typed, else as tuned for this run (`save_settings`), else the defaults.
 
     A layer's own settings around the readers inside it come before those it has around the static reader. Tuned
     settings are used only with the model as it was trained. Raises UserError, also for settings that were tuned on other
@@ -166,7 +166,7 @@ def choose(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Chose
 def build(
     chosen: Sequence[Chosen], run: Run, precision: Precision, loaded: dict[str, Statistics] | None = None
 ) -> Reader:
-    """The readers on each other; `loaded` holds the run's statistics from one call to the next.
+    """Build the readers, each around the one before; `loaded` holds the run's statistics from one call to the next.
 
     Raises UserError where one does not fit the model.
     """
@@ -191,12 +191,12 @@ def prepared_files(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[s
 
 
 def settings_file(run: Path, name: str) -> Path:
-    """Where the settings of the outermost reader of a stack of this name are saved."""
+    """Return the file for the settings of the outermost reader of a stack of this name."""
     return run / SAVED / f"{name}.json"
 
 
 def save_settings(run: Run, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
-    """Keep settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
+    """Save the settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
     path = saved_in(run) / settings_file(run.folder, kinds_of(stack)).name
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"weights": run.weights_hash, "tuned_on": tuned_on}

@@ -40,14 +40,14 @@ settings, by which a folder is known for a run, are replaced after it."""
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of a run."""
+    """The folder of a run and its paths."""
 
     path: Path
     stands: Callable[[], bool] | None = None
-    """Whether the folder that a training holds is still in its place."""
+    """Returns True if the folder that a training has locked is still in its place."""
 
     def check_stands(self) -> None:
-        """Raise UserError if the folder was removed or moved: another may be there, which is not to be written into."""
+        """Raise UserError if the folder was removed or moved: another folder may be there now."""
         if self.stands is not None and not self.stands():
             raise UserError(
                 f"{self.path} was removed or moved while it was trained, so the training has ended; "
@@ -60,7 +60,7 @@ class RunFolder:
 
     @property
     def resumable(self) -> bool:
-        """Whether there is a checkpoint to go on from."""
+        """True if there is a checkpoint to resume from."""
         return any(self.checkpoints.glob("last-*"))
 
     @property
@@ -77,7 +77,7 @@ class RunFolder:
 
 
 def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[str] = frozenset()) -> None:
-    """Raise UserError unless a run of these settings may begin, or go on, in the folder; nothing is written.
+    """Raise UserError unless a run of this config may start, or resume, in the folder; nothing is written.
 
     A folder that holds anything needs mode `resume` or `overwrite`; `resume` needs the same settings unless `config` is in
     `accept`.
@@ -113,7 +113,7 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
 
 
 def _check_changeable(place: Path) -> None:
-    """Raise UserError where it is a folder in which, or below which, something may not be replaced or removed."""
+    """Raise UserError if something in or below a folder may not be replaced or removed."""
     for inner in (place, *(Path(top, name) for top, names, _ in os.walk(place) for name in names)):
         if inner.is_dir() and not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
             raise UserError(
@@ -122,7 +122,7 @@ def _check_changeable(place: Path) -> None:
 
 
 def open_folder(path: Path, config: RunConfig, mode: Mode, stands: Callable[[], bool] | None = None) -> RunFolder:
-    """Make or take the folder of a run, after `check_folder`."""
+    """Make or open the folder of a run, after `check_folder`."""
     folder = RunFolder(path, stands)
     if mode == "overwrite":
         # What was read and examined with the old weights goes with them, and first: with no run it would be for new ones.
@@ -142,7 +142,7 @@ def open_folder(path: Path, config: RunConfig, mode: Mode, stands: Callable[[], 
 
 
 def _replaced(path: Path) -> list[Path]:
-    """What goes when a run is overwritten, in this order: what was made of its weights, and the run itself.
+    """Return what is removed when a run is overwritten, in this order: results of its weights, and the run itself.
 
     The former are folders of our names, and results in folders of the user's names.
     """
@@ -162,7 +162,7 @@ def _same_settings(folder: RunFolder, config: RunConfig) -> None:
 
 
 def differences(a: dict[str, Any], b: dict[str, Any], path: str = "") -> list[str]:
-    """What differs between saved settings and those that are given, setting by setting."""
+    """Return the differences between saved settings and present ones, one line each."""
     found = []
     for key in sorted(a.keys() | b.keys()):
         old, new = a.get(key), b.get(key)
@@ -174,7 +174,7 @@ def differences(a: dict[str, Any], b: dict[str, Any], path: str = "") -> list[st
 
 
 def trained_with(saved: dict[str, Any] | str, folder: RunFolder, config: RunConfig) -> bool:
-    """Whether these settings are what a checkpoint says that it was trained with, whatever settings have come since.
+    """Return True if a checkpoint was trained with this config, whatever settings were added since.
 
     Those that it does not know have their defaults. Earlier versions saved a SHA-256 (hex) of the settings, which is that of
     the settings file as it was written then.
@@ -186,7 +186,7 @@ def trained_with(saved: dict[str, Any] | str, folder: RunFolder, config: RunConf
 
 
 def _mean(settings: dict[str, Any] | None, config: RunConfig) -> bool:
-    """Whether settings as they were saved mean this config: what they do not have has its default."""
+    """Return True if saved settings mean this config: a setting that they lack has its default."""
     if settings is None:
         return False
     try:
@@ -196,7 +196,7 @@ def _mean(settings: dict[str, Any] | None, config: RunConfig) -> bool:
 
 
 def _written(folder: RunFolder) -> dict[str, Any] | None:
-    """The run's settings file as it stands; None where it is none."""
+    """Return the content of the run's settings file; None if it is not valid."""
     try:
         found = plain_yaml(read_small_text(folder.config, inside=folder.path), str(folder.config))
         from_saved(RunConfig, found, str(folder.config))
