@@ -55,6 +55,7 @@ from backstory.context import (
     combine,
     drop_target,
     effective_context,
+    examine,
     examine_model,
     examine_run,
     examine_runs,
@@ -67,9 +68,6 @@ from backstory.context import (
     regroup,
     reversed_order,
     shuffled,
-)
-from backstory.context import (
-    experiment_run as examine,
 )
 from backstory.data import encode_split, prepare, rows, tokenizer
 from backstory.data.tokenizers.vocabulary import build

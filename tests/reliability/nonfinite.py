@@ -91,12 +91,12 @@ def break_down(place: str, value: str, step: int) -> None:
 
     loop.Trainer._step = stepped  # type: ignore[method-assign]
     if place == "validation":
-        read = loop.read
+        reading = loop.StreamReading
 
         def broken(reader: Any, *arguments: Any, **options: Any) -> Any:
             if updates[0] >= step:
                 with torch.no_grad():
                     reader.model.head.bias.fill_(number)
-            return read(reader, *arguments, **options)
+            return reading(reader, *arguments, **options)
 
-        loop.read = broken
+        loop.StreamReading = broken  # type: ignore[assignment,misc]
