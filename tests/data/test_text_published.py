@@ -17,7 +17,7 @@ from backstory.config.errors import UserError
 from backstory.config.schema import TextConfig
 from backstory.data import CORPORA, PUBLISHED, fetch, find, prepare
 from backstory.data.corpora.catalogue import SPLITS
-from backstory.data.corpora.download import File, _Redirects, unpack
+from backstory.data.corpora.download import ExpectedFile, _Redirects, unpack
 from backstory.data.corpora.text_files import raw_blocks
 
 
@@ -174,7 +174,7 @@ def test_an_archive_is_refused_or_gives_only_what_is_wanted(members: list[tuple[
             if name.strip("/")
         )
         try:
-            unpack(packed, "http://a.example", {"kept": "in/wanted"}, {"kept": File(4)}, folder)
+            unpack(packed, "http://a.example", {"kept": "in/wanted"}, {"kept": ExpectedFile(4)}, folder)
             assert not careless
         except UserError:
             assert careless

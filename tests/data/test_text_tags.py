@@ -20,7 +20,7 @@ from backstory.data import (
     word_classes,
 )
 from backstory.data.corpora import published_corpora as published
-from backstory.data.corpora.download import File
+from backstory.data.corpora.download import ExpectedFile
 from backstory.data.corpora.published_corpora import TAGS
 
 MADE = {"the": "DT", "cat": "NN", "dog": "NN", "saw": "VBD", "on": "IN", "<unk>": "NN", ",": ","}
@@ -107,7 +107,7 @@ def small_ptb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ptb").mkdir()
     for split, text in texts.items():
         (tmp_path / "ptb" / f"ptb.{split}.txt").write_text(text)
-    known = published.PublishedCorpus({f"ptb.{split}.txt": File(1000, None) for split in texts})
+    known = published.PublishedCorpus({f"ptb.{split}.txt": ExpectedFile(1000, None) for split in texts})
     monkeypatch.setitem(published.PUBLISHED, "ptb", known)
     monkeypatch.setattr("backstory.data.corpora.published_corpora._checked", lambda *_: "SHA-256 as published")
     (tmp_path / "pos" / "penn").mkdir(parents=True)

@@ -108,7 +108,7 @@ def test_however_slowly_it_arrives_it_is_the_same_text(
     pauses: list[None] = []
     catch_up = Session._catch_up
     monkeypatch.setattr(Session, "_catch_up", lambda self: (pauses.append(None), catch_up(self)))
-    monkeypatch.setattr(text_files, "PATIENCE", 0.005)
+    monkeypatch.setattr(text_files, "IDLE_SECONDS", 0.005)
     content = TEXT if name != "pieces" else TEXT.replace("\n\n", "\n").replace("\n  ", "\n")
     path, run = tmp_path / "text.txt", tokenized_run(name)
     path.write_text(content)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from localhost import ARCHIVE, GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
-from backstory.data.corpora.download import Patience
+from backstory.data.corpora.download import Limits
 from backstory.data.corpora.published_corpora import PublishedCorpus
 
 FIRST = next(iter(TEXTS))
@@ -123,7 +123,7 @@ ATTACKS: dict[str, tuple[Answer, str]] = {
 """What the server does to a client that asks for the archive, and what the client says of it."""
 
 SLOW = ("slow drip", "stalls midway", "never answers", "headers that drip")
-IMPATIENT = Patience(answer=0.4, slowest=1_000, span=0.4)
+STRICT = Limits(answer=0.4, minimum_rate=1_000, window=0.4)
 """For the slow ones; the others need none, and a busy machine must not be taken for a slow server."""
 
 
@@ -150,9 +150,9 @@ COUNT = len(ATTACKS) + 4
 
 def _archive(name: str, server: Server, place: Path) -> str:
     answer, says = ATTACKS[name]
-    patience = IMPATIENT if name in SLOW else None
+    limits = STRICT if name in SLOW else None
     server.answers.update({"attack": answer, "good": sends(GOOD)})
-    return _refused(server.corpus("attack"), place, says, patience) or _served(server.corpus("good"), place)
+    return _refused(server.corpus("attack"), place, says, limits) or _served(server.corpus("good"), place)
 
 
 def _other(known: str, packed: bool, server: Server, place: Path) -> str:
@@ -176,11 +176,11 @@ def _changed(server: Server, place: Path) -> str:
     )
 
 
-def _refused(corpus: PublishedCorpus, place: Path, says: str, patience: Patience | None = None) -> str:
+def _refused(corpus: PublishedCorpus, place: Path, says: str, limits: Limits | None = None) -> str:
     """What is wrong with the way a download is refused; empty where nothing is."""
     (place / "canary").write_text("alive")
     before, began = _contents(place), time.monotonic()
-    code, _, errors = prepare(corpus, place / "cache", patience=patience)
+    code, _, errors = prepare(corpus, place / "cache", limits=limits)
     if code != 2 or errors.count("\n") != 1 or not errors.startswith("backstory: "):
         return f"exit code {code}, said {errors!r}"
     if says not in errors:

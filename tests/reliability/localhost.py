@@ -14,7 +14,7 @@ from unittest import mock
 
 from backstory.cli.main import main
 from backstory.data.corpora import published_corpora
-from backstory.data.corpora.download import File, Patience
+from backstory.data.corpora.download import ExpectedFile, Limits
 from backstory.data.corpora.published_corpora import PUBLISHED, Download, PublishedCorpus
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -73,9 +73,9 @@ class Server:
 
         `known` says whose SHA-256 is published: that of the "files", of the "archive", or none.
         """
-        files = {n: File(most, _sha256(text) if known == "files" else None) for n, text in TEXTS.items()}
+        files = {n: ExpectedFile(most, _sha256(text) if known == "files" else None) for n, text in TEXTS.items()}
         if packed:
-            archive = File(most, _sha256(GOOD) if known == "archive" else None)
+            archive = ExpectedFile(most, _sha256(GOOD) if known == "archive" else None)
             urls = tuple(self.url(path) for path in paths)
             return PublishedCorpus(files, (Download(urls, {n: f"wikitext-2/{n}" for n in TEXTS}, archive),))
         return PublishedCorpus(
@@ -112,14 +112,14 @@ def serving() -> Iterator[Server]:
         thread.join()
 
 
-def prepare(corpus: PublishedCorpus, cache: Path, *more: str, patience: Patience | None = None) -> tuple[int, str, str]:
+def prepare(corpus: PublishedCorpus, cache: Path, *more: str, limits: Limits | None = None) -> tuple[int, str, str]:
     """Exit code, output and errors of `backstory data prepare wikitext-2`, which is published so, with that cache."""
     out, err = io.StringIO(), io.StringIO()
     environment = {k: v for k, v in os.environ.items() if k != "BACKSTORY_DATA"} | {"BACKSTORY_CACHE": str(cache)}
     with (
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.dict(PUBLISHED, {"wikitext-2": corpus}),
-        mock.patch.object(published_corpora, "PATIENCE", patience or Patience()),
+        mock.patch.object(published_corpora, "LIMITS", limits or Limits()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -15,7 +15,7 @@ from threading import Event, Thread
 import pytest
 from localhost import GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
 
-from backstory.data.corpora.download import File, Patience
+from backstory.data.corpora.download import ExpectedFile, Limits
 from backstory.data.corpora.published_corpora import Download, PublishedCorpus
 
 PROCESS = """
@@ -150,7 +150,7 @@ def test_one_that_is_interrupted_leaves_nothing(half_way: tuple, tmp_path: Path)
     process, _ = half_way
     process.send_signal(signal.SIGINT)
     # One that comes between two instructions, just before the wait for the server, is seen when that ends, after 30 seconds.
-    assert process.wait(20 + Patience().answer) == 130
+    assert process.wait(20 + Limits().answer) == 130
     assert list(tmp_path.iterdir()) == []
 
 
@@ -232,7 +232,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> Non
         thread = Thread(target=http.handle_request)
         thread.start()
         url = f"https://localhost:{http.server_address[1]}/good"
-        corpus = PublishedCorpus({"a": File(9)}, (Download((url,), {"a": ""}),))
+        corpus = PublishedCorpus({"a": ExpectedFile(9)}, (Download((url,), {"a": ""}),))
         code, _, errors = prepare(corpus, tmp_path / "cache")
         thread.join(20)
     assert code == 2 and "has a certificate that does not hold (self" in errors

@@ -1,4 +1,4 @@
-"""How much of one split stands in another, by hashes of all their windows; and splits that are the same text."""
+"""Overlap of splits, measured by hashes of all their windows, and the check that validation and test differ."""
 
 import json
 from pathlib import Path
@@ -13,19 +13,19 @@ from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
 FORMAT = 1
-"""Raised when overlaps are measured otherwise, so that stored ones are not used."""
+"""Version of the measurement; overlaps stored by other versions are not used."""
 WINDOW, LETTERS = 50, 250
-"""Tokens of a window, and those of characters or bytes: about as many words."""
+"""Tokens of a window, and of a window of characters or bytes, which holds about as many words."""
 AT_ONCE = 1 << 20
-"""Windows of the longer text that are hashed at once."""
+"""Windows of the other text that are hashed at once."""
 PAIRS = (("valid", "train"), ("test", "train"), ("test", "valid"))
 _ODD, _MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 
 
 def overlaps(dataset: Dataset) -> list[SplitOverlap] | None:
-    """Return how much of the held-out splits stands in those before them, from the cache where it was measured before.
+    """Return the overlap of the held-out splits with those before them, from the cache if it was measured before.
 
-    None for a corpus that is drawn, and for a text alone.
+    None for a synthetic corpus, and for a single text.
     """
     if dataset.source is not None or "train" not in dataset.splits:
         return None
@@ -47,7 +47,7 @@ def overlap(dataset: Dataset, ids: np.ndarray, name: str, split: str) -> SplitOv
 
 
 def check_splits_differ(dataset: Dataset, allow_equal: bool) -> None:
-    """Raise UserError where validation and test are the same text, unless that is allowed."""
+    """Raise UserError if validation and test are the same text, unless that is allowed."""
     if allow_equal or dataset.source is not None or not {"valid", "test"} <= dataset.splits.keys():
         return
     valid, test = dataset.splits["valid"], dataset.splits["test"]
@@ -61,9 +61,9 @@ def check_splits_differ(dataset: Dataset, allow_equal: bool) -> None:
 
 
 def shared(ids: np.ndarray, other: np.ndarray, window: int, unknown: int | None = None) -> float:
-    """Return the share of the windows of a text (tokens,), all that there are, that another text (tokens,) holds too.
+    """Return the share of all windows of a text (tokens,) that another text (tokens,) contains too.
 
-    A window of which more than half is `unknown` is like any other such window, and is not looked for.
+    Windows that are more than half `unknown` look alike, and count as not contained.
     """
     if len(ids) < window or len(other) < window:
         return 0.0
@@ -75,7 +75,7 @@ def shared(ids: np.ndarray, other: np.ndarray, window: int, unknown: int | None 
     if not len(ours):
         return 0.0
     hashes, counts = np.unique(ours, return_counts=True)
-    # Most windows of the other text are ruled out by one look into a table of the first bits of the hashes.
+    # Most windows of the other text are ruled out by a table of the first bits of the hashes.
     bits = min(26, max(16, int(16 * len(hashes)).bit_length()))
     shift, table = np.uint64(64 - bits), np.zeros(1 << bits, bool)
     table[hashes >> shift] = True
@@ -89,7 +89,7 @@ def shared(ids: np.ndarray, other: np.ndarray, window: int, unknown: int | None 
 
 
 def _hashes(ids: np.ndarray, window: int) -> np.ndarray:
-    """The polynomial hash (uint64, modulo 2^64) of every window of a text (tokens,) that has one."""
+    """Return the polynomial hash (uint64, modulo 2^64) of every window of a text (tokens,) that has at least one."""
     values = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_ODD)
     values = (values ^ (values >> np.uint64(29))) * np.uint64(_MIX)
     values ^= values >> np.uint64(32)

@@ -1,4 +1,4 @@
-"""Streams of batches for truncated backpropagation through time: contiguous rows, random segments, rotation."""
+"""Batches for truncated backpropagation through time: contiguous streams, random segments, rotation."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from backstory.config.errors import UserError
 
 @checked()
 def rows(ids: np.ndarray, batch_size: int) -> np.ndarray:
-    """Cut a text (tokens,) into `batch_size` contiguous rows (batch_size, length); what is left over is dropped.
+    """Cut a text (tokens,) into `batch_size` contiguous rows (batch_size, length); the rest is dropped.
 
-    A view: ids on disk stay there. Raises UserError if a row would have fewer than two tokens (one input and its target).
+    Returns a view: ids on disk stay there. Raises UserError if a row would have fewer than two tokens (an input and a target).
     """
     if batch_size < 1:
         raise UserError(f"the batch size must be at least 1, not {batch_size}")
@@ -31,15 +31,15 @@ def segment_bounds(
     short_probability: float,
     rng: np.random.Generator,
 ) -> list[tuple[int, int]]:
-    """Cut a row of `length` tokens into segments, half-open ranges of input positions; targets are one further on.
+    """Cut a row of `length` tokens into segments: half-open ranges of input positions, with targets one position later.
 
-    As AWD-LSTM does: with `short_probability` the mean is halved for one segment; its length is drawn from a normal
-    distribution and is at least `minimum`; the last is cut to what is left. Each of the positions 0 .. length - 2 is in
-    exactly one segment. With `deviation` 0 the lengths are the mean (or half of it).
+    As in AWD-LSTM, the mean is halved with `short_probability` for a segment, whose length is normally distributed and at least
+    `minimum`; the last segment ends with the row. Each of the positions 0 .. length - 2 is in exactly one segment. With
+    `deviation` 0 the lengths are the mean, or half of it.
     """
     bounds, first, last = [], 0, length - 1
     while first < last:
-        # Two draws a segment whatever the settings, so that one setting does not shift the random numbers of another.
+        # Two random numbers a segment, whatever the settings, so that no setting shifts the numbers of another.
         short, noise = rng.random() < short_probability, rng.standard_normal()
         drawn = int((mean / 2 if short else mean) + deviation * noise)
         size = min(max(minimum, drawn, 1), last - first)
@@ -49,12 +49,12 @@ def segment_bounds(
 
 
 def rotations(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Partial shuffle: the place (batch,) at which each row of (batch, length) begins, uniform, each row its own."""
+    """Return where each row of (batch, length) begins in a partial shuffle: (batch,), uniform and independent."""
     return rng.integers(0, rows.shape[1], size=len(rows))
 
 
 def piece(rows: np.ndarray, first: int, last: int, starts: np.ndarray | None = None) -> np.ndarray:
-    """Columns `first` to `last` (exclusive) as int64, of rows that begin at `starts` and wrap around; only they are read."""
+    """Return columns `first` to `last` (exclusive) as int64, of rows that begin at `starts` and wrap around."""
     if starts is None:
         return rows[:, first:last].astype(np.int64)
     columns = (starts[:, None] + np.arange(first, last)) % rows.shape[1]

@@ -19,7 +19,7 @@ from backstory.config.arguments import checked
 from backstory.config.eval_options import SAVE_EVERY
 from backstory.config.scores import UnknownShare
 from backstory.data import Vocabulary
-from backstory.data.corpora.text_files import arriving, decoded
+from backstory.data.corpora.text_files import decoded, stream_lines
 from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import classify
@@ -117,7 +117,7 @@ class Session:
         Blocks are as long as the reader takes them, shorter only where nothing more has come. Raises UserError for what is no
         text, once what came before it is read, and NonFiniteError.
         """
-        blocks = arriving(descriptor, self._catch_up, stopped)
+        blocks = stream_lines(descriptor, self._catch_up, stopped)
         as_is = self.vocabulary.tokenizer.unit == "byte"
         try:
             lines, before_any = self._counted(decoded(blocks, name, as_is)), self._arrived

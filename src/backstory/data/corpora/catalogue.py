@@ -1,4 +1,4 @@
-"""Corpora: a name or a path to the files of its three splits, its tokenizer and where its documents begin."""
+"""Catalogue of corpora: from a name or a path to the files of three splits, their tokenizer and their documents."""
 
 import os
 import re
@@ -12,19 +12,19 @@ from backstory.data.corpora.text_files import Source
 from backstory.data.synthetic.algorithms import TASKS
 
 SPLITS = ("train", "valid", "test")
-"""The three splits, in the order they are made."""
+"""The splits, in the order in which they are prepared."""
 
 Document = tuple[str, Iterable[str]]
-"""A title and the document's text in blocks, which are read before the next document is asked for."""
+"""A title and the text in blocks, which are read before the next document."""
 
 
 def whole(title: str, blocks: Iterable[str]) -> Iterator[Document]:
-    """A stretch of a file that is one document."""
+    """Treat a range of a file as one document."""
     yield title, blocks
 
 
 def articles(title: str, blocks: Iterable[str]) -> Iterator[Document]:
-    """The articles of a WikiText file: each begins at a line ` = Title = ` between two blank lines.
+    """Cut a WikiText file into articles: each begins at a line ` = Title = ` between two blank lines.
 
     Lines before the first title belong to the first article, so that no token is lost.
     """
@@ -46,7 +46,7 @@ _TITLE = re.compile(r" = ([^=](?:.*[^=])?) = ")
 
 
 def sentences(title: str, blocks: Iterable[str]) -> Iterator[Document]:
-    """A stretch of a file that is one document, its lines without the white space around them."""
+    """Treat a range of a file as one document, without white space around its lines."""
     yield title, (line.strip() + "\n" for line in _lines(blocks))
 
 
@@ -72,9 +72,9 @@ def _with_neighbours(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
 class Corpus:
     """A text in three splits.
 
-    `sources` gives the stretches of files of train, valid and test, `documents` cuts one such stretch into documents,
-    `tokenizer` is the one used unless another is asked for, `provenance` says in a sentence where the text comes from.
-    `closed`: with that tokenizer the types of the training text are all there are, and none stands for others.
+    `sources` are the ranges of files of train, valid and test; `documents` cuts such a range into documents; `tokenizer` is
+    the default; `provenance` says in a sentence where the text comes from. `closed` is True if, with that tokenizer, the types
+    of the training text are all there are, and none stands for others.
     """
 
     name: str
@@ -87,10 +87,9 @@ class Corpus:
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """A corpus known by name: a line that describes it, and how to open it given the data folder.
+    """A corpus known by name: its description, and a function that opens it from a data folder.
 
-    What is drawn, as `recall` is, is not opened: it has no files. `files` names the published corpus whose files it is made
-    of, if any.
+    `open` is None for a synthetic corpus, which has no files. `files` names the published corpus whose files are used, if any.
     """
 
     description: str
@@ -99,9 +98,9 @@ class NamedCorpus:
 
 
 def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
-    """The corpus of that name, looked up in `data_dir` or BACKSTORY_DATA, or the text file or folder of that path.
+    """Open a corpus by its name, from `data_dir` or BACKSTORY_DATA, or a text file or folder by its path.
 
-    Raises UserError for an unknown name, a path that is not there, files that are missing or cannot be read.
+    Raises UserError for an unknown name, a path that does not exist, and files that are missing or cannot be read.
     """
     if name_or_path in CORPORA:
         opened = CORPORA[name_or_path].open
@@ -147,25 +146,24 @@ def _folder(path: Path) -> Corpus:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """The files of a folder and of those inside it, sorted by path; hidden ones (`.name`) are left out."""
-
-    found, left = [], [str(folder)]
-    while left:  # `os.walk` is recursive: it ends at a thousand folders in each other
+    """Return the files below a folder, sorted by path, without hidden ones (`.name`)."""
+    paths, folders = [], [str(folder)]
+    while folders:  # `os.walk` is recursive: it fails at a thousand nested folders
         try:
-            with os.scandir(left.pop()) as entries:
+            with os.scandir(folders.pop()) as entries:
                 shown = [e for e in entries if not e.name.startswith(".")]
         except OSError as error:
             raise text_files.unreadable(Path(error.filename or folder), error) from None
-        left += [e.path for e in shown if e.is_dir(follow_symlinks=False)]
-        found += [Path(e.path) for e in shown if os.path.isfile(e.path)]
-    return sorted(found)
+        folders += [e.path for e in shown if e.is_dir(follow_symlinks=False)]
+        paths += [Path(e.path) for e in shown if os.path.isfile(e.path)]
+    return sorted(paths)
 
 
 _SPLIT_FILE = re.compile(r"(?:.+[._-])?(train|valid|validation|val|dev|test)(?:\.\w+)?")
 
 
 def _named_splits(found: list[Path], folder: Path) -> dict[str, Path] | None:
-    """The files called train, valid and test (`train.txt`, `wiki.train.tokens`), if the folder has one for train."""
+    """Return the files named train, valid and test (`train.txt`, `wiki.train.tokens`), or None if there is none for train."""
     named: dict[str, list[Path]] = {}
     for path in found:
         if path.parent == folder and (match := _SPLIT_FILE.fullmatch(path.name)):
@@ -192,7 +190,7 @@ def _published(
     files: str | None = None,
     closed: bool = False,
 ) -> NamedCorpus:
-    """A corpus made of published files, its own or those of another, given how its splits lie in their folder."""
+    """Make the entry of a corpus of published files, its own or another's; `sources` finds the splits in their folder."""
     home = files or name
 
     def open_corpus(data_dir: Path | None) -> Corpus:
@@ -203,12 +201,12 @@ def _published(
 
 
 def _by_name(pattern: str) -> Callable[[Path], dict[str, list[Source]]]:
-    """A file for each split."""
+    """Find one file for each split."""
     return lambda folder: {split: [Source(folder / pattern.format(split))] for split in SPLITS}
 
 
 def _by_bytes(name: str, total: int) -> Callable[[Path], dict[str, list[Source]]]:
-    """One file of that many bytes, cut exactly at 90 and 95 percent of them."""
+    """Cut one file of `total` bytes exactly at 90 and 95 percent."""
 
     def sources(folder: Path) -> dict[str, list[Source]]:
         if (size := text_files.size(folder / name)) != total:
@@ -301,4 +299,4 @@ CORPORA: dict[str, NamedCorpus] = {
         _by_bytes("text8", 100_000_000),
     ),
 }
-"""The corpora known by name."""
+"""Corpora by name."""

@@ -28,38 +28,40 @@ BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class File:
-    """What is known of a file: the most bytes it may have, and its SHA-256 (hex) where that is known."""
+class ExpectedFile:
+    """Properties that a published file must have: at most so many bytes, and its SHA-256 (hex), if that is known."""
 
     most: int
     sha256: str | None = None
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a server is waited for: seconds for an answer, and bytes a second that it must keep up over a span."""
+class Limits:
+    """Limits on a slow server: seconds until it answers, and bytes a second over a window of seconds."""
 
     answer: float = 30.0
-    slowest: float = 1_000.0
-    span: float = 30.0
+    minimum_rate: float = 1_000.0
+    window: float = 30.0
 
 
-class Failed(Exception):
-    """A download that did not work; the message says why, in our words only."""
+class DownloadFailed(Exception):
+    """Raised when a download does not work; the message says why, without any text of the server."""
 
 
-def download(urls: tuple[str, ...], known: File, target: Path, progress: ProgressCallback, patience: Patience) -> str:
-    """Write what the first address that works serves into the file `target`; returns that address.
+def download(
+    urls: tuple[str, ...], expected: ExpectedFile, target: Path, progress: ProgressCallback, limits: Limits
+) -> str:
+    """Download from the first address that works into the file `target`, and return that address.
 
-    Raises UserError, with the reason of every address, where none works; nothing is left at `target` then.
+    Raises UserError, with the reason for every address and nothing left at `target`, if none works.
     """
     reasons: list[str] = []
     for url in urls:
         try:
-            with target.open("xb") as file, _opened(url, patience) as response:
-                _receive(response, known, file.write, progress, patience)
+            with target.open("xb") as file, _open(url, limits) as response:
+                _receive(response, expected, file.write, progress, limits)
             return url
-        except Failed as reason:
+        except DownloadFailed as reason:
             reasons.append(f"{url} {reason}")
             target.unlink()
     raise UserError(f"no download: {'; '.join(reasons)}. Try again later, or put the files into a data folder")
@@ -67,54 +69,54 @@ def download(urls: tuple[str, ...], known: File, target: Path, progress: Progres
 
 def _receive(
     response: http.client.HTTPResponse,
-    known: File,
+    expected: ExpectedFile,
     write: Callable[[bytes], Any],
     progress: ProgressCallback,
-    patience: Patience,
+    limits: Limits,
 ) -> None:
-    declared = _declared(response, known)
+    declared = _check_headers(response, expected)
     sha, size = hashlib.sha256(), 0
-    for block in _blocks(response, patience):
+    for block in _blocks(response, limits):
         size += len(block)
-        if size > known.most:
-            raise Failed(f"sends more than the {known.most:,} bytes there should be")
+        if size > expected.most:
+            raise DownloadFailed(f"sends more than the {expected.most:,} bytes there should be")
         sha.update(block)
         write(block)
-        progress(size, declared or known.most)
+        progress(size, declared or expected.most)
     if declared is not None and size != declared:
-        raise Failed(f"broke off after {size:,} of {declared:,} bytes")
-    if known.sha256 not in (None, sha.hexdigest()):
-        raise Failed("serves something else than the published file (its SHA-256 differs)")
+        raise DownloadFailed(f"broke off after {size:,} of {declared:,} bytes")
+    if expected.sha256 not in (None, sha.hexdigest()):
+        raise DownloadFailed("serves something else than the published file (its SHA-256 differs)")
 
 
-def _declared(response: http.client.HTTPResponse, known: File) -> int | None:
-    """The bytes that the answer says will come, if it says so."""
+def _check_headers(response: http.client.HTTPResponse, expected: ExpectedFile) -> int | None:
+    """Check the headers of a response, and return the number of bytes that they announce, if any."""
     if response.status != 200:
-        raise Failed(f"answers with status {response.status}")
+        raise DownloadFailed(f"answers with status {response.status}")
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise Failed("sends the file in an encoding that was not asked for")
+        raise DownloadFailed("sends the file in an encoding that was not asked for")
     if response.headers.get_content_type() == "text/html":
-        raise Failed("answers with a web page instead of the file")
-    if response.length is not None and response.length > known.most:
-        raise Failed(f"announces {response.length:,} bytes where there should be at most {known.most:,}")
+        raise DownloadFailed("answers with a web page instead of the file")
+    if response.length is not None and response.length > expected.most:
+        raise DownloadFailed(f"announces {response.length:,} bytes where there should be at most {expected.most:,}")
     return response.length
 
 
-def _blocks(response: http.client.HTTPResponse, patience: Patience) -> Iterator[bytes]:
-    began, size = time.monotonic(), 0
-    with _explained():
+def _blocks(response: http.client.HTTPResponse, limits: Limits) -> Iterator[bytes]:
+    start, size = time.monotonic(), 0
+    with _transfer_errors():
         while block := response.read1(BLOCK):
             yield block
             size += len(block)
-            if time.monotonic() - began > patience.span:
-                if size < patience.slowest * patience.span:
-                    raise Failed(f"sends fewer than {patience.slowest:,.0f} bytes a second")
-                began, size = time.monotonic(), 0
+            if time.monotonic() - start > limits.window:
+                if size < limits.minimum_rate * limits.window:
+                    raise DownloadFailed(f"sends fewer than {limits.minimum_rate:,.0f} bytes a second")
+                start, size = time.monotonic(), 0
 
 
 @contextlib.contextmanager
-def _opened(url: str, patience: Patience) -> Iterator[http.client.HTTPResponse]:
-    """The answer of a server, without any of the schemes but http and https that urllib would follow."""
+def _open(url: str, limits: Limits) -> Iterator[http.client.HTTPResponse]:
+    """Open an address over http or https, and none of the other schemes that urllib would follow."""
     opener = urllib.request.OpenerDirector()
     handlers = (
         urllib.request.ProxyHandler,
@@ -122,33 +124,33 @@ def _opened(url: str, patience: Patience) -> Iterator[http.client.HTTPResponse]:
         urllib.request.HTTPDefaultErrorHandler,
         urllib.request.HTTPErrorProcessor,
     )
-    for handler in (*(kind() for kind in handlers), _Redirects(), _Plain(), _Secure()):
+    for handler in (*(kind() for kind in handlers), _Redirects(), _HTTPHandler(), _HTTPSHandler()):
         opener.add_handler(handler)
-    # Some homes refuse the default name of urllib.
+    # Some servers refuse the default name of urllib.
     headers = {"User-Agent": "backstory", "Accept-Encoding": "identity"}
-    with _explained():
-        response = opener.open(urllib.request.Request(url, headers=headers), timeout=patience.answer)
+    with _transfer_errors():
+        response = opener.open(urllib.request.Request(url, headers=headers), timeout=limits.answer)
     with contextlib.closing(response):
         yield response
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Whatever can go wrong on the way, in one line without a word of the server's."""
+def _transfer_errors() -> Iterator[None]:
+    """Turn every error of a transfer into one line without any text of the server."""
     try:
         yield
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (301, 302, 303, 307, 308):
-            raise Failed("redirects in a loop, or to where it must not") from None
-        raise Failed(f"answers with status {error.code}") from None
+            raise DownloadFailed("redirects in a loop, or to where it must not") from None
+        raise DownloadFailed(f"answers with status {error.code}") from None
     except urllib.error.URLError as error:
-        raise Failed(_why(error.reason)) from None
+        raise DownloadFailed(_reason(error.reason)) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise Failed(_why(error)) from None
+        raise DownloadFailed(_reason(error)) from None
 
 
-def _why(error: object) -> str:
+def _reason(error: object) -> str:
     match error:
         case ssl.SSLCertVerificationError():
             return f"has a certificate that does not hold ({error.verify_message})"
@@ -170,8 +172,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-class _Punctual(http.client.HTTPConnection):
-    """A connection whose answer must begin in time as a whole: a timeout alone counts from byte to byte."""
+class _TimedConnection(http.client.HTTPConnection):
+    """Connection that must receive all headers in time: a timeout alone starts anew with every byte."""
 
     def getresponse(self) -> http.client.HTTPResponse:
         late, sock = threading.Event(), self.sock
@@ -197,38 +199,40 @@ class _Punctual(http.client.HTTPConnection):
         return response
 
 
-class _PunctualSecure(_Punctual, http.client.HTTPSConnection):
+class _TimedSecureConnection(_TimedConnection, http.client.HTTPSConnection):
     pass
 
 
-class _Plain(urllib.request.HTTPHandler):
+class _HTTPHandler(urllib.request.HTTPHandler):
     def http_open(self, req):
-        return self.do_open(_Punctual, req)
+        return self.do_open(_TimedConnection, req)
 
 
-class _Secure(urllib.request.HTTPSHandler):
+class _HTTPSHandler(urllib.request.HTTPSHandler):
     def https_open(self, req):
-        return self.do_open(_PunctualSecure, req, context=ssl.create_default_context())
+        return self.do_open(_TimedSecureConnection, req, context=ssl.create_default_context())
 
 
-def unpack(archive: Path, url: str, members: Mapping[str, str], known: Mapping[str, File], folder: Path) -> None:
-    """Write members into a folder, each under the name that `members` maps to it; `url` says where the archive is from.
+def unpack(
+    archive: Path, url: str, members: Mapping[str, str], expected: Mapping[str, ExpectedFile], folder: Path
+) -> None:
+    """Unpack members of a zip archive, each under the name that `members` maps to it; `url` names the archive in messages.
 
-    Raises UserError for what is not a zip archive or a damaged one; for members that lead outside a folder, are links,
-    or hold more than they may; and where one is missing. What was written by then is the caller's to remove.
+    Raises UserError for a damaged archive, for members that lead outside a folder, are links or too large, and for a
+    missing one. The caller removes what was written by then.
     """
     try:
         with zipfile.ZipFile(archive) as zipped:
             for info in zipped.infolist():
-                _check(info, url)
+                _check_member(info, url)
             for name, member in members.items():
-                _extract(zipped, _only(zipped, member, url), known[name].most, folder / name, url)
+                _extract_member(zipped, _find_member(zipped, member, url), expected[name].most, folder / name, url)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError):
         raise UserError(f"{url} serves no zip archive, or a damaged one; try again later") from None
 
 
-def _check(info: zipfile.ZipInfo, url: str) -> None:
-    """Refuse the archive for any member that a careless program would write elsewhere, wanted or not."""
+def _check_member(info: zipfile.ZipInfo, url: str) -> None:
+    """Refuse the archive for any member, wanted or not, that could be written outside its folder."""
     path = PureWindowsPath(info.filename)  # takes both kinds of slash, and drives
     if path.anchor or ".." in path.parts:
         raise UserError(f"the archive {url} holds a file whose name leads out of its folder, so it is not unpacked")
@@ -237,20 +241,20 @@ def _check(info: zipfile.ZipInfo, url: str) -> None:
         raise UserError(f"the archive {url} holds a link or a device, so it is not unpacked")
 
 
-def _only(zipped: zipfile.ZipFile, member: str, url: str) -> zipfile.ZipInfo:
+def _find_member(zipped: zipfile.ZipFile, member: str, url: str) -> zipfile.ZipInfo:
     found = [info for info in zipped.infolist() if info.filename == member and not info.is_dir()]
     if len(found) != 1:
         raise UserError(
             f"the archive {url} holds {len(found) or 'no'} {member}, not one, so it is not the one expected"
         )
-    # The other methods unpack all they are given at once, however much that comes to.
+    # The other methods unpack everything at once, whatever its size.
     if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UserError(f"the archive {url} is packed by an unusual method, so it is not unpacked")
     return found[0]
 
 
-def _extract(zipped: zipfile.ZipFile, info: zipfile.ZipInfo, most: int, target: Path, url: str) -> None:
-    """Write one member, block by block, up to `most` bytes whatever the archive says of its size."""
+def _extract_member(zipped: zipfile.ZipFile, info: zipfile.ZipInfo, most: int, target: Path, url: str) -> None:
+    """Write one member, block by block, up to `most` bytes, whatever size the archive declares."""
     size = 0
     with zipped.open(info) as source, target.open("xb") as file:
         while block := source.read(BLOCK):

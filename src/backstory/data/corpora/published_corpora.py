@@ -1,4 +1,4 @@
-"""Published corpora: the files of each, the public homes that serve them, and what they must be byte for byte.
+"""Published corpora: their files, the public servers that have them, their hashes, and the folders they are kept in.
 
 The SHA-256 of archives, of enwik8 and of text8 are those that many independent projects record for the same addresses;
 those of the files of ptb and wikitext-2 are of the canonical files. The unpacked files of wikitext-103 have none on
@@ -14,7 +14,7 @@ from pathlib import Path
 from backstory.config.errors import UserError, pasted
 from backstory.config.small_file import read_small
 from backstory.data.corpora import text_files
-from backstory.data.corpora.download import File, Patience, ProgressCallback, download, unpack
+from backstory.data.corpora.download import ExpectedFile, Limits, ProgressCallback, download, unpack
 from backstory.data.corpora.text_files import Source
 from backstory.storage import disk_cache
 from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, sweep_temporaries, within, write_atomically
@@ -24,27 +24,27 @@ from backstory.storage.lock import locked
 
 @dataclass(frozen=True)
 class Download:
-    """One thing to download: the addresses that serve it byte for byte alike, tried in turn.
+    """One download: the addresses that serve identical bytes, tried in turn.
 
-    `files` names the corpus files in it: of a zip archive, which `archive` describes, each with its member; a download
-    that is itself the file names it with an empty member.
+    `files` maps the corpus files in it to the members of a zip archive, which `archive` describes; a download that is itself
+    the file maps its name to an empty member.
     """
 
     urls: tuple[str, ...]
     files: dict[str, str]
-    archive: File | None = None
+    archive: ExpectedFile | None = None
 
 
 @dataclass(frozen=True)
 class PublishedCorpus:
-    """The files of a corpus in the folder of its name, and the downloads that bring them (none: they cannot be had so)."""
+    """Files of a corpus, in the folder of its name, and the downloads that contain them, if there are any."""
 
-    files: dict[str, File]
+    files: dict[str, ExpectedFile]
     downloads: tuple[Download, ...] = ()
 
     @property
     def megabytes(self) -> int:
-        """The most that is downloaded, in millions of bytes."""
+        """Size of all downloads at most, in millions of bytes."""
         most = sum(d.archive.most if d.archive else sum(self.files[f].most for f in d.files) for d in self.downloads)
         return -(-most // 1_000_000)
 
@@ -56,12 +56,12 @@ def _ptb(name: str) -> Download:
     )
 
 
-def _wikitext(name: str, archive: File) -> Download:
+def _wikitext(name: str, archive: ExpectedFile) -> Download:
     members = {f"wiki.{split}.tokens": f"{name}/wiki.{split}.tokens" for split in ("train", "valid", "test")}
     return Download((f"https://wikitext.smerity.com/{name}-v1.zip",), members, archive)
 
 
-def _mahoney(name: str, archive: File) -> Download:
+def _mahoney(name: str, archive: ExpectedFile) -> Download:
     urls = (
         f"https://mattmahoney.net/dc/{name}.zip",
         f"http://mattmahoney.net/dc/{name}.zip",
@@ -73,104 +73,126 @@ def _mahoney(name: str, archive: File) -> Download:
 PUBLISHED: dict[str, PublishedCorpus] = {
     "ptb": PublishedCorpus(
         {
-            "ptb.train.txt": File(5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
-            "ptb.valid.txt": File(399_782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
-            "ptb.test.txt": File(449_945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
+            "ptb.train.txt": ExpectedFile(
+                5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"
+            ),
+            "ptb.valid.txt": ExpectedFile(399_782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
+            "ptb.test.txt": ExpectedFile(449_945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
         },
         (_ptb("ptb.train.txt"), _ptb("ptb.valid.txt"), _ptb("ptb.test.txt")),
     ),
     "wikitext-2": PublishedCorpus(
         {
-            "wiki.train.tokens": File(10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
-            "wiki.valid.tokens": File(1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
-            "wiki.test.tokens": File(1_256_449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
-        },
-        (_wikitext("wikitext-2", File(5_000_000, "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c")),),
-    ),
-    "wikitext-103": PublishedCorpus(
-        {
-            "wiki.train.tokens": File(700_000_000),
-            "wiki.valid.tokens": File(2_000_000),
-            "wiki.test.tokens": File(2_000_000),
+            "wiki.train.tokens": ExpectedFile(
+                10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"
+            ),
+            "wiki.valid.tokens": ExpectedFile(
+                1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"
+            ),
+            "wiki.test.tokens": ExpectedFile(
+                1_256_449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"
+            ),
         },
         (
             _wikitext(
-                "wikitext-103", File(200_000_000, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590")
+                "wikitext-2",
+                ExpectedFile(5_000_000, "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"),
+            ),
+        ),
+    ),
+    "wikitext-103": PublishedCorpus(
+        {
+            "wiki.train.tokens": ExpectedFile(700_000_000),
+            "wiki.valid.tokens": ExpectedFile(2_000_000),
+            "wiki.test.tokens": ExpectedFile(2_000_000),
+        },
+        (
+            _wikitext(
+                "wikitext-103",
+                ExpectedFile(200_000_000, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"),
             ),
         ),
     ),
     "enwik8": PublishedCorpus(
-        {"enwik8": File(100_000_000, "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8")},
-        (_mahoney("enwik8", File(36_445_475, "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc")),),
+        {"enwik8": ExpectedFile(100_000_000, "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8")},
+        (
+            _mahoney(
+                "enwik8", ExpectedFile(36_445_475, "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc")
+            ),
+        ),
     ),
     "enwik8-prefix": PublishedCorpus(
-        {"enwik8.prefix": File(4_154_399, "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd")}
+        {"enwik8.prefix": ExpectedFile(4_154_399, "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd")}
     ),
     "text8": PublishedCorpus(
-        {"text8": File(100_000_000, "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7")},
-        (_mahoney("text8", File(31_344_016, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232")),),
+        {"text8": ExpectedFile(100_000_000, "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7")},
+        (
+            _mahoney(
+                "text8", ExpectedFile(31_344_016, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232")
+            ),
+        ),
     ),
 }
-"""The corpora that are published, by name."""
+"""Published corpora by name."""
 
 TAGS: dict[str, dict[str, str]] = {
     "ptb": {split: f"pos/penn/{split}.txt" for split in ("train", "valid", "test")},
     "wikitext-2": {split: f"pos/wt2/{split}.txt" for split in ("valid", "test")},
 }
-"""Files of part-of-speech tags by corpus and split, in the data folder: a line for a line, a tag for a word, no `<eos>`."""
+"""Files of part-of-speech tags by corpus and split, in the data folder: one line per line, one tag per word, no `<eos>`."""
 
 
 RECORD = "download.json"
-"""Beside downloaded files: their sizes and hashes and where they came from.
+"""File beside downloaded files with their sizes, hashes and addresses.
 
-Written before the first of them is in its place, so what a killed process leaves is known to be a download, and of what.
+It is written before they are moved there, so that files left by a killed process are recognised.
 """
 
 AS_PUBLISHED = "SHA-256 as published"
-"""What is said of files that are those published, byte for byte."""
+"""Provenance of files that are the published ones, byte for byte."""
 
-PATIENCE = Patience()
-"""How long the public homes are waited for."""
+LIMITS = Limits()
+"""Limits on slow public servers."""
 
 Hashes = dict[str, str]
 """SHA-256 (hex) by file name."""
 
 
 def find(name: str, data_dir: Path | None) -> tuple[Path, str]:
-    """The folder with the files of a published corpus, and a phrase that says how far they were checked.
+    """Return the folder of a published corpus, and a phrase that says how its files were checked.
 
-    It is the folder of that name in `data_dir`, or, where none is given, in BACKSTORY_DATA, else in the cache's data
-    folder. Raises UserError where files are missing, cannot be read, or are no longer what was downloaded.
+    It is the folder of that name in `data_dir`, or, without it, in BACKSTORY_DATA, else in the cache's data folder. Raises
+    UserError if files are missing, cannot be read, or are no longer those that were downloaded.
     """
-    published, places = PUBLISHED[name], _places(data_dir)
-    if (folder := _first(name, places)) is not None:
+    published, folders = PUBLISHED[name], _data_folders(data_dir)
+    if (folder := _first(name, folders)) is not None:
         return folder, _checked(folder, published, _command(name, data_dir))
-    lacked = ", ".join(f"{name}/{file}" for file in _missing(places[0] / name, published))
-    # Never the first step of something else: a download is asked for by its own command.
+    missing = ", ".join(f"{name}/{file}" for file in _missing(folders[0] / name, published))
+    # Nothing is downloaded on the way: a download has its own command.
     get = f"run `{_command(name, data_dir)}` to download up to {published.megabytes:,} MB, or "
     raise UserError(
-        f"the data folder {places[0]} lacks {lacked}; {get if published.downloads else ''}"
+        f"the data folder {folders[0]} lacks {missing}; {get if published.downloads else ''}"
         "pass --data-dir or set BACKSTORY_DATA to the folder that holds them"
     )
 
 
 def beside(path: str, data_dir: Path | None) -> Path | None:
-    """A file that may lie beside the corpora, by its path in a data folder: the first data folder's that has it, or None."""
-    return next((place / path for place in _places(data_dir) if os.path.isfile(place / path)), None)
+    """Return a file of the first data folder that has it, by its path in the folder, or None."""
+    return next((folder / path for folder in _data_folders(data_dir) if os.path.isfile(folder / path)), None)
 
 
 def fetch(name: str, data_dir: Path | None, progress: ProgressCallback) -> Path | None:
-    """Download a published corpus into `data_dir`, else the cache's data folder, unless `find` finds it whole.
+    """Download a published corpus into `data_dir`, else into the cache's data folder, unless it is there.
 
-    Returns the folder that it went into, None where nothing was needed. Whatever fails leaves nothing behind. Raises
-    UserError for downloads that fail, are not what is published or not what was downloaded before, and for files of
-    someone else's in the way. `progress` is called for every download on its own.
+    Returns its folder, or None if there was nothing to do. A failure leaves nothing behind. `progress` is called for every
+    download separately. Raises UserError for downloads that fail, that are not the published files or not those of the first
+    download, and if other files are in the way.
     """
-    published, places = PUBLISHED[name], _places(data_dir)
-    folder = _first(name, places)
+    published, folders = PUBLISHED[name], _data_folders(data_dir)
+    folder = _first(name, folders)
     if not published.downloads or (folder and _whole(folder, published)):
         return None
-    folder = within(*(folder.parent, folder.name) if folder else (places[-1], name))  # a link is read, not written to
+    folder = within(*(folder.parent, folder.name) if folder else (folders[-1], name))  # links are read, not written to
     with locked(folder, "download", "--data-dir"):
         sweep_temporaries(folder)
         if _whole(folder, published):  # by a process that held the lock until now
@@ -185,17 +207,17 @@ def fetch(name: str, data_dir: Path | None, progress: ProgressCallback) -> Path 
     return folder
 
 
-def _places(data_dir: Path | None) -> list[Path]:
-    """The data folders to look in, in their order; a download goes into the last one."""
+def _data_folders(data_dir: Path | None) -> list[Path]:
+    """Return the data folders to search, in this order; downloads go into the last one."""
     named = os.environ.get("BACKSTORY_DATA")
     if data_dir is not None:
         return [Path(os.path.expanduser(data_dir))]
     return [*([Path(os.path.expanduser(named))] if named else []), disk_cache.folder() / "data"]
 
 
-def _first(name: str, places: list[Path]) -> Path | None:
-    """The corpus's folder in the first data folder that has all its files."""
-    return next((place / name for place in places if not _missing(place / name, PUBLISHED[name])), None)
+def _first(name: str, folders: list[Path]) -> Path | None:
+    """Return the folder of the corpus in the first data folder that has all its files."""
+    return next((folder / name for folder in folders if not _missing(folder / name, PUBLISHED[name])), None)
 
 
 def _missing(folder: Path, published: PublishedCorpus) -> list[str]:
@@ -203,7 +225,7 @@ def _missing(folder: Path, published: PublishedCorpus) -> list[str]:
 
 
 def _record(folder: Path) -> dict | None:
-    """What was written of the files that are downloaded; None for files that are not, an empty one if it is damaged."""
+    """Return the record of downloaded files; None for files that were not downloaded, an empty one if it is damaged."""
     try:
         record = parse(read_small(folder / RECORD, inside=folder))
         return {"files": {str(n): str(f["sha256"]) for n, f in record["files"].items()}}
@@ -217,13 +239,13 @@ def _hashes(folder: Path, published: PublishedCorpus) -> Hashes:
     return {name: text_files.digest(Source(folder / name)) for name in published.files}
 
 
-def _as_published(hashes: Hashes, known: dict[str, File]) -> bool:
-    """Whether no file differs from its published hash, where it has one."""
+def _as_published(hashes: Hashes, known: dict[str, ExpectedFile]) -> bool:
+    """Return True if every file has its published hash, or none is known."""
     return all(known[name].sha256 in (None, sha) for name, sha in hashes.items())
 
 
 def _whole(folder: Path, published: PublishedCorpus) -> bool:
-    """Whether all files are there and, if they were downloaded, as they were then."""
+    """Return True if all files exist and, if they were downloaded, have not changed."""
     if _missing(folder, published):
         return False
     record = _record(folder)
@@ -246,19 +268,19 @@ def _checked(folder: Path, published: PublishedCorpus, command: str) -> str:
 
 
 def _one(wanted: Download, published: PublishedCorpus, staging: Path, progress: ProgressCallback) -> str:
-    """Bring the files of one download into the staging folder; returns the address they came from."""
+    """Download files into the staging folder, and return the address they came from."""
     if wanted.archive is None:
         (name,) = wanted.files
-        return download(wanted.urls, published.files[name], staging / name, progress, PATIENCE)
+        return download(wanted.urls, published.files[name], staging / name, progress, LIMITS)
     archive = staging / f"{TEMPORARY}archive"
-    url = download(wanted.urls, wanted.archive, archive, progress, PATIENCE)
+    url = download(wanted.urls, wanted.archive, archive, progress, LIMITS)
     unpack(archive, url, wanted.files, published.files, staging)
     archive.unlink()
     return url
 
 
 def _compare(name: str, staging: Path, published: PublishedCorpus, before: Hashes) -> Hashes:
-    """The hashes of what came. Raises UserError unless it is what is published, and what came the first time."""
+    """Return the hashes of the files. Raises UserError unless they are as published, and as in the first download."""
     hashes = _hashes(staging, published)
     if not _as_published(hashes, published.files):
         raise UserError(f"what was downloaded is not {name} as it was published (its SHA-256 differs); try again later")
@@ -272,9 +294,9 @@ def _compare(name: str, staging: Path, published: PublishedCorpus, before: Hashe
 
 
 def _place(staging: Path, folder: Path, hashes: Hashes, urls: list[str], first: bool) -> None:
-    """Move the files where they belong, all or none; `first`: the folder holds nothing of this corpus yet.
+    """Move the files into their folder, all or none. `first` is True if the folder holds nothing of this corpus yet.
 
-    Their record is written before, and a file that is there already, as it should be, stays.
+    Their record is written before. A file that is there already, undamaged, stays.
     """
     listed = {name: {"bytes": text_files.size(staging / name), "sha256": sha} for name, sha in hashes.items()}
     moved = [name for name, sha in hashes.items() if not _holds(folder / name, sha)]

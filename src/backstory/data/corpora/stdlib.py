@@ -1,4 +1,4 @@
-"""The corpus `stdlib`: the docstrings and help topics of the running Python, a document per module and per topic."""
+"""The corpus `stdlib`: docstrings and help topics of the running Python, one document per module and topic."""
 
 import ast
 import hashlib
@@ -20,7 +20,7 @@ from backstory.storage.atomic import write_atomically
 
 PROVENANCE = f"docstrings and help topics of Python {platform.python_version()} (PSF licence)"
 FORMAT = 1
-"""Raised when the rules below change, so that a text built by older rules is not used."""
+"""Version of the rules below; a text built by other versions is not used."""
 
 # Tests, examples, generated tables of code pages, other people's packages, and docs of the docs.
 _SKIPPED = {
@@ -32,7 +32,7 @@ _TWINS = {"_collections_abc", "_pydatetime", "_pydecimal", "_pyio", "_strptime",
 
 
 def sources() -> dict[str, list[Source]]:
-    """The documents of train, valid and test, as stretches of one file that is built once and kept in the cache.
+    """Return the documents of train, valid and test, as ranges of one file that is built once and cached.
 
     Raises UserError if this Python comes without its library's sources.
     """
@@ -51,7 +51,7 @@ def sources() -> dict[str, list[Source]]:
 
 
 def _modules(root: Path) -> Iterator[tuple[str, Path]]:
-    """Name and file of every public module, sorted by name."""
+    """Yield the name and file of every public module, sorted by name."""
     found = {}
     for base, folders, names in os.walk(root):
         folders[:] = [f for f in folders if _shown(f)]  # site-packages may be huge, so it is not walked at all
@@ -69,7 +69,7 @@ def _shown(name: str) -> bool:
 
 
 def _build(folder: Path, modules: dict[str, Path], root: Path) -> None:
-    """Write the text of all documents and the list of where each begins and ends."""
+    """Write the text of all documents, and the list of their ranges."""
     seen: set[str] = set()
     texts, listed, position = [], [], 0
     for title, docstrings in [*_module_docs(modules), *_topics(root)]:
@@ -85,7 +85,7 @@ def _build(folder: Path, modules: dict[str, Path], root: Path) -> None:
 
 
 def _split(title: str) -> str:
-    """About a twentieth of the documents each to valid and test, by the title alone: a new module moves no other."""
+    """Return the split of a document: a twentieth each are valid and test, by title, so that a new module moves no other."""
     return {0: "valid", 1: "test"}.get(hashlib.sha256(title.encode()).digest()[0] % 20, "train")
 
 
@@ -99,7 +99,7 @@ def _module_docs(modules: dict[str, Path]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _docstrings(node: ast.Module | ast.ClassDef) -> Iterator[str]:
-    """The docstrings of a module or class and of what is public in it, in the order of the source."""
+    """Yield the docstrings of a module or class and of its public members, in the order of the source."""
     if text := ast.get_docstring(node):
         yield text
     for child in _statements(node.body):
@@ -110,7 +110,7 @@ def _docstrings(node: ast.Module | ast.ClassDef) -> Iterator[str]:
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a body, those under `if` and `try` too: much of the library depends on the platform."""
+    """Yield the statements of a body, also those under `if` and `try`: much of the library depends on the platform."""
     for child in body:
         if isinstance(child, ast.If | ast.Try):
             yield from _statements([*child.body, *child.orelse])
@@ -123,7 +123,7 @@ def _public(name: str) -> bool:
 
 
 def _topics(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """The topics of `help()`, from the file they are kept in."""
+    """Yield the topics of `help()`, from their file."""
     path = root / "pydoc_data" / "topics.py"
     if not path.is_file():
         return
@@ -140,7 +140,7 @@ _SIGNATURE = re.compile(r"[\w.]+\(.*\)\s*(?:->.*)?|[\w.]+\(.*,")
 
 
 def _paragraphs(docstring: str) -> Iterator[str]:
-    """The paragraphs of prose of a docstring, each on one line."""
+    """Yield the paragraphs of prose of a docstring, each on one line."""
     for block in re.split(r"\n[^\S\n]*\n", inspect.cleandoc(docstring)):
         for lines in _items(_prose_lines(block)):
             text = " ".join(" ".join(lines).split())
@@ -149,7 +149,7 @@ def _paragraphs(docstring: str) -> Iterator[str]:
 
 
 def _prose_lines(block: str) -> list[str]:
-    """The lines of a block up to its first doctest, whose output runs to the end of the block."""
+    """Return the lines of a block up to its first doctest, whose output extends to the end of the block."""
     lines = []
     for line in block.splitlines():
         if line.lstrip().startswith(">>>"):
@@ -160,7 +160,7 @@ def _prose_lines(block: str) -> list[str]:
 
 
 def _items(lines: list[str]) -> Iterator[list[str]]:
-    """The lines of each item of a list, or of the whole paragraph where there is none."""
+    """Yield the lines of each item of a list, or of the whole paragraph if it is no list."""
     group: list[str] = []
     for line in lines:
         if group and _ITEM.match(line.lstrip()):
@@ -172,7 +172,7 @@ def _items(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _reads(text: str) -> bool:
-    """Whether it reads as prose: mostly letters, and words rather than code and symbols."""
+    """Return True for prose: mostly letters, and words rather than code and symbols."""
     words = text.split()
     plain = sum(1 for w in words if re.fullmatch(r"[(\"'`*]*[^\W\d_]+(?:['’-][^\W\d_]+)*[`*\"').,;:!?]*", w))
     return len(words) >= 3 and plain >= 0.6 * len(words)

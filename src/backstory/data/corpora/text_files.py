@@ -1,4 +1,4 @@
-"""Text files read block by block, decoded, normalised and checked, and where to cut a file in three."""
+"""Text files: read in blocks, decoded, normalised and checked; cut into three splits; read line by line as they grow."""
 
 import codecs
 import hashlib
@@ -21,7 +21,7 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """A stretch of a file: the bytes from `start` up to `end` (None: the end of the file), and its title."""
+    """Range of a file: the bytes from `start` up to `end` (None: the end of the file), with a title."""
 
     path: Path
     title: str = ""
@@ -30,11 +30,11 @@ class Source:
 
 
 def raw_blocks(source: Source) -> Iterator[bytes]:
-    """The bytes of a stretch. Raises UserError for a file that cannot be read."""
+    """Yield the bytes of a range in blocks. Raises UserError for a file that cannot be read."""
     left = float("inf") if source.end is None else source.end - source.start
     with open_file(source.path) as file:
         try:
-            if source.start:  # a pipe cannot be asked
+            if source.start:  # a pipe cannot seek
                 file.seek(source.start)
             while left > 0 and (block := file.read(int(min(BLOCK, left)))):
                 left -= len(block)
@@ -44,16 +44,16 @@ def raw_blocks(source: Source) -> Iterator[bytes]:
 
 
 def text_blocks(source: Source, as_is: bool = False) -> Iterator[str]:
-    """The text of a stretch of a UTF-8 file, in blocks: `decoded`, with offsets counted in the file."""
+    """Yield the text of a range of a UTF-8 file in blocks, as `decoded` does, with offsets counted in the file."""
     return decoded(raw_blocks(source), str(source.path), as_is, source.start)
 
 
 def decoded(blocks: Iterable[bytes], name: str, as_is: bool = False, position: int = 0) -> Iterator[str]:
-    """UTF-8 text that comes in blocks of bytes, in blocks; the first byte is number `position` of what is called `name`.
+    """Decode blocks of UTF-8 bytes; `name` is their source in messages, `position` the offset of the first byte in it.
 
     A byte-order mark at position 0 is dropped, CRLF and lone CR become a newline, U+2028 and the like are kept. Raises
-    UserError for bytes that are not UTF-8 and for NUL, with their offset. `as_is` accepts any bytes and changes nothing;
-    those that are not UTF-8 come as surrogate escapes (PEP 383).
+    UserError for bytes that are not UTF-8 and for NUL, with their offset. `as_is` accepts all bytes and changes nothing;
+    bytes that are not UTF-8 become surrogate escapes (PEP 383).
     """
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if as_is else "strict")
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
@@ -82,13 +82,13 @@ def decoded(blocks: Iterable[bytes], name: str, as_is: bool = False, position: i
 
 
 def _ended(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The blocks, then an empty one that tells the decoders to finish."""
+    """Yield the blocks, then an empty one that tells the decoders to finish."""
     yield from blocks
     yield b""
 
 
 def digest(source: Source) -> str:
-    """SHA-256 (hex) of the bytes of a stretch. Raises UserError for a file that cannot be read."""
+    """Return the SHA-256 (hex) of a range. Raises UserError for a file that cannot be read."""
     sha = hashlib.sha256()
     for block in raw_blocks(source):
         sha.update(block)
@@ -96,7 +96,7 @@ def digest(source: Source) -> str:
 
 
 def size(path: Path) -> int:
-    """Bytes of a regular file. Raises UserError for anything else."""
+    """Return the size of a regular file in bytes. Raises UserError for anything else."""
     try:
         regular, count = path.is_file(), path.stat().st_size
     except OSError as error:
@@ -107,16 +107,16 @@ def size(path: Path) -> int:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A regular file or a pipe, opened for reading bytes. Raises UserError for a device and what else cannot be read."""
+    """Open a regular file or a pipe for reading bytes. Raises UserError for a device and for what cannot be read."""
     try:
-        # Whoever names a pipe, as `<(zcat text.gz)` does, waits for its writer.
+        # A pipe that the user names, as in `<(zcat text.gz)`, is waited for.
         return path.open("rb") if is_pipe(path) else open_regular(path)
     except OSError as error:
         raise unreadable(path, error) from None
 
 
 def is_pipe(path: Path) -> bool:
-    """Whether a path is that of a named pipe, or of one end of a pipe."""
+    """Return True for the path of a named pipe, or of one end of a pipe."""
     try:
         return stat.S_ISFIFO(path.stat().st_mode)
     except (OSError, ValueError):
@@ -124,28 +124,28 @@ def is_pipe(path: Path) -> bool:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """The error that says a file cannot be read, and why."""
+    """Return the error for a file that cannot be read."""
     return UserError(f"cannot read {path}: {error.strerror or error}; check its path and its permissions")
 
 
-# --- three stretches of one file ---
+# --- cutting a file in three ---
 
-# Where a file may be cut, best first: after a line end, after a space, before any character (not inside its bytes).
-_PLACES = (re.compile(rb"\n|\r(?!\n)"), re.compile(rb"[ \t]"), re.compile(rb"[\x00-\xff](?=[\x00-\x7f\xc0-\xff])"))
+# Where a file may be cut, best first: after a line end, after a space, between two characters.
+_CUT_POINTS = (re.compile(rb"\n|\r(?!\n)"), re.compile(rb"[ \t]"), re.compile(rb"[\x00-\xff](?=[\x00-\x7f\xc0-\xff])"))
 
 
 def cuts(path: Path) -> tuple[int, int]:
-    """Two byte offsets that cut a file into about 90, 5 and 5 percent, each part contiguous.
+    """Return two byte offsets that cut a file into about 90, 5 and 5 percent.
 
-    At the line ends nearest to 90 and 95 percent; where lines are too long for that, at spaces, and else between
-    characters. Raises UserError for a file that cannot be read or is too short for three parts.
+    They are the line ends nearest to 90 and 95 percent; if lines are too long for that, spaces, and else any characters.
+    Raises UserError for a file that cannot be read or is too short for three parts.
     """
     length = size(path)
     with open_file(path) as file:
-        for place in _PLACES:
-            # From the right, so that a file of few lines still leaves one for each part.
-            second = _nearest(file, place, 0.95 * length, 0.6 * length, 0.99 * length)
-            first = second and _nearest(file, place, 0.9 * length, 0.3 * length, second - 0.01 * length)
+        for pattern in _CUT_POINTS:
+            # From the right, so that a file of few lines has one for each part.
+            second = _nearest(file, pattern, 0.95 * length, 0.6 * length, 0.99 * length)
+            first = second and _nearest(file, pattern, 0.9 * length, 0.3 * length, second - 0.01 * length)
             if first and second:
                 return first, second
     if not length:
@@ -153,46 +153,48 @@ def cuts(path: Path) -> tuple[int, int]:
     raise UserError(f"{path} is too short ({length} bytes) to be cut into train, valid and test; give more text")
 
 
-def _nearest(file: BinaryIO, place: re.Pattern[bytes], target: float, low: float, high: float) -> int | None:
-    """The place in [low, high], within a block of the target, that is nearest to the target."""
+def _nearest(file: BinaryIO, pattern: re.Pattern[bytes], target: float, low: float, high: float) -> int | None:
+    """Return the cut point in [low, high], within a block of the target, that is nearest to the target."""
     first = max(int(low), int(target) - BLOCK, 0)
     file.seek(first)
     data = file.read(min(int(target) + BLOCK, int(high)) + 1 - first)  # one byte more, to see a CRLF whole
-    found = [first + m.end() for m in place.finditer(data)]
-    return min((f for f in found if 0 < f <= high and f >= low), key=lambda f: abs(f - target), default=None)
+    offsets = [first + m.end() for m in pattern.finditer(data)]
+    return min((o for o in offsets if 0 < o <= high and o >= low), key=lambda o: abs(o - target), default=None)
 
 
-PATIENCE, LOOK = 0.1, 0.25
-"""Seconds without anything new after which what has come is all for now; seconds between two looks at whether to stop."""
-PIECE = 1 << 16
-"""Bytes asked for at once."""
-LONGEST = 1 << 20
-"""Bytes of a line that is given out in pieces."""
+# --- lines of a stream ---
+
+IDLE_SECONDS, POLL_SECONDS = 0.1, 0.25
+"""Silence after which a stream is idle, and time between two checks of `stopped`."""
+READ_SIZE = 1 << 16
+"""Bytes read from a stream at once."""
+LONGEST_LINE = 1 << 20
+"""Bytes of a line; a longer one is given out in parts."""
 
 
-def arriving(descriptor: int, idle: Callable[[], None], stopped: Callable[[], bool]) -> Iterator[bytes]:
-    """The lines, each with its end, of a file that is open by its number; the last may have none.
+def stream_lines(descriptor: int, idle: Callable[[], None], stopped: Callable[[], bool]) -> Iterator[bytes]:
+    """Yield the lines of a pipe, a terminal or a file as they arrive, each with its end; the last may have none.
 
-    `idle` is called each time before a wait of more than a tenth of a second, and the lines end where `stopped` says so. What
-    comes without a pause is never cut by one, however slowly its lines are taken.
+    `idle` is called before every wait of more than a tenth of a second. The lines end when `stopped` returns True. A text that
+    arrives without a pause causes no call of `idle`, however slowly its lines are taken.
     """
     rest = b""
     while not stopped():
-        if not _ready(descriptor, PATIENCE):
+        if not _ready(descriptor, IDLE_SECONDS):
             idle()
-            while not _ready(descriptor, LOOK):
+            while not _ready(descriptor, POLL_SECONDS):
                 if stopped():
                     return
-        came = os.read(descriptor, PIECE)
-        *lines, rest = (rest + came).split(b"\n")
+        data = os.read(descriptor, READ_SIZE)
+        *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             if stopped():
                 return
             yield line + b"\n"
-        if rest and (not came or len(rest) >= LONGEST):
+        if rest and (not data or len(rest) >= LONGEST_LINE):
             yield rest
             rest = b""
-        if not came:
+        if not data:
             return
 
 
