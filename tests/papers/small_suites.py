@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from backstory.config import from_yaml
-from backstory.papers.plan import Run, runs_of
+from backstory.papers.plan import SuiteRun, runs_of
 from backstory.papers.suite import Suite
 
 CLAIM = {"sentence": "Wide beats plain", "better": {"system": "wide"}, "than": {"system": "plain"}}
@@ -69,7 +69,7 @@ def suite(**changes: Any) -> dict[str, Any]:
     return copy.deepcopy(SUITE) | changes
 
 
-def planned(suite: dict[str, Any]) -> dict[str, Run]:
+def planned(suite: dict[str, Any]) -> dict[str, SuiteRun]:
     """Its runs at the small scale, by their names."""
     return {run.name: run for run in runs_of(from_yaml(Suite, yaml.safe_dump(suite), "mine"), "small", "mine")}
 

@@ -17,12 +17,12 @@ from backstory.context.losses import Losses
 from backstory.context.splits import Groups
 from backstory.papers import suite as suites
 from backstory.papers.claims import MISSING, UNDECIDED, YES, judge
-from backstory.papers.effect_sizes import measured
-from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, judged
+from backstory.papers.effect_sizes import measure_effects
+from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_findings
 from backstory.papers.paper import paper
 from backstory.papers.plan import runs_of
 from backstory.papers.suite import FindingCheck, Suite
-from backstory.reports.older import by_present_definitions
+from backstory.results.reproduction_record import RunRecord
 
 PAPER = paper("context")
 FINDINGS = PAPER.findings
@@ -106,6 +106,21 @@ def losses(costs: Costs, seed: int = 1, spread: float = 0.0, outside: float = 0.
         made[experiment] = Losses(PLACES, PLACES, np.full(TARGETS, 5.0), None, nats, np.zeros(len(each)),
                                   [described for described, _ in each], {}, splits)  # fmt: skip
     return made
+
+
+def measured(found: Mapping[str, Losses], findings: Any) -> dict[str, dict[str, Any]]:
+    """The effect sizes as a result holds them."""
+    made = {key: effect.to_dict() for key, effect in measure_effects(found, findings).items()}
+    return {key: {k: v for k, v in one.items() if k != "best_length" or v is not None} for key, one in made.items()}
+
+
+def judged(asked: Suite, runs: list[Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The outcomes of the finding checks as a result holds them, of records as a result holds them."""
+    read = {
+        run.name: RunRecord.read({"run": run.name, "system": run.system, "examinations": []} | found[run.name], "test")
+        for run in runs
+    }
+    return [outcome.to_dict() for outcome in check_findings(asked, runs, read)]
 
 
 def records(
@@ -273,10 +288,9 @@ def test_an_older_result_s_effective_context_is_read_by_its_present_definition()
             del record["effect_sizes"][key]
         record["effect_sizes"]["effective-context"] = {"value": 5, "low": 5, "high": 5}
         stored = {"context": 5, "low": 5, "high": 5, "threshold_percent": 1.0}
-        record["examinations"] = [{"experiment": "truncate", "split": "valid", "effective_context": stored}]
-    figures_ = {"runs": [*found.values()], "findings": []}
-    now = dict(zip(found, by_present_definitions("reproduction", figures_)["runs"], strict=True))
-    said = judge_all(now)
+        examined = {"experiment": "truncate", "split": "valid", "maximum_context": 1000}
+        record["examinations"] = [examined | {"effective_context": stored}]
+    said = judge_all(found)
     assert {said[name]["verdict"] for name in ALONE} == {YES}, "what decides nothing may be missing"
     assert said["effective-context"]["measures"][0]["value"] == 300
     assert said["infrequent-words"]["measures"][0]["label"] == "with 50 tokens, infrequent over frequent"

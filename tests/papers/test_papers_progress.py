@@ -14,17 +14,17 @@ from rich.console import Console
 from backstory.config import RunConfig
 from backstory.jobs.child import threads
 from backstory.jobs.display import JobDisplay
-from backstory.papers.plan import Run
+from backstory.papers.plan import SuiteRun
 from backstory.papers.suite import Metric
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, RunJob, SuiteJobs, expected_minutes, minutes_to_go
 
 
-def run(system: str, seed: int, minutes: float) -> Run:
-    return Run(system, seed, RunConfig(), minutes, (), ())
+def run(system: str, seed: int, minutes: float) -> SuiteRun:
+    return SuiteRun(system, seed, RunConfig(), minutes, (), ())
 
 
-def job(run: Run, *arguments: Any, **options: Any) -> RunJob:
+def job(run: SuiteRun, *arguments: Any, **options: Any) -> RunJob:
     return RunJob(run, SuiteFolder(Path("nowhere")), *arguments, **options)
 
 

@@ -24,9 +24,9 @@ from backstory.jobs import child, runner
 from backstory.jobs.display import JobDisplay
 from backstory.papers import reproduction as reproduce
 from backstory.papers import suite_folder as folders
-from backstory.papers.plan import Run, runs_of
+from backstory.papers.plan import SuiteRun, runs_of
 from backstory.papers.suite import Suite
-from backstory.papers.suite_folder import Command, SuiteFolder
+from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs
 from backstory.storage.atomic import TEMPORARY
 
@@ -99,7 +99,7 @@ def test_a_reading_of_other_weights_than_the_run_has_is_made_again(
     origin = {"command": f"backstory evaluate {tmp_path} --split test --out {reading}", "weights_file": weights_file}
     result = {"schema": 1, "kind": "evaluation", "name": "run", "figures": figures, "provenance": origin}
     (reading / "result.json").write_text(json.dumps(result))
-    command = Command("reading", ("evaluate",), "evaluation", reading, ("--split", "test"))
+    command = SuiteCommand("reading", ("evaluate",), "evaluation", reading, ("--split", "test"))
     assert command.done() == done
 
 
@@ -110,14 +110,14 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
     monkeypatch.setattr(child, "MODULE", "sleeper")
     started: list[subprocess.Popen] = []
 
-    class Step(Command):
+    class Step(SuiteCommand):
         """Done once its process has ended."""
 
         def done(self) -> bool:
             return self.arguments == ("0",) and len(started) >= 2 and all(p.poll() == 0 for p in started[:2])
 
     class Script(SuiteFolder):
-        def commands(self, run: Run) -> list[Command]:
+        def commands(self, run: SuiteRun) -> list[SuiteCommand]:
             steps = [Step("running", (seconds,), "training", self.path) for seconds in ("0", "60")]
             if run.system == "bad" and steps[0].done():
                 raise OSError("the disk fails")
@@ -134,7 +134,7 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
     monkeypatch.setattr(runner.subprocess, "Popen", Recorded)
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=until_both_ended))
     (tmp_path / "logs").mkdir()
-    runs = [Run(system, 1, RunConfig(), minutes, (), ()) for system, minutes in (("good", 2.0), ("bad", 1.0))]
+    runs = [SuiteRun(system, 1, RunConfig(), minutes, (), ()) for system, minutes in (("good", 2.0), ("bad", 1.0))]
     display = JobDisplay(Console(file=io.StringIO()), COLUMNS)
     jobs = SuiteJobs([RunJob(run, Script(tmp_path), minutes=run.minutes) for run in runs], display, "", 2, "perplexity")
     try:
@@ -153,7 +153,7 @@ def test_an_error_in_the_middle_leaves_no_process_behind(tmp_path: Path, monkeyp
 )
 def test_a_damaged_log_is_no_news(line: str, tmp_path: Path) -> None:
     folder = SuiteFolder(tmp_path)
-    job = RunJob(Run("a", 1, RunConfig(), 10.0, (), ()), folder, "running")
+    job = RunJob(SuiteRun("a", 1, RunConfig(), 10.0, (), ()), folder, "running")
     log = folder.run(job.run) / "metrics.jsonl"
     log.parent.mkdir(parents=True)
     epoch = {

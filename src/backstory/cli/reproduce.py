@@ -51,15 +51,15 @@ def main(arguments: Sequence[str]) -> int:
 
     planned = Reproduction.plan(given.suite, given.scale, given.out, given.only, given.known)
     if given.dry_run:
-        found = planned.jobs()
-        print(*planned.told, planned.budget(found, given.processes), sep="\n")
-        asked = [job for job in found if job.run in planned.todo]
-        width = max(len(job.run.name) for job in asked)
-        for job in asked:
+        jobs = planned.jobs()
+        print(*planned.known_lines, planned.budget(jobs, given.processes), sep="\n")
+        selected = planned.selected(jobs)
+        width = max(len(job.run.name) for job in selected)
+        for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {job.minutes_left:8.1f} minutes")
         return 0
     try:
-        result = planned.run(given.processes, given.data_dir)
+        figures = planned.run(given.processes, given.data_dir)
     except Stopped as stopped:
         print(f"backstory: {stopped}", file=sys.stderr)
         return stopped.exit_code
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         if table.rows:
             print(f"\n{to_text(table)}")
     print(f"\n{path}; `backstory report {pasted(planned.folder.path)}` makes a page of it")
-    failed = failures(result)
+    failed = failures(figures)
     for line in failed:
         print(f"backstory: failed: {line}", file=sys.stderr)
     return 1 if failed else 0

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from backstory.config.arguments import checked
 from backstory.config.errors import check_name
 from backstory.config.schema import RunConfig
-from backstory.config.strict import from_file, from_yaml
+from backstory.config.strict import Expand, from_file, from_yaml
 
 T = TypeVar("T")
 CONFIG = "config.yaml"
@@ -26,6 +26,8 @@ class Packaged(Generic[T]):
     folder: str
     noun: str
     """The word for one file in messages: `recipe`."""
+    expand: Expand | None = None
+    """Turns the content of a file, with the file's name for messages, into the settings that it stands for."""
 
     def names(self) -> list[str]:
         """Return the names in alphabetical order."""
@@ -40,8 +42,8 @@ class Packaged(Generic[T]):
     def load(self, name_or_path: str) -> T:
         """Load a packaged file by its name, or any YAML file by its path. Raises UserError."""
         if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
-            return from_file(self.kind, Path(name_or_path))
-        return from_yaml(self.kind, self.text(name_or_path), f"{self.noun} {name_or_path}")
+            return from_file(self.kind, Path(name_or_path), expand=self.expand)
+        return from_yaml(self.kind, self.text(name_or_path), f"{self.noun} {name_or_path}", self.expand)
 
 
 _PACKAGED = Packaged(RunConfig, "backstory", "recipes", "recipe")

@@ -16,6 +16,8 @@ from backstory.config.renamed import current_settings, refuse_old_settings
 from backstory.config.small_file import read_small_text
 
 T = TypeVar("T")
+Expand = Callable[[Any, str], Any]
+
 LARGEST = 1 << 20
 """Bytes of a settings file; more is refused unread."""
 LARGEST_NUMBER = 2**53
@@ -87,12 +89,16 @@ def to_yaml(config: Any) -> str:
 
 
 @checked()
-def from_yaml(kind: type[T], text: str, source: str) -> T:
+def from_yaml(kind: type[T], text: str, source: str, expand: Expand | None = None) -> T:
     """Read a config of the given kind; `source` names the file in error messages.
+
+    `expand` turns what the YAML holds into the settings that it stands for.
 
     Raises UserError for text that is not YAML, unknown keys, wrong types and values out of range.
     """
     data = plain_yaml(text, source)
+    if expand is not None:
+        data = expand(data, source)
     return from_dict(kind, {} if data is None else data, source)
 
 
@@ -112,8 +118,8 @@ def parsed(text: str, wrong: Callable[[str], str]) -> Any:
         raise UserError(wrong(f"{f' at line {mark.line + 1}' if mark else ''}{why}")) from None
 
 
-def from_file(kind: type[T], path: Path, inside: Path | None = None) -> T:
-    """Read a config from a YAML file.
+def from_file(kind: type[T], path: Path, inside: Path | None = None, expand: Expand | None = None) -> T:
+    """Read a config from a YAML file; `expand` as for `from_yaml`.
 
     With `inside`, the folder is one that Backstory wrote: no link may lead out of it (`read_small`), and settings of earlier
     versions are read under their present names.
@@ -127,7 +133,7 @@ def from_file(kind: type[T], path: Path, inside: Path | None = None) -> T:
     if not any(line.split("#")[0].strip() for line in text.splitlines()):
         raise UserError(f"{path} is empty; give it some settings")
     if inside is None:
-        return from_yaml(kind, text, str(path))
+        return from_yaml(kind, text, str(path), expand)
     data = plain_yaml(text, str(path))
     return from_saved(kind, {} if data is None else data, str(path))
 

@@ -1,11 +1,15 @@
-"""Whether a claim holds: the 95% t interval of a difference over seeds, paired where both sides have the same ones."""
+"""Test a paper's claims on the readings of a suite's runs: gain over seeds, its 95% t interval, verdict."""
 
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from backstory.config.eval_options import ReadingOptions
 from backstory.context.bootstrap import t_limit
+from backstory.papers.plan import published_figure
+from backstory.papers.suite import Claim, ClaimSide, Suite
+from backstory.results.reproduction_record import ClaimRecord, ReadingRecord, RunRecord, SideRecord
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
 ONE_SEED, MISSING = "one seed: no claim", "runs are missing: no claim"
@@ -21,12 +25,71 @@ class Judgement:
     gain: float | None = None
     low: float | None = None
     high: float | None = None
-    """Limits of the gain's 95% interval; none where a side has one seed."""
+    """Limits of the gain's 95% interval; None if a side has one seed."""
     paired: bool | None = None
 
 
+def check_claims(suite: Suite, runs: Mapping[str, Sequence[RunRecord]]) -> tuple[ClaimRecord, ...]:
+    """Return the outcome of the suite's claims about systems that have runs; `runs` by system."""
+    return tuple(
+        _check(claim, suite, runs)
+        for claim in suite.claims
+        if claim.better.system in runs and claim.than.system in runs
+    )
+
+
+def readings_at(runs: Sequence[RunRecord], reading: ReadingOptions) -> dict[int, ReadingRecord]:
+    """Return a reading by seed, of the runs that have it."""
+    return {run.seed: record for run in runs for record in run.readings if record.place == reading.reading()}
+
+
+def _check(claim: Claim, suite: Suite, runs: Mapping[str, Sequence[RunRecord]]) -> ClaimRecord:
+    sides = claim.better, claim.than
+    better, than = (readings_at(runs[side.system], side) for side in sides)
+    published_better, published_than = (_published(suite, side) for side in sides)
+    complete = all(_complete(runs[side.system], side) for side in sides)
+    if not complete:
+        judgement = Judgement(MISSING)
+    elif any(reading.audited is False for reading in (*better.values(), *than.values())):
+        judgement = Judgement(AUDIT_FAILED)
+    else:
+        judgement = judge(_values(better), _values(than))
+    if claim.confounded and judgement.verdict in (YES, OPPOSITE, UNDECIDED):
+        judgement = replace(judgement, verdict=CONFOUNDED)
+    gain = None if published_better is None or published_than is None else round(published_than - published_better, 6)
+    return ClaimRecord(
+        sentence=claim.sentence,
+        better=_side_record(claim.better),
+        than=_side_record(claim.than),
+        published_gain=gain,
+        seeds=(len(better), len(than)),
+        confounded=claim.confounded,
+        **vars(judgement),
+    )
+
+
+def _side_record(side: ClaimSide) -> SideRecord:
+    return SideRecord(system=side.system, **vars(side.reading()))
+
+
+def _complete(runs: Sequence[RunRecord], side: ClaimSide) -> bool:
+    """Return True if every run of a side is finished and has its reading."""
+    return all(run.state == "done" for run in runs) and len(readings_at(runs, side)) == len(runs)
+
+
+def _values(readings: Mapping[int, ReadingRecord]) -> dict[int, float]:
+    return {seed: reading.value for seed, reading in readings.items() if reading.value is not None}
+
+
+def _published(suite: Suite, side: ClaimSide) -> float | None:
+    """Return the printed value of a claim's side."""
+    readings = next(system.readings for system in suite.systems if system.name == side.system)
+    reference = next(reading.published for reading in readings if reading.reading() == side.reading())
+    return published_figure(reference)[0] if reference else None
+
+
 def judge(better: Mapping[int, float], than: Mapping[int, float]) -> Judgement:
-    """Judge that `better` scores lower than `than`, figures by seed.
+    """Test that `better` scores lower than `than`, given their figures by seed.
 
     The claim holds (`yes`) where the 95% interval of the mean gain lies above 0, the opposite holds where it lies below,
     and nothing is decided where it holds 0. With the same seeds on both sides the interval is that of the differences
@@ -49,12 +112,12 @@ def judge(better: Mapping[int, float], than: Mapping[int, float]) -> Judgement:
 
 
 def _paired(differences: list[float]) -> tuple[float, float]:
-    """Variance of the mean difference and its degrees of freedom."""
+    """Return the variance of the mean difference and its degrees of freedom."""
     return statistics.variance(differences) / len(differences), len(differences) - 1
 
 
 def _welch(a: list[float], b: list[float]) -> tuple[float, float]:
-    """Variance of the difference of two means and its degrees of freedom (Welch and Satterthwaite)."""
+    """Return the variance of the difference of two means and its degrees of freedom (Welch and Satterthwaite)."""
     parts = [(statistics.variance(side) / len(side), len(side) - 1) for side in (a, b)]
     variance = sum(v for v, _ in parts)
     below = sum(v * v / n for v, n in parts)

@@ -1,7 +1,7 @@
-"""The numbers that findings are judged by, of one run: from the losses that its experiments on context saved."""
+"""Effect sizes of a run that findings are tested on, computed from the losses that its examinations saved."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,95 +9,105 @@ from backstory.config import UserError
 from backstory.context.bootstrap import (
     RESAMPLES,
     Interval,
-    effective_context,
     means_in_clusters,
     paired_intervals,
     resampled_means,
 )
+from backstory.context.bootstrap import effective_context as effective_context_of
 from backstory.context.figures import THRESHOLD
 from backstory.context.losses import LOSSES, Losses
 from backstory.papers.paper import EFFECTIVE_CONTEXT, Cost, Finding, Measure
-from backstory.papers.plan import Run
+from backstory.papers.plan import SuiteRun
+from backstory.papers.suite import Suite
 from backstory.papers.suite_folder import SuiteFolder
-from backstory.reports.results import MutableRecord
+from backstory.results.examination_record import ExaminationFigures
+from backstory.results.reproduction_record import MeasuredRecord
 
 SPLIT = "valid"
-"""What was examined of the published models."""
+"""The split that the published examinations are of."""
 TRUNCATE = "truncate"
 CONTEXT = Measure("", (Cost(TRUNCATE, EFFECTIVE_CONTEXT),))
-FEWEST = 100
+FEWEST_TARGETS = 100
 """Targets of a group without which nothing is measured, and no verdict given."""
 
 Vector = np.ndarray
 
 
-def kept(context: int) -> Measure:
-    """What a context of so many tokens lacks."""
+def context_cost(context: int) -> Measure:
+    """Return the cost of a context of only so many tokens."""
     return Measure(f"with {context:,} tokens", (Cost(TRUNCATE, f"truncate-{context}"),))
 
 
-def losses_of(folder: SuiteFolder, run: Run) -> dict[str, Losses]:
-    """The losses of a run's finished examinations, by experiment; without those whose file is lost or damaged."""
-    found = {}
-    for command in folder.commands(run):
-        result = command.result() if command.kind == "examination" else None
-        if result is None or result.figures["split"] != SPLIT:
+def effect_sizes(suite: Suite, folder: SuiteFolder, run: SuiteRun) -> dict[str, MeasuredRecord]:
+    """Return the effects in a run that the suite's findings are tested on, by the keys of their measures."""
+    checks = [check for check in suite.findings if run.system in check.systems]
+    findings = [finding for check in checks for finding in check.findings().values()]
+    return measure_effects(saved_losses(folder, run), findings) if findings else {}
+
+
+def saved_losses(folder: SuiteFolder, run: SuiteRun) -> dict[str, Losses]:
+    """Return the losses of a run's finished examinations, by experiment, without files that are lost or damaged."""
+    losses = {}
+    for command, result in folder.finished_commands(run):
+        figures = result.figures
+        if not isinstance(figures, ExaminationFigures) or figures.split != SPLIT:
             continue
         try:
-            found[str(result.figures["experiment"])] = Losses.load(command.out / LOSSES)
+            losses[figures.experiment] = Losses.load(command.out / LOSSES)
         except UserError:
             continue
-    return found
+    return losses
 
 
-def measured(found: Mapping[str, Losses], findings: Iterable[Finding]) -> dict[str, MutableRecord]:
-    """By key, `value` with the `low` and `high` of its 95% interval, a bootstrap over the targets, of every measure there is.
+def measure_effects(losses: Mapping[str, Losses], findings: Iterable[Finding]) -> dict[str, MeasuredRecord]:
+    """Return the measures of findings by key, each with its 95% interval, a bootstrap over the targets.
 
-    One whose experiment, condition, split or targets are not there is left out.
+    A measure whose experiment, condition, split or targets are missing is left out.
     """
-    wanted = {measure.key: measure for finding in findings for measure in _wanted(finding, found)}
-    record: dict[str, MutableRecord] = {}
+    measures = {measure.key: measure for finding in findings for measure in _measures(finding, losses)}
+    effects: dict[str, MeasuredRecord] = {}
     batches: dict[tuple[bytes, bytes], list[tuple[str, _Part]]] = {}
-    for key, measure in wanted.items():
-        if measure.unit == "tokens":
-            if tokens := _effective_context(found, measure.plus[0]):
-                record[key] = tokens
-            continue
-        if measure.unit == "share":
-            if share := _share(found, measure.plus[0]):
-                record[key] = share
-            continue
-        parts = _parts(found, measure)
-        if len(parts) == 1:
-            batches.setdefault(parts[0].sample, []).append((key, parts[0]))
-        elif parts:
-            record[key] = asdict(_over_groups(parts))
-    # Every call draws its resamples anew, which is what takes time: one for each set of targets.
+    for key, measure in measures.items():
+        if measure.unit == "nats":
+            parts = _parts(losses, measure)
+            if len(parts) == 1:
+                batches.setdefault(parts[0].sample, []).append((key, parts[0]))
+            elif parts:
+                effects[key] = _record(_sum_over_groups(parts))
+        else:
+            of_unit = _effective_context if measure.unit == "tokens" else _share
+            if effect := of_unit(losses, measure.plus[0]):
+                effects[key] = effect
+    # Each call draws its own resamples, which takes the time: one call for all measures of the same targets.
     for batch in batches.values():
-        chosen, clusters = np.stack([part.chosen for _, part in batch], axis=1), batch[0][1].chosen_clusters
-        intervals = paired_intervals(chosen, clusters=clusters)
-        record |= {key: asdict(interval) for (key, _), interval in zip(batch, intervals, strict=True)}
-    return {key: record[key] for key in wanted if key in record}
+        values, clusters = np.stack([part.chosen for _, part in batch], axis=1), batch[0][1].chosen_clusters
+        intervals = paired_intervals(values, clusters=clusters)
+        effects |= {key: _record(interval) for (key, _), interval in zip(batch, intervals, strict=True)}
+    return {key: effects[key] for key in measures if key in effects}
 
 
-def _wanted(finding: Finding, found: Mapping[str, Losses]) -> list[Measure]:
-    """A finding's measures; of one about the effective context what each context that was tried lacks."""
-    if finding.about is None and not finding.paired:
+def _record(interval: Interval) -> MeasuredRecord:
+    return MeasuredRecord(value=interval.value, low=interval.low, high=interval.high)
+
+
+def _measures(finding: Finding, losses: Mapping[str, Losses]) -> list[Measure]:
+    """Return a finding's measures; for one on the effective context also the cost of each context that was tried."""
+    if not finding.on_context:
         return [*finding.measures]
-    tried = found[TRUNCATE].conditions if TRUNCATE in found else []
-    return [*finding.measures, CONTEXT, *(kept(c["context"]) for c in tried)]
+    tried = losses[TRUNCATE].conditions if TRUNCATE in losses else []
+    return [*finding.measures, CONTEXT, *(context_cost(c["context"]) for c in tried)]
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """What is added up over some of the targets."""
+    """Summed costs of some of the targets."""
 
     mask: np.ndarray
     """(N,) bool."""
     values: Vector
     """(N,)"""
     clusters: np.ndarray | None
-    """(N,) what is drawn as a whole; None to draw targets."""
+    """(N,) clusters that are resampled as a whole; None to resample targets."""
 
     @property
     def chosen(self) -> Vector:
@@ -109,51 +119,52 @@ class _Part:
 
     @property
     def sample(self) -> tuple[bytes, bytes]:
-        """The same for the parts that are resampled alike."""
+        """Return a key that is the same for parts that are resampled alike."""
         return self.mask.tobytes(), b"" if self.clusters is None else self.clusters.tobytes()
 
 
-def _parts(found: Mapping[str, Losses], measure: Measure) -> list[_Part]:
-    """The measure as a sum of means, one over each group of targets; none where something of it is missing."""
+def _parts(losses: Mapping[str, Losses], measure: Measure) -> list[_Part]:
+    """Return the measure as a sum of means, one over each group of targets; empty if something of it is missing."""
     parts: dict[bytes, _Part] = {}
     signed = [*((1.0, cost) for cost in measure.plus), *((-1.0, cost) for cost in measure.minus)]
-    first = found.get(measure.plus[0].experiment)
+    first = losses.get(measure.plus[0].experiment)
     for sign, cost in signed:
-        losses = found.get(cost.experiment)
+        examined = losses.get(cost.experiment)
         # Experiments are compared target by target.
-        if losses is None or first is None or not np.array_equal(losses.positions, first.positions):
+        if examined is None or first is None or not np.array_equal(examined.positions, first.positions):
             return []
-        values, mask = _values(losses, cost), _mask(found, losses, cost)
+        values, mask = _costs(examined, cost), _mask(losses, examined, cost)
         if values is None or mask is None:
             return []
-        there = parts.get(mask.tobytes())
-        clusters = losses.clusters if there is None or there.clusters is None else there.clusters
-        parts[mask.tobytes()] = _Part(mask, sign * values + (0.0 if there is None else there.values), clusters)
+        earlier = parts.get(mask.tobytes())
+        clusters = examined.clusters if earlier is None or earlier.clusters is None else earlier.clusters
+        parts[mask.tobytes()] = _Part(mask, sign * values + (0.0 if earlier is None else earlier.values), clusters)
     return [*parts.values()]
 
 
-def _values(losses: Losses, cost: Cost) -> Vector | None:
-    """(N,) what each target costs under the condition more than without it."""
-    names = [condition["name"] for condition in losses.conditions]
-    return losses.nats[names.index(cost.condition)] - losses.baseline if cost.condition in names else None
+def _costs(examined: Losses, cost: Cost) -> Vector | None:
+    """Return (N,) the loss of each target under the condition, less that without it."""
+    names = [condition["name"] for condition in examined.conditions]
+    return examined.nats[names.index(cost.condition)] - examined.baseline if cost.condition in names else None
 
 
-def _mask(found: Mapping[str, Losses], losses: Losses, cost: Cost) -> np.ndarray | None:
-    """(N,) bool: the targets of a cost's groups; None where they are not known, or too few."""
+def _mask(losses: Mapping[str, Losses], examined: Losses, cost: Cost) -> np.ndarray | None:
+    """Return (N,) bool, the targets of a cost's groups; None if they are unknown or too few."""
     if not cost.by:
-        return np.ones(len(losses.positions), bool)
-    # Tags are known to the experiments that need them, and are those of the same targets.
-    holders = [losses, *(other for other in found.values() if np.array_equal(other.positions, losses.positions))]
-    groups = next((holder.splits[cost.by] for holder in holders if cost.by in holder.splits), None)
+        return np.ones(len(examined.positions), bool)
+    # Experiments that need tags have them; they hold for the others on the same targets, too.
+    same_targets = [other for other in losses.values() if np.array_equal(other.positions, examined.positions)]
+    groups = next((other.splits[cost.by] for other in (examined, *same_targets) if cost.by in other.splits), None)
     if groups is None:
         return None
     mask = np.isin(groups.codes, [code for code, name in enumerate(groups.names) if name in cost.groups])
-    return mask if mask.sum() >= FEWEST else None
+    return mask if mask.sum() >= FEWEST_TARGETS else None
 
 
-def _over_groups(parts: Sequence[_Part]) -> Interval:
-    """The sum of means over groups of different targets, each resampled by itself; of clusters, which hold targets of
-    several groups, the same ones are drawn for all.
+def _sum_over_groups(parts: Sequence[_Part]) -> Interval:
+    """Return the sum of means over groups of different targets, each resampled by itself.
+
+    Clusters hold targets of several groups: the same ones are drawn for all groups.
     """
     means = np.zeros(RESAMPLES)
     for seed, part in enumerate(parts):
@@ -165,21 +176,22 @@ def _over_groups(parts: Sequence[_Part]) -> Interval:
     return Interval(float(sum(part.chosen.mean() for part in parts)), float(low), float(high))
 
 
-def _share(found: Mapping[str, Losses], cost: Cost) -> MutableRecord | None:
-    """A share of the text's tokens, all of which are counted: its interval is the share itself."""
-    losses = found.get(cost.experiment)
-    share = losses.conditions[0].get("outside_window") if losses is not None else None
-    return None if share is None else dict.fromkeys(("value", "low", "high"), share)
+def _share(losses: Mapping[str, Losses], cost: Cost) -> MeasuredRecord | None:
+    """Return a share of the text's tokens. All of them are counted, so its interval is the share itself."""
+    examined = losses.get(cost.experiment)
+    share = examined.conditions[0].get("outside_window") if examined is not None else None
+    return None if share is None else MeasuredRecord(value=share, low=share, high=share)
 
 
-def _effective_context(found: Mapping[str, Losses], cost: Cost) -> MutableRecord | None:
-    """Tokens; null where there are more than were tried, and where there is none as more context hurts."""
-    losses = found.get(cost.experiment)
-    mask = None if losses is None else _mask(found, losses, cost)
-    if losses is None or mask is None:
+def _effective_context(losses: Mapping[str, Losses], cost: Cost) -> MeasuredRecord | None:
+    """Return tokens; None as value if more are used than were tried, and if there is none as more context hurts."""
+    examined = losses.get(cost.experiment)
+    mask = None if examined is None else _mask(losses, examined, cost)
+    if examined is None or mask is None:
         return None
-    contexts = [condition["context"] for condition in losses.conditions]
-    clusters = None if losses.clusters is None else losses.clusters[mask]
-    used = effective_context(contexts, losses.baseline[mask], losses.nats[:, mask].T, THRESHOLD, clusters=clusters)
-    record: MutableRecord = {"value": used.context, "low": used.low, "high": used.high}
-    return record if used.best is None else {**record, "best_length": used.best.length}
+    contexts = [condition["context"] for condition in examined.conditions]
+    clusters = None if examined.clusters is None else examined.clusters[mask]
+    baseline, nats = examined.baseline[mask], examined.nats[:, mask].T
+    used = effective_context_of(contexts, baseline, nats, THRESHOLD, clusters=clusters)
+    best = None if used.best is None else used.best.length
+    return MeasuredRecord(value=used.context, low=used.low, high=used.high, best_length=best)

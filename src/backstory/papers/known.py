@@ -1,17 +1,18 @@
-"""Runs that results of the same suite hold already: which are taken over, and why the others are not."""
+"""Finished runs in other results of the same suite: which are taken over, and why the others are not."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from backstory.config import UserError
-from backstory.papers.plan import Run, fingerprints, place_of
+from backstory.papers.plan import SuiteRun, fingerprints
 from backstory.papers.suite import Scale, Suite
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import DONE, KnownRun
-from backstory.reports import Result, result_at
-from backstory.reports.reproductions import place_in
-from backstory.reports.results import MutableRecord
+from backstory.results import ReproductionFigures, Result, result_at
+from backstory.results.common import ProvenanceRecord
+from backstory.results.reproduction_record import ReusableRun, RunRecord
 
 UNPLANNED = "outside the suite"
 FINISHED = "finished here, too"
@@ -27,93 +28,94 @@ def take_over(
     suite: Suite,
     name: str,
     scale: Scale,
-    runs: Sequence[Run],
-    todo: Iterable[Run],
+    runs: Sequence[SuiteRun],
+    todo: Iterable[SuiteRun],
     folder: SuiteFolder,
 ) -> tuple[dict[str, KnownRun], list[str]]:
-    """The finished runs of result files that need not be run, by name, and a line on each file; of two, the first counts.
+    """Return the finished runs in result files that need not be run here, by name, and a line on each file.
 
-    Raises UserError for a file that cannot be read or is no result of this suite at this scale.
+    If several files have a run, the first counts. Raises UserError for a file that cannot be read or is no result of this
+    suite at this scale.
     """
-    files = [(path, _opened(path, suite, name, scale)) for path in paths]
+    files = [(path, _open(path, suite, name, scale)) for path in paths]
     settings, planned = fingerprints(runs), {run.name: run for run in runs}
-    found: dict[str, KnownRun] = {}
-    left: dict[tuple[int, str], str] = {}
-    for place, (path, result) in enumerate(files):
-        for record in _done(result):
-            run = planned.get(record["run"])
-            if reason := _unfit(record, run, settings, folder, found):
-                left[place, record["run"]] = reason
+    known: dict[str, KnownRun] = {}
+    rejected: dict[tuple[int, str], str] = {}
+    for index, (path, result) in enumerate(files):
+        for record in _finished(result):
+            run = planned.get(record.run)
+            if reason := _reason_against(record, run, settings, folder, known):
+                rejected[index, record.run] = reason
             else:
-                found[record["run"]] = KnownRun({**record, "known": path.name}, _origin(record, result))
-    needed = _init_from(todo, planned, folder, found)
+                known[record.run] = KnownRun(replace(record, known=path.name), _origin(record, result))
+    needed = _needed_weights(todo, planned, folder, known)
     lines = []
-    for place, (path, result) in enumerate(files):
-        names = [record["run"] for record in _done(result)]
-        reasons = Counter(left.get((place, n), WEIGHTS if n in needed else "") for n in names)
+    for index, (path, result) in enumerate(files):
+        names = [record.run for record in _finished(result)]
+        reasons = Counter(rejected.get((index, name), WEIGHTS if name in needed else "") for name in names)
         taken = reasons.pop("", 0)
         why = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         lines.append(f"{path}: {taken} of {len(names)} finished runs taken over{why and f'; not {why}'}")
-    return {n: known for n, known in found.items() if n not in needed}, lines
+    return {name: run for name, run in known.items() if name not in needed}, lines
 
 
-def _opened(path: Path, suite: Suite, name: str, scale: Scale) -> Result:
+def _open(path: Path, suite: Suite, name: str, scale: Scale) -> Result[ReproductionFigures]:
     result = result_at(path)
-    if result.kind != "reproduction":
+    figures = result.figures
+    if not isinstance(figures, ReproductionFigures):
         raise UserError(f"{path} is of kind {result.kind}; --known takes the result.json of a reproduction")
-    f = result.figures
-    for what, theirs, ours in (
-        ("suite", f["suite"], name),
-        ("scale", f["scale"], scale),
-        ("metric", f["metric"], suite.metric),
-    ):
+    compared = {
+        "suite": (figures.suite, name),
+        "scale": (figures.scale, scale),
+        "metric": (figures.metric, suite.metric),
+    }
+    for what, (theirs, ours) in compared.items():
         if theirs != ours:
             raise UserError(f"{path} is of {what} {theirs}, and this is {what} {ours}; leave it out of --known")
     return result
 
 
-def _done(result: Result) -> list[MutableRecord]:
-    return [record for record in result.figures["runs"] if record["state"] == DONE]
+def _finished(result: Result[ReproductionFigures]) -> list[RunRecord]:
+    return [record for record in result.figures.runs if record.state == DONE]
 
 
-def _unfit(
-    record: MutableRecord, run: Run | None, settings: Mapping[str, str], folder: SuiteFolder, found: Collection[str]
+def _reason_against(
+    record: RunRecord, run: SuiteRun | None, settings: Mapping[str, str], folder: SuiteFolder, known: Collection[str]
 ) -> str | None:
-    """Why a finished run of a result is not taken over; None if it is."""
+    """Return why a finished run of a result is not taken over; None if it is."""
     if run is None:
         return UNPLANNED
     if folder.finished(run):
         return FINISHED
-    if run.name in found:
+    if run.name in known:
         return TWICE
-    if "settings" not in record:
+    if not isinstance(record, ReusableRun):
         return OLDER
-    if record["settings"] != settings[run.name]:
+    if record.settings != settings[run.name]:
         return OTHER
-    readings = [place_in(r) for r in record["readings"]]
-    keys = ("experiment", "split", "targets", "maximum_context")
-    examined = [tuple(e.get(key) for key in keys) for e in record["examinations"]]
-    whole = all(place_of(r) in readings for r in run.readings) and all(
-        tuple(getattr(e, key) for key in keys) in examined for e in run.examinations
+    readings = [reading.place for reading in record.readings]
+    examined = [(e.experiment, e.split, e.targets, e.maximum_context) for e in record.examinations]
+    complete = all(reading.reading() in readings for reading in run.readings) and all(
+        (e.experiment, e.split, e.targets, e.maximum_context) in examined for e in run.examinations
     )
-    return None if whole else LACKING
+    return None if complete else LACKING
 
 
-def _origin(record: MutableRecord, result: Result) -> MutableRecord:
-    reason = result.provenance.get("precision_reason")
-    return {
-        "device": record["device"],
-        "precision": record["precision"],
-        "precision_reason": reason,
-        "corpus": result.corpus,
-    }
+def _origin(record: RunRecord, result: Result[ReproductionFigures]) -> ProvenanceRecord:
+    """Return the provenance of a known run's training, as far as the result has it."""
+    return ProvenanceRecord(
+        device=record.device,
+        precision=record.precision,
+        precision_reason=result.provenance.precision_reason,
+        corpus=result.corpus,
+    )
 
 
-def _init_from(
-    todo: Iterable[Run], planned: Mapping[str, Run], folder: SuiteFolder, found: Collection[str]
+def _needed_weights(
+    todo: Iterable[SuiteRun], planned: Mapping[str, SuiteRun], folder: SuiteFolder, known: Collection[str]
 ) -> set[str]:
-    """Names of the runs that those to be run begin with, and of what these would: their figures alone are not enough."""
-    waiting = [run for run in todo if run.name not in found and not folder.finished(run)]
+    """Return the runs that those to be run start from, and so on: a result has their figures but not their weights."""
+    waiting = [run for run in todo if run.name not in known and not folder.finished(run)]
     needed: set[str] = set()
     while waiting:
         first = planned.get(waiting.pop().init_from or "")

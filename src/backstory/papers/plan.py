@@ -1,13 +1,17 @@
-"""From a suite to its runs, with everything that could be wrong with it told before anything runs or is written."""
+"""Plan a suite: check all of it before anything runs or is written, and list its runs."""
 
+import argparse
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, get_args
 
 from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
+from backstory.config.readers import LearnedSettings
 from backstory.config.renamed import first_settings
 from backstory.context.experiments import check_experiment
 from backstory.context.splits import check_splits
@@ -17,91 +21,114 @@ from backstory.data.tags import check_tagger
 from backstory.evaluation.evaluation import check_after
 from backstory.models.composed import check_overrides
 from backstory.papers.paper import paper, published_value
-from backstory.papers.preparations import preparation
 from backstory.papers.suite import (
     Claim,
     FindingCheck,
-    PlannedExamination,
-    Published,
-    Reading,
+    PublishedReference,
     Scale,
-    Setup,
-    Side,
     Suite,
+    PlannedExamination,
+    PlannedReading,
     System,
+    SystemSetup,
 )
-from backstory.readers.registry import parse_stack, stack_name
-from backstory.reports.reproductions import Place
+from backstory.readers.gradient_statistics import statistics_name
+from backstory.readers.learned import learned_name
+from backstory.readers.registry import kinds_of, parse_stack, settings_file, stack_name
+from backstory.runs.run_folder import SAVED
+from backstory.storage.checkpoint import MANIFEST
 from backstory.training.progress import check_settings
 
+T = TypeVar("T")
 LARGEST_SEED = 2**31 - 1
-DEFAULTS = 1
-"""To be raised when a setting that a model or its training depends on has another default than before."""
+DEFAULTS_VERSION = 1
+"""To be raised when the default of a setting changes that a model or its training depends on."""
+
+
+# --- runs ---
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training with the readings and examinations that follow it."""
+class SuiteRun:
+    """One training, and the readings and examinations that follow it."""
 
     system: str
     seed: int
     config: RunConfig
     minutes: float
-    """What it takes, as the suite states it."""
-    readings: tuple[Reading, ...]
+    """Time that it takes, as the suite states it."""
+    readings: tuple[PlannedReading, ...]
     examinations: tuple[PlannedExamination, ...]
     prepare: tuple[str, ...] = ()
-    """What `backstory reader` does before the readings."""
+    """Commands of `backstory reader` before the readings."""
     init_from: str | None = None
-    """Name of the run that it begins with."""
+    """Name of the run that it starts from."""
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """Return the name of its folder."""
         return run_name(self.system, self.seed)
 
 
 def run_name(system: str, seed: int) -> str:
-    """The name of a system's run."""
     return f"{system}-seed{seed}"
 
 
-def runs_of(suite: Suite, scale: Scale, source: str) -> list[Run]:
+def runs_of(suite: Suite, scale: Scale, source: str) -> list[SuiteRun]:
     """Return the runs of a suite at one scale, by system and seed. Raises UserError for anything wrong in the whole suite."""
     check(suite, source)
     runs = []
     for system in suite.systems:
         if setup := system.at(scale):
             config = _settings(setup, f"{source}: system {system.name}, {scale}")
-            for place, seed in enumerate(setup.seeds):
+            for index, seed in enumerate(setup.seeds):
                 seeded = from_dict(RunConfig, config | {"seed": seed}, source)
-                examined = tuple(e for e in setup.examinations if place < e.runs)
-                begin = run_name(setup.init_from, seed) if setup.init_from else None
+                examinations = tuple(e for e in setup.examinations if index < e.runs)
+                init_from = run_name(setup.init_from, seed) if setup.init_from else None
                 runs.append(
-                    Run(system.name, seed, seeded, setup.minutes, system.readings, examined, system.prepare, begin)
+                    SuiteRun(
+                        system.name,
+                        seed,
+                        seeded,
+                        setup.minutes,
+                        system.readings,
+                        examinations,
+                        system.prepare,
+                        init_from,
+                    )
                 )
     if not runs:
         raise UserError(f"{source} has nothing at the {scale} scale; give another with --scale")
     return runs
 
 
-def fingerprints(runs: Sequence[Run]) -> dict[str, str]:
-    """By name, a hash of all that a run is made with: its settings, its `prepare`, and those of the run it begins with.
+def select(runs: Sequence[SuiteRun], only: Iterable[str], suite: Suite) -> list[SuiteRun]:
+    """Return the runs of the named systems; all if none is named. Raises UserError for a name that no run has."""
+    wanted, known = list(only), list(dict.fromkeys(run.system for run in runs))
+    for name in wanted:
+        if name not in known and name in [system.name for system in suite.systems]:
+            raise UserError(f"there is no system '{name}' at this scale; there are {', '.join(known)}")
+        check_name(name, known, "system")
+    return [run for run in runs if not wanted or run.system in wanted]
 
-    Settings that have their default are left out, so that it stays when later versions have more of them; DEFAULTS counts the
-    versions that changed one.
+
+def fingerprints(runs: Sequence[SuiteRun]) -> dict[str, str]:
+    """Return, by name, a hash of everything a run depends on: its settings, its `prepare`, and those of the run it starts from.
+
+    Settings that have their default are left out, so that the hash stays when later versions add settings; DEFAULTS_VERSION
+    counts the versions that changed a default.
     """
     by_name = {run.name: run for run in runs}
 
-    def made(run: Run) -> str:
-        begin = made(by_name[run.init_from]) if run.init_from else None
-        text = json.dumps([DEFAULTS, _settings_made_with(run.config), run.prepare, begin], sort_keys=True)
+    def fingerprint(run: SuiteRun) -> str:
+        first = fingerprint(by_name[run.init_from]) if run.init_from else None
+        text = json.dumps([DEFAULTS_VERSION, _settings_to_hash(run.config), run.prepare, first], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    return {run.name: made(run) for run in runs}
+    return {run.name: fingerprint(run) for run in runs}
 
 
-def _settings_made_with(config: RunConfig) -> dict[str, Any]:
+def _settings_to_hash(config: RunConfig) -> dict[str, Any]:
     """Return the settings without those that have their first default.
 
     A default that changed later is resolved, so that only runs that the change concerns get another fingerprint.
@@ -114,23 +141,45 @@ def _settings_made_with(config: RunConfig) -> dict[str, Any]:
     return settings
 
 
-def published_figure(published: Published) -> tuple[float, float | None, str]:
-    """The number, its deviation where that is printed, and where. Raises UserError for a figure of no paper here."""
-    if published.figure is not None:
-        found, where = published_value(published.figure)
-        return found.value, found.deviation, where
-    assert published.value is not None
-    return published.value, None, published.source
+# --- preparations ---
 
 
-def chosen(runs: Sequence[Run], only: Iterable[str], suite: Suite) -> list[Run]:
-    """The runs of the named systems; all where none is named. Raises UserError for a name that no run has."""
-    wanted, known = list(only), list(dict.fromkeys(run.system for run in runs))
-    for name in wanted:
-        if name not in known and name in [system.name for system in suite.systems]:
-            raise UserError(f"there is no system '{name}' at this scale; there are {', '.join(known)}")
-        check_name(name, known, "system")
-    return [run for run in runs if not wanted or run.system in wanted]
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """One command of `backstory reader`."""
+
+    action: str
+    arguments: tuple[str, ...]
+    """Its flags."""
+    output: Path
+    """The file in the run's folder that it writes."""
+
+
+def preparation(text: str) -> Preparation:
+    """Read a line such as `tune --reader dynamic`. Raises UserError; flags that are not used here are checked later."""
+    words = shlex.split(text) or [""]
+    check_name(words[0], ("statistics", "tune", "train"), "preparation")
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--reader", action="append")
+    parser.add_argument("--name", default=LearnedSettings().network)
+    parser.add_argument("--moving", default="all")
+    flags: Any = parser.parse_known_args(words[1:])[0]
+    stack = parse_stack(flags.reader or "dynamic")
+    if words[0] == "statistics":
+        output = Path(SAVED, statistics_name(flags.moving), MANIFEST)
+    elif words[0] == "tune":
+        output = settings_file(Path(), kinds_of(stack))
+    else:
+        output = Path(SAVED, learned_name(flags.name), MANIFEST)
+    return Preparation(words[0], tuple(words[1:]), output)
+
+
+# --- checks ---
 
 
 def check(suite: Suite, source: str) -> None:
@@ -138,18 +187,17 @@ def check(suite: Suite, source: str) -> None:
     if not suite.systems:
         raise UserError(f"{source}: systems is empty; a suite needs at least one system")
     for name in suite.papers:
-        _told(f"{source}: papers", paper, name)
-    _unique(
-        [system.name for system in suite.systems], f"{source}: two systems are called", "give each a name of its own"
-    )
+        _located(f"{source}: papers", paper, name)
+    names = [system.name for system in suite.systems]
+    _check_unique(names, f"{source}: two systems are called", "give each a name of its own")
     for system in suite.systems:
         _check_system(system, suite, f"{source}: system {system.name}")
     for claim in suite.claims:
         _check_claim(claim, suite, f"{source}: claim '{claim.sentence}'")
-    for asked in suite.findings:
-        _check_asked(asked, suite, f"{source}: findings")
-    asked_for = [", ".join(part for part in (a.paper, a.system, a.baseline) if part) for a in suite.findings]
-    _unique(asked_for, f"{source}: findings has twice", "leave one out")
+    for finding_check in suite.findings:
+        _check_finding_check(finding_check, suite, f"{source}: findings")
+    tested = [", ".join((check.paper, *check.systems)) for check in suite.findings]
+    _check_unique(tested, f"{source}: findings has twice", "leave one out")
 
 
 def _check_system(system: System, suite: Suite, where: str) -> None:
@@ -157,16 +205,16 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
         raise UserError(
             f"{where}: a name is made of letters, digits, dots and hyphens, since run folders are called by it"
         )
-    made = [str(_told(where, preparation, text).made) for text in system.prepare]
-    _unique(made, f"{where}: prepare makes twice", "the second time it would be taken for done; leave one out")
+    outputs = [str(_located(where, preparation, text).output) for text in system.prepare]
+    _check_unique(outputs, f"{where}: prepare makes twice", "the second time it would be taken for done; leave one out")
     if not system.readings:
         raise UserError(f"{where}: readings is empty; leave it out to read the test split")
-    _unique([reading.described() for reading in system.readings], f"{where}: two readings of", "leave one out")
+    _check_unique([reading.described() for reading in system.readings], f"{where}: two readings of", "leave one out")
     for reading in system.readings:
-        _told(where, check_name, reading.split, SPLITS, "split")
+        _located(where, check_name, reading.split, SPLITS, "split")
         if reading.after is not None:
-            _told(where, check_after, reading.after, reading.split, SPLITS)
-        if (name := stack_name(_told(where, parse_stack, reading.reader))) != reading.reader:
+            _located(where, check_after, reading.after, reading.split, SPLITS)
+        if (name := stack_name(_located(where, parse_stack, reading.reader))) != reading.reader:
             raise UserError(f"{where}: the reader {reading.reader} is written {name}")
         if reading.published is not None:
             _check_published(reading.published, reading, suite, where)
@@ -176,133 +224,126 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
         if setup := system.at(scale):
             _check_setup(setup, system.readings, f"{where}, {scale}")
             if setup.init_from is not None:
-                _check_begin(system, setup, suite, scale, f"{where}, {scale}")
+                _check_init_from(system, setup.init_from, setup.seeds, suite, scale, f"{where}, {scale}")
 
 
-def _check_begin(system: System, setup: Setup, suite: Suite, scale: Scale, where: str) -> None:
-    """Raise UserError unless there is a run to begin with for every seed, and one of the systems begins from nothing."""
-    setups = {other.name: found for other in suite.systems if (found := other.at(scale))}
-    _told(f"{where}: init_from", check_name, setup.init_from, [other.name for other in suite.systems], "system")
-    if setup.init_from not in setups:
-        raise UserError(f"{where}: it begins with system {setup.init_from}, which is not at the {scale} scale")
-    if lacking := [seed for seed in setup.seeds if seed not in setups[setup.init_from].seeds]:
-        raise UserError(f"{where}: it begins with system {setup.init_from}, which has no seed {lacking[0]}")
-    passed, name = [system.name], setup.init_from
-    while name in setups and name not in passed:
-        passed.append(name)
+def _check_init_from(system: System, first: str, seeds: Sequence[int], suite: Suite, scale: Scale, where: str) -> None:
+    """Raise UserError unless there is a run to start from for every seed, and the chain of systems ends."""
+    setups = {other.name: setup for other in suite.systems if (setup := other.at(scale))}
+    _located(f"{where}: init_from", check_name, first, [other.name for other in suite.systems], "system")
+    if first not in setups:
+        raise UserError(f"{where}: it begins with system {first}, which is not at the {scale} scale")
+    if missing := [seed for seed in seeds if seed not in setups[first].seeds]:
+        raise UserError(f"{where}: it begins with system {first}, which has no seed {missing[0]}")
+    chain: list[str] = []
+    name: str | None = first
+    while name in setups and name != system.name and name not in chain:
+        chain.append(name)
         name = setups[name].init_from
     if name == system.name:
-        raise UserError(
-            f"{where}: it begins with itself{_by_way(passed[1:])}; begin with another system, or leave it out"
-        )
+        through = f", by way of {', '.join(chain)}" if chain else ""
+        raise UserError(f"{where}: it begins with itself{through}; begin with another system, or leave it out")
 
 
-def _by_way(systems: Sequence[str]) -> str:
-    return f", by way of {', '.join(systems)}" if systems else ""
-
-
-def _check_setup(setup: Setup, readings: Sequence[Reading], where: str) -> None:
+def _check_setup(setup: SystemSetup, readings: Sequence[PlannedReading], where: str) -> None:
     if not setup.seeds:
         raise UserError(f"{where}: seeds is empty; give at least one")
-    _unique(setup.seeds, f"{where}: seeds has twice", "a run is made once")
+    _check_unique(setup.seeds, f"{where}: seeds has twice", "a run is made once")
     for seed in setup.seeds:
         if not 0 <= seed <= LARGEST_SEED:
             raise UserError(f"{where}: a seed must be at least 0 and at most {LARGEST_SEED}, not {seed}")
-    places = [" with ".join([f"{e.experiment} on {e.split}", *e.reader]) for e in setup.examinations]
-    _unique(places, f"{where}: two examinations", "leave one out")
+    examinations = [" with ".join([f"{e.experiment} on {e.split}", *e.reader]) for e in setup.examinations]
+    _check_unique(examinations, f"{where}: two examinations", "leave one out")
     for examination in setup.examinations:
-        _told(where, check_experiment, examination.experiment)
-        _told(where, check_name, examination.split, SPLITS, "split")
-        _told(where, examination.checked)
-        _told(where, check_splits, examination.by)
-        _told(where, check_tagger, examination.tagger)
-        _told(where, parse_stack, examination.reader or "static")
+        _located(where, check_experiment, examination.experiment)
+        _located(where, check_name, examination.split, SPLITS, "split")
+        _located(where, examination.checked)
+        _located(where, check_splits, examination.by)
+        _located(where, check_tagger, examination.tagger)
+        _located(where, parse_stack, examination.reader or "static")
     config = from_dict(RunConfig, _settings(setup, where), where)
-    _told(where, check_settings, config.training)
-    _told(where, check_synthetic, config.text)
+    _located(where, check_settings, config.training)
+    _located(where, check_synthetic, config.text)
     for reading in readings:
-        _told(where, check_overrides, config.model, reading.inference_overrides())
+        overrides = _located(where, reading.inference_overrides)
+        _located(where, check_overrides, config.model, overrides)
 
 
-def _settings(setup: Setup, where: str) -> dict[str, Any]:
-    """The recipe's settings with the overrides put in, checked. Raises UserError."""
+def _settings(setup: SystemSetup, where: str) -> dict[str, Any]:
+    """Return the recipe's settings with the overrides, checked. Raises UserError."""
     if "seed" in setup.overrides:
         raise UserError(f"{where}: overrides sets a seed; seeds are set by `seeds`")
-    recipe = _told(where, recipes.load, setup.recipe)
+    recipe = _located(where, recipes.load, setup.recipe)
     return to_dict(from_dict(RunConfig, recipes.merged(to_dict(recipe), setup.overrides), f"{where}, overrides"))
 
 
-def _check_published(published: Published, reading: Reading, suite: Suite, where: str) -> None:
-    if (published.figure is None) == (published.value is None):
+def _check_published(reference: PublishedReference, reading: PlannedReading, suite: Suite, where: str) -> None:
+    if (reference.figure is None) == (reference.value is None):
         raise UserError(f"{where}: published needs either a figure of a paper here, or a value and its source")
-    if published.figure is None:
-        if not published.source.strip():
-            raise UserError(f"{where}: published has no source; say where {published.value:g} is printed")
+    if reference.figure is None:
+        if not reference.source.strip():
+            raise UserError(f"{where}: published has no source; say where {reference.value:g} is printed")
         return
-    found, _ = _told(where, published_value, published.figure)
-    if published.source:
-        raise UserError(f"{where}: {published.figure} has its source already; leave `source` out")
-    printed = found.split, found.reader, found.batch_size or reading.batch_size, found.metric
-    if printed != (reading.split, reading.reader, reading.batch_size, suite.metric):
+    printed, _ = _located(where, published_value, reference.figure)
+    if reference.source:
+        raise UserError(f"{where}: {reference.figure} has its source already; leave `source` out")
+    batch_size = printed.batch_size or reading.batch_size
+    ours = reading.split, reading.reader, reading.batch_size, suite.metric
+    if (printed.split, printed.reader, batch_size, printed.metric) != ours:
+        batch = f" in a batch of {printed.batch_size}" if (printed.batch_size or 1) > 1 else ""
         raise UserError(
-            f"{where}: {published.figure} is a {found.metric} of the {found.split} split with the {found.reader} reader"
-            f"{_in_batch(found.batch_size or 1)}, and stands beside the {suite.metric} of {reading.described()}"
+            f"{where}: {reference.figure} is a {printed.metric} of the {printed.split} split with the {printed.reader} reader"
+            f"{batch}, and stands beside the {suite.metric} of {reading.described()}"
         )
 
 
 def _check_claim(claim: Claim, suite: Suite, where: str) -> None:
     systems = {system.name: system for system in suite.systems}
     for side in (claim.better, claim.than):
-        _told(where, check_name, side.system, systems, "system")
-        if not any(reads(reading, side) for reading in systems[side.system].readings):
+        _located(where, check_name, side.system, systems, "system")
+        if all(reading.reading() != side.reading() for reading in systems[side.system].readings):
             raise UserError(f"{where}: system {side.system} does not read {side.described()}")
     if claim.better == claim.than:
         raise UserError(f"{where}: it compares system {claim.than.system} with itself")
-    if not any(
-        systems[claim.better.system].at(scale) and systems[claim.than.system].at(scale) for scale in get_args(Scale)
-    ):
-        raise UserError(f"{where}: {claim.better.system} and {claim.than.system} are at no scale together")
+    better, than = systems[claim.better.system], systems[claim.than.system]
+    if not any(better.at(scale) and than.at(scale) for scale in get_args(Scale)):
+        raise UserError(f"{where}: {better.name} and {than.name} are at no scale together")
 
 
-def _check_asked(asked: FindingCheck, suite: Suite, where: str) -> None:
+def _check_finding_check(check: FindingCheck, suite: Suite, where: str) -> None:
     systems = {system.name: system for system in suite.systems}
-    found = _told(where, paper, asked.paper).findings.values()
-    if not any(finding.paired == (asked.baseline is not None) for finding in found):
-        of = "a system" if asked.baseline is None else "a system beside another"
-        raise UserError(f"{where}: there are none of the paper {asked.paper} of {of}; name another paper")
-    sides = [asked.system] if asked.baseline is None else [asked.system, asked.baseline]
-    for side in sides:
-        _told(where, check_name, side, systems, "system")
-    _unique(sides, f"{where}: both systems are", "compare a system with another")
-    scales = get_args(Scale)
-    if not any(all((setup := systems[side].at(scale)) and setup.examinations for side in sides) for scale in scales):
-        raise UserError(f"{where}: {' and '.join(sides)} {'is' if len(sides) == 1 else 'are'} at no scale examined; "
-                        "give examinations, or leave it out")  # fmt: skip
+    if not _located(where, check.findings):
+        kind = "a system" if check.baseline is None else "a system beside another"
+        raise UserError(f"{where}: there are none of the paper {check.paper} of {kind}; name another paper")
+    for name in check.systems:
+        _located(where, check_name, name, systems, "system")
+    _check_unique(check.systems, f"{where}: both systems are", "compare a system with another")
+    setups = [[systems[name].at(scale) for name in check.systems] for scale in get_args(Scale)]
+    if not any(all(setup and setup.examinations for setup in at_scale) for at_scale in setups):
+        verb = "is" if check.baseline is None else "are"
+        raise UserError(
+            f"{where}: {' and '.join(check.systems)} {verb} at no scale examined; give examinations, or leave it out"
+        )
 
 
-def reads(reading: Reading, side: Side) -> bool:
-    """Return True if a claim's side is this reading (of its system)."""
-    return reading.reading() == side.reading()
+def _check_unique(values: Sequence[object], problem: str, remedy: str) -> None:
+    repeated = next((v for i, v in enumerate(values) if v in values[:i]), None)
+    if repeated is not None:
+        raise UserError(f"{problem} {repeated}; {remedy}")
 
 
-def place_of(reading: Reading | Side) -> Place:
-    """Return what tells a reading from the others of its system, as `place_in` does for one in a result."""
-    return reading.split, reading.reader, reading.batch_size, reading.after, reading.addressing
-
-
-def _in_batch(size: int) -> str:
-    return "" if size == 1 else f" in a batch of {size}"
-
-
-def _unique(values: Sequence[object], problem: str, remedy: str) -> None:
-    twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
-    if twice is not None:
-        raise UserError(f"{problem} {twice}; {remedy}")
-
-
-def _told(where: str, call: Any, *arguments: Any) -> Any:
-    """What the call gives; a UserError of it is told with where it came about."""
+def _located(where: str, call: Callable[..., T], *arguments: Any) -> T:
+    """Call a function, and put the place in front of its UserError."""
     try:
         return call(*arguments)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def published_figure(reference: PublishedReference) -> tuple[float, float | None, str]:
+    """Return the number, its deviation if that is printed, and the source. Raises UserError for an unknown value."""
+    if reference.figure is not None:
+        printed, source = published_value(reference.figure)
+        return printed.value, printed.deviation, source
+    assert reference.value is not None
+    return reference.value, None, reference.source

@@ -1,9 +1,8 @@
-"""Run a suite: check all of it, say what it costs, bring every run to its end, and write the result."""
+"""Reproduce a paper: run a suite at one scale, and write the result."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -16,18 +15,19 @@ from backstory.jobs.child import threads
 from backstory.jobs.display import JobDisplay
 from backstory.jobs.runner import run_jobs
 from backstory.models import choose_device
-from backstory.papers import suite_result as outcome
 from backstory.papers.known import take_over
-from backstory.papers.plan import Run, chosen, runs_of
+from backstory.papers.plan import SuiteRun, runs_of, select
 from backstory.papers.suite import Scale, Suite, load
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, KnownRun, RunJob, SuiteJobs, minutes_to_go, run_jobs_of
+from backstory.papers.suite_result import reproduction_figures, reproduction_provenance
 from backstory.reports.formats import duration
+from backstory.results import ReproductionFigures
 from backstory.storage.lock import locked
 from backstory.storage.provenance import now, write_result
 
 HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
-"""What a suite states its costs in."""
+"""Unit of a suite's stated costs."""
 
 
 @dataclass(frozen=True)
@@ -38,65 +38,68 @@ class Reproduction:
     suite: Suite
     scale: Scale
     folder: SuiteFolder
-    runs: list[Run]
-    """All of the scale."""
-    todo: list[Run]
-    """Those that were asked for."""
+    runs: list[SuiteRun]
+    """All runs of the scale."""
+    todo: list[SuiteRun]
+    """The runs that were selected."""
     known: Mapping[str, KnownRun]
-    """Those that other results hold already, by name."""
-    told: Sequence[str]
-    """Which those are, a line on each of the results."""
+    """Finished runs of other results, by name."""
+    known_lines: Sequence[str]
+    """A line on each of those results."""
 
     @classmethod
     def plan(
         cls, name: str, scale: Scale, out: Path | None = None, only: Iterable[str] = (), known: Sequence[Path] = ()
     ) -> "Reproduction":
-        """Read and check a suite, its folder, and results of it that are known; nothing is written. Raises UserError."""
+        """Read and check a suite, its folder, and earlier results of it; nothing is written. Raises UserError."""
         suite, stem = load(name), Path(name).stem
         runs = runs_of(suite, scale, name if name != stem else f"suite {name}")
         folder = SuiteFolder(_relative(out or Path("runs") / f"{stem}-{scale}"))
         folder.check(runs)
-        todo = chosen(runs, only, suite)
-        taken, told = take_over(known, suite, stem, scale, runs, todo, folder)
-        _check_beginnings(todo, runs, folder, taken)
-        return cls(name, suite, scale, folder, runs, todo, taken, told)
+        todo = select(runs, only, suite)
+        known_runs, lines = take_over(known, suite, stem, scale, runs, todo, folder)
+        _check_init_from(todo, runs, folder, known_runs)
+        return cls(name, suite, scale, folder, runs, todo, known_runs, lines)
 
     def jobs(self) -> list[RunJob]:
         """Return all runs of the scale as jobs, with their progress."""
         return run_jobs_of(self.folder, self.runs, self.known)
 
-    def budget(self, found: list[RunJob], processes: int) -> str:
-        """Number of runs and what is left to spend, in one line."""
-        asked = self._asked(found)
-        done = sum(s.state == DONE for s in asked)
-        head = f"{self.suite.title}, {self.scale} scale: {len(asked)} {plural('run', len(asked))}"
-        if done == len(asked):
+    def selected(self, jobs: Sequence[RunJob]) -> list[RunJob]:
+        """Return the jobs of the selected runs."""
+        return [job for job in jobs if job.run in self.todo]
+
+    def budget(self, jobs: Sequence[RunJob], processes: int) -> str:
+        """Return the number of selected runs and the time that is left, in one line."""
+        selected = self.selected(jobs)
+        done = sum(job.state == DONE for job in selected)
+        head = f"{self.suite.title}, {self.scale} scale: {len(selected)} {plural('run', len(selected))}"
+        if done == len(selected):
             return f"{head}, all finished"
-        unit = HOURS[self.scale]
-        hours = sum(s.minutes_left for s in asked) / 60
-        basis = "by the finished ones" if any(s.state == DONE for s in found) else "as the suite states"
-        together = min(processes, len(asked) - done)
-        time = duration(60 * minutes_to_go(asked, together))
+        hours = sum(job.minutes_left for job in selected) / 60
+        basis = "by the finished ones" if any(job.state == DONE for job in jobs) else "as the suite states"
+        together = min(processes, len(selected) - done)
+        time = duration(60 * minutes_to_go(selected, together))
         return (
-            f"{head}, {done} finished; about {hours:.2f} {unit} to go, {basis}: "
+            f"{head}, {done} finished; about {hours:.2f} {HOURS[self.scale]} to go, {basis}: "
             f"{time} with {together} {'process' if together == 1 else 'processes'}"
         )
 
-    def run(self, processes: int, data_dir: Path | None = None, console: Console | None = None) -> dict[str, Any]:
-        """Say what it costs, bring the runs to their ends, and return the content of result.json.
+    def run(self, processes: int, data_dir: Path | None = None, console: Console | None = None) -> ReproductionFigures:
+        """Say what it costs, run all selected runs, write result.json, and return its figures.
 
-        Raises UserError before anything is written (a corpus or a device is missing, another process is at work there),
-        Stopped after a signal.
+        Raises UserError before anything is written (a corpus or a device is missing, another process runs in the folder),
+        and Stopped after a signal.
         """
         self._check_machine(data_dir)
         started, console = now(), console or make_console(stderr=True)
         with locked(self.folder.path, "reproduction", "--out"):
             self.folder.open(self.suite, self.runs)
-            found, stop, display = self.jobs(), StopRequest(), JobDisplay(console, COLUMNS)
-            for line in (*self.told, self.budget(found, processes)):
+            jobs, stop, display = self.jobs(), StopRequest(), JobDisplay(console, COLUMNS)
+            for line in (*self.known_lines, self.budget(jobs, processes)):
                 display.say(line)
             title = f"{self.name}, {self.scale} scale"
-            queue = SuiteJobs(self._asked(found), display, title, processes, self.suite.metric)
+            queue = SuiteJobs(self.selected(jobs), display, title, processes, self.suite.metric)
             with stop.listening(), display.shown():
                 try:
                     run_jobs(queue, processes, data_dir, stop)
@@ -107,13 +110,15 @@ class Reproduction:
                     f"{self.folder.path} is stopped and its runs are saved; the same command goes on with it",
                     stop.signal,
                 )
-            return self._write(found, started)
-
-    def _asked(self, found: list[RunJob]) -> list[RunJob]:
-        return [job for job in found if job.run in self.todo]
+            name = Path(self.name).stem
+            figures = reproduction_figures(self.suite, name, self.scale, jobs, threads())
+            command = f"backstory reproduce {name if name == self.name else Path(self.name).name} --scale {self.scale}"
+            origin = reproduction_provenance(self.suite, jobs, figures, command, started)
+            write_result(self.folder.path, "reproduction", f"{name}-{self.scale}", figures.to_dict(), origin)
+            return figures
 
     def _check_machine(self, data_dir: Path | None) -> None:
-        """Raise UserError for a corpus or a device that is not there; the corpora are then ready for every process."""
+        """Raise UserError for a missing corpus or device. The corpora are then ready for every process."""
         waiting = [run for run in self.todo if run.name not in self.known and not self.folder.finished(run)]
         for device in {run.config.training.device for run in waiting}:
             choose_device(device)
@@ -125,43 +130,37 @@ class Reproduction:
                 try:
                     check_length(len(split.ids), examination.maximum_context)
                 except UserError as error:
-                    told = str(error).replace("--maximum-context", "maximum_context")
-                    raise UserError(f"system {run.system}, its examination: {told}") from None
+                    problem = str(error).replace("--maximum-context", "maximum_context")
+                    raise UserError(f"system {run.system}, its examination: {problem}") from None
 
     def _check_texts(self, datasets: Mapping[TextConfig, Dataset]) -> None:
-        """Raise UserError if a known run read another text than those made here, or than another known one."""
+        """Raise UserError if a known run read another text than the runs here, or than another known one."""
         read = {text: dataset.fingerprint for text, dataset in datasets.items()}
         if self.known:
-            done = [run for run in self.runs if self.folder.finished(run)]
-            read |= {run.config.text: self.folder.results(run)[0].corpus.get("fingerprint") for run in done}
+            finished = [run for run in self.runs if self.folder.finished(run)]
+            read |= {run.config.text: self.folder.results(run)[0].corpus.fingerprint or "" for run in finished}
         for name, known in self.known.items():
             config = next(run.config for run in self.runs if run.name == name)
-            # A result of several corpora does not tell which of them a run read.
-            text = known.provenance["corpus"].get("fingerprint")
+            # A result of several corpora does not say which of them a run read.
+            text = known.provenance.corpus.fingerprint if known.provenance.corpus else None
             if text and read.setdefault(config.text, text) != text:
                 raise UserError(
-                    f"{name} of {known.record['known']} read another {config.text.corpus} than the other runs; "
+                    f"{name} of {known.record.known} read another {config.text.corpus} than the other runs; "
                     "leave that file out of --known"
                 )
 
-    def _write(self, found: list[RunJob], started: str) -> dict[str, Any]:
-        name = Path(self.name).stem
-        figures = outcome.figures(self.suite, name, self.scale, self.folder, found, threads())
-        command = f"backstory reproduce {name if name == self.name else Path(self.name).name} --scale {self.scale}"
-        origin = outcome.provenance(self.suite, found, self.folder, command, started)
-        origin["seconds"] = round(sum(run["seconds"] for run in figures["runs"]), 1)
-        return write_result(self.folder.path, "reproduction", f"{name}-{self.scale}", figures, origin)
+
+def failures(figures: ReproductionFigures) -> list[str]:
+    """Return a line for each run that failed."""
+    return [f"{run.run}: {run.problem}" for run in figures.runs if run.state == FAILED]
 
 
-def failures(result: dict[str, Any]) -> list[str]:
-    """A line for each run that failed."""
-    return [f"{run['run']}: {run['problem']}" for run in result["figures"]["runs"] if run["state"] == FAILED]
-
-
-def _check_beginnings(todo: Iterable[Run], runs: Iterable[Run], folder: SuiteFolder, known: Collection[str]) -> None:
-    """Raise UserError unless what each run begins with is asked for, too, or finished here, where its weights are."""
-    asked = {run.name for run in todo}
-    left_out = {run.name: run for run in runs if run.name not in asked and not folder.finished(run)}
+def _check_init_from(
+    todo: Iterable[SuiteRun], runs: Iterable[SuiteRun], folder: SuiteFolder, known: Collection[str]
+) -> None:
+    """Raise UserError unless the run that each run starts from is selected too, or finished here, where its weights are."""
+    selected = {run.name for run in todo}
+    left_out = {run.name: run for run in runs if run.name not in selected and not folder.finished(run)}
     for run in todo:
         done = run.name in known or folder.finished(run)
         if (first := left_out.get(run.init_from or "")) and not done:
@@ -172,7 +171,7 @@ def _check_beginnings(todo: Iterable[Run], runs: Iterable[Run], folder: SuiteFol
 
 
 def _relative(path: Path) -> Path:
-    """The path from the current folder on, if it lies in it: results record commands, and those name no machine's places."""
+    """Return the path relative to the current folder if it lies in it: recorded commands name no machine's folders."""
     try:
         return path.resolve().relative_to(Path.cwd())
     except ValueError:

@@ -1,23 +1,25 @@
-"""A suite: the runs that put a paper's claims to the test, at a small scale and at the published one, as strict YAML."""
+"""A suite: the systems that test a paper's claims, at a small scale and at the published one, as strict YAML."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from backstory.config import UserError, check_name
 from backstory.config.eval_options import ReadingOptions
 from backstory.config.examine_options import ExaminationSettings
-from backstory.config.recipes import Packaged
+from backstory.config.recipes import Packaged, merged
 from backstory.config.strict import between
-from backstory.papers.paper import Metric
+from backstory.papers.paper import Finding, Metric, paper
 
 Scale = Literal["small", "full"]
 
 
 @dataclass(frozen=True)
-class Published:
-    """A figure that a paper printed: one of a paper in this package, or a value with its source."""
+class PublishedReference:
+    """A printed value: one of a paper in this package, or a number with its source."""
 
     figure: str | None = None
-    """PAPER/FIGURE, as `awd-lstm/ptb-test`."""
+    """PAPER/NAME, as `awd-lstm/ptb-test`."""
     value: float | None = between(None, 0.0, above=True)
     """The number itself."""
     source: str = ""
@@ -25,10 +27,10 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Reading(ReadingOptions):
-    """A split that is read with a reader, as `backstory evaluate` reads it."""
+class PlannedReading(ReadingOptions):
+    """A reading of a system, as `backstory evaluate` reads it."""
 
-    published: Published | None = None
+    published: PublishedReference | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +42,19 @@ class PlannedExamination(ExaminationSettings):
 
 
 @dataclass(frozen=True)
-class Setup:
+class SystemSetup:
     """How a system is run at one scale."""
 
     recipe: str
     """A packaged recipe, or the path of a YAML file."""
     minutes: float = field(metadata={"range": (0.0, float("inf"), True)})
-    """What one run takes: on one CPU core at the small scale, on one GPU at the full one."""
+    """Time of one run: on one CPU core at the small scale, on one GPU at the full one."""
     seeds: tuple[int, ...]
-    """A run for each."""
+    """One run for each seed."""
     overrides: dict = field(default_factory=dict)
     """Settings that differ from the recipe's, nested as there."""
     init_from: str | None = None
-    """A system whose run of the same seed each run begins with, as in `backstory train --init-from`."""
+    """A system whose run of the same seed each run starts from, as in `backstory train --init-from`."""
     examinations: tuple[PlannedExamination, ...] = ()
 
 
@@ -61,21 +63,21 @@ class System:
     """A system: one line of a paper's table."""
 
     name: str
-    """Letters, digits, dots and hyphens; run folders are called by it."""
-    readings: tuple[Reading, ...] = (Reading(),)
+    """Letters, digits, dots and hyphens; it names the run folders."""
+    readings: tuple[PlannedReading, ...] = (PlannedReading(),)
     prepare: tuple[str, ...] = ()
-    """What is done with each trained run before it is read, as `backstory reader` is told it: `tune --reader dynamic`."""
+    """Commands of `backstory reader` for each trained run before it is read: `tune --reader dynamic`."""
     note: str = ""
-    small: Setup | None = None
-    full: Setup | None = None
+    small: SystemSetup | None = None
+    full: SystemSetup | None = None
 
-    def at(self, scale: Scale) -> Setup | None:
-        """How the system is run at a scale; None where it is not."""
+    def at(self, scale: Scale) -> SystemSetup | None:
+        """Return the setup at a scale, or None."""
         return self.small if scale == "small" else self.full
 
 
 @dataclass(frozen=True)
-class Side(ReadingOptions):
+class ClaimSide(ReadingOptions):
     """A reading of a system, as a claim names it."""
 
     system: str = field(kw_only=True)
@@ -83,49 +85,89 @@ class Side(ReadingOptions):
 
 @dataclass(frozen=True)
 class Claim:
-    """That one reading scores better (lower) than another."""
+    """The claim that one reading scores better (lower) than another."""
 
     sentence: str
-    better: Side
-    than: Side
+    better: ClaimSide
+    than: ClaimSide
     confounded: str = ""
-    """How the sides differ beyond the claim. Such a claim is not judged; its gain stands with this reason."""
+    """How the sides differ beyond the claim. Such a claim has no verdict; its gain is shown with this reason."""
 
 
 @dataclass(frozen=True)
 class FindingCheck:
-    """That a system is judged by what a paper of this package found."""
+    """A test of a paper's findings on a system; with a baseline, of those about a system beside another."""
 
     paper: str
     system: str
     baseline: str | None = None
-    """Another system, for what the paper found of one system beside another; left out, for all that it found of one."""
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        return (self.system,) if self.baseline is None else (self.system, self.baseline)
+
+    def findings(self) -> dict[str, Finding]:
+        """Return the findings that it tests, by name. Raises UserError for an unknown paper."""
+        paired = self.baseline is not None
+        return {name: finding for name, finding in paper(self.paper).findings.items() if finding.paired == paired}
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Rows and the claims made of them."""
+    """Systems, and what is tested on them."""
 
     title: str
     systems: tuple[System, ...]
     claims: tuple[Claim, ...] = ()
     findings: tuple[FindingCheck, ...] = ()
     papers: tuple[str, ...] = ()
-    """Papers of this package that it is about."""
+    """The papers of this package that it is about."""
     metric: Metric = "perplexity"
     """What is compared; lower is better."""
     note: str = ""
-    """What the small scale shrinks, and whatever else a reader of its table must know."""
-
-
-_PACKAGED = Packaged(Suite, "backstory.papers", "suites", "suite")
+    """What the small scale reduces, and whatever else a reader of its table must know."""
 
 
 def names() -> list[str]:
-    """The packaged suites."""
+    """Return the names of the packaged suites."""
     return _PACKAGED.names()
 
 
 def load(name_or_path: str) -> Suite:
-    """A packaged suite by its name, or one's own by the path of its YAML file. Raises UserError; `plan` checks the rest."""
+    """Return a packaged suite by its name, or one's own by the path of its YAML file; `plan.check` checks its content.
+
+    Raises UserError.
+    """
     return _PACKAGED.load(name_or_path)
+
+
+def expand(data: Any, source: str) -> Any:
+    """Return a suite's YAML without `templates`: a system that `extends` one has its entries, except those it gives itself.
+
+    Entries are merged as overrides are with a recipe; a list replaces a list. A template may extend one before it.
+    """
+    if not isinstance(data, dict) or "templates" not in data:
+        return data
+    templates: dict[str, dict] = {}
+    entries = data["templates"]
+    if not isinstance(entries, dict):
+        raise UserError(f"{source}: templates must be entries of systems by name")
+    for name, entry in entries.items():
+        templates[name] = _extended(entry, templates, f"{source}: template {name}")
+    systems = data.get("systems")
+    if isinstance(systems, list):
+        systems = [_extended(s, templates, f"{source}: systems[{i}]") for i, s in enumerate(systems)]
+    return {key: value for key, value in data.items() if key not in ("templates", "systems")} | {"systems": systems}
+
+
+def _extended(entry: Any, templates: Mapping[str, dict], where: str) -> Any:
+    if not isinstance(entry, dict) or "extends" not in entry:
+        return entry
+    name = entry["extends"]
+    if not isinstance(name, str):
+        raise UserError(f"{where}: extends must be the name of a template")
+    check_name(name, templates, "template")
+    return merged(templates[name], {key: value for key, value in entry.items() if key != "extends"})
+
+
+_PACKAGED = Packaged(Suite, "backstory.papers", "suites", "suite", expand)

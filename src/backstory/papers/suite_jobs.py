@@ -8,10 +8,11 @@ from pathlib import Path
 from backstory.jobs.display import JobDisplay, JobRow
 from backstory.jobs.runner import CommandExit, Job
 from backstory.papers.paper import Metric
-from backstory.papers.plan import Run
-from backstory.papers.suite_folder import Command, SuiteFolder
+from backstory.papers.plan import SuiteRun
+from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
 from backstory.reports.formats import MISSING, decimal, duration, perplexity
-from backstory.reports.results import MutableRecord
+from backstory.results.common import ProvenanceRecord
+from backstory.results.reproduction_record import RunRecord
 from backstory.results.run_results import read_epochs
 from backstory.storage.lock import held
 from backstory.storage.provenance import RESULT
@@ -25,17 +26,17 @@ _STYLES = {DONE: "green", FAILED: "red", WAITING: "dim"}
 class KnownRun:
     """A finished run of another reproduction of the suite."""
 
-    record: MutableRecord
-    """The run as that result holds it, with `known`, the name of the file."""
-    provenance: MutableRecord
-    """`device`, `precision`, `precision_reason` and `corpus` of its training, as far as the result has them."""
+    record: RunRecord
+    """The run as that result has it, with `known`, the name of the file."""
+    provenance: ProvenanceRecord
+    """Device, precision and corpus of its training, as far as the result has them."""
 
 
 @dataclass
 class RunJob(Job):
     """A run and its progress. A run that fails leaves the others alone, and is tried again by the next `reproduce`."""
 
-    run: Run
+    run: SuiteRun
     folder: SuiteFolder
     state: str = WAITING
     """waiting, running, preparing, reading, examining, done, failed or stopped."""
@@ -51,7 +52,7 @@ class RunJob(Job):
     """Time that the whole run is expected to take, or took."""
     known: KnownRun | None = None
     """The run of another reproduction that its figures are taken from."""
-    _command: Command | None = None
+    _command: SuiteCommand | None = None
 
     @property
     def name(self) -> str:
@@ -160,28 +161,27 @@ class SuiteJobs:
         return (first is None or first.state == DONE) and not held(job.folder.run(job.run))
 
 
-def run_jobs_of(folder: SuiteFolder, runs: Sequence[Run], known: Mapping[str, KnownRun]) -> list[RunJob]:
+def run_jobs_of(folder: SuiteFolder, runs: Sequence[SuiteRun], known: Mapping[str, KnownRun]) -> list[RunJob]:
     """Return the runs as jobs, with their progress before anything is started and the time each is expected to take."""
     jobs = [RunJob(run, folder, DONE if folder.finished(run) else WAITING) for run in runs]
     for job in jobs:
         job.watch()
         if job.state == WAITING and (known_run := known.get(job.run.name)):
-            job.state, job.known, job.valid = DONE, known_run, known_run.record["valid_perplexity"]
+            job.state, job.known, job.valid = DONE, known_run, known_run.record.valid_perplexity
     here = {job.run.name: minutes_taken(folder, job.run) for job in jobs if job.state == DONE and not job.known}
     # Other machines have other speeds: their times are a guess if none was measured here.
-    measured = here or {job.run.name: job.known.record["seconds"] / 60 for job in jobs if job.known}
+    measured = here or {job.run.name: job.known.record.seconds / 60 for job in jobs if job.known}
     for job in jobs:
         job.minutes = expected_minutes(job.run, runs, measured)
     return jobs
 
 
-def minutes_taken(folder: SuiteFolder, run: Run) -> float:
+def minutes_taken(folder: SuiteFolder, run: SuiteRun) -> float:
     """Return the minutes that a finished run's commands took."""
-    seconds = (result.provenance.get("seconds") for result in folder.results(run))
-    return sum(s for s in seconds if isinstance(s, int | float)) / 60
+    return sum(result.provenance.seconds or 0.0 for result in folder.results(run)) / 60
 
 
-def expected_minutes(run: Run, runs: Sequence[Run], measured: Mapping[str, float]) -> float:
+def expected_minutes(run: SuiteRun, runs: Sequence[SuiteRun], measured: Mapping[str, float]) -> float:
     """Return the minutes that a run took, else the mean of its system's finished runs, else the stated ones, scaled as the
     stated minutes of the finished runs were.
     """

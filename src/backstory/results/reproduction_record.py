@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Self
 
+from backstory.config.eval_options import ReadingOptions
 from backstory.results.common import Figures
 from backstory.results.evaluation_record import MemoryRecord, PolicyRecord, RecencyRecord
 from backstory.results.examination_record import ThresholdContext, Tried
@@ -22,8 +23,6 @@ from backstory.results.validation import (
 
 Point = tuple[CountFrom1, Positive]
 """An epoch and the validation perplexity after it."""
-Place = tuple[str, str, int, str | None, str | None]
-"""Split, reader, batch size, what was read before, and addressing of a reading."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +40,18 @@ class PlaceRecord(Record):
     addressing: Name | None = None
     """Of an external memory, where the suite asks for another than that of its training, or null. Absent from older
     results."""
+    lengths: tuple[Count, ...] = ()
+    """The lengths at which a synthetic task is read, where they were chosen. Absent from older results."""
+    overrides: tuple[Name, ...] = ()
+    """Settings of the model that differ from training, as `core.addressing=dense`. Absent from older results."""
+    precision: Name = "float32"
+    """Precision of matrix products. Absent from older results."""
 
     @property
-    def place(self) -> Place:
-        """What tells a reading from the others of its system."""
-        return self.split, self.reader, self.batch_size, self.after, self.addressing
+    def place(self) -> ReadingOptions:
+        """The options that tell a reading from the others of its system."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(ReadingOptions)}
+        return ReadingOptions(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,11 +287,15 @@ class SystemRecord(PlaceRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideRecord(Record):
+class SideRecord(PlaceRecord):
     """One side of a claim: a reading of a system, by the fields of `systems`."""
 
     system: Name
     """The system."""
+    split: Name = "test"
+    """The split that was read."""
+    reader: Name = "static"
+    """The reader."""
 
 
 @dataclass(frozen=True, kw_only=True)
