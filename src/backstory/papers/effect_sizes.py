@@ -20,7 +20,6 @@ from backstory.papers.paper import EFFECTIVE_CONTEXT, Cost, Finding, Measure
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite import Suite
 from backstory.papers.suite_folder import SuiteFolder
-from backstory.results.examination_record import ExaminationFigures
 from backstory.results.reproduction_record import MeasuredRecord
 
 SPLIT = "valid"
@@ -48,12 +47,12 @@ def effect_sizes(suite: Suite, folder: SuiteFolder, run: SuiteRun) -> dict[str, 
 def saved_losses(folder: SuiteFolder, run: SuiteRun) -> dict[str, Losses]:
     """Return the losses of a run's finished examinations, by experiment, without files that are lost or damaged."""
     losses = {}
-    for command, result in folder.finished_commands(run):
-        figures = result.figures
-        if not isinstance(figures, ExaminationFigures) or figures.split != SPLIT:
+    for command, _ in folder.finished_commands(run):
+        examination = command.examination
+        if examination is None or examination.split != SPLIT or examination.reader:
             continue
         try:
-            losses[figures.experiment] = Losses.load(command.out / LOSSES)
+            losses[examination.experiment] = Losses.load(command.out / LOSSES)
         except UserError:
             continue
     return losses

@@ -13,7 +13,7 @@ from backstory.papers.claims import MISSING, UNDECIDED, YES
 from backstory.papers.effect_sizes import CONTEXT, SPLIT, TRUNCATE, context_cost
 from backstory.papers.paper import Finding, Measure, paper
 from backstory.papers.plan import SuiteRun
-from backstory.papers.suite import FindingCheck, Suite, PlannedExamination
+from backstory.papers.suite import FindingCheck, PlannedExamination, Suite
 from backstory.results.examination_record import SMALL
 from backstory.results.reproduction_record import FindingRecord, MeasuredRecord, MeasureRecord, RunRecord
 
@@ -46,7 +46,7 @@ def check_findings(
 
 def examines(run: SuiteRun, finding: Finding) -> bool:
     """Return True if a run makes all the examinations that a finding needs, on the same targets."""
-    planned = {e.experiment: e for e in run.examinations if e.split == SPLIT}
+    planned = {e.experiment: e for e in run.examinations if e.split == SPLIT and not e.reader}
     costs = [cost for measure in finding.measures for cost in measure.costs]
     needed = {cost.experiment for cost in costs} | ({TRUNCATE} if finding.on_context else set())
     if not needed <= planned.keys():
@@ -57,9 +57,9 @@ def examines(run: SuiteRun, finding: Finding) -> bool:
     return len(targets) == 1 and (not by_tag or targets <= tagged)
 
 
-def _targets_key(examination: PlannedExamination) -> tuple[int, int]:
+def _targets_key(examination: PlannedExamination) -> tuple[int, int, int, bool]:
     """Return the key that fixes which targets are scored."""
-    return examination.targets, examination.maximum_context
+    return examination.targets, examination.maximum_context, examination.seed, examination.within_documents
 
 
 def _check(

@@ -24,11 +24,11 @@ from backstory.papers.paper import paper, published_value
 from backstory.papers.suite import (
     Claim,
     FindingCheck,
+    PlannedExamination,
+    PlannedReading,
     PublishedReference,
     Scale,
     Suite,
-    PlannedExamination,
-    PlannedReading,
     System,
     SystemSetup,
 )

@@ -12,7 +12,7 @@ from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
 from backstory.papers.plan import SuiteRun, preparation
-from backstory.papers.suite import Suite, PlannedExamination, PlannedReading
+from backstory.papers.suite import PlannedExamination, PlannedReading, Suite
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results import Result, result_or_none
 from backstory.results.staleness import is_stale
@@ -47,6 +47,8 @@ class SuiteCommand:
     """The file that shows that it is done, of a command that writes no result."""
     reading: PlannedReading | None = None
     """The reading of the suite that it makes."""
+    examination: PlannedExamination | None = None
+    """The examination of the suite that it makes."""
 
     def result(self) -> Result[Any] | None:
         """Return its result; None if that is missing, damaged, or of a command with other flags or of other weights."""
@@ -177,4 +179,4 @@ def _examine(folder: Path, examination: PlannedExamination) -> SuiteCommand:
     # A result that is there and not done has other options; the folder belongs to the suite, which replaces it.
     again = (AGAIN,) if (out / RESULT).is_file() else ()
     arguments = ("examine", as_argument(folder), *flags, *again, "--out", as_argument(out))
-    return SuiteCommand("examining", arguments, "examination", out, flags)
+    return SuiteCommand("examining", arguments, "examination", out, flags, examination=examination)

@@ -11,7 +11,7 @@ from backstory.papers.effect_sizes import effect_sizes
 from backstory.papers.findings import check_findings
 from backstory.papers.paper import paper
 from backstory.papers.plan import SuiteRun, fingerprints, published_figure
-from backstory.papers.suite import Scale, Suite, PlannedReading, System
+from backstory.papers.suite import PlannedReading, Scale, Suite, System
 from backstory.papers.suite_jobs import DONE, FAILED, RunJob
 from backstory.results import EvaluationFigures, ExaminationFigures, ReproductionFigures, Result, TrainingFigures
 from backstory.results.common import CorpusRecord, ProvenanceRecord
