@@ -133,7 +133,7 @@ def test_limits_of_the_process_bound_the_memory_there_is(tmp_path: Path, monkeyp
 def test_errors_of_the_system_name_their_place() -> None:
     assert str(refused(PermissionError(13, "Permission denied", "a/b"))) == "a/b: Permission denied"
     assert str(refused(OSError("odd"))) == "odd"
-    assert "x: Input/output error; see to the disk" in str(refused(OSError(5, "Input/output error"), "x"))
+    assert "x: Input/output error; check the disk" in str(refused(OSError(5, "Input/output error"), "x"))
 
 
 # --- names ---

@@ -257,7 +257,7 @@ MISTAKES = [
     (f"{EVALUATE} --device gpu", r"unknown device 'gpu'; use auto, cpu or cuda"),
     (f"{TRAIN} --training.device gpu", r"unknown device 'gpu'; use auto, cpu or cuda"),
     (f"{TRAIN} --training.device meta", r"device 'meta' is not available here; use auto or cpu"),
-    ("sweep", r"say what to do: `backstory sweep \{run, show\}"),
+    ("sweep", r"name an action: `backstory sweep \{run, show\}"),
     ("sweep rum demo", r"no `backstory sweep rum` \(did you mean 'run'\?\)"),
     ("sweep run", r"name a recipe: `backstory sweep run RECIPE --space SPACE`; `backstory ls recipes`"),
     ("sweep run --space demo", r"the recipe comes first: `backstory sweep run RECIPE --space"),

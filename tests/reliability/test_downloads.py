@@ -199,7 +199,7 @@ def test_a_repair_that_fails_keeps_what_is_sound(
         code, _, errors = prepare(server.corpus("good"), tmp_path)
     assert (code, errors) == (
         2,
-        "backstory: Input/output error; see to the disk, and give the same command again\n",
+        "backstory: Input/output error; check the disk, and give the same command again\n",
     )
     assert files(folder) == {second: b"damaged\n", sound: TEXTS[sound]}
     assert (folder / "download.json").exists()

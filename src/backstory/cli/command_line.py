@@ -1,4 +1,4 @@
-"""Command lines by tyro over dataclasses, with every mistake told in one line."""
+"""Command lines from dataclasses by tyro with one-line errors, arguments that verbs share, standard input, progress."""
 
 import contextlib
 import dataclasses
@@ -29,13 +29,13 @@ T = TypeVar("T")
 def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None = None) -> T:
     """Read the arguments of a verb into its dataclass; `--help` prints and exits. Raises UserError."""
     marked: Any = tyro.conf.configure(tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs)(kind)
-    given: dict[str, Any] = {} if default is None else {"default": default}
-    # tyro has flags of its own, which write files; a verb has only those that its help lists.
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    # tyro has flags of its own, which write files; a verb accepts only those in its help.
     if any(a.replace("_", "-").startswith("--tyro-") for a in arguments):
         raise UserError(explain(kind, arguments, verb, default))
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(Coloured(sys.stdout)):
-            parsed = tyro.cli(marked, args=list(arguments), prog=f"backstory {verb}", **given)
+            parsed = tyro.cli(marked, args=list(arguments), prog=f"backstory {verb}", **options)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -45,7 +45,7 @@ def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None 
 
 
 def _validate(parsed: Any) -> None:
-    """Check the ranges of a verb's own settings, and of the configs in it under the names their flags have."""
+    """Check the ranges of a verb's own arguments, and of the configs in it by the names of their flags."""
     values = {f.name: getattr(parsed, f.name) for f in dataclasses.fields(parsed)}
     for value in values.values():
         for path in value if isinstance(value, tuple) else (value,):
@@ -58,13 +58,13 @@ def _validate(parsed: Any) -> None:
 
 
 def dispatch(verb: str, actions: Mapping[str, Callable[[Sequence[str]], int]], arguments: Sequence[str]) -> int:
-    """Run the action that the first argument names. Raises UserError for none or an unknown one."""
+    """Run the action named by the first argument. Raises UserError for no action, or an unknown one."""
     listed = ", ".join(actions)
     if not arguments or arguments[0] in ("-h", "--help"):
         if arguments:
             print(f"usage: backstory {verb} {{{listed}}} ...      (backstory {verb} ACTION --help explains one)")
             return 0
-        raise UserError(f"say what to do: `backstory {verb} {{{listed}}} ...`")
+        raise UserError(f"name an action: `backstory {verb} {{{listed}}} ...`")
     if arguments[0] not in actions:
         raise UserError(
             f"there is no `backstory {verb} {arguments[0]}`{nearest(arguments[0], actions)}; there is {listed}"
@@ -79,7 +79,7 @@ CORPUS = "For hf:... alone: the corpus, by its name or the path of a file or fol
 
 @dataclass(frozen=True)
 class ModelArguments:
-    """A run and what it runs on."""
+    """A run and its device."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help=RUN)]
     device: str = "auto"
@@ -88,7 +88,7 @@ class ModelArguments:
 
 @dataclass(frozen=True)
 class RunArguments(ModelArguments):
-    """A run, where it is read, and where its corpus lies."""
+    """A run, its device and the folder of its corpus."""
 
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
@@ -96,47 +96,47 @@ class RunArguments(ModelArguments):
 
 @dataclass(frozen=True)
 class CorpusArguments(RunArguments):
-    """A run, or a model that has no corpus of its own."""
+    """A run, or a model without a corpus of its own."""
 
     corpus: Annotated[str | None, tyro.conf.arg(help=CORPUS)] = None
 
 
 def standard_input() -> TextIO:
-    """Standard input. Raises UserError where it is closed, and for a device that is no terminal, which has no end."""
+    """Return standard input. Raises UserError if it is closed, or a device other than a terminal, which never ends."""
     if sys.stdin is None:
         raise UserError("standard input is closed; give it a text, as in `backstory ... < TEXT`")
     try:
-        found = os.fstat(sys.stdin.fileno())
-    except (OSError, ValueError):  # in a program that puts something else in its place
+        status = os.fstat(sys.stdin.fileno())
+    except (OSError, ValueError):  # replaced by the calling program
         return sys.stdin
-    if stat.S_ISCHR(found.st_mode) and not sys.stdin.isatty() and found.st_rdev != os.stat(os.devnull).st_rdev:
+    if stat.S_ISCHR(status.st_mode) and not sys.stdin.isatty() and status.st_rdev != os.stat(os.devnull).st_rdev:
         raise UserError("standard input is a device, which has no end; give it a text, as in `backstory ... < TEXT`")
     return sys.stdin
 
 
 def typed_text() -> BinaryIO:
-    """Standard input as a whole text; a person at a terminal is told that it is waited for. Raises UserError."""
-    given = standard_input()
-    if given.isatty():
+    """Return standard input as bytes; at a terminal say how to end it. Raises UserError."""
+    stdin = standard_input()
+    if stdin.isatty():
         print("backstory: type a text, and Ctrl-D to end", file=sys.stderr)
-    return given.buffer
+    return stdin.buffer
 
 
 EVERY = 60.0
-"""Seconds between two lines."""
+"""Seconds between two lines of progress."""
 
 
 @contextmanager
 def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Iterator[Callable[[int, int], None]]:
-    """A bar for the block; call what it yields with (done, total), of which `size` make a unit of those shown.
+    """Show a progress bar for the block; call the yielded function with (done, total), where `size` make one shown unit.
 
-    Where there is no terminal it is a line every minute: nothing of what is over before.
+    Without a terminal it prints a line every minute, and nothing if the work ends before.
     """
     console = make_console(stderr=True)
     if not console.is_terminal:
         yield _lines(console, description, unit, size)
         return
-    # Not as markup: a description may hold a path, and that square brackets.
+    # No markup: a description may hold a path with square brackets.
     counts = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit, markup=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(None), counts, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -145,16 +145,16 @@ def progress_bar(description: str, unit: str = "tokens", size: int = 1) -> Itera
 
 
 def _lines(console: Console, description: str, unit: str, size: int) -> Callable[[int, int], None]:
-    began = told = time.monotonic()
+    started = printed = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told
+    def show(done: int, total: int) -> None:
+        nonlocal printed
         now = time.monotonic()
-        if now - told < EVERY or not 0 < done < total:
+        if now - printed < EVERY or not 0 < done < total:
             return
-        told = now
-        left = timedelta(seconds=round((now - began) * (total - done) / done))
+        printed = now
+        left = timedelta(seconds=round((now - started) * (total - done) / done))
         counts = f"{done / size:,.0f} of {total / size:,.0f} {unit}"
         console.print(f"{description}: {counts}, {left} left", markup=False, highlight=False, soft_wrap=True)
 
-    return tell
+    return show

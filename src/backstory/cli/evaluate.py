@@ -11,7 +11,7 @@ import tyro
 from backstory.cli.command_line import ModelArguments, parse, typed_text
 from backstory.config import UserError, plural
 from backstory.config.eval_options import EvalOptions
-from backstory.config.scores import IN_BITS, UnknownShare, overlap_warnings, told, unknown_warning
+from backstory.config.scores import IN_BITS, UnknownShare, format_score, overlap_warnings, unknown_warning
 from backstory.config.terminal import one_line
 from backstory.data.corpora.text_files import is_pipe
 
@@ -73,7 +73,7 @@ def summary(result: dict[str, Any]) -> str:
     slid = "" if figures.get("window") is None else f", {slides(figures['window'])}"
     return (
         f"{result['name']}, {result['provenance']['corpus']['name']}: "
-        f"{told(figures['nats_per_token'], figures['unit'])}{per_word} over {_tokens(figures)}{slid}, {verdict}"
+        f"{format_score(figures['nats_per_token'], figures['unit'])}{per_word} over {_tokens(figures)}{slid}, {verdict}"
         + "".join(f"\n{line}" for line in _warnings(result))
     )
 

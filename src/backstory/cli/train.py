@@ -14,7 +14,7 @@ from backstory.cli.command_line import parse
 from backstory.config import RunConfig, TextConfig, UserError, changes, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
 from backstory.config.machine import first_here
-from backstory.config.scores import UnknownShare, told
+from backstory.config.scores import UnknownShare, format_score
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def run_training(
     if not result:  # the first rank tells
         return 0
     figures = result["figures"]
-    at = told(figures["valid_nats"], figures["unit"])
+    at = format_score(figures["valid_nats"], figures["unit"])
     known = UnknownShare.of(figures.get("unknown", {}).get("valid", {}), figures["tokens"]["valid"])
     unknown = known.phrase(f"the {plural(figures['unit'])}")
     score = f"{at} ({unknown})" if unknown else at

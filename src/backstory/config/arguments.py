@@ -1,4 +1,4 @@
-"""Arguments of public functions, checked against their annotations and ranges: what is wrong names the argument."""
+"""Checks of the arguments of public functions against their annotations and ranges; errors name the argument."""
 
 import collections.abc
 import functools
@@ -17,31 +17,31 @@ from backstory.config.errors import UserError, nearest, shown
 F = TypeVar("F", bound=Callable[..., Any])
 
 LARGEST = 2**63 - 1
-"""The largest whole number, unless a range says otherwise."""
+"""Default upper limit of whole numbers."""
 _WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
 _TEXT = (str, bytes, bytearray)
 _SEQUENCES = (collections.abc.Sequence, list, tuple)
 
 
 def checked(**ranges: float | tuple[float, float]) -> Callable[[F], F]:
-    """Check what a function, or the `__init__` of a class, is given before it runs; for what is called a few times a second.
+    """Check the arguments of a function, or of the `__init__` of a class, before it runs. For calls that are not frequent.
 
-    `ranges` are the least that an argument may be, or the least and the most. The function then raises TypeError for what is
-    not of its annotation, and UserError for a number or a name that is none of its range.
+    `ranges` give the least value of an argument, or the least and the most. The function then raises TypeError for a value of
+    another type than annotated, and UserError for a number out of range or an unknown name.
     """
 
     def decorate(function: F) -> F:
         if isinstance(function, type):
-            made: Any = function
-            made.__init__ = decorate(made.__init__)
-            return made
+            decorated: Any = function
+            decorated.__init__ = decorate(decorated.__init__)
+            return decorated
         check = _check_of(function, ranges)
 
         @functools.wraps(function)
-        def wrapper(*given: Any, **named: Any) -> Any:
-            bound = check(*given, **named)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            bound = check(*args, **kwargs)
             if bound is None:
-                return function(*given, **named)  # Python says better what is missing or unknown
+                return function(*args, **kwargs)  # Python says better what is missing or unknown
             return function(*bound.args, **bound.kwargs)
 
         return cast(F, wrapper)
@@ -50,22 +50,22 @@ def checked(**ranges: float | tuple[float, float]) -> Callable[[F], F]:
 
 
 def diagnosed(check: Callable[..., None] | None = None) -> Callable[[F], F]:
-    """Ask only once a function has failed what was wrong with its arguments: it costs nothing where all is well.
+    """Check the arguments of a function only after it has failed, at no cost otherwise. For frequent calls.
 
-    What `check` raises of the same arguments, TypeError or ValueError, takes the place of the error; without one they are
-    compared with their annotations. For what is called all the time.
+    A TypeError or ValueError that `check` raises for the same arguments replaces the error; without `check` they are compared
+    with their annotations.
     """
 
     def decorate(function: F) -> F:
         checks = _check_of(function, {}) if check is None else check
 
         @functools.wraps(function)
-        def wrapper(*given: Any, **named: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
-                return function(*given, **named)
+                return function(*args, **kwargs)
             except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
                 try:
-                    checks(*given, **named)
+                    checks(*args, **kwargs)
                 except (TypeError, ValueError, UserError) as better:
                     raise better from error
                 raise
@@ -78,15 +78,12 @@ def diagnosed(check: Callable[..., None] | None = None) -> Callable[[F], F]:
 def _check_of(
     function: Callable, ranges: dict[str, float | tuple[float, float]]
 ) -> Callable[..., inspect.BoundArguments | None]:
-    """What compares arguments of a function with its annotations, and with ranges, and returns them by name.
-
-    Numbers of numpy come back as those of Python, which results are written with.
-    """
+    """Return a function that checks arguments and returns them bound, with numbers of numpy as numbers of Python."""
     signature = inspect.signature(function)
 
-    def check(*given: Any, **named: Any) -> inspect.BoundArguments | None:
+    def check(*args: Any, **kwargs: Any) -> inspect.BoundArguments | None:
         try:
-            bound = signature.bind(*given, **named)
+            bound = signature.bind(*args, **kwargs)
         except TypeError:
             return None
         hints = _hints(function)
@@ -101,7 +98,7 @@ def _check_of(
 
 
 def _plain(value: Any, kinds: Sequence[Any]) -> Any:
-    """A value as its annotation has it: text for a path as a path, a number of numpy as one of Python."""
+    """Return a value as annotated: text for a path as a Path, a number of numpy as one of Python."""
     if isinstance(value, str) and str not in kinds and Path in kinds:
         return Path(value)
     if isinstance(value, numbers.Real) and not isinstance(value, bool | int | float):
@@ -115,7 +112,7 @@ def _plain(value: Any, kinds: Sequence[Any]) -> Any:
 
 
 def check_argument(name: str, value: Any, hint: Any, bounds: float | tuple[float, float] | None = None) -> None:
-    """Raise TypeError unless a value is of a type, and UserError for a number out of bounds or a name that is unknown."""
+    """Raise TypeError for a value of another type, and UserError for a number out of bounds or an unknown name."""
     kinds = list(_kinds(hint))
     if not any(_fits(value, kind) for kind in kinds):
         names = [known for kind in kinds if typing.get_origin(kind) is Literal for known in typing.get_args(kind)]
@@ -150,7 +147,7 @@ def _hints(function: Callable) -> dict[str, Any]:
 
 
 def _kinds(hint: Any) -> Iterator[Any]:
-    """The types that a value may be of."""
+    """Yield the members of a union, or the type itself."""
     if typing.get_origin(hint) in (Union, types.UnionType):
         for part in typing.get_args(hint):
             yield from _kinds(part)
@@ -193,7 +190,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _each(inner: tuple[Any, ...], count: int) -> list[list[Any]]:
-    """The types that each entry of a sequence may be of."""
+    """Return the possible types of each entry of a sequence."""
     if not inner:
         return [[Any]] * count
     if len(inner) == 1 or inner[-1] is ...:
@@ -206,13 +203,13 @@ def _members(protocol: type) -> list[str]:
 
 
 def described(value: Any) -> str:
-    """A value, or its type where it is none that is told in a line."""
+    """Return a value in words, or only its type if a line cannot show it."""
     plain = isinstance(value, numbers.Number | str | bytes | list | tuple | dict | os.PathLike | type | None)
     return shown(value) if plain else f"a {type(value).__name__}"
 
 
 def _called(kind: Any) -> str:
-    """A type in words."""
+    """Return a type in words."""
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Literal:
         return f"one of {', '.join(map(str, inner))}"

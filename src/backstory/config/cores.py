@@ -1,4 +1,4 @@
-"""Settings of the cores: what reads the embedded words."""
+"""Settings of the cores, which read the embedded words."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +17,7 @@ class LSTMConfig:
     hidden: int = between(1150, 1)
     """Units of every layer but the last."""
     output: int | None = between(None, 1)
-    """Units of the last layer; none: the embedding's size where the softmax is tied to it, else `hidden`."""
+    """Units of the last layer; none: the size of the embedding if the softmax is tied to it, else `hidden`."""
     input_dropout: float = probability(0.4)
     """Locked dropout on the embedded words."""
     layer_dropout: float = probability(0.25)
@@ -29,7 +29,7 @@ class LSTMConfig:
     state_dropout: float = probability(0.0)
     """Locked dropout on h_{t-1} as the recurrent weights read it."""
     biases: Literal[2, 1] = 2
-    """Biases of a gate: two, as AWD-LSTM's published counts have them, or one."""
+    """Biases of a gate: two, as in the published sizes of AWD-LSTM, or one."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class MogrifierConfig:
     hidden: int = between(850, 1)
     """Units of every layer but the last."""
     output: int | None = between(None, 1)
-    """Units of the last layer; none: the embedding's size where the softmax is tied to it, else `hidden`."""
+    """Units of the last layer; none: the size of the embedding if the softmax is tied to it, else `hidden`."""
     rounds: int = between(4, 0, 20)
-    """Rounds of gating, the odd ones of the input by the state, the even ones of the state by the input; 0: an LSTM."""
+    """Rounds of gating: odd rounds gate the input by the state, even ones the state by the input; 0: an LSTM."""
     rank: int | None = between(100, 1)
     """Each round's matrix is a product Q_l Q_r of this rank; none: a full matrix."""
     input_dropout: float = probability(0.5)
     """Locked dropout on the embedded words."""
     state_dropout: float = probability(0.5)
-    """Locked dropout on h_{t-1} before the rounds: nothing in the cell reads what is dropped of it."""
+    """Locked dropout on h_{t-1} before the rounds, so that nothing in the cell reads the dropped units."""
     round_dropout: float = probability(0.15)
-    """Locked dropout between the factors of a round's matrix: Q_l (mask * Q_r h); on what a full matrix reads."""
+    """Locked dropout between the factors of a round's matrix, Q_l (mask * Q_r h), or on the input of a full matrix."""
     layer_dropout: float = probability(0.5)
     """Locked dropout between layers."""
     output_dropout: float = probability(0.5)
@@ -62,18 +62,18 @@ class MogrifierConfig:
 
 @dataclass(frozen=True)
 class ExternalMemoryConfig:
-    """What all controllers with an external memory have."""
+    """Settings of every controller with an external memory."""
 
     kind: str = ""
     """The kind of core."""
     layers: tuple[int, ...] = (1024, 512, 512)
     """Units of each layer of the controller."""
     slots: int = between(1024, 1, 1 << 24)
-    """N, vectors that the memory holds."""
+    """N, slots of the memory: vectors that it holds."""
     width: int = between(512, 1)
-    """M, the size of one."""
+    """M, size of a slot."""
     heads: int = between(1, 1, 64)
-    """R, heads that read; one writes."""
+    """R, read heads; there is one write head."""
     addressing: str = "dense"
     """How content says where: `dense`, `localized:257` (the slots of a window, odd), `localized:257x3` (of three windows),
     `literal` (the printed formula), or `window:257` (the same with nothing but content to say where); `:strict` behind a size
@@ -101,21 +101,21 @@ class NTMConfig(ExternalMemoryConfig):
 
 @dataclass(frozen=True)
 class NeuralComputerConfig(ExternalMemoryConfig):
-    """What a memory has that knows which slots are free and which was written after which."""
+    """Settings of a memory that tracks which slots are free and in which order they were written."""
 
     link: bool = True
     """Heads can follow the order in which slots were written."""
     allocation: bool = True
-    """What is written can go where the memory is free."""
+    """The write head can write to free slots."""
     mask: bool = False
-    """Heads choose which numbers of a slot and of their key count."""
+    """Heads choose which entries of a slot and of their key count."""
     deallocation: bool = False
-    """Slots that are set free are emptied."""
+    """Freed slots are emptied."""
     sharpness: bool = False
-    """Heads sharpen what the link says."""
+    """Heads sharpen the weights of the link."""
     sharpening: Literal["plain", "epsilon"] = "plain"
-    """How: plain, a row of the link that is empty stays empty, or epsilon, 1e-6 is added first, as in the code of Csordas and
-    Schmidhuber (2019): an empty row becomes uniform."""
+    """plain: an empty row of the link stays empty; epsilon: 1e-6 is added first, so that it becomes uniform, as in the code of
+    Csordas and Schmidhuber (2019)."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class MDMConfig(NeuralComputerConfig):
     kind: Literal["mdm"] = "mdm"
     """The kind of core."""
     mask: bool = True
-    """As of the differentiable neural computer, and on."""
+    """As of the differentiable neural computer, but on by default."""
     deallocation: bool = True
     """Likewise."""
     sharpness: bool = True
@@ -142,37 +142,37 @@ class MDMConfig(NeuralComputerConfig):
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """A causal Transformer whose tokens see a window of what was read before."""
+    """A causal Transformer with attention over a window of earlier tokens."""
 
     kind: Literal["transformer"] = "transformer"
     """The kind of core."""
     layers: int = between(3, 1, 1000)
     """Number of layers."""
     heads: int = between(4, 1)
-    """Heads of attention; `hidden` is a multiple of them."""
+    """Heads of attention; must divide `hidden`."""
     hidden: int = between(256, 1)
-    """Units of every layer; the embedded words are projected to as many where they have another size."""
+    """Units of every layer; embedded words of another size are projected to it."""
     output: int | None = between(None, 1)
-    """Size that the last layer is projected to; none: the embedding's where the softmax is tied to it, else `hidden`."""
+    """Size that the last layer is projected to; none: that of the embedding if the softmax is tied to it, else `hidden`."""
     feed_forward: int | None = between(None, 1)
     """Units between the two matrices of a layer's feed-forward part; none: four times `hidden`."""
     window: int = between(256, 2)
     """Tokens that a token sees in every layer, itself included."""
     chunked: bool = False
-    """The window does not slide: the text is cut into pieces of as many tokens, and each is read from the beginning."""
+    """The window does not slide: the text is cut into chunks of `window` tokens, each read from an empty state."""
     positions: Literal["rotary", "sinusoidal"] = "rotary"
-    """Queries and keys are turned by how far they are apart, or the position is added to the embedded words."""
+    """rotary: queries and keys are rotated by their position; sinusoidal: the position is added to the embedded words."""
     norm: Literal["pre", "post"] = "pre"
     """RMSNorm before attention, feed-forward and output, and no biases; or LayerNorm after them, and biases (the first
     Transformer)."""
     activation: Literal["gelu", "relu"] = "gelu"
-    """What stands between the matrices of the feed-forward part."""
+    """Activation between the matrices of the feed-forward part."""
     input_dropout: float = probability(0.1)
     """Locked dropout on the embedded words."""
     attention_dropout: float = probability(0.0)
-    """Dropout on the weights of attention."""
+    """Dropout on the attention weights."""
     layer_dropout: float = probability(0.1)
-    """Dropout on what attention and feed-forward add to a token's vector."""
+    """Dropout on the outputs of attention and feed-forward parts."""
     output_dropout: float = probability(0.1)
     """Locked dropout on the last layer's output."""
 
@@ -193,7 +193,7 @@ class TrellisConfig:
     auxiliary: int | None = between(None, 1)
     """Levels from one that is trained to predict as well to the next (`training.auxiliary`); none: the last alone."""
     weight_norm: bool = True
-    """A row of weights is a direction, and a length that is trained by itself."""
+    """Weight normalisation: the direction and the length of a row of weights are trained separately."""
     input_dropout: float = probability(0.1)
     """Locked dropout on the embedded words."""
     layer_dropout: float = probability(0.29)

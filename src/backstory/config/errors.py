@@ -1,4 +1,4 @@
-"""The errors a user can cause; the command line turns each into one line and an exit code."""
+"""Errors that a user can cause, each with its exit code, and helpers for their one-line messages."""
 
 import difflib
 import reprlib
@@ -8,27 +8,27 @@ from typing import ClassVar
 
 
 class UserError(Exception):
-    """Something the user can put right; the message is one line that says what is wrong and what to do."""
+    """An error that the user can fix. The message is one line: what is wrong, then what to do."""
 
     exit_code: ClassVar[int] = 2
 
 
 class NonFiniteError(Exception):
-    """A loss or a gradient stopped being a finite number; training ends before the optimizer step."""
+    """A loss or gradient is no longer finite; training ends before the optimizer step."""
 
     exit_code: ClassVar[int] = 3
 
 
 def nearest(name: str, known: Iterable[str], before: str = "") -> str:
-    """` (did you mean 'x'?)` for the known name closest to `name`, with what stands before both, or an empty string."""
+    """Return ` (did you mean 'x'?)` for the closest known name, with the prefix `before`, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean '{before}{close[0]}'?)" if close else ""
 
 
 def check_name(name: str, known: Iterable[str], what: str, listing: str = "") -> None:
-    """Raise UserError, which says so, unless `name` is one of the known names of `what`.
+    """Raise UserError unless `name` is a known name of a `what`.
 
-    `listing` is the command that lists them; without one the message does.
+    `listing` is the command that lists the names; without it the message lists them.
     """
     names = list(known)
     if name not in names:
@@ -39,17 +39,17 @@ def check_name(name: str, known: Iterable[str], what: str, listing: str = "") ->
 
 
 def as_argument(path: object) -> str:
-    """A path as a command takes it: one that begins with a dash would be a flag."""
+    """Return a path as a command-line argument: a leading dash would make it a flag."""
     return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def pasted(path: object) -> str:
-    """A path as it stands in a command that is printed, so that a shell takes it back."""
+    """Return a path quoted for the shell, for a command that is printed."""
     return shlex.quote(as_argument(path))
 
 
 def check_utf8(path: object) -> None:
-    """Raise UserError for a path that is not UTF-8: what names it could not be written, or not be read again."""
+    """Raise UserError for a path that is not UTF-8: a file that names it could not be written or read."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -57,12 +57,12 @@ def check_utf8(path: object) -> None:
 
 
 def plural(unit: str, number: float | None = None) -> str:
-    """A unit in the plural, unless there is exactly one: `words`."""
+    """Return a unit in the plural unless the number is 1: `words`."""
     return unit if number == 1 else f"{unit}s"
 
 
 def off(setting: str) -> str:
-    """How a switch among the settings is turned off: `training.answer_loss_only to false (--training.no-answer-loss-only)`."""
+    """Return how to turn off a switch: `training.answer_loss_only to false (--training.no-answer-loss-only)`."""
     group, _, last = setting.replace("_", "-").rpartition(".")
     return f"{setting} to false (--{group}.no-{last})"
 
@@ -72,7 +72,7 @@ _SHORT.maxstring = _SHORT.maxother = 120
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it, in one line, cut short where it is long."""
+    """Return a value as Python writes it, in one line and shortened if it is long."""
     try:
         written = _SHORT.repr(value)
         return " ".join(written.split()) if "\n" in written else written

@@ -1,4 +1,4 @@
-"""What the machine refuses, a full disk or too little memory, told in one line: which path, and what to do."""
+"""The machine: one-line errors for a full disk or too little memory, and the ranks that torchrun starts."""
 
 import errno
 import os
@@ -10,24 +10,24 @@ from backstory.config.errors import UserError, shown
 
 
 class NoDisk(UserError):
-    """The disk is full or fails: nothing is wrong with the command, which goes well once that is put right."""
+    """The disk is full or fails. The command is right, and works once the disk does."""
 
 
 class NoMemory(UserError):
-    """There is less memory than the command needs."""
+    """The command needs more memory than there is."""
 
 
-_SEE_TO_IT = "see to the disk"
+_CHECK = "check the disk"
 REMEDIES = {
     errno.ENOSPC: "make room on that disk",
     errno.EDQUOT: "make room, as your quota of that disk is used up",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
-    errno.EIO: _SEE_TO_IT,
-    errno.EROFS: _SEE_TO_IT,
-    errno.ENODEV: _SEE_TO_IT,
-    errno.ESTALE: _SEE_TO_IT,
+    errno.EIO: _CHECK,
+    errno.EROFS: _CHECK,
+    errno.ENODEV: _CHECK,
+    errno.ESTALE: _CHECK,
 }
-"""What helps against an error of the system, by its number."""
+"""Remedy by errno."""
 AGAIN = "give the same command again"
 _MEMORY = re.compile(
     r"can(?:'|no)t allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread|failed to map segment",
@@ -38,7 +38,7 @@ _MEMORY = re.compile(
 def refused(
     error: OSError, place: Path | str | None = None, again: str = AGAIN, otherwise: str | None = None
 ) -> UserError:
-    """The line on what the system refused: where (else at `place`), why, and what to do.
+    """Return a one-line error: the path (or `place`), the reason, and the remedy.
 
     That is `again` once a disk or memory is put right, and `otherwise` after any other error in writing.
     """
@@ -55,7 +55,7 @@ def refused(
 
 
 def out_of_memory(error: BaseException) -> NoMemory | None:
-    """The line on an error that says that there is no more memory, in whatever words; None for any other."""
+    """Return a one-line error if this one means that memory ran out, in whatever words; None otherwise."""
     lacking = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
     if not lacking and not _MEMORY.search(str(error)):
         return None
@@ -71,23 +71,23 @@ def _name(filename: object) -> str:
 
 
 MEETING = ("RANK", "MASTER_ADDR", "MASTER_PORT")
-"""What several processes find each other by."""
+"""Environment variables by which ranks find each other."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """Which process this is; alone where `torchrun` did not start it."""
+    """Rank of this process and number of ranks; 0 of 1 without torchrun."""
 
     rank: int = 0
     world: int = 1
     local: int = 0
-    """Its number on this machine."""
+    """Rank on this machine."""
     here: int = 1
-    """How many of them are on this machine."""
+    """Ranks on this machine."""
 
 
 def launched() -> Launched:
-    """What the environment says. Raises UserError where that is no number, out of range, or not all there is to say."""
+    """Return the ranks set in the environment. Raises UserError if a variable is missing, no number, or out of range."""
     started = world()
     if started == 1:
         return Launched()
@@ -100,12 +100,12 @@ def launched() -> Launched:
 
 
 def world() -> int:
-    """How many processes were started together; 1 without `torchrun`. Raises UserError where the environment has no number."""
+    """Return the number of ranks, 1 without torchrun. Raises UserError if the environment has no number."""
     return _number("WORLD_SIZE", 1, 1)
 
 
 def first_here() -> bool:
-    """Whether this is the first process of a distributed run on this machine, or the only one: whatever is no number is."""
+    """Return True in the first process of a distributed run on this machine, and in the only one."""
     named = os.environ.get("LOCAL_RANK", "0")
     return not named.isdecimal() or not named.strip("0")
 

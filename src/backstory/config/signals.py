@@ -1,4 +1,4 @@
-"""The signals that ask a program to end: Ctrl-C, SIGTERM, and SIGHUP of a terminal that is closed; the first one counts."""
+"""Signals that end a program (SIGINT, SIGTERM, SIGHUP): as an exception, or as a request to save and stop. The first counts."""
 
 import signal
 import threading
@@ -9,11 +9,11 @@ from types import FrameType
 
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 TOGETHER = 5.0
-"""Seconds after the first signal in which others change nothing: what is unfinished is being cleared away."""
+"""Seconds after a signal in which further ones are ignored, while unfinished work is cleared away."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came; `signal` is the number of the first that did."""
+    """Raised by a signal; `signal` is the number of the first one."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Handles these signals: it raises Interrupted, with the number of the first, until the program `ends`."""
+    """Signal handler that raises Interrupted, with the number of the first signal, until `ends` is set."""
 
     def __init__(self) -> None:
         self.ends = False
@@ -29,7 +29,7 @@ class Interrupts:
         self._since = 0.0
 
     def heard(self, number: int) -> bool:
-        """Note that a signal came, unless it belongs to one that did; whether it is to be acted on."""
+        """Note a signal. Return True if the program should act on it, False if it only repeats one."""
         if self.ends or (self._first is not None and time.monotonic() - self._since < TOGETHER):
             return False
         self._first, self._since = self._first or number, time.monotonic()
@@ -42,7 +42,7 @@ class Interrupts:
 
 @contextmanager
 def interruptible(last: bool) -> Iterator[Interrupts]:
-    """These signals raise Interrupted in the block, but for those that are ignored or handled already.
+    """Make these signals raise Interrupted in the block, except those that are ignored or handled already.
 
     Only in the main thread. `last` says that nothing comes after the block but the end of the program: they are ignored then.
     """
@@ -62,11 +62,11 @@ def interruptible(last: bool) -> Iterator[Interrupts]:
 
 
 SIGHUP = getattr(signal, "SIGHUP", None)
-"""There is none on Windows."""
+"""None on Windows."""
 
 
 class Stopped(Exception):
-    """Work was stopped by a signal, and saved; the message says where, and how to go on. `signal` is its number."""
+    """Work was saved and stopped by a signal. The message says where it was saved and how to resume it."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -74,12 +74,12 @@ class Stopped(Exception):
 
     @property
     def exit_code(self) -> int:
-        """What a shell calls an end by that signal."""
+        """Exit code of a program ended by the signal."""
         return 128 + self.signal
 
 
 class StopRequest:
-    """Whether a stop was asked for, and by which signal, the first of them; `heard` is called once when it comes."""
+    """A request to stop: the number of the first signal, None before it. `heard` is called once when it arrives."""
 
     def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
@@ -92,7 +92,7 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator["StopRequest"]:
-        """Take over the signals for the block (only the main thread can), but SIGHUP where it is ignored (nohup)."""
+        """Handle the signals for the block, in the main thread only; SIGHUP stays ignored if it was (nohup)."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return

@@ -1,4 +1,4 @@
-"""Small files, read whole: only regular ones, only so much, and not through links where a folder came from somebody else."""
+"""Safe reading of files: regular ones only, of limited size, and without links that lead out of a folder from elsewhere."""
 
 import errno
 import os
@@ -9,11 +9,11 @@ from io import BufferedReader
 from pathlib import Path
 
 LARGEST = 64 << 20
-"""Bytes of the largest file that `read_small` takes unless told otherwise."""
+"""Default limit of `read_small` in bytes."""
 
 
 def read_small(path: Path, most: int = LARGEST, inside: Path | None = None) -> bytes:
-    """The bytes of a regular file of at most `most` bytes.
+    """Return the bytes of a regular file of at most `most` bytes.
 
     With `inside`, the file must lie in that folder when every link below it has been followed. The folder itself may be a
     link: its user named it. Without, links are followed, as for a file that the user named.
@@ -30,17 +30,17 @@ def read_small(path: Path, most: int = LARGEST, inside: Path | None = None) -> b
 
 
 def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
-    """A regular file of any size, open for reading bytes: for logs and tensors. Otherwise as `read_small`. Raises OSError."""
+    """Open a regular file of any size for reading bytes, as a log or tensors. Otherwise as `read_small`. Raises OSError."""
     if inside is not None:
         check_inside(path, inside)
     # Opening a pipe without O_NONBLOCK waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        # What the kernel makes up as it is read calls itself regular, and may be waited for, as /proc/kmsg.
-        if not stat.S_ISREG(found.st_mode) or found.st_dev == _proc():
+        # Files of /proc call themselves regular, and reading them may block, as /proc/kmsg.
+        if not stat.S_ISREG(status.st_mode) or status.st_dev == _proc():
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         return open(descriptor, "rb")
     except BaseException:
@@ -50,7 +50,7 @@ def open_regular(path: Path, inside: Path | None = None) -> BufferedReader:
 
 @cache
 def _proc() -> int | None:
-    """The number of the file system of processes, where there is one."""
+    """Return the device number of /proc, or None."""
     try:
         return os.stat("/proc/self").st_dev
     except OSError:
@@ -58,7 +58,7 @@ def _proc() -> int | None:
 
 
 def read_small_text(path: Path, most: int = LARGEST, inside: Path | None = None) -> str:
-    """The text of a UTF-8 file, otherwise as `read_small`. Raises OSError, also for what is not UTF-8."""
+    """Return the text of a UTF-8 file, otherwise as `read_small`. Raises OSError, also if it is not UTF-8."""
     data = read_small(path, most, inside)
     try:
         return data.decode("utf-8")
@@ -77,7 +77,7 @@ def check_inside(path: Path, folder: Path) -> None:
 
 
 def read_lines(path: Path, inside: Path | None = None, longest: int = 1 << 20, most: int = 1 << 32) -> Iterator[bytes]:
-    """The lines of a log, each with its end, one at a time; otherwise as `read_small`.
+    """Yield the lines of a log with their ends; otherwise as `read_small`.
 
     Raises OSError, also for a line of more than `longest` bytes and a file of more than `most`.
     """

@@ -1,4 +1,4 @@
-"""Text that is not ours (names, words, keys, file contents), made safe to print on a terminal or into a log."""
+"""Safe output: text from elsewhere made printable, streams that survive a closed pipe or a full disk, and rich consoles."""
 
 import io
 import os
@@ -20,7 +20,7 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""The text with its control characters written out, as in `\x1b[2J`; newlines, tabs and all of Unicode's letters stay.
+    r"""Return the text with control characters written out, as `\x1b[2J`; newlines, tabs and all letters of Unicode stay.
 
     What joins letters (U+200C, U+200D) stays too: Persian, Hindi and many emoji are not written without it.
     """
@@ -28,17 +28,17 @@ def printable(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    r"""The text printable and in its place in a line or a table: newlines and tabs are written out too."""
+    r"""Return printable text for one line or one cell of a table: newlines and tabs are written out too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def printable_json(text: str) -> str:
-    """JSON that `json.dumps` wrote in ASCII, printable and of the same value: of control characters it leaves DEL alone."""
+    """Return JSON from `json.dumps` with DEL escaped, the only control character that it leaves in."""
     return text.replace("\x7f", "\\u007f")
 
 
 def one_line(text: str) -> str:
-    """The text printable and in one line: each run of white space is one space."""
+    """Return printable text in one line: each run of white space becomes one space."""
     return printable(" ".join(text.split()))
 
 
@@ -51,10 +51,10 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Tolerant:
-    """A stream that goes silent where it cannot be written any more, and keeps why in `failure`; it raises nothing."""
+    """Stream that never raises: after the first failed write it is silent, and keeps the error in `failure`."""
 
     def __init__(self, stream: Any) -> None:
-        """`stream`: text, or None for one that is closed."""
+        """`stream` is a text stream, or None for a closed one."""
         self.stream = _Nowhere() if stream is None else stream
         self.failure: OSError | None = None
 
@@ -80,7 +80,7 @@ class Tolerant:
 
 
 class Printed:
-    """The same of printable text alone; what styles its text itself writes to `styled` (`make_console`)."""
+    """Tolerant stream that makes all text printable; `make_console`, whose text has styles, writes to `styled` directly."""
 
     def __init__(self, stream: Any) -> None:
         self.styled = Tolerant(stream)
@@ -97,7 +97,7 @@ class Printed:
 
 
 class Coloured(Printed):
-    """The same of text that others have coloured, which on a terminal it stays."""
+    """Printed stream that lets colours through on a terminal."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__(stream)
@@ -110,7 +110,7 @@ class Coloured(Printed):
 
 
 class _Nowhere(io.TextIOBase):
-    """Where a closed stream writes to."""
+    """Stream that discards everything, in place of a closed one."""
 
     def write(self, text: str, /) -> int:
         return len(text)
@@ -118,7 +118,7 @@ class _Nowhere(io.TextIOBase):
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Make both streams of the program printable and tolerant for the block, characters that they lack replaced."""
+    """Make standard output and error printable and tolerant for the block; characters they cannot encode are replaced."""
     before = sys.stdout, sys.stderr
     _occupy()
     with ExitStack() as restored:
@@ -136,12 +136,12 @@ def printing() -> Iterator[None]:
 
 
 def failure() -> OSError | None:
-    """Why standard output cannot be written any more; a BrokenPipeError where nobody reads it. None while it can."""
+    """Return the error that closed standard output (BrokenPipeError if nobody reads it), or None."""
     return getattr(sys.stdout, "failure", None)
 
 
 def plain(stream: Any) -> Tolerant:
-    """The stream behind those that make text printable: for what styles its text, and makes it printable itself."""
+    """Return the stream behind `Printed` ones, for writers that style their text and make it printable themselves."""
     while not isinstance(stream, Tolerant):
         inner = stream.styled if isinstance(stream, Printed) else getattr(stream, "rich_proxied_file", None)
         if inner is None:
@@ -156,7 +156,7 @@ def _reconfigure(stream: io.TextIOWrapper, errors: str | None) -> None:
 
 
 def _occupy() -> None:
-    """Let the numbers of closed standard streams lead nowhere: else a file that is opened takes one, and what C code says."""
+    """Open /dev/null in place of closed standard streams, so that no file gets their descriptors and the output of C code."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -171,7 +171,7 @@ class _Console(Console):
 
 
 def make_console(stderr: bool = False, **options: bool) -> Console:
-    """A console on standard output, or on standard error; `options` are rich's."""
+    """Return a console on standard output or standard error; `options` are those of rich."""
     return _Console(file=plain(sys.stderr if stderr else sys.stdout), **options)  # pyright: ignore[reportArgumentType]
 
 
