@@ -143,8 +143,8 @@ MISTAKES = [
     (f"{TRAIN} --training.partial-shuffle=true", r"takes no value.*give .*--training.no-partial-shuffle"),
     (f"{TRAIN} --training.decay-epochs 3 x", r"--training.decay-epochs must be a whole number, not 'x'"),
     (f"{TRAIN} --accept everything", r"--accept takes config, corpus or metrics, not everything"),
-    (f"{TRAIN} --resume --overwrite", r"--resume and --overwrite exclude each other; give one"),
-    ("demo --resume --overwrite", r"--resume and --overwrite exclude each other; give one"),
+    (f"{TRAIN} --resume --overwrite", r"--resume and --overwrite cannot be combined; remove one"),
+    ("demo --resume --overwrite", r"--resume and --overwrite cannot be combined; remove one"),
     (f"{TRAIN} --text.tokenizer wrods", r"unknown tokenizer 'wrods'.*use words"),
     (f"{TRAIN} --model.core.output 5", r"model.core.output must be 7 or none, not 5"),
     (f"{EXAMINE} --json yes", r"--json takes no value"),
@@ -332,7 +332,7 @@ MISTAKES = [
     (f"{EVALUATE} missing.txt", r"cannot read missing.txt: No such file or directory; check its path"),
     (f"{EVALUATE} valid", r"there is no file 'valid'; `--split valid` reads that split"),
     (f"{EVALUATE} other", r"cannot read other: Is a directory; check its path"),
-    (f"{EVALUATE} good.txt --split valid", r"a text has no splits; give a text or --split"),
+    (f"{EVALUATE} good.txt --split valid", r"a text has no splits; remove --split, or the text"),
     (f"{EVALUATE} empty.txt", r"empty.txt is empty; give some words"),
     (f"{EVALUATE} nul.txt", r"nul.txt is binary \(a NUL at byte [\d,]+\)"),
     (f"{EVALUATE} latin.txt", r"latin.txt is not UTF-8 text \(byte 7\)"),
@@ -352,7 +352,7 @@ MISTAKES = [
     ("recipe check latin.yaml", r"cannot read latin.yaml: it is not UTF-8 text"),
     ("recipe check ./other", r"cannot read other: Is a directory"),
     ("recipe copy demo mine.yaml", r"mine.yaml exists; choose another file"),
-    ("recipe copy demo new.txt", r"ends in .yaml.*; use new.txt.yaml"),
+    ("recipe copy demo new.txt", r"must end in .yaml; use new.txt.yaml"),
     ("recipe copy demo file/new.yaml", r"cannot write file/new.yaml: Not a directory"),
     ("recipe copy demo nowhere/new.yaml", r"cannot write nowhere/new.yaml: No such file"),
     # Places.
@@ -414,7 +414,7 @@ def test_a_folder_that_is_gone_is_one_line(typed: str, command: Command, desk: P
     try:
         os.chdir(desk / "gone")
         (desk / "gone").rmdir()
-        assert command(*typed.split()).mistake().startswith("the folder that this was started in is gone; go to one")
+        assert command(*typed.split()).mistake().startswith("the current folder was deleted; change to")
     finally:
         os.chdir(desk)
 

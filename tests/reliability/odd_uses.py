@@ -404,7 +404,7 @@ LINES: dict[str, str] = {
     "report words --out new.html": "",
     "report nowhere": "nowhere does not exist",
     "report": "name at least one run folder",
-    "recipe copy demo text.txt": "ends in .yaml",
+    "recipe copy demo text.txt": "must end in .yaml",
     "recipe copy demo spaces/empty.yaml": "exists; choose another file",
     "recipe copy none new.yaml": "there is no recipe",
     "recipe copy demo new.yaml": "",

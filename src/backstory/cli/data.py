@@ -1,4 +1,4 @@
-"""`backstory data show | prepare NAME`: tokens per split, types and documents of a corpus, downloaded first if asked."""
+"""`backstory data show | prepare NAME`: show the splits, types and documents of a corpus; `prepare` downloads it first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShowArguments(TextConfig):
-    """Show what a corpus holds once it is split into tokens."""
+    """Show the tokens, types and documents of a corpus."""
 
-    # `field()` takes the default of TextConfig away: here the corpus must be named.
+    # `field()` removes the default of TextConfig: here the corpus is required.
     corpus: Annotated[
         tyro.conf.Positional[str], tyro.conf.arg(metavar="CORPUS", help="A corpus by name, a text file, or a folder.")
     ] = field()
@@ -28,10 +28,10 @@ class ShowArguments(TextConfig):
 
 @dataclass(frozen=True)
 class PrepareArguments(ShowArguments):
-    """Download a corpus if it is not there, split it into tokens, and show what it holds."""
+    """Download a corpus if it is missing, tokenize it, and show its tokens, types and documents."""
 
     data_dir: Path | None = None
-    """Folder that is to hold the corpora."""
+    """Folder for the corpora (else BACKSTORY_DATA)."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,33 +39,33 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def show(arguments: Sequence[str]) -> int:
-    """Prepare the corpus from what is there and print its figures."""
+    """Tokenize the corpus and print its figures."""
     return _figures(parse(ShowArguments, arguments, "data show"))
 
 
 def prepare(arguments: Sequence[str]) -> int:
-    """Download the corpus if need be, prepare it and print its figures."""
-    given = parse(PrepareArguments, arguments, "data prepare")
+    """Download the corpus if it is missing, tokenize it and print its figures."""
+    args = parse(PrepareArguments, arguments, "data prepare")
 
     from backstory.cli.command_line import progress_bar
     from backstory.data import CORPORA, fetch
 
-    files = CORPORA[given.corpus].files if given.corpus in CORPORA else None
+    files = CORPORA[args.corpus].files if args.corpus in CORPORA else None
     if files is not None:
-        with progress_bar(f"downloading {files}", "MB", 1_000_000) as told:
-            folder = fetch(files, given.data_dir, told)
+        with progress_bar(f"downloading {files}", "MB", 1_000_000) as progress:
+            folder = fetch(files, args.data_dir, progress)
         if folder is not None:
             print(f"downloaded {files} into {folder}")
-    return _figures(given)
+    return _figures(args)
 
 
-def _figures(given: ShowArguments) -> int:
+def _figures(args: ShowArguments) -> int:
     from backstory.cli.command_line import progress_bar
     from backstory.data import check_synthetic, gold_file, prepare
 
-    check_synthetic(given)
-    with progress_bar(f"preparing {given.corpus}", "MB", 1_000_000) as told:
-        dataset = prepare(given, given.data_dir, told)
+    check_synthetic(args)
+    with progress_bar(f"preparing {args.corpus}", "MB", 1_000_000) as progress:
+        dataset = prepare(args, args.data_dir, progress)
     words = dataset.vocabulary
     print(f"{dataset.corpus}: {dataset.provenance}")
     print(f"  tokenizer {words.tokenizer.name}, {len(words):,} types, fingerprint {dataset.fingerprint[:16]}")
@@ -73,15 +73,15 @@ def _figures(given: ShowArguments) -> int:
     for name, split in dataset.splits.items():
         sizes = f"{len(split.ids):>13,} {len(split.documents):>10,} {split.characters:>13,} {split.bytes:>13,}"
         print(f"  {name:<6} {sizes}")
-    if tagged := [name for name in dataset.splits if gold_file(dataset, name, given.data_dir)]:
+    if tagged := [name for name in dataset.splits if gold_file(dataset, name, args.data_dir)]:
         print(f"  files of part-of-speech tags for {', '.join(tagged)}")
     for name in dataset.splits if dataset.source else ():
-        print(f"  {name:<6} {_asked(dataset, name) or _truth(dataset, name)}")
+        print(f"  {name:<6} {_answers(dataset, name) or _truth(dataset, name)}")
     return 0
 
 
-def _asked(dataset: "Dataset", split: str) -> str | None:
-    """What is asked in a split of a task, with its shortest document; None where nothing is."""
+def _answers(dataset: "Dataset", split: str) -> str | None:
+    """Return a line on the answers in a split of a task, with its shortest document; None without answers."""
     answers = dataset.answers(split)
     if answers is None:
         return None
@@ -89,23 +89,23 @@ def _asked(dataset: "Dataset", split: str) -> str | None:
     ids = dataset.splits[split].ids[answers.document == place]
     shown = dataset.vocabulary.tokens(ids[:40])
     return (
-        f"{answers.mask.mean():.1%} of the tokens are asked, lengths {answers.lengths.min()} to {answers.lengths.max()}; "
+        f"{answers.mask.mean():.1%} of the tokens are answers, lengths {answers.lengths.min()} to {answers.lengths.max()}; "
         f"for example {' '.join(shown)}{' ...' if len(ids) > 40 else ''}"
     )
 
 
 def _truth(dataset: "Dataset", split: str) -> str:
-    """What is known of a split whose source is known: its entropy, and how far what comes back is behind."""
+    """Return a line on a synthetic split: its exact perplexity, and how far back its recurring tokens were seen."""
     import numpy as np
 
     truth = dataset.truth(split)
     assert truth is not None
-    told = [f"exact perplexity {np.exp(truth.exact.mean()):.3f}"]
+    parts = [f"exact perplexity {np.exp(truth.exact.mean()):.3f}"]
     for kind in truth.forgotten:
         behind = truth.distance[truth.kind == truth.kinds.index(kind)]
         if len(behind):
             half, most = np.quantile(behind, (0.5, 0.9))
-            told.append(
+            parts.append(
                 f"{kind} {len(behind) / len(truth.exact):.1%}, last seen {half:.0f} (90%: {most:.0f}) tokens ago"
             )
-    return "; ".join(told)
+    return "; ".join(parts)

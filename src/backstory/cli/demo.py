@@ -17,17 +17,17 @@ class Arguments:
     """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (about 5 minutes)."""
 
     out: Path = Path("runs/demo")
-    """The run's folder; the runs that go on from it, with a buffer and without one, go beside it (-buffer, -longer)."""
+    """The run's folder; the runs that continue from it get the same name with -buffer and -longer."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on with a demo that was stopped."""
+    """Resume a demo that was stopped."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Start again in folders that hold runs."""
+    """Replace the runs in these folders."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parse(Arguments, arguments, "demo")
-    if given.resume and given.overwrite:
-        raise UserError("--resume and --overwrite exclude each other; give one of them")
+    args = parse(Arguments, arguments, "demo")
+    if args.resume and args.overwrite:
+        raise UserError("--resume and --overwrite cannot be combined; remove one")
 
     from backstory.cli.command_line import progress_bar
     from backstory.config.examine_options import ExamineOptions
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.reports import write
     from backstory.tuning.preparation import tune_reader
 
-    console, out = make_console(), given.out
+    console, out = make_console(), args.out
     buffered, longer = (out.with_name(f"{out.resolve().name}-{name}") for name in ("buffer", "longer"))
     systems = (
         ("LSTM", out, "static"),
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         ("LSTM, as long", longer, "static"),
         ("LSTM + span buffer", buffered, "static"),
     )
-    if (code := _train(console, given, buffered, longer)) != 0:
+    if (code := _train(console, args, buffered, longer)) != 0:
         return code
     console.rule("[bold]3. read[/] the test split, audited: without a memory, and with two", align="left")
     with progress_bar("tuning the cache") as progress:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             found = examine_run(folder, ExamineOptions.of(reader=reader, targets=TARGETS), progress=progress)
             examined.append(found.result)
     print(_contexts([name for name, _, _ in systems], examined))
-    console.rule("[bold]5. write[/]: how the model goes on with a sentence", align="left")
+    console.rule("[bold]5. write[/]: how the model continues a prompt", align="left")
     for text in generate(out, PROMPT, tokens=40, temperature=0.7, echo=True, save=True):
         print(text, end="", flush=True)
     print()
@@ -82,31 +82,31 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _train(console: Any, given: Arguments, buffered: Path, longer: Path) -> int:
-    """Train the LSTM, then go on from its weights with a buffer and, as long, without one; the exit code."""
+def _train(console: Any, args: Arguments, buffered: Path, longer: Path) -> int:
+    """Train the LSTM, then continue from its weights with a buffer and, as long, without one. Return the exit code."""
     from backstory.cli.train import run_training
     from backstory.runs.run_folder import Mode, RunFolder, check_folder
 
-    mode: Mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
+    mode: Mode = "resume" if args.resume else "overwrite" if args.overwrite else "new"
     alone, memory = recipes.load("demo"), recipes.load("demo-buffer")
-    # What a buffer gains is its gain over the same further epochs without one.
+    # The gain of a buffer is measured against as many further epochs without one.
     plain = replace(memory, model=replace(memory.model, buffer=NoBufferConfig()))
     further: list[tuple[RunConfig, Path, Mode, str]] = []
     for config, folder, what in (
         (memory, buffered, "with a buffer of the last 512 words"),
         (plain, longer, "without one for as long, to see what the buffer adds"),
     ):
-        # A demo that was stopped before there was anything of this run to go on from begins it.
-        then: Mode = "overwrite" if given.resume and not RunFolder(folder).resumable else mode
+        # A demo that was stopped before this run had a checkpoint starts it.
+        then: Mode = "overwrite" if args.resume and not RunFolder(folder).resumable else mode
         check_folder(folder, config, then)  # before minutes go into the first
         further.append((config, folder, then, what))
     console.rule("[bold]1. train[/] a language model on the documentation of your Python", align="left")
-    if (code := run_training(alone, given.out, mode)) != 0:
+    if (code := run_training(alone, args.out, mode)) != 0:
         return code
     console.rule("[bold]2. train[/] it on", align="left")
     for config, folder, then, what in further:
         print(f"{what}:")
-        if (code := run_training(config, folder, then, init_from=None if then == "resume" else given.out)) != 0:
+        if (code := run_training(config, folder, then, init_from=None if then == "resume" else args.out)) != 0:
             return code
     return 0
 
@@ -124,14 +124,14 @@ def _perplexity(name: str, result: dict[str, Any]) -> str:
 
 
 def _gains(results: Sequence[dict[str, Any]]) -> str:
-    """What each memory gains on the same model without it, trained as long."""
+    """Return the gain of each memory over the same model without it, trained as long."""
     alone, cache, longer, buffer = (result["figures"]["perplexity"] for result in results)
     cached, buffered = (f"{100 * (ours / base - 1):+.1f}%" for ours, base in ((cache, alone), (buffer, longer)))
     return f"  perplexity against the LSTM trained as long: {cached} with the cache, {buffered} with the buffer"
 
 
 def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
-    """Perplexity with only so much context, a line for each system."""
+    """Return a table of the perplexity by length of context, a line for each system."""
     from backstory.reports.formats import count, perplexity
     from backstory.reports.phrases import effective_context
     from backstory.reports.tables import Table, columns, to_text
@@ -144,27 +144,27 @@ def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
     )
     head = columns("", *(f"{count(c['context'])}#" for c in shown[0]), "effective context")
     table = to_text(Table(head, rows)).splitlines()
-    told = (
+    heading = (
         f"perplexity of {figures[0]['targets']:,} words of {figures[0]['split']} with only so many words before them:"
     )
-    return "\n".join(f"  {line}" for line in (told, *table))
+    return "\n".join(f"  {line}" for line in (heading, *table))
 
 
 NEXT = (
     ("backstory evaluate {out} --split valid --json", "the figures as JSON"),
     ("backstory explain surprisal {out} --at 5000", "how surprising each word of a passage is"),
-    ("backstory generate {out} --prompt 'This module'", "how the model goes on with your words"),
+    ("backstory generate {out} --prompt 'This module'", "continue a prompt of your own"),
     ("backstory ls", "models, recipes, corpora, experiments"),
     ("backstory train demo --corpus my.txt --out runs/my", "the same on a text of your own"),
     ("backstory recipe copy ptb-awd-lstm mine.yaml", "a published model, every setting in a file"),
 )
 CACHE = "cache:window=500"
-"""As many words as the buffer holds, or so."""
+"""About as many words as the buffer holds."""
 CACHE_GRID = ("theta=0.7,1,1.5,2", "weight=0.1,0.2,0.3,0.4")
 PROMPT = "Return a list of"
 PASSAGE = 1000
-"""Token of the test text at which the passage of the report begins."""
+"""First token of the passage in the report, in the test text."""
 TARGETS = 600
-"""Enough for intervals that mean something, in some twenty seconds for each of the four."""
+"""Enough for useful intervals, in about twenty seconds for each of the four."""
 SHOWN = (5, 20, 50, 100, 200, 500, 1000)
-"""The contexts that the terminal is told of."""
+"""The contexts shown in the terminal."""

@@ -18,7 +18,7 @@ from backstory.data.corpora.text_files import is_pipe
 
 @dataclass(frozen=True)
 class Arguments(EvalOptions, ModelArguments):
-    """Read a split, or a text of one's own, once with a trained model and score every token of it."""
+    """Score every token of a split, or of a text of your own, with a trained model in one pass."""
 
     text: Annotated[  # type: ignore[assignment]
         tyro.conf.Positional[str | None],
@@ -33,28 +33,28 @@ class Arguments(EvalOptions, ModelArguments):
 
     def options(self) -> EvalOptions:
         """Return the options of the evaluation. Raises UserError for a text that is none."""
-        given = {field.name: getattr(self, field.name) for field in fields(EvalOptions)}
+        args = {field.name: getattr(self, field.name) for field in fields(EvalOptions)}
         text = None if self.text is None else source(self.text)
-        return EvalOptions.build(**given | {"split": self.split or "test", "text": text})
+        return EvalOptions.build(**args | {"split": self.split or "test", "text": text})
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parse(Arguments, arguments, "evaluate")
-    if given.text is not None and given.split is not None:
-        raise UserError("a text has no splits; give a text or --split")
+    args = parse(Arguments, arguments, "evaluate")
+    if args.text is not None and args.split is not None:
+        raise UserError("a text has no splits; remove --split, or the text")
 
     from backstory.cli.command_line import progress_bar
     from backstory.evaluation.evaluation import as_json, evaluate
 
-    options = given.options()
-    with progress_bar(f"reading {given.text or options.split}") as progress:
-        result = evaluate(given.run, options, progress)
-    print(as_json(result) if given.json else describe(result) if given.text is None else summary(result))
+    options = args.options()
+    with progress_bar(f"reading {args.text or options.split}") as progress:
+        result = evaluate(args.run, options, progress)
+    print(as_json(result) if args.json else describe(result) if args.text is None else summary(result))
     return 0
 
 
 def source(text: str) -> Path | BinaryIO:
-    """What TEXT means, and word of what is waited for. Raises UserError for a split, which has a flag."""
+    """Return the text named by TEXT: a path, or standard input. Raises UserError for the name of a split."""
     if text in ("train", "valid", "test") and not Path(text).exists():
         raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
     if text == "-":
@@ -65,7 +65,7 @@ def source(text: str) -> Path | BinaryIO:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """A result of `evaluate` on a text, in a line for a person."""
+    """Return the result of evaluating a text in one line, with its warnings below."""
     figures = result["figures"]
     audit = figures["audit"]
     per_word = "".join(f", {words}" for words in _per_word(figures))
@@ -79,12 +79,12 @@ def summary(result: dict[str, Any]) -> str:
 
 
 def slides(window: int) -> str:
-    """What a window means for the context of a token."""
+    """Return what a window means for the context of a token."""
     return f"at most {window:,} tokens at once, so that later tokens have {window // 2:,} or more before them"
 
 
 def _per_word(figures: dict[str, Any]) -> list[str]:
-    """The perplexity of words that are scored as several tokens each; nothing of others."""
+    """Return the perplexity per word if words are scored as several tokens, else nothing."""
     from backstory.reports.formats import alone
 
     unit = figures["unit"]
@@ -94,20 +94,20 @@ def _per_word(figures: dict[str, Any]) -> list[str]:
 
 
 def _tokens(figures: dict[str, Any]) -> str:
-    """`82,430 words, 5.8% of them written as <unk>`."""
+    """Return `82,430 words, 5.8% of them written as <unk>`."""
     unknown = UnknownShare.of(figures).phrase()
     return f"{figures['tokens']:,} {plural(figures['unit'], figures['tokens'])}{unknown and f', {unknown}'}"
 
 
 def _warnings(result: dict[str, Any]) -> list[str]:
-    """What a reader of the figures has to know before comparing them."""
+    """Return lines on what to know before comparing the figures."""
     warning = unknown_warning(result["figures"], result["provenance"]["config"])
     unknown = [] if warning is None else [f"  unknown     {warning}"]
     return [*unknown, *(f"  overlap     {overlap}" for overlap in overlap_warnings(result["figures"]))]
 
 
 def describe(result: dict[str, Any]) -> str:
-    """A result of `evaluate` in lines for a person."""
+    """Return the result of evaluating a split as lines of text."""
     from backstory.reports import answer_section as answers
     from backstory.reports import memory_section as memory
     from backstory.reports import recency_section as recency
@@ -149,7 +149,7 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def policy(figures: dict[str, Any]) -> list[str]:
-    """What the gate between two predictions does and what others would; nothing for a model with one prediction."""
+    """Return lines on the gate between two predictions, beside other gates; nothing for a model with one prediction."""
     found = figures.get("policy")
     if found is None:
         return []
@@ -167,7 +167,7 @@ def policy(figures: dict[str, Any]) -> list[str]:
 
 
 def gains(figures: dict[str, Any]) -> list[str]:
-    """What each reader of a stack gains on those inside it, with its settings; nothing for the static reader alone."""
+    """Return a line for each reader of a stack: its gain over the inner ones, and its settings; nothing for static alone."""
     made = {r["name"]: r for r in figures["readers"]}
     lines, before = [], None
     for gain in figures["gains"] if len(figures["gains"]) > 1 else []:

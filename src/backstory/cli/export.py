@@ -1,4 +1,4 @@
-"""`backstory export RUN --out FOLDER`: a trained model as one of Hugging Face, with its tokenizer and a model card."""
+"""`backstory export RUN --out FOLDER`: write a trained model for Hugging Face, with its tokenizer and a model card."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from backstory.cli.command_line import parse
 
 @dataclass(frozen=True)
 class Arguments:
-    """Write a trained model into a folder that transformers loads."""
+    """Write a trained model to a folder that transformers can load."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
     out: Path | None = None
-    """The folder to make (else RUN/export); one that is there is left as it is."""
+    """The folder to create (else RUN/export); an existing one is not changed."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parse(Arguments, arguments, "export")
+    args = parse(Arguments, arguments, "export")
 
     from backstory.interop.exporting import CARD, export
 
     if find_spec("transformers") is not None:
         from transformers.utils.logging import disable_progress_bar
 
-        disable_progress_bar()  # it is over in no time
-    out = export(given.run, given.out)
-    print(f"{out}; {out / CARD} says how it is loaded")
+        disable_progress_bar()  # it takes a moment
+    out = export(args.run, args.out)
+    print(f"{out}; {out / CARD} says how to load it")
     return 0

@@ -1,4 +1,4 @@
-"""`backstory generate RUN --prompt TEXT`: go on with a text as a trained model would, as fast as it comes."""
+"""`backstory generate RUN --prompt TEXT`: continue a prompt with a trained model, printing each word as it is sampled."""
 
 import sys
 from collections.abc import Sequence
@@ -19,71 +19,71 @@ LARGEST = 1 << 24
 
 @dataclass(frozen=True)
 class Arguments(ModelArguments):
-    """Print a text and how a trained model goes on with it, word by word."""
+    """Continue a prompt with a trained model, word by word."""
 
     prompt: str = ""
-    """The text to go on with, or - for standard input; empty: from the start."""
+    """The prompt, or - for standard input; empty: start a new text."""
     tokens: int = between(100, 1)
-    """The most tokens to add."""
+    """Most tokens to add."""
     temperature: float = between(1.0, 0.0)
-    """Below 1 the likely becomes likelier; 0 takes the likeliest token every time."""
+    """Below 1 likely tokens become likelier; 0 always takes the likeliest token."""
     top_k: int | None = between(None, 1)
-    """Draw from the k likeliest tokens only."""
+    """Sample from the k likeliest tokens only."""
     top_p: float = between(1.0, 0.0, 1.0, above=True)
-    """Draw from the fewest likeliest tokens with this probability together; after --top-k."""
+    """Sample from the smallest set of likeliest tokens with this total probability; applied after --top-k."""
     seed: int = between(0, 0, 2**31 - 1)
-    """The same seed, the same text."""
+    """Seed of the sampling."""
     stop: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """End before this text comes up; may be given more than once."""
+    """Stop before this text; may be given more than once."""
     allow_unknown: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let <unk> be drawn too."""
+    """Allow <unk> to be sampled."""
     save: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Keep the text in RUN/sample, where `backstory report` finds it."""
+    """Save the text in RUN/sample, for `backstory report`."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """How the text is read while it is made: `backstory ls readers`; may be given more than once."""
+    """Reader of the text as it is generated (`backstory ls readers`); may be given more than once."""
     session: Path | None = None
-    """Go on from where the session in this folder stands, with its reader (`backstory read`), and leave it there."""
+    """Continue from the session in this folder, with its reader (`backstory read`); the session is not changed."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parse(Arguments, arguments, "generate")
+    args = parse(Arguments, arguments, "generate")
 
     from backstory.evaluation import generate
     from backstory.evaluation.generation import SAMPLE
 
-    prompt = given.prompt
+    prompt = args.prompt
     if prompt == "-":
         typed = typed_text().read(LARGEST + 1)
         if len(typed) > LARGEST:
             raise UserError(f"the prompt is longer than {LARGEST:,} bytes; give a shorter one")
         prompt = typed.decode("utf-8", "surrogateescape")
     texts = generate(
-        given.run,
+        args.run,
         prompt,
-        tokens=given.tokens,
-        temperature=given.temperature,
-        top_k=given.top_k,
-        top_p=given.top_p,
-        seed=given.seed,
-        stop=given.stop,
+        tokens=args.tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+        stop=args.stop,
         echo=True,
-        allow_unknown=given.allow_unknown,
-        save=given.save,
-        reader=given.reader or None,
-        session=given.session,
-        precision=given.precision,
-        device=given.device,
+        allow_unknown=args.allow_unknown,
+        save=args.save,
+        reader=args.reader or None,
+        session=args.session,
+        precision=args.precision,
+        device=args.device,
     )
     last = ""
     for text in texts:
         print(text, end="", flush=True)
         last = text or last
-        if failure() and not given.save:  # nobody hears the rest
+        if failure() and not args.save:  # nobody reads the rest
             break
     if not last.endswith("\n"):
         print()
-    if given.save:
-        print(f"saved in {given.run / SAMPLE}, for `backstory report`", file=sys.stderr)
+    if args.save:
+        print(f"saved in {args.run / SAMPLE}, for `backstory report`", file=sys.stderr)
     return 0

@@ -19,7 +19,7 @@ from backstory.config.renamed import refuse_old_listing
 
 @dataclass(frozen=True)
 class Arguments:
-    """List what there is."""
+    """List models, recipes, corpora, readers and other names."""
 
     kind: Annotated[
         tyro.conf.Positional[str],
@@ -31,9 +31,9 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parse(Arguments, arguments, "ls")
-    refuse_old_listing(given.kind)
-    chosen = KINDS if given.kind == "all" else {given.kind: KINDS.get(given.kind)}
+    args = parse(Arguments, arguments, "ls")
+    refuse_old_listing(args.kind)
+    chosen = KINDS if args.kind == "all" else {args.kind: KINDS.get(args.kind)}
     for kind, listed in chosen.items():
         if listed is None:
             raise UserError(
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         width = max(map(len, entries))
         print(
             "\n".join(
-                [*([f"{kind}"] if given.kind == "all" else []), *(f"  {n:<{width}}  {w}" for n, w in entries.items())]
+                [*([f"{kind}"] if args.kind == "all" else []), *(f"  {n:<{width}}  {w}" for n, w in entries.items())]
             )
         )
     return 0

@@ -1,4 +1,4 @@
-"""`backstory VERB ...`: finds the verb, and turns errors into one line and an exit code; imports no torch itself."""
+"""`backstory VERB ...`: run a verb, and turn errors into one line and an exit code. Imports no torch itself."""
 
 import importlib
 import os
@@ -17,15 +17,15 @@ VERBS = {
     "demo": "train, read, examine and report a small model on your own Python's documentation (5 minutes)",
     "train": "train a model by a recipe",
     "evaluate": "read a split of a corpus, or a text, with a trained model and score it",
-    "read": "read standard input as it arrives, in a session that can be gone on with",
-    "generate": "go on with a text as a trained model would",
+    "read": "read standard input as it arrives, in a session that can be resumed",
+    "generate": "continue a prompt with a trained model",
     "examine": "measure how a model uses its context",
     "explain": "show what a model makes of a passage, word by word",
-    "sweep": "search the settings of a recipe, and show what was found (run, show)",
-    "reproduce": "run the systems of a paper and say which of its claims hold",
-    "export": "write a trained model as one of Hugging Face, with its tokenizer and a model card",
-    "report": "make one page of the results in run folders",
-    "reader": "prepare a run for readers that adapt (statistics, tune, train), or test that one is honest (audit)",
+    "sweep": "search the settings of a recipe, and show the best (run, show)",
+    "reproduce": "run the systems of a paper and test its claims",
+    "export": "write a trained model for Hugging Face, with its tokenizer and a model card",
+    "report": "write one page with the results of run folders",
+    "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
     "check": "test a core, reader or experiment of your own (a plugin) against the contract",
@@ -34,9 +34,9 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code: 0, 2 for what the user can put right, 3 for a loss that broke down.
+    """Run a command line and return its exit code: 0, 2 for an error of the user, 3 for a loss that is not finite,
 
-    128 + its number after a signal. Without `arguments` it is a whole program: those of the process, which ends afterwards.
+    128 + its number after a signal. Without `arguments` it runs those of the process, which ends afterwards.
     """
     with printing(), interruptible(last=arguments is None) as interrupts:
         try:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _ended(arguments: list[str]) -> tuple[int, str | None]:
-    """How a command line ends: the exit code, and what is said of an error."""
+    """Run a command line; return its exit code, and the message of an error or None."""
     try:
         try:
             code = _run(arguments)
@@ -65,13 +65,13 @@ def _ended(arguments: list[str]) -> tuple[int, str | None]:
     except (UserError, NonFiniteError) as error:
         return error.exit_code, str(error)
     except OSError as error:
-        # A full disk, a folder without permission: nothing that a traceback would explain.
-        told = refused(error)
-        return told.exit_code, str(told)
-    except (MemoryError, RuntimeError, ImportError) as error:  # the last: a library that cannot be loaded
-        if (told := out_of_memory(error)) is None:
+        # A full disk or a folder without permission needs no traceback.
+        line = refused(error)
+        return line.exit_code, str(line)
+    except (MemoryError, RuntimeError, ImportError) as error:  # ImportError: a library that cannot be loaded
+        if (line := out_of_memory(error)) is None:
             raise
-        return told.exit_code, str(told)
+        return line.exit_code, str(line)
 
 
 def _run(arguments: list[str]) -> int:
@@ -89,17 +89,17 @@ def _run(arguments: list[str]) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise UserError("the folder that this was started in is gone; go to one that is there (`cd FOLDER`)") from None
+        raise UserError("the current folder was deleted; change to an existing one (`cd FOLDER`)") from None
     warnings.showwarning = _show_warning
-    # Threads that wait for each other by spinning bring training to a crawl where something else runs on the same cores.
-    # Read by OpenMP when torch is loaded; a short spin costs nothing on idle cores.
+    # Threads that spin while they wait slow training down a lot when other programs use the same cores.
+    # OpenMP reads this when torch is loaded; a short spin costs nothing on idle cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     load_plugins(plugins)
     return importlib.import_module(f"backstory.cli.{verb}").main(rest) or 0
 
 
 def overview() -> str:
-    """What `backstory --help` prints."""
+    """Return the text of `backstory --help`."""
     width = max(map(len, VERBS))
     lines = [f"  {verb:<{width}}  {what}" for verb, what in VERBS.items()]
     return "\n".join(
@@ -110,8 +110,7 @@ def overview() -> str:
             "",
             *lines,
             "",
-            "--plugin FILE loads parts of your own into any command (docs/extending.md).",
-            "Begin with `backstory demo`. Long work can be stopped with Ctrl-C and taken up again with --resume.",
+            "Start with `backstory demo`. Long work can be stopped with Ctrl-C and resumed with --resume.",
         ]
     )
 
@@ -126,7 +125,7 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 
 
 def _line(message: str) -> str:
-    """A message in one line, without the middle where somebody typed or wrote thousands of characters."""
+    """Return a message in one line; the middle of a very long one is left out."""
     line = " ".join(message.split())
     return line if len(line) <= 1200 else f"{line[:800]} ... {line[-350:]}"
 

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in one line: read off the dataclass of its verb, in words of our own."""
+"""One-line messages for arguments that tyro refuses, from the dataclass of the verb."""
 
 import dataclasses
 import types
@@ -20,27 +20,27 @@ _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a verb, as the command line has it."""
+    """One argument of a verb."""
 
     name: str
-    """Its flag (`--training.epochs`), or what usage calls a positional one (`RUN`)."""
+    """Its flag (`--training.epochs`), or the name of a positional argument (`RUN`)."""
     kind: Any
     """Its type: int, `str | None`, a Literal, ..."""
     marks: tuple[Any, ...] = ()
-    """What tyro was told of it."""
+    """Its markers for tyro."""
 
     @property
     def positional(self) -> bool:
         return tyro.conf.Positional in self.marks
 
     def flags(self) -> list[str]:
-        """The flags that set it: for a switch often a second one, that turns it off."""
+        """Return the flags that set it: most switches have a second one that turns them off."""
         group, dot, last = self.name.removeprefix("--").rpartition(".")
         paired = self.kind is bool and tyro.conf.FlagCreatePairsOff not in self.marks
         return [self.name, f"--{group}{dot}no-{last}"] if paired else [self.name]
 
     def kinds(self) -> tuple[Any, ...]:
-        """The types of a value, None among them where it may be left open; of a list, the types of its entries."""
+        """Return the possible types of a value, None included; for a list, the types of its entries."""
         if self.listed:
             return typing.get_args(self.kind)[:1]
         union = typing.get_origin(self.kind) in (typing.Union, types.UnionType)
@@ -48,26 +48,26 @@ class Setting:
 
     @property
     def listed(self) -> bool:
-        """Whether it takes any number of values."""
+        """True if it takes any number of values."""
         return typing.get_origin(self.kind) is tuple
 
     @property
     def repeated(self) -> bool:
-        """Whether it takes them one by one, each after its flag."""
+        """True if each value follows a flag of its own."""
         return tyro.conf.UseAppendAction in self.marks
 
     def expected(self) -> str:
-        """What a value must be, in words."""
+        """Return the expected value in words."""
         words = [_expected(kind) for kind in self.kinds() if kind is not type(None)]
         return " or ".join([*words, *(["None"] if type(None) in self.kinds() else [])])
 
     def accepts(self, value: str) -> bool:
-        """Whether a value is of one of its types."""
+        """Return True if a value has one of its types."""
         return any(_reads(kind, value) for kind in self.kinds())
 
 
 def settings(kind: type, default: Any = None, prefix: str = "") -> Iterator[Setting]:
-    """The settings of a verb's dataclass and of the dataclasses in it; `default` decides between kinds of a part."""
+    """Yield the arguments of a verb's dataclass and of nested ones; `default` chooses the kinds of parts."""
     for name, inner, marks in _fields(kind):
         value = getattr(default, name, None)
         part = type(value) if dataclasses.is_dataclass(value) else inner
@@ -80,27 +80,27 @@ def settings(kind: type, default: Any = None, prefix: str = "") -> Iterator[Sett
 
 
 def _fields(kind: type) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """The name, type and marks of each field."""
+    """Yield name, type and markers of each field."""
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         marks = getattr(hint, "__metadata__", ())
         yield name, typing.get_args(hint)[0] if marks else hint, marks
 
 
 def _inside(prefix: str, name: str, marks: tuple[Any, ...]) -> str:
-    """What comes before the flags of a part."""
+    """Return the prefix of the flags of a part."""
     return prefix if any(getattr(mark, "name", None) == "" for mark in marks) else f"{prefix}{name}."
 
 
 def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None) -> str:
-    """The first mistake in arguments that tyro refused."""
+    """Return a message for the first mistake in arguments that tyro refused."""
     known = list(settings(kind, default))
     flags = {flag: s for s in known if not s.positional for flag in s.flags()}
-    given: list[str] = []
+    positional: list[str] = []
     rest = deque(arguments)
     while rest:
         token = rest.popleft()
         if not _is_flag(token):
-            given.append(token)
+            positional.append(token)
             continue
         name, attached, value = token.partition("=")
         name = name.replace("_", "-")
@@ -112,11 +112,11 @@ def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None
             return f"there is no flag {name}{nearest_flag(name, flags)}; `backstory {verb} --help` lists them"
         if problem := _mistake(name, flags[name], [value] if attached else _values(flags[name], rest)):
             return problem
-    return _misplaced([s for s in known if s.positional], given, verb)
+    return _misplaced([s for s in known if s.positional], positional, verb)
 
 
 def other_kinds(kind: type, flag: str, default: Any, prefix: str = "") -> Iterator[str]:
-    """`--model.core.kind mogrifier` for each kind that a part of `default` could have and has not, and that has this flag."""
+    """Yield `--model.core.kind mogrifier` for each other kind of a part of `default` that has this flag."""
     for name, inner, marks in _fields(kind):
         inside, value = _inside(prefix, name, marks), getattr(default, name, None)
         options = [o for o in typing.get_args(inner) if dataclasses.is_dataclass(o)]
@@ -128,17 +128,17 @@ def other_kinds(kind: type, flag: str, default: Any, prefix: str = "") -> Iterat
 
 
 def nearest_flag(name: str, known: Iterable[str]) -> str:
-    """` (did you mean '--x'?)` for the flag most like `name`, or an empty string.
+    """Return ` (did you mean '--x'?)` for the most similar flag, or an empty string.
 
-    Flags of one group share a long beginning, so likeness of the last part counts as much as that of the whole.
+    Flags of one group share a long prefix, so the similarity of the last part counts as much as that of the whole.
     """
 
-    def likeness(flag: str) -> float:
+    def similarity(flag: str) -> float:
         last, other = (f.rpartition(".")[2].lstrip("-") for f in (name, flag))
         return (SequenceMatcher(None, name, flag).ratio() + SequenceMatcher(None, last, other).ratio()) / 2
 
-    best = max(known, key=likeness, default="")
-    return f" (did you mean '{best}'?)" if best and likeness(best) > 0.7 else ""
+    best = max(known, key=similarity, default="")
+    return f" (did you mean '{best}'?)" if best and similarity(best) > 0.7 else ""
 
 
 def _expected(kind: Any) -> str:
@@ -164,7 +164,7 @@ def _reads(kind: Any, value: str) -> bool:
 
 
 def _values(setting: Setting, rest: deque[str]) -> list[str]:
-    """Take the values that follow a flag; of a switch, which has none, only what looks meant as one."""
+    """Take the values that follow a flag; for a switch, which takes none, only a truth value."""
     most = len(rest) if setting.listed and not setting.repeated else 1
     values: list[str] = []
     while rest and len(values) < most and not _is_flag(rest[0]):

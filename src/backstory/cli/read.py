@@ -1,4 +1,4 @@
-"""`backstory read RUN`: read standard input as it arrives, score every line, and learn from it if the reader does."""
+"""`backstory read RUN`: score standard input line by line as it arrives, with any reader, in a session that can be saved."""
 
 import json
 import sys
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from backstory.evaluation.session import Line, Session
 
 ENOUGH = 20
-"""Tokens after which it is said that most are outside the vocabulary."""
+"""Tokens before a warning that most are outside the vocabulary."""
 
 
 @dataclass(frozen=True)
 class Arguments(ModelArguments):
-    """Read standard input line by line as it arrives, and say how surprising each line is and all of them so far.
+    """Score standard input line by line as it arrives: each line, and all lines so far.
 
-    A session can be saved and gone on with: `--session FOLDER`, and later `--resume`. It ends with the input, or with Ctrl-C.
+    A session can be saved (`--session FOLDER`) and resumed later (`--resume`). It ends with the input, or with Ctrl-C.
     """
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """How it is read: `backstory ls readers`; may be given more than once. Of a session: the one it began with."""
+    """Reader (`backstory ls readers`); may be given more than once. A resumed session keeps its own."""
     session: Path | None = None
-    """Save what was read and learned in this folder, at the end and while it goes on."""
+    """Save the session in this folder, at the end and in between."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on with the session in that folder."""
+    """Resume the session in that folder."""
     save_every: float = between(60.0, 0.0)
-    """Seconds between two savings while it goes on; 0: at the end only."""
+    """Seconds between saves; 0: at the end only."""
     per_token: tyro.conf.FlagCreatePairsOff[bool] = False
     """Show the tokens too, each with its surprisal in nats."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print one JSON object for every line."""
+    """Print a JSON object for every line."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Read; on a signal, save and exit with 128 + its number."""
-    given = parse(Arguments, arguments, "read")
+    args = parse(Arguments, arguments, "read")
 
     from backstory.config.signals import StopRequest
     from backstory.config.terminal import make_console
@@ -55,26 +55,26 @@ def main(arguments: Sequence[str]) -> int:
 
     typed = standard_input()
     console, listening = make_console(highlight=False, soft_wrap=True), StopRequest()
-    told: list[Callable[[Line], None]] = []
-    options: dict[str, Any] = {"resume": given.resume, "precision": given.precision, "device": given.device}
-    options |= {"reader": given.reader or None, "save_every": given.save_every}
+    printers: list[Callable[[Line], None]] = []
+    options: dict[str, Any] = {"resume": args.resume, "precision": args.precision, "device": args.device}
+    options |= {"reader": args.reader or None, "save_every": args.save_every}
     with (
         listening.listening(),
-        session(given.run, given.session, told=lambda line: told[0](line), **options) as opened,
+        session(args.run, args.session, told=lambda line: printers[0](line), **options) as opened,
     ):
-        told.append(_printer(given, opened, console))
+        printers.append(_printer(args, opened, console))
         if typed.isatty():
-            note = f"from line {opened.at.lines + 1} on; " if given.resume else ""
+            note = f"from line {opened.at.lines + 1} on; " if args.resume else ""
             print(f"backstory: {note}type a line, and Ctrl-D to end", file=sys.stderr)
-        elif given.resume:
+        elif args.resume:
             print(f"backstory: going on after line {opened.at.lines}", file=sys.stderr)
-        # What nobody hears need not be read, and a session goes on from what was.
+        # Nothing more is read once nobody reads the output; the session keeps what was read.
         opened.read(typed.fileno(), stopped=lambda: listening.requested or failure() is not None)
-    if not given.json:
+    if not args.json:
         print(_summary(opened))
     where = ""
-    if given.session is not None:
-        saved = f" and saved in {given.session}; --resume goes on with it"
+    if args.session is not None:
+        saved = f" and saved in {args.session}; --resume goes on with it"
         where = saved if opened.at.tokens else ", but nothing came, so nothing is saved"
     if listening.signal is not None:
         print(f"backstory: stopped{where}", file=sys.stderr)
@@ -84,14 +84,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _printer(given: Arguments, opened: "Session", console: Any) -> "Callable[[Line], None]":
-    """What prints a line that was read."""
+def _printer(args: Arguments, opened: "Session", console: Any) -> "Callable[[Line], None]":
+    """Return a function that prints a scored line."""
     from rich.text import Text
 
     vocabulary = opened.vocabulary
     unit, unknown, said, warned = vocabulary.tokenizer.unit, vocabulary.unknown, False, False
 
-    def told(line: "Line") -> None:
+    def show(line: "Line") -> None:
         nonlocal said, warned
         if unknown in line.ids and not said:
             print(f"backstory: what the vocabulary lacks is read as {vocabulary.words[unknown]}", file=sys.stderr)
@@ -100,19 +100,19 @@ def _printer(given: Arguments, opened: "Session", console: Any) -> "Callable[[Li
             print(f"backstory: {_warning(opened)}", file=sys.stderr)
             warned = True
         tokens = [[vocabulary.words[i], round(nats, 4)] for i, nats in zip(line.ids, line.nats, strict=True)]
-        if given.json:
-            said = json.dumps(_record(line) | ({"each": tokens} if given.per_token else {}))
+        if args.json:
+            said = json.dumps(_record(line) | ({"each": tokens} if args.per_token else {}))
             print(printable_json(said), flush=True)
             return
         shown = f"line {line.number}: {len(tokens):,} {plural(unit, len(tokens))}, perplexity {line.perplexity:.2f}"
         known = UnknownShare(len(tokens), line.unknown).phrase()
         text = Text(f"{shown}, {line.running_perplexity:.2f} so far{known and f', {known}'}", style="dim")
-        if given.per_token:
+        if args.per_token:
             text = Text.assemble(*((f"{_seen(word)} {nats:.2f}  ", _style(nats)) for word, nats in tokens), "\n", text)
         console.print(text)
         console.file.flush()
 
-    return told
+    return show
 
 
 def _record(line: "Line") -> dict[str, Any]:
@@ -132,12 +132,12 @@ def _record(line: "Line") -> dict[str, Any]:
 
 
 def _seen(word: str) -> str:
-    """A token that would not be seen, such as a space, as Python writes it."""
+    """Return a token as text; an invisible one, such as a space, as Python writes it."""
     return cell(word) if word.strip() else repr(word)
 
 
 def _style(nats: float) -> str:
-    """The colour of a token on a terminal: the more surprising, the brighter."""
+    """Return the style of a token on a terminal: the more surprising, the brighter."""
     return "dim" if nats < 2 else "" if nats < 6 else "yellow" if nats < 10 else "bold red"
 
 
@@ -154,6 +154,6 @@ def _summary(opened: "Session") -> str:
 
 
 def _warning(opened: "Session") -> str | None:
-    """What is said where much of what was read is outside the vocabulary."""
+    """Return a warning if much of the text is outside the vocabulary."""
     unit, share = opened.vocabulary.tokenizer.unit, opened.unknown_share()
     return share.warning(f"the {plural(unit)}", advice(share.cause, unit, *opened.cuts))

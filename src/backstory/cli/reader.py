@@ -93,75 +93,75 @@ def main(arguments: Sequence[str]) -> int:
     return dispatch("reader", {"statistics": statistics, "tune": tune, "train": train, "audit": audit}, arguments)
 
 
-def _opened(given: StatisticsArguments | TrainArguments) -> "EvalSetup":
+def _opened(args: StatisticsArguments | TrainArguments) -> "EvalSetup":
     """Open the run with the static reader, and the split to learn from."""
     from backstory.evaluation.opening import open_evaluation
 
     names = ("split", "precision", "device", "data_dir", "corpus")
-    options = EvalOptions(**{name: getattr(given, name) for name in names}, allow_unknown=True)
-    return open_evaluation(given.run, options)
+    options = EvalOptions(**{name: getattr(args, name) for name in names}, allow_unknown=True)
+    return open_evaluation(args.run, options)
 
 
 def statistics(arguments: Sequence[str]) -> int:
-    given = parse(StatisticsArguments, arguments, "reader statistics")
+    args = parse(StatisticsArguments, arguments, "reader statistics")
 
     from backstory.cli.command_line import progress_bar
     from backstory.tuning.preparation import collect_statistics
 
-    opened = _opened(given)
+    opened = _opened(args)
     with progress_bar("collecting statistics", unit="minibatches") as progress:
-        path, found = collect_statistics(opened, given.moving, given.tokens, given.batch_size, given.segment, progress)
+        path, found = collect_statistics(opened, args.moving, args.tokens, args.batch_size, args.segment, progress)
     how = found.collected
-    print(f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {given.split}")
+    print(f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {args.split}")
     return 0
 
 
 def tune(arguments: Sequence[str]) -> int:
-    given = parse(TuneArguments, arguments, "reader tune")
+    args = parse(TuneArguments, arguments, "reader tune")
 
     from backstory.cli.command_line import progress_bar
     from backstory.readers.registry import parse_stack, stack_name
     from backstory.tuning.preparation import tune_reader
 
-    stack = parse_stack(given.reader or "dynamic")
-    fields = {name: getattr(given, name) for name in ("precision", "device", "data_dir", "corpus")}
+    stack = parse_stack(args.reader or "dynamic")
+    fields = {name: getattr(args, name) for name in ("precision", "device", "data_dir", "corpus")}
     with progress_bar(f"tuning {stack_name(stack)}", unit="settings") as progress:
         paths, tuned = tune_reader(
-            given.run, stack, given.split, given.tokens, given.grid, progress, in_turn=given.in_turn, **fields
+            args.run, stack, args.split, args.tokens, args.grid, progress, in_turn=args.in_turn, **fields
         )
     print(describe_tuned(tuned), *paths, sep="\n")
     return 0
 
 
 def train(arguments: Sequence[str]) -> int:
-    given = parse(TrainArguments, arguments, "reader train")
+    args = parse(TrainArguments, arguments, "reader train")
 
     from backstory.cli.command_line import progress_bar
     from backstory.config.scores import perplexity
     from backstory.readers.registry import choose, parse_stack
     from backstory.tuning.preparation import train_learned
 
-    stack = parse_stack(given.reader)
+    stack = parse_stack(args.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
-        raise UserError(f"the meta-learner goes around the reader dynamic alone, not {given.reader}")
-    opened = _opened(given)
+        raise UserError(f"the meta-learner goes around the reader dynamic alone, not {args.reader}")
+    opened = _opened(args)
     base = choose(stack, opened.run)[0].settings
-    told: list[float] = []
+    losses: list[float] = []
 
     def report(tokens: int, nats: float) -> None:
-        told.append(nats)
-        if len(told) % 10 == 0:
-            mean = sum(told[-10:]) / 10
+        losses.append(nats)
+        if len(losses) % 10 == 0:
+            mean = sum(losses[-10:]) / 10
             print(
                 f"{tokens:>9,} tokens  perplexity of the last ten pieces {perplexity(mean):8.2f}",
                 flush=True,
             )
 
-    with progress_bar(f"training {given.name}", unit="updates") as progress:
+    with progress_bar(f"training {args.name}", unit="updates") as progress:
         path = train_learned(
-            opened, base, given.gates, given.training, given.name, skip=given.skip, progress=progress, report=report
+            opened, base, args.gates, args.training, args.name, skip=args.skip, progress=progress, report=report
         )
-    print(f"{path}: read with it by `backstory evaluate {pasted(given.run)} --reader learned:network={given.name}`")
+    print(f"{path}: read with it by `backstory evaluate {pasted(args.run)} --reader learned:network={args.name}`")
     return 0
 
 
@@ -181,7 +181,7 @@ def describe_tuned(tuned: "Tuned") -> str:
 
 def audit(arguments: Sequence[str]) -> int:
     """Exit code 1 when the reader fails."""
-    given = parse(AuditArguments, arguments, "reader audit")
+    args = parse(AuditArguments, arguments, "reader audit")
 
     from backstory.cli.command_line import progress_bar
     from backstory.evaluation.evaluation import audit_reader
@@ -189,22 +189,22 @@ def audit(arguments: Sequence[str]) -> int:
     from backstory.readers.registry import parse_stack, stack_name
 
     options = EvalOptions.build(
-        split=given.split,
-        reader=given.reader,
-        batch_size=given.batch_size,
-        device=given.device,
-        data_dir=given.data_dir,
-        corpus=given.corpus,
-        audit_places=given.places,
-        audit_seed=given.seed,
+        split=args.split,
+        reader=args.reader,
+        batch_size=args.batch_size,
+        device=args.device,
+        data_dir=args.data_dir,
+        corpus=args.corpus,
+        audit_places=args.places,
+        audit_seed=args.seed,
         allow_unknown=True,
     )
-    setup = open_evaluation(given.run, options)
-    with progress_bar(f"auditing on {given.split}") as progress:
+    setup = open_evaluation(args.run, options)
+    with progress_bar(f"auditing on {args.split}") as progress:
         _, report = audit_reader(setup, options, progress)
     name = stack_name(parse_stack(options.reader))
     extent = f"{report.places} {plural('place', report.places)}, {report.cuts:,} {plural('cut', report.cuts)}"
-    print(f"{given.run}, {name} reader, {given.split} split, {extent}, seed {report.seed}")
+    print(f"{args.run}, {name} reader, {args.split} split, {extent}, seed {report.seed}")
     for check, passed in report.checks.items():
         print(f"  {check.replace('_', ' '):<22} {'passed' if passed else 'FAILED'}")
     for failure in report.failures:

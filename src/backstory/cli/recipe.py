@@ -16,14 +16,14 @@ from backstory.storage.atomic import write_atomically
 
 @dataclass(frozen=True)
 class CopyArguments:
-    """Copy a packaged recipe into a file of your own."""
+    """Copy a packaged recipe to a file of your own."""
 
     name: Annotated[
         tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="The recipe (`backstory ls recipes`).")
     ]
     file: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="FILE", help="The file to write; one that exists is left as it is."),
+        tyro.conf.arg(metavar="FILE", help="The file to write; an existing one is not changed."),
     ]
 
 
@@ -41,24 +41,24 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def copy(arguments: Sequence[str]) -> int:
-    """Write the recipe with its header."""
-    given = parse(CopyArguments, arguments, "recipe copy")
-    text = recipes.text(given.name)
-    if given.file.suffix not in (".yaml", ".yml"):
-        raise UserError(f"a recipe's file ends in .yaml, so that `backstory train` knows it; use {given.file}.yaml")
-    if os.path.lexists(given.file):
-        raise UserError(f"{given.file} exists; choose another file")
+    """Write the recipe with its header to a new file."""
+    args = parse(CopyArguments, arguments, "recipe copy")
+    text = recipes.text(args.name)
+    if args.file.suffix not in (".yaml", ".yml"):
+        raise UserError(f"the file of a recipe must end in .yaml; use {args.file}.yaml")
+    if os.path.lexists(args.file):
+        raise UserError(f"{args.file} exists; choose another file")
     try:
-        write_atomically(given.file, text)
+        write_atomically(args.file, text)
     except OSError as error:
-        raise refused(error, given.file, otherwise="choose another file") from None
-    print(f"{given.file}; edit it, then `backstory train {pasted(given.file)}`")
+        raise refused(error, args.file, otherwise="choose another file") from None
+    print(f"{args.file}; edit it, then `backstory train {pasted(args.file)}`")
     return 0
 
 
 def check(arguments: Sequence[str]) -> int:
-    """Read the recipe strictly."""
-    given = parse(CheckArguments, arguments, "recipe check")
-    recipes.load(given.recipe)
-    print(f"{given.recipe}: good")
+    """Read the recipe and report the first mistake."""
+    args = parse(CheckArguments, arguments, "recipe check")
+    recipes.load(args.recipe)
+    print(f"{args.recipe}: good")
     return 0

@@ -1,4 +1,4 @@
-"""`backstory report DIR...`: one self-contained page of the results in run folders."""
+"""`backstory report RUN...`: write one self-contained page with the results of run folders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from backstory.cli.command_line import parse
 
 @dataclass(frozen=True)
 class Arguments:
-    """Make one page, with nothing to load from the network, of the results in run folders."""
+    """Write one self-contained HTML page with the results of run folders."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders.")]
     out: Path = Path("report.html")
-    """The page to write; one of Backstory that is there is replaced."""
+    """The page to write; an earlier page of Backstory is replaced."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let --out take the place of any file."""
+    """Let --out replace any file."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parse(Arguments, arguments, "report")
+    args = parse(Arguments, arguments, "report")
 
     from backstory.config import UserError
     from backstory.papers.paper import published_examinations
     from backstory.reports import write
 
-    if not given.runs:
+    if not args.runs:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
-    write(given.runs, given.out, given.overwrite, published_examinations())
-    print(given.out)
+    write(args.runs, args.out, args.overwrite, published_examinations())
+    print(args.out)
     return 0

@@ -1,4 +1,4 @@
-"""`backstory reproduce SUITE`: run the systems of a paper and say which of its claims and findings hold."""
+"""`backstory reproduce SUITE`: run the systems of a paper and test its claims and findings."""
 
 import sys
 from collections.abc import Sequence
@@ -15,10 +15,9 @@ from backstory.config.strict import between
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train, read and examine every system of a suite, seed by seed, and judge the claims made of them and
-    what a paper found of them.
+    """Train, evaluate and examine every system of a suite, seed by seed, and test the claims and findings of its paper.
 
-    Says first what it costs. Finished runs are not run again; stopped or failed ones go on with the same command.
+    The cost is shown first. Finished runs are not repeated; the same command resumes stopped and failed ones.
     The exit code is 1 when a run failed.
     """
 
@@ -31,35 +30,47 @@ class Arguments:
     out: Path | None = None
     """The folder (else runs/SUITE-SCALE)."""
     processes: int = between(1, 1)
-    """Runs side by side; each takes one core (OMP_NUM_THREADS overrides), so the cores are the limit."""
+    """Runs in parallel; each takes one core (OMP_NUM_THREADS overrides)."""
     only: tuple[str, ...] = ()
-    """Names of systems; the others are left for another time."""
+    """Names of systems to run; the others are left for later."""
     known: tuple[Path, ...] = ()
-    """Results (result.json) of this suite from elsewhere: runs finished there with the same settings are not run again."""
+    """Results (result.json) of this suite from elsewhere; runs finished there with the same settings are taken over."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Say what would be run and what it costs, and write nothing."""
+    """Show the runs and their cost, and write nothing."""
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0, 1 when a run failed, 128 + the signal's number after a stop."""
-    given = parse(Arguments, arguments, "reproduce")
+    """Return exit code 0, 1 if a run failed, 128 + the signal's number after a stop."""
+    args = parse(Arguments, arguments, "reproduce")
 
     from backstory.config.signals import Stopped
     from backstory.papers.reproduction import Reproduction, failures
 
+<<<<<<< HEAD
     planned = Reproduction.plan(given.suite, given.scale, given.out, given.only, given.known)
     if given.dry_run:
         jobs = planned.jobs()
         print(*planned.known_lines, planned.budget(jobs, given.processes), sep="\n")
         selected = planned.selected(jobs)
+=======
+    planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known)
+    if args.dry_run:
+        jobs = planned.jobs()
+        print(*planned.told, planned.budget(jobs, args.processes), sep="\n")
+        selected = [job for job in jobs if job.run in planned.todo]
+>>>>>>> b5db042 (cli: write help, docstrings and errors in plain English)
         width = max(len(job.run.name) for job in selected)
         for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {job.minutes_left:8.1f} minutes")
         return 0
     try:
+<<<<<<< HEAD
         figures = planned.run(given.processes, given.data_dir)
+=======
+        result = planned.run(args.processes, args.data_dir)
+>>>>>>> b5db042 (cli: write help, docstrings and errors in plain English)
     except Stopped as stopped:
         print(f"backstory: {stopped}", file=sys.stderr)
         return stopped.exit_code

@@ -1,4 +1,4 @@
-"""`backstory sweep run RECIPE --space SPACE` searches settings, `backstory sweep show FOLDER` tells what was found."""
+"""`backstory sweep run RECIPE --space SPACE`: search settings; `backstory sweep show FOLDER`: show the trials."""
 
 import json
 import sys
@@ -18,11 +18,11 @@ from backstory.config.terminal import printable_json
 
 @dataclass(frozen=True)
 class RunArguments:
-    """Train a recipe again and again, each trial with settings drawn from a space, and keep the recipe of the best.
+    """Train a recipe many times, each trial with settings sampled from a space, and keep the recipe of the best.
 
-    The sampler learns from the trials before (Optuna's TPE); a trial that is worse than the median of the others after as
-    many epochs is pruned. Finished trials are not run again: the same command goes on, also beside another one on the same
-    folder. Flags change settings of the recipe, as in `backstory train`.
+    The sampler (Optuna's TPE) learns from earlier trials. A trial that is worse than the median of the others after as many
+    epochs is pruned. The same command resumes a sweep, and may run several times on one folder. Flags change settings of the
+    recipe, as in `backstory train`.
 
     The exit code is 1 when no trial is complete.
     """
@@ -36,9 +36,9 @@ class RunArguments:
     storage: str | None = None
     """URL of a database for the trials' figures, as sqlite:///sweeps.db (else a journal in the folder)."""
     processes: int = between(1, 1)
-    """Trials side by side; each takes one core (OMP_NUM_THREADS overrides), so the cores are the limit."""
+    """Trials in parallel; each takes one core (OMP_NUM_THREADS overrides)."""
     prune_from: int | None = between(1, 1)
-    """The first epoch after which a trial may be pruned; None: no trial is."""
+    """First epoch after which a trial may be pruned; None: never."""
     keep_all: tyro.conf.FlagCreatePairsOff[bool] = False
     """Keep the weights of all trials, not only of the best."""
     corpus: str | None = None
@@ -54,11 +54,11 @@ class ShowArguments:
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER", help="The sweep's folder.")]
     best: int = between(5, 1)
-    """How many of the best trials are shown with their settings."""
+    """Number of best trials shown with their settings."""
     html: Path | None = None
-    """A page to write, with pictures; one of Backstory that is there is replaced."""
+    """A page to write, with pictures; an earlier page of Backstory is replaced."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Let --html take the place of any file."""
+    """Let --html replace any file."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON instead."""
     storage: str | None = None
@@ -70,13 +70,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Exit code 0, 1 when no trial is complete, 128 + the signal's number after a stop."""
+    """Return exit code 0, 1 if no trial is complete, 128 + the signal's number after a stop."""
     recipe, rest = split_recipe(arguments, "sweep run")
     config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
-    given = parse(RunArguments, rest, "sweep run RECIPE", RunArguments(config=config))
+    args = parse(RunArguments, rest, "sweep run RECIPE", RunArguments(config=config))
     if not recipe:
         raise UserError("name a recipe: `backstory sweep run RECIPE --space SPACE`; `backstory ls recipes` lists them")
-    if not given.space:
+    if not args.space:
         raise UserError(
             f"name a space: `backstory sweep run {pasted(recipe)} --space SPACE`; "
             "`backstory ls spaces` lists them, a file is one, too"
@@ -85,10 +85,10 @@ def run(arguments: Sequence[str]) -> int:
     from backstory.config.signals import Stopped
     from backstory.tuning.sweeps import Planned
 
-    config = with_corpus(given.config, given.corpus, recipes.load(recipe))
-    planned = Planned.plan(recipe, config, given.space, given.out, given.storage)
+    config = with_corpus(args.config, args.corpus, recipes.load(recipe))
+    planned = Planned.plan(recipe, config, args.space, args.out, args.storage)
     try:
-        result = planned.run(given.trials, given.processes, given.prune_from, given.keep_all, given.data_dir)
+        result = planned.run(args.trials, args.processes, args.prune_from, args.keep_all, args.data_dir)
     except Stopped as stopped:
         print(f"backstory: {stopped}", file=sys.stderr)
         return stopped.exit_code
@@ -110,25 +110,25 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def show(arguments: Sequence[str]) -> int:
-    """Print what was found, or write a page of it."""
-    given = parse(ShowArguments, arguments, "sweep show")
+    """Print the trials of a sweep, or write a page."""
+    args = parse(ShowArguments, arguments, "sweep show")
 
     from backstory.reports import check_page, render_search, result_from, write_page
     from backstory.tuning.sweeps import found
 
-    if given.html is not None:
-        check_page(given.html, given.overwrite)
-    text = json.dumps(found(given.folder, given.storage), indent=1, allow_nan=False)
-    result = result_from(text, str(given.folder))
-    if given.html is not None:
-        write_page(given.html, render_search(result))
-    if given.json:
+    if args.html is not None:
+        check_page(args.html, args.overwrite)
+    text = json.dumps(found(args.folder, args.storage), indent=1, allow_nan=False)
+    result = result_from(text, str(args.folder))
+    if args.html is not None:
+        write_page(args.html, render_search(result))
+    if args.json:
         print(printable_json(text))
-    elif given.html is not None:
-        print(given.html)
+    elif args.html is not None:
+        print(args.html)
     else:
         from backstory.config.terminal import make_console
         from backstory.reports import search_terminal
 
-        search_terminal.show(result, make_console(), given.best)
+        search_terminal.show(result, make_console(), args.best)
     return 0

@@ -1,4 +1,4 @@
-"""`backstory train RECIPE [...]`: any setting of the recipe can be overridden by a flag of its dotted name."""
+"""`backstory train RECIPE [...]`: train a model; a flag with the dotted name of a setting overrides the recipe."""
 
 import dataclasses
 import sys
@@ -19,12 +19,12 @@ from backstory.config.scores import UnknownShare, format_score
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train a model by a recipe, the name of one (`backstory ls recipes`) or a YAML file; flags change its settings.
+    """Train a model from a recipe, by name (`backstory ls recipes`) or from a YAML file; flags change its settings.
 
-    `backstory train RUN --resume` goes on with a run, by the settings in its folder.
+    `backstory train RUN --resume` resumes a run with the settings in its folder.
 
-    `--model.head.kind mixture` puts in another kind of part (`backstory ls models`), which has flags of its own: add
-    --help to see them.
+    `--model.head.kind mixture` chooses another kind of part (`backstory ls models`), with flags of its own: add --help to
+    see them.
     """
 
     corpus: str | None = None
@@ -32,40 +32,38 @@ class Arguments:
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     out: Path | None = None
-    """The run's folder (else runs/RECIPE, or the one it goes on with)."""
+    """The run's folder (else runs/RECIPE, or the resumed one)."""
     resume: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Go on with the run in that folder."""
+    """Resume the run in that folder."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Start again in a folder that holds a run."""
+    """Replace the run in that folder."""
     accept: tuple[str, ...] = ()
-    """What may differ from the resumed run: config, corpus, metrics (its log was lost)."""
+    """Allowed differences from the resumed run: config, corpus, metrics (its log was lost)."""
     init_from: Path | None = None
-    """A run whose best weights this one begins with; parts it has not, such as a buffer, begin anew."""
+    """A run whose best weights initialise this one; parts that it lacks, such as a buffer, are initialised as usual."""
     allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Train on a corpus whose validation and test are the same text."""
+    """Allow a corpus whose validation and test are the same text."""
     track: tuple[str, ...] = ()
-    """Show the curves elsewhere too: tensorboard, trackio (pip install 'backstory[track]')."""
+    """Log the curves to tensorboard or trackio too (pip install 'backstory[track]')."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train; on a signal, save and exit with 128 + its number."""
+    """Train; on a signal, save and return 128 + its number."""
     recipe, rest = split_recipe(arguments, "train")
     config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
-    given = parse(Arguments, rest, "train RECIPE", Arguments(config=config))
+    args = parse(Arguments, rest, "train RECIPE", Arguments(config=config))
     if not recipe:
         raise UserError("name a recipe: `backstory train RECIPE`; `backstory ls recipes` lists them")
-    if given.resume and given.overwrite:
-        raise UserError("--resume and --overwrite exclude each other; give one of them")
-    if unknown := set(given.accept) - {"config", "corpus", "metrics"}:
+    if args.resume and args.overwrite:
+        raise UserError("--resume and --overwrite cannot be combined; remove one")
+    if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
-    config = with_corpus(given.config, given.corpus, recipes.load(recipe))
-    out = given.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
-    mode = "resume" if given.resume else "overwrite" if given.overwrite else "new"
-    accept = frozenset(given.accept)
-    code = run_training(
-        config, out, mode, given.data_dir, accept, given.track, given.init_from, given.allow_equal_splits
-    )
+    config = with_corpus(args.config, args.corpus, recipes.load(recipe))
+    out = args.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
+    mode = "resume" if args.resume else "overwrite" if args.overwrite else "new"
+    accept = frozenset(args.accept)
+    code = run_training(config, out, mode, args.data_dir, accept, args.track, args.init_from, args.allow_equal_splits)
     if code == 0 and first_here():
         run = pasted(out)
         print(f"`backstory evaluate {run}` reads the test split, `backstory report {run}` makes a page of it")
@@ -73,17 +71,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> RunConfig:
-    """The settings with another corpus, if one is given; what the recipe says of drawing its own documents is not for that."""
+    """Return the settings with another corpus, without the recipe's settings of a synthetic corpus that it replaces."""
     text = dataclasses.replace(config.text, corpus=corpus or config.text.corpus)
     if text.corpus != recipe.text.corpus:
         from backstory.data.encoding import SYNTHETIC_SETTINGS, corpora_with
 
         for part in SYNTHETIC_SETTINGS:
-            given, own, usual = (getattr(of, part) for of in (text, recipe.text, TextConfig()))
-            for name, value in changes(given).items():
+            current, own, usual = (getattr(settings, part) for settings in (text, recipe.text, TextConfig()))
+            for name, value in changes(current).items():
                 if text.corpus not in corpora_with(part, name) and value == getattr(own, name):
-                    given = dataclasses.replace(given, **{name: getattr(usual, name)})
-            text = dataclasses.replace(text, **{part: given})
+                    current = dataclasses.replace(current, **{name: getattr(usual, name)})
+            text = dataclasses.replace(text, **{part: current})
     return dataclasses.replace(config, text=text)
 
 
@@ -97,7 +95,7 @@ def run_training(
     init_from: Path | None = None,
     allow_equal_splits: bool = False,
 ) -> int:
-    """Train and say how it ended; the exit code is 128 + the signal's number after a stop."""
+    """Train and print the result. Return the exit code, 128 + the signal's number after a stop."""
     from backstory.training import Stopped, train
 
     try:
@@ -112,7 +110,7 @@ def run_training(
         if first_here():
             print(f"backstory: {stopped}", file=sys.stderr)
         return stopped.exit_code
-    if not result:  # the first rank tells
+    if not result:  # the first rank prints it
         return 0
     figures = result["figures"]
     at = format_score(figures["valid_nats"], figures["unit"])
@@ -124,7 +122,7 @@ def run_training(
 
 
 def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[str]]:
-    """The recipe, which comes first, and what follows it."""
+    """Return the recipe, which comes first, and the arguments after it."""
     if not arguments or arguments[0] in ("-h", "--help"):
         return None, list(arguments)
     if arguments[0].startswith("-"):
@@ -134,7 +132,7 @@ def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[
 
 
 def with_kinds(config: RunConfig, arguments: Sequence[str]) -> RunConfig:
-    """The settings with `--model.PART.kind K` applied, which changes what other flags there are."""
+    """Return the settings with each `--model.PART.kind K` applied, since it changes the other flags."""
     settings: dict[str, Any] = to_dict(config)
     apart = [part for a in arguments for part in (a.split("=", 1) if a.startswith("--") else [a])]
     for flag, value in pairwise(apart):
