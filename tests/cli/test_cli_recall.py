@@ -15,7 +15,8 @@ def test_from_drawing_to_a_report(command: Command) -> None:
     assert shown.code == 0
     assert re.search(r"train +1,600 +8 .*\n +valid +800 +4", shown.out)
     told = re.search(
-        r"test   exact perplexity ([\d.]+); old entity [\d.]+%, last seen \d+ \(90%: \d+\) tokens ago; queried", shown.out
+        r"test   exact perplexity ([\d.]+); old entity [\d.]+%, last seen \d+ \(90%: \d+\) tokens ago; queried",
+        shown.out,
     )
     assert told
     flags = [flag.format("text.") for flag in FLAGS]

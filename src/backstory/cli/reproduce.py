@@ -48,29 +48,17 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.config.signals import Stopped
     from backstory.papers.reproduction import Reproduction, failures
 
-<<<<<<< HEAD
-    planned = Reproduction.plan(given.suite, given.scale, given.out, given.only, given.known)
-    if given.dry_run:
-        jobs = planned.jobs()
-        print(*planned.known_lines, planned.budget(jobs, given.processes), sep="\n")
-        selected = planned.selected(jobs)
-=======
     planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known)
     if args.dry_run:
         jobs = planned.jobs()
-        print(*planned.told, planned.budget(jobs, args.processes), sep="\n")
-        selected = [job for job in jobs if job.run in planned.todo]
->>>>>>> b5db042 (cli: write help, docstrings and errors in plain English)
+        print(*planned.known_lines, planned.budget(jobs, args.processes), sep="\n")
+        selected = planned.selected(jobs)
         width = max(len(job.run.name) for job in selected)
         for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {job.minutes_left:8.1f} minutes")
         return 0
     try:
-<<<<<<< HEAD
-        figures = planned.run(given.processes, given.data_dir)
-=======
-        result = planned.run(args.processes, args.data_dir)
->>>>>>> b5db042 (cli: write help, docstrings and errors in plain English)
+        figures = planned.run(args.processes, args.data_dir)
     except Stopped as stopped:
         print(f"backstory: {stopped}", file=sys.stderr)
         return stopped.exit_code
