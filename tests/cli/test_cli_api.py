@@ -11,7 +11,7 @@ import torch
 import backstory as bs
 from backstory.config import UserError
 
-NAMES = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "recipe", "report", "train"]
+NAMES = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "recipe", "register", "report", "train"]
 
 
 def test_names_are_listed() -> None:

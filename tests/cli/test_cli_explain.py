@@ -208,7 +208,7 @@ def test_an_external_memory(
     head = done.out.splitlines()[0]
     assert "read weights of " in head and "entropy, write, bits" in head and "window, read, %" in head
     assert done.out.splitlines()[-1].startswith("remembers reads these 6 words at perplexity ")
-    assert "\nHead   Entropy, of 2.81 bits  Largest weight  In a window of 7 rows  Fall-back\nwrite  " in done.out
+    assert "\nHead   Entropy, of 2.81 bits  Largest weight  In a window of 7 slots  Fall-back\nwrite  " in done.out
     assert "% is of older words.\n" in done.out
     assert Path("remembers/explain-memory-at30-words6-top2/result.json").is_file()
     done = command("explain", "memory", "remembers", "--words", "9", "--html", "page.html")
@@ -216,7 +216,7 @@ def test_an_external_memory(
     assert command("report", "remembers", "--out", "report.html").code == 0
     for page in ("page.html", "report.html"):
         text = Path(page).read_text(encoding="utf-8")
-        assert "of all 7 rows of the memory, at each token of the passage." in text and "Entropy, of 2.81 bits" in text
+        assert "of all 7 slots of the memory, at each token of the passage." in text and "Entropy, of 2.81 bits" in text
     assert "external memory" in command("ls", "explanations").out
 
 
