@@ -1,12 +1,12 @@
-"""Algorithmic tasks as synthetic corpora (Graves, Wayne and Danihelka 2014, section 4): what is asked in a document is known.
+"""Algorithmic tasks as synthetic corpora (Graves, Wayne and Danihelka 2014, section 4), whose answers are known.
 
-A document is a line of tokens. A symbol is a vector of bits, named by them (`01101001`); what is asked stands in brackets:
+A document is a line of tokens. A symbol is a vector of bits, written as such (`01101001`); the answer is in brackets:
 - `copy`: `<bos>` s1 .. sn `<answer>` [s1 .. sn] `<eos>`
-- `repeat-copy`: `<bos>` s1 .. sn `x3` [s1 .. sn s1 .. sn s1 .. sn `<eos>`], so often as the number says
+- `repeat-copy`: `<bos>` s1 .. sn `x3` [s1 .. sn s1 .. sn s1 .. sn `<eos>`], as often as the number says
 - `associative-recall`: `<bos>` `<item>` a b c `<item>` d e f .. `<query>` a b c `<answer>` [d e f] `<eos>`: the item after that
 - `priority-sort`: `<bos>` `p17` s1 `p3` s2 .. `<answer>` [s1 s2 ..] `<eos>`: the symbols of the highest priorities, highest
   first, and of equal ones the one that came first
-All else is drawn at random, each symbol, number and length as likely as any other.
+Symbols, numbers and lengths are uniformly random.
 """
 
 import math
@@ -22,9 +22,9 @@ from backstory.data.synthetic.recall import LARGEST
 from backstory.data.tokenizers.built_in import BEGIN, END
 
 FORMAT = 1
-"""Raised when documents are drawn in another way."""
+"""Version of the rules that make documents."""
 AT_ONCE = 1000
-"""Documents that are drawn at once."""
+"""Documents that are made at once."""
 ANSWER, ITEM, QUERY = "<answer>", "<item>", "<query>"
 ITEM_SIZE = 3
 """Symbols of an item."""
@@ -33,7 +33,7 @@ _END, _BEGIN = range(2)
 
 @dataclass(frozen=True)
 class Task:
-    """One of the tasks: a line that describes it, and its own defaults."""
+    """A task: its description and its defaults."""
 
     description: str
     marks: tuple[str, ...]
@@ -56,35 +56,35 @@ TASKS: dict[str, Task] = {
         "synthetic symbols with priorities, to sort by them; always there", (ANSWER,), shortest=20, longest=20
     ),
 }
-"""The tasks by name."""
+"""Tasks by name."""
 OWN = {"repeats": "repeat-copy", "levels": "priority-sort", "sorted_share": "priority-sort"}
-"""The settings that are for one task alone."""
+"""Settings that only one task has."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What is asked in a text of such documents."""
+    """Answers in a text of such documents."""
 
     task: str
     mask: np.ndarray
-    """(tokens,) bool: whether each token is part of an answer."""
+    """(tokens,) bool: True for tokens that are part of an answer."""
     document: np.ndarray
-    """(tokens,) int32: the document that each token is of."""
+    """(tokens,) int32: the document of each token."""
     lengths: np.ndarray
     """(documents,) int32: symbols of each sequence, items of each list."""
     bits: int
     symbols: int
-    """The id of the symbol whose bits are all 0; the others follow as binary numbers do."""
+    """Id of the symbol whose bits are all 0; the others follow as binary numbers."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Draws documents of a task, and knows what is asked in them. Raises UserError for settings that do not go together."""
+    """Generator of the documents of a task. Raises UserError for settings that exclude each other."""
 
     name: str
     settings: AlgorithmConfig
     only: tuple[int, ...] = ()
-    """Where given, the lengths of the documents in turn, whatever the settings say of lengths."""
+    """Lengths of the documents in turn, instead of those of the settings; empty for random lengths."""
 
     def __post_init__(self) -> None:
         s = self.settings
@@ -109,35 +109,35 @@ class Algorithm:
             )
 
     def of_lengths(self, split: str, lengths: tuple[int, ...]) -> "Algorithm":
-        """The same with documents of these lengths in turn, of which the one split is drawn. Raises UserError."""
-        found = replace(self, only=lengths)
-        if found.size(split) > LARGEST:
+        """Return a generator of documents of these lengths in turn, for one split. Raises UserError if they are too long."""
+        generator = replace(self, only=lengths)
+        if generator.size(split) > LARGEST:
             raise UserError(
                 f"the {split} split of {self.name} could hold more than {LARGEST:,} tokens at these lengths; give shorter "
                 "--lengths"
             )
-        return found
+        return generator
 
     @property
     def bits(self) -> int:
-        """Bits of a symbol."""
+        """Return the number of bits of a symbol."""
         return self.settings.bits or TASKS[self.name].bits
 
     @property
     def shortest(self) -> int:
-        """The least length of a sequence or list."""
+        """Return the smallest length of a sequence or list."""
         return self.settings.shortest or min(
             TASKS[self.name].shortest, self.settings.longest or TASKS[self.name].shortest
         )
 
     @property
     def longest(self) -> int:
-        """The largest length of one."""
+        """Return the largest length of a sequence or list."""
         return self.settings.longest or max(TASKS[self.name].longest, self.shortest)
 
     @property
     def provenance(self) -> str:
-        """Where the text comes from."""
+        """Return a sentence that says where the text comes from."""
         lengths = f"{self.shortest} to {self.longest}" if self.shortest < self.longest else str(self.shortest)
         if self.only:
             lengths = " and ".join(map(str, self.only))
@@ -146,43 +146,43 @@ class Algorithm:
         return f"synthetic documents of {self.name}: {lengths} {what} of {self.bits} bits, seed {self.settings.seed}{fresh}"
 
     def words(self) -> list[str]:
-        """All there are, by id."""
+        """Return all words, by id."""
         s, symbols = self.settings, (f"{i:0{self.bits}b}" for i in range(2**self.bits))
         return [END, BEGIN, *TASKS[self.name].marks, *(self._letter + str(i) for i in self._numbers(s)), *symbols]
 
     def documents(self, split: str) -> int:
-        """How many a split has: of chosen lengths as many of each, and one at least."""
+        """Return the number of documents of a split: with chosen lengths as many of each, and at least one."""
         count = self.settings.documents if split == "train" else self.settings.held_out
         return count if not self.only else len(self.only) * math.ceil(count / len(self.only))
 
     def size(self, split: str) -> int:
-        """The most tokens that a split may have."""
+        """Return the largest number of tokens that a split may have."""
         return self.documents(split) * self._most()
 
     def starts(self, ids: np.ndarray) -> np.ndarray:
-        """The places where documents begin in a text (tokens,)."""
+        """Return where documents begin in a text (tokens,)."""
         return np.flatnonzero(ids == _BEGIN)
 
-    # Drawing.
+    # Making documents.
 
     def draw(self, split: str, epoch: int = 1) -> Iterator[np.ndarray]:
-        """The ids (int32) of a split's documents, some documents at a time; of each epoch its own."""
+        """Yield the ids (int32) of a split's documents, some documents at a time; every epoch has its own."""
         rng, count = self._random(split, epoch), self.documents(split)
         for first in range(0, count, AT_ONCE):
             yield np.concatenate([self._document(i, rng) for i in range(first, min(count, first + AT_ONCE))])
 
     def epoch(self, number: int, tokens: int) -> np.ndarray:
-        """The ids (tokens,) of an epoch of its own; the last document is cut off where they end."""
-        drawn: list[np.ndarray] = []
+        """Return the ids (tokens,) of an epoch; the last document may be cut off."""
+        documents: list[np.ndarray] = []
         rng, left = self._random("train", number), tokens
         while left > 0:
-            drawn.append(self._document(len(drawn), rng)[:left])
-            left -= len(drawn[-1])
-        return np.concatenate([np.empty(0, np.int32), *drawn])
+            documents.append(self._document(len(documents), rng)[:left])
+            left -= len(documents[-1])
+        return np.concatenate([np.empty(0, np.int32), *documents])
 
     def _random(self, split: str, epoch: int) -> np.random.Generator:
-        place = ("train", "valid", "test").index(split) + 1
-        return np.random.default_rng([self.settings.seed, place, epoch, *self.only])
+        number = ("train", "valid", "test").index(split) + 1
+        return np.random.default_rng([self.settings.seed, number, epoch, *self.only])
 
     def _document(self, number: int, rng: np.random.Generator) -> np.ndarray:
         length = self.only[number % len(self.only)] if self.only else int(rng.integers(self.shortest, self.longest + 1))
@@ -194,30 +194,30 @@ class Algorithm:
             times = int(rng.integers(self.settings.repeats))
             parts = [symbols, [self._first_number + times], *[symbols] * (times + 1)]
         elif self.name == "associative-recall":
-            drawn = rng.choice(2 ** (ITEM_SIZE * self.bits), length, replace=False)
+            codes = rng.choice(2 ** (ITEM_SIZE * self.bits), length, replace=False)
             shifts = self.bits * np.arange(ITEM_SIZE - 1, -1, -1)
-            items = self._symbols + (drawn[:, None] >> shifts) % 2**self.bits
+            items = self._symbols + (codes[:, None] >> shifts) % 2**self.bits
             query = int(rng.integers(length - 1))
             listed = np.column_stack([np.full(length, self._mark(ITEM)), items]).ravel()
             parts = [listed, [self._mark(QUERY)], items[query], [answer], items[query + 1]]
         else:
             levels = rng.integers(self.settings.levels, size=length)
-            highest = np.argsort(-levels, kind="stable")[: self._asked_of(length)]
+            highest = np.argsort(-levels, kind="stable")[: self._answer_size(length)]
             parts = [np.column_stack([self._first_number + levels, symbols]).ravel(), [answer], symbols[highest]]
         return np.concatenate([[_BEGIN], *parts, [_END]]).astype(np.int32)
 
-    def _asked_of(self, length: int) -> int:
-        """How many symbols of so many are to be sorted."""
+    def _answer_size(self, length: int) -> int:
+        """Return how many symbols of a list are to be sorted."""
         return max(1, math.ceil(self.settings.sorted_share * length - 1e-9))
 
     def _most(self) -> int:
-        """The most tokens of a document."""
+        """Return the largest number of tokens of a document."""
         n = max(self.only, default=self.longest)
         inside = {
             "copy": 2 * n,
             "repeat-copy": n * (1 + self.settings.repeats),
             "associative-recall": (ITEM_SIZE + 1) * (n + 1) + ITEM_SIZE,
-            "priority-sort": 2 * n + self._asked_of(n),
+            "priority-sort": 2 * n + self._answer_size(n),
         }
         return inside[self.name] + 3
 
@@ -244,16 +244,16 @@ class Algorithm:
     def _symbols(self) -> int:
         return self._first_number + len(self._numbers(self.settings))
 
-    # What is asked.
+    # Answers.
 
     def answer_mask(self, ids: np.ndarray) -> np.ndarray:
-        """Whether each token of a text (tokens,) that begins with a document is part of an answer, bool."""
-        begun, before = self._since(ids == _BEGIN), self._since(self._answers_follow(ids))
-        before = np.concatenate([[-1], before[:-1]])  # the mark itself is not asked
-        return (before > begun) & ((ids != _END) | (self.name == "repeat-copy"))
+        """Return which tokens of a text (tokens,) that begins with a document are part of an answer, bool."""
+        start, mark = self._since(ids == _BEGIN), self._since(self._answers_follow(ids))
+        mark = np.concatenate([[-1], mark[:-1]])  # the mark itself is no answer
+        return (mark > start) & ((ids != _END) | (self.name == "repeat-copy"))
 
     def answers(self, ids: np.ndarray) -> Answers:
-        """What is asked in a text (tokens,) of whole documents."""
+        """Return the answers in a text (tokens,) of whole documents."""
         begin, mark = self.starts(ids), np.flatnonzero(self._answers_follow(ids))
         document = np.cumsum(ids == _BEGIN, dtype=np.int32) - 1
         lengths = mark - begin - 1
@@ -264,12 +264,12 @@ class Algorithm:
         return Answers(self.name, self.answer_mask(ids), document, lengths.astype(np.int32), self.bits, self._symbols)
 
     def _answers_follow(self, ids: np.ndarray) -> np.ndarray:
-        """Whether each token is the mark that what is asked comes after."""
+        """Return which tokens are the mark before an answer, bool."""
         if self.name == "repeat-copy":
             return (ids >= self._first_number) & (ids < self._symbols)
         return ids == self._mark(ANSWER)
 
     @staticmethod
-    def _since(there: np.ndarray) -> np.ndarray:
-        """The last place up to each (tokens,) where something is there; -1 before the first."""
-        return np.maximum.accumulate(np.where(there, np.arange(len(there)), -1))
+    def _since(mask: np.ndarray) -> np.ndarray:
+        """Return the last position up to each (tokens,) where the mask is True; -1 before the first."""
+        return np.maximum.accumulate(np.where(mask, np.arange(len(mask)), -1))
