@@ -30,36 +30,36 @@ if TYPE_CHECKING:
     from backstory.data.tokenizers.vocabulary import Vocabulary
 
 WordScore = Literal["corrected", "sum"]
-"""How tokens become a word's score: with its boundaries, or the plain sum."""
+"""Score of a word from its tokens: corrected for its boundaries, or the plain sum."""
 TRIALS = 5
-"""Tokens tried as the end of a word, until another token goes on with it."""
+"""Tokens tried as the end of a word, until another token continues it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Boundaries:
-    """How the V tokens of a vocabulary mark words."""
+    """Marks of words in the V tokens of a vocabulary."""
 
     begins: np.ndarray
-    """(V,) bool: after an unfinished word, this token begins the next."""
+    """(V,) bool: True if this token begins the next word after an unfinished one."""
     closed: np.ndarray
-    """(V,) bool: after this token every token begins a word."""
+    """(V,) bool: True if every token begins a word after this one."""
 
     @property
     def beginning(self) -> np.ndarray:
-        """The ids of the tokens that begin a word."""
+        """Return the ids of the tokens that begin a word."""
         return np.flatnonzero(self.begins)
 
     def uncertain(self, ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Return where B is not one, (N + 1,) bool: before each token of a text from its beginning, and after the last.
 
-        `starts` are the tokens at which words begin. A cut where the next token goes on with a word is no boundary.
+        `starts` are the tokens at which words begin. A cut before a token that continues a word is no boundary.
         """
-        found = np.zeros(len(ids) + 1, bool)
-        found[starts] = self.begins[ids[starts]]
-        found[len(ids)] = True
-        found[1:] &= ~self.closed[ids]
-        found[0] = False
-        return found
+        uncertain = np.zeros(len(ids) + 1, bool)
+        uncertain[starts] = self.begins[ids[starts]]
+        uncertain[len(ids)] = True
+        uncertain[1:] &= ~self.closed[ids]
+        uncertain[0] = False
+        return uncertain
 
 
 def word_nats(nats: np.ndarray, log_begins: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -74,12 +74,12 @@ def word_nats(nats: np.ndarray, log_begins: np.ndarray, starts: np.ndarray) -> n
 
 
 def check_word_score(name: str) -> None:
-    """Raise UserError unless there is a word score of that name."""
+    """Raise UserError unless the name is that of a word score."""
     check_name(name, get_args(WordScore), "word score")
 
 
 def boundaries(vocabulary: "Vocabulary") -> Boundaries | None:
-    """Find out from how tokens are joined to text which of them begin words; None where tokens are words."""
+    """Find the tokens that begin words, by joining tokens to text; None if tokens are words."""
     tokenizer, words = vocabulary.tokenizer, vocabulary.words
     if tokenizer.unit == "word":
         return None
@@ -95,12 +95,12 @@ def boundaries(vocabulary: "Vocabulary") -> Boundaries | None:
         texts = _joined(vocabulary, [[end, token, words[follower]] for token in words])
         rests = [text[len(base) :].removesuffix(added[follower]) for text in texts]
         return Boundaries(begins, np.array([rest[-1:].isspace() for rest in rests]) | special)
-    # No token goes on with another: each is a word by itself.
+    # No token continues another: each is a word by itself.
     return Boundaries(np.ones(len(words), bool), np.ones(len(words), bool))
 
 
 def _ends(words: Sequence[str]) -> list[str]:
-    """A few short tokens that a word may end in."""
+    """Return a few short tokens that may end a word."""
     letters = [word for word in words if word.isalnum()]
     return sorted(letters, key=lambda word: (not word.isascii(), len(word)))[:TRIALS]
 
@@ -114,10 +114,10 @@ def _joined(vocabulary: "Vocabulary", lists: list[list[str]]) -> list[str]:
 
 
 def _special(vocabulary: "Vocabulary") -> np.ndarray:
-    """(V,) bool: special tokens, which are part of no word; one that stands for an unknown piece may be."""
-    found = np.zeros(len(vocabulary), bool)
+    """Return the special tokens, which are part of no word, (V,) bool; the unknown piece may be part of one."""
+    special = np.zeros(len(vocabulary), bool)
     if isinstance(vocabulary.tokenizer, Pieces):
         added = json.loads(vocabulary.tokenizer.json).get("added_tokens") or []
         named = {vocabulary.index[token["content"]] for token in added if token["special"]}
-        found[sorted(named - {vocabulary.unknown})] = True
-    return found
+        special[sorted(named - {vocabulary.unknown})] = True
+    return special

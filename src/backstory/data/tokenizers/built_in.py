@@ -1,4 +1,4 @@
-"""Tokenizers: text to tokens and back, whole or block by block, so that a large corpus never sits in memory."""
+"""Tokenizers: text to tokens and back, whole or in blocks, so that a large corpus is never in memory."""
 
 import os
 import re
@@ -19,14 +19,14 @@ END = "<eos>"
 UNKNOWN = "<unk>"
 """The token that stands for every word outside the vocabulary."""
 BEGIN = "<bos>"
-"""The token at the beginning of a line (marked-characters), or of a drawn document."""
+"""The token at the beginning of a line (marked-characters), or of a synthetic document."""
 
 
 class Tokenizer(Protocol):
-    """How text becomes tokens.
+    """Rule that turns text into tokens.
 
-    `name` says which one it is (`words`, ... or the path of a tokenizer.json), `unit` what one token is. `lossless`:
-    the tokens hold all of the text, so that bits per character and per byte mean something.
+    `name` is `words`, ... or the path of a tokenizer.json; `unit` says what one token is. `lossless` is True if the tokens hold
+    all of the text, so that bits per character and per byte mean something.
     """
 
     @property
@@ -37,15 +37,15 @@ class Tokenizer(Protocol):
     def lossless(self) -> bool: ...
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         ...
 
     def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
-        """The tokens of a text that comes in blocks cut anywhere: the same tokens as `split` of the whole."""
+        """Yield the tokens of a text in blocks, cut anywhere: the same tokens as `split` of the whole."""
         ...
 
     def join(self, tokens: list[str]) -> str:
-        """Tokens as text to show; of a lossless tokenizer, the text itself."""
+        """Return the text of tokens: for display, or the original text if the tokenizer is lossless."""
         ...
 
 
@@ -60,15 +60,15 @@ class Streamed:
     _join: Callable[[list[str]], str]
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text. Raises UserError for text that is not Unicode (lone surrogates) read as bytes."""
+        """Return the tokens of a text. Raises UserError for text that is not Unicode (lone surrogates) read as bytes."""
         return [token for tokens in self._stream([text]) for token in tokens]
 
     def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
-        """The tokens of a text that comes in blocks cut anywhere: the same tokens as `split` of the whole."""
+        """Yield the tokens of a text in blocks, cut anywhere: the same tokens as `split` of the whole."""
         return self._stream(blocks)
 
     def join(self, tokens: list[str]) -> str:
-        """Tokens as text to show; of a lossless tokenizer, the text itself."""
+        """Return the text of tokens: for display, or the original text if the tokenizer is lossless."""
         return self._join(tokens)
 
 
@@ -81,7 +81,7 @@ def _words(blocks: Iterable[str]) -> Iterator[list[str]]:
         if not block:
             continue
         text, last = rest + block, block[-1]
-        # A word may go on in the next block, so the last one waits unless white space has closed it.
+        # A word may continue in the next block, so the last one waits until white space ends it.
         rest = "" if last.isspace() else text.rsplit(None, 1)[-1]
         yield text[: len(text) - len(rest)].replace("\n", f" {END} ").split()
     if last != "\n":
@@ -100,7 +100,7 @@ _TOKEN = re.compile(r"\n[^\S\n]*\n\s*|<unk>|\d+(?:[.,]\d+)*(?!\w)|\w+(?:['’-]\
 
 
 def _regex(blocks: Iterable[str]) -> Iterator[list[str]]:
-    rest, ended = "", True  # ended: nothing since the last <eos>, so that leading and trailing blank lines add none
+    rest, ended = "", True  # ended: True after an <eos>, so that leading and trailing blank lines add none
     for block in blocks:
         text = rest + block
         # Tokens hold no white space, so what may still grow is the last word, or the white space after it.
@@ -137,7 +137,7 @@ def _characters(blocks: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _bytes(blocks: Iterable[str]) -> Iterator[list[str]]:
-    """A byte is the latin-1 character of its number; bytes that are no UTF-8 come as surrogate escapes (PEP 383)."""
+    """Write a byte as the latin-1 character of its number; bytes that are not UTF-8 are surrogate escapes (PEP 383)."""
     for block in blocks:
         try:
             yield list(block.encode("utf-8", "surrogateescape").decode("latin-1"))
@@ -146,11 +146,11 @@ def _bytes(blocks: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _join_bytes(tokens: list[str]) -> str:
-    # Bytes may be cut inside a character or be no text at all: those are shown as U+FFFD.
+    # Bytes that are cut inside a character, or are no text, become U+FFFD.
     return "".join(tokens).encode("latin-1").decode("utf-8", "replace")
 
 
-# --- marked characters: every line between two marks, `<unk>` as it is written out a symbol of its own ---
+# --- marked characters: every line between two marks, a written `<unk>` as one symbol ---
 
 _SYMBOL = re.compile(f"{UNKNOWN}|[\\s\\S]")
 
@@ -159,7 +159,7 @@ def _marked(blocks: Iterable[str]) -> Iterator[list[str]]:
     rest, inside = "", False
     for block in chain(blocks, [None]):
         text = rest + (block or "")
-        # What may be the beginning of an <unk> waits for the block after it.
+        # A possible beginning of <unk> waits for the next block.
         held = (
             max((n for n in range(1, len(UNKNOWN)) if text.endswith(UNKNOWN[:n])), default=0)
             if block is not None
@@ -184,19 +184,19 @@ BUILT_IN: dict[str, Streamed] = {
         Streamed("regex", "word", False, _regex, _join_regex),
         Streamed("characters", "character", True, _characters, "".join),
         Streamed("bytes", "byte", True, _bytes, _join_bytes),
-        # Their count is of symbols, as it is published, and not of the text's characters.
+        # Their count is of symbols, as published, not of characters.
         Streamed("marked-characters", "character", False, _marked, _join_marked),
     )
 }
-"""The tokenizers known by name."""
+"""Tokenizers by name."""
 
 
 @checked()
 def tokenizer(name: str, sample: str = "") -> Tokenizer:
-    """The tokenizer of that name, or the Hugging Face tokenizer in the file (tokenizer.json) of that path.
+    """Return the tokenizer of a name, or the Hugging Face tokenizer in a file (tokenizer.json).
 
-    One from a file is tried first, on a sample of what it is to read as well. Raises UserError for an unknown name, a file
-    that is not there or no tokenizer to read with, or no package `tokenizers`.
+    A file is tried first, also on a sample of the text. Raises UserError for an unknown name, a file that does not exist or
+    holds no usable tokenizer, and if the package `tokenizers` is missing.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]

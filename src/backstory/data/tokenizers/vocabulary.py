@@ -1,4 +1,4 @@
-"""The vocabulary: which words there are, how often the training text holds them, and text to ids and back."""
+"""Vocabularies: words with their counts in the training text, text to ids and back, and tokens outside a vocabulary."""
 
 import unicodedata
 from collections import Counter
@@ -36,8 +36,8 @@ def _check_ids(vocabulary: "Vocabulary", ids: Any = None) -> None:
 class Vocabulary:
     """Words by id: `words[id]`, with `counts[id]` (int64) of the training split, most frequent first.
 
-    `unknown` is the id of `<unk>`, None where nothing can be unknown. `start` is fed before the first token of
-    a stream, so that the first one is scored too. Text is split by `tokenizer`, lower-cased before if `lowercase`.
+    `unknown` is the id of `<unk>`, None if nothing can be unknown. `start` is fed before the first token of a stream, so that
+    the first one is scored too. Text is split by `tokenizer`, after it is lower-cased if `lowercase`.
     """
 
     words: list[str]
@@ -52,32 +52,32 @@ class Vocabulary:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The id of each word."""
+        """Return the id of each word."""
         return {word: i for i, word in enumerate(self.words)}
 
     @cached_property
     def boundaries(self) -> Boundaries | None:
-        """Which tokens begin words; None where tokens are words."""
+        """Return which tokens begin words; None if tokens are words."""
         return boundaries(self)
 
     @property
     def lossless(self) -> bool:
-        """Whether ids hold all of a text of known words, so that bits per character and byte mean something."""
+        """Return True if ids hold all of a text of known words, so that bits per character and byte mean something."""
         return self.tokenizer.lossless and not self.lowercase
 
     @checked()
     def encode(self, text: str) -> np.ndarray:
-        """The ids (int32, one per token) of a text. Raises UserError for an unknown word where there is no `<unk>`."""
+        """Return the ids (int32) of a text. Raises UserError for an unknown word if there is no `<unk>`."""
         return np.concatenate([np.empty(0, np.int32), *self.encode_stream([text])])
 
     def encode_stream(self, blocks: Iterable[str]) -> Iterator[np.ndarray]:
-        """The ids (int32) of a text that comes in blocks cut anywhere. Raises UserError as `encode` does."""
+        """Yield the ids (int32) of a text in blocks, cut anywhere. Raises UserError as `encode` does."""
         return (ids for ids, _ in self.encode_marked(blocks))
 
     def encode_marked(self, blocks: Iterable[str]) -> Iterator[tuple[np.ndarray, dict[int, str]]]:
-        """Encode as `encode_stream` does, each time with the tokens outside the vocabulary by their place in the ids.
+        """Yield ids as `encode_stream` does, with the tokens outside the vocabulary by their position in the ids.
 
-        An `<unk>` that the text itself writes is none of these.
+        An `<unk>` that is written in the text is not one of these.
         """
         index, unknown = self.index, self.unknown
         for tokens, texts in self._tokenized(blocks):
@@ -92,23 +92,23 @@ class Vocabulary:
             yield encoded, {place: texts[place] for place in places if texts[place] != self.words[unknown or 0]}
 
     def _tokenized(self, blocks: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
-        """The tokens of a text, and what it has in their place: the same, but for pieces that stand for anything."""
+        """Yield the tokens of a text and the text of each; they differ for pieces that stand for other text."""
         if isinstance(self.tokenizer, Pieces) and self.unknown is not None:
             return self.tokenizer.stream_with_text(lowered(blocks, self.lowercase))
         return ((tokens, tokens) for tokens in tokenize(blocks, self.tokenizer, self.lowercase))
 
     @diagnosed(_check_ids)
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """The words of the ids. Raises TypeError and ValueError for what are none."""
+        """Return the words of ids. Raises TypeError and ValueError for invalid ids."""
         words, beyond = self.words, len(self.words)
         return [words[i if i >= 0 else beyond] for i in ids]  # below 0 a list counts from its end
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The ids as text to show; of a lossless vocabulary, the text that was encoded."""
+        """Return the text of ids: for display, or the original text if the vocabulary is lossless."""
         return self.tokenizer.join(self.tokens(ids))
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold; a Hugging Face tokenizer is embedded."""
+        """Return the vocabulary as JSON values, with a Hugging Face tokenizer included."""
         pieces = {"json": self.tokenizer.json} if isinstance(self.tokenizer, Pieces) else {}
         return {
             "words": self.words,
@@ -121,29 +121,29 @@ class Vocabulary:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Vocabulary":
-        """The vocabulary that `to_json` described. Raises UserError for anything else."""
+        """Restore a vocabulary from `to_json`. Raises UserError for anything else."""
         named: Any = data.get("tokenizer")
-        told = {k: v for k, v in data.items() if k != "tokenizer"}
-        if not has_fields(told, _STORED):
+        fields = {k: v for k, v in data.items() if k != "tokenizer"}
+        if not has_fields(fields, _STORED):
             raise UserError(_DAMAGED)
         if not conforms(named, dict[str, str]) or not {"name"} <= named.keys() <= {"name", "json"}:
             raise UserError(_DAMAGED)
         if "json" not in named and named["name"] not in BUILT_IN:
             raise UserError(_DAMAGED)
         tokenizer = Pieces(named["name"], named["json"]) if "json" in named else BUILT_IN[named["name"]]
-        counts, size = told.pop("counts"), len(told["words"])
-        ids = {told["start"], told["unknown"]} - {None}
-        if len(counts) != size or len(set(told["words"])) != size or not ids <= set(range(size)):
+        counts, size = fields.pop("counts"), len(fields["words"])
+        ids = {fields["start"], fields["unknown"]} - {None}
+        if len(counts) != size or len(set(fields["words"])) != size or not ids <= set(range(size)):
             raise UserError(_DAMAGED)
         if not all(0 <= count < 2**63 for count in counts):
             raise UserError(_DAMAGED)
-        vocabulary = Vocabulary(counts=np.array(counts, np.int64), tokenizer=tokenizer, **told)
+        vocabulary = Vocabulary(counts=np.array(counts, np.int64), tokenizer=tokenizer, **fields)
         if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":  # those whose ids are given
             fixed = _fixed({}, tokenizer, vocabulary.lowercase)
-            if fixed.unknown is None and told["unknown"] == vocabulary.index.get("None"):
+            if fixed.unknown is None and fields["unknown"] == vocabulary.index.get("None"):
                 # Older versions stored the piece `None` as the unknown token of a tokenizer without one.
-                told["unknown"], vocabulary = None, replace(vocabulary, unknown=None)
-            if (fixed.words, fixed.unknown, fixed.start) != (told["words"], told["unknown"], told["start"]):
+                fields["unknown"], vocabulary = None, replace(vocabulary, unknown=None)
+            if (fixed.words, fixed.unknown, fixed.start) != (fields["words"], fields["unknown"], fields["start"]):
                 raise UserError(_DAMAGED)
         return vocabulary
 
@@ -157,7 +157,7 @@ def build(
     maximum_size: int | None = None,
     closed: bool = False,
 ) -> Vocabulary:
-    """The vocabulary of a training text whose tokens were counted, most frequent first, ties in the order of `counts`.
+    """Build the vocabulary of a training text from the counts of its tokens, most frequent first, ties in their order.
 
     Words seen fewer than `minimum_count` times and, beyond `maximum_size` types (special ones included), the rarest are
     counted as `<unk>`; `<eos>` and `<unk>` are never cut. Words and characters always get an `<unk>` (the text's own if
@@ -194,7 +194,7 @@ def build(
 
 
 def _fixed(counts: Mapping[str, int], tokenizer: Tokenizer, lowercase: bool) -> Vocabulary:
-    """The 256 bytes, or the pieces of a Hugging Face tokenizer by its own ids."""
+    """Return the vocabulary of the 256 bytes, or of the pieces of a Hugging Face tokenizer with their own ids."""
     if isinstance(tokenizer, Pieces):
         words, unknown, start = tokenizer.vocabulary()
     else:
@@ -206,12 +206,12 @@ def _fixed(counts: Mapping[str, int], tokenizer: Tokenizer, lowercase: bool) -> 
 
 
 def tokenize(blocks: Iterable[str], tokenizer: Tokenizer, lowercase: bool) -> Iterator[list[str]]:
-    """The tokens of a text that comes in blocks cut anywhere, lower-cased first if asked."""
+    """Yield the tokens of a text in blocks, cut anywhere, after lower-casing it if `lowercase`."""
     return tokenizer.stream(lowered(blocks, lowercase))
 
 
 def lowered(blocks: Iterable[str], lowercase: bool) -> Iterable[str]:
-    """The blocks of a text in lower case, if asked."""
+    """Return the blocks of a text, in lower case if `lowercase`."""
     return map(_lower, blocks) if lowercase else blocks
 
 
@@ -226,7 +226,7 @@ SCRIPT_SHARE = 0.01
 
 @dataclass(frozen=True)
 class OutOfVocabulary:
-    """Tokens outside a vocabulary, by cause; a token that the text itself writes as `<unk>` is none of them."""
+    """Counts of tokens outside a vocabulary, by cause; an `<unk>` that is written in the text is not one of them."""
 
     script: int = 0
     """Letters of scripts that the vocabulary does not use."""
@@ -237,32 +237,32 @@ class OutOfVocabulary:
 
     @property
     def tokens(self) -> int:
-        """How many there are."""
+        """Return the number of tokens outside the vocabulary."""
         return self.script + self.case + self.words
 
     @property
     def cause(self) -> Cause | None:
-        """The cause of most of them; None where there are none."""
+        """Return the commonest cause; None if there are no such tokens."""
         causes: tuple[Cause, ...] = ("script", "case", "words")
         return max(causes, key=lambda cause: getattr(self, cause)) if self.tokens else None
 
 
 def classify(lost: Mapping[str, int], vocabulary: Vocabulary) -> OutOfVocabulary:
-    """Count tokens outside a vocabulary, given with how often each occurs, by cause."""
+    """Count tokens outside a vocabulary, given with their frequencies, by cause."""
     if not lost:
         return OutOfVocabulary()
     own, folded = scripts_of(vocabulary), {word.casefold() for word in vocabulary.words}
     counts: Counter[Cause] = Counter()
     for token, count in lost.items():
         letters = [script for character in token if (script := _script(character))]
-        foreign = sum(script not in own for script in letters)
-        cause: Cause = "script" if 2 * foreign > len(letters) else "case" if token.casefold() in folded else "words"
+        outside = sum(script not in own for script in letters)
+        cause: Cause = "script" if 2 * outside > len(letters) else "case" if token.casefold() in folded else "words"
         counts[cause] += count
     return OutOfVocabulary(counts["script"], counts["case"], counts["words"])
 
 
 def scripts_of(vocabulary: Vocabulary) -> set[str]:
-    """Return the scripts that the words of a vocabulary are written in, but for those of a few quoted words."""
+    """Return the scripts of the words of a vocabulary, without those of a few quoted words."""
     letters: Counter[str] = Counter()
     for word, count in zip(vocabulary.words, vocabulary.counts.tolist(), strict=True):
         for character in word:
@@ -273,7 +273,7 @@ def scripts_of(vocabulary: Vocabulary) -> set[str]:
 
 @cache
 def _script(character: str) -> str:
-    """The script of a letter as Unicode names it (`LATIN`, `CJK`); empty for anything else."""
+    """Return the script of a letter as Unicode names it (`LATIN`, `CJK`); empty for other characters."""
     plain = unicodedata.normalize("NFKC", character)[
         :1
     ]  # a full-width or mathematical letter is a letter of its script
