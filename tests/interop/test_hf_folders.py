@@ -15,7 +15,7 @@ import torch
 
 from backstory.config import UserError
 from backstory.interop.folders import look
-from backstory.interop.inwards import load
+from backstory.interop.hugging_face import load
 
 pytest.importorskip("transformers", reason="needs the extra hf")
 TEXT = "the cat sat on the mat .\n" * 20

@@ -27,7 +27,7 @@ class Uniform:
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
-    from backstory.interop.inwards import load
+    from backstory.interop.hugging_face import load
 
     folder = tmp_path_factory.mktemp("model") / "tiny"
     foreign.saved(folder, text=TEXT * 5, n_positions=64)

@@ -16,7 +16,7 @@ import torch
 import backstory as bs
 from backstory.cli.main import main
 from backstory.config import UserError
-from backstory.interop.inwards import load
+from backstory.interop.hugging_face import load
 from backstory.runs.run import weights_hash
 
 TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 60

@@ -24,7 +24,7 @@ from backstory.config import NTMConfig, RunConfig, UserError
 from backstory.data import encode_split
 from backstory.evaluation.generation import encode_prompt
 from backstory.interop.exporting import causal_lm, export
-from backstory.interop.inwards import load as load_export
+from backstory.interop.hugging_face import load as load_export
 from backstory.runs.run import load_run, weights, weights_hash
 
 TEXT = "ann saw the tea and ann sold more jam\nbob found the ink and dora took"

@@ -22,7 +22,7 @@ from backstory.config import RunConfig, UserError
 from backstory.evaluation import read
 from backstory.evaluation.generation import encode_prompt
 from backstory.evaluation.opening import open_reader
-from backstory.interop import extras
+from backstory.interop import folders
 from backstory.runs.run import load_run
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra eval")
@@ -321,9 +321,9 @@ def test_mistakes_are_told(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.M
         BackstoryLM(tiny_run, "dynamic:rule=sgd")
     with pytest.raises(UserError, match=r"there is no run folder .*nowhere"):
         BackstoryLM(tmp_path / "nowhere")
-    monkeypatch.setattr(extras, "find_spec", lambda package: None)
+    monkeypatch.setattr(folders, "find_spec", lambda package: None)
     with pytest.raises(UserError, match=r"needs the package lm_eval; pip install 'backstory\[eval\]'"):
-        extras.need("lm_eval", "eval", "the evaluation harness")
+        folders.need("lm_eval", "eval", "the evaluation harness")
 
 
 @pytest.mark.parametrize("batch_size", [-1, 0, "some"])

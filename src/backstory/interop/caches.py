@@ -1,7 +1,6 @@
-"""The cache object of a Hugging Face model as an explicit state, a dictionary of tensors by dotted path, and back.
+"""Convert the cache object of a Hugging Face model to an explicit state, a dictionary of tensors by dotted path, and back.
 
-What a cache is made of differs from model to model, and nothing of it is known here: it is learned from three caches, of which
-one is of more rows and one of more tokens.
+The parts of a cache differ from model to model. They are learned from three caches, one of more rows and one of more tokens.
 """
 
 import copy
@@ -17,37 +16,37 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class CacheLeaf:
-    """A tensor or a number of a cache that reading changes."""
+    """Tensor or number of a cache that reading changes."""
 
     kind: type
     """Tensor, or the type of a number."""
     shape: tuple[int, ...]
-    """Of a row, at the start: what grows with the text is 0 there."""
+    """Shape for one row at the start: dimensions that grow with the text are 0."""
     dtype: torch.dtype
     rows: int | None
-    """The dimension of the rows; None for what all rows share, of which every row then carries a copy."""
+    """Dimension of the rows; None for values that all rows share, of which every row carries a copy."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the caches of a model are taken apart and put together."""
+    """Structure of a model's caches, by which they are taken apart and put together."""
 
     skeleton: Any
-    """A cache; of it only what reading never changes is used."""
+    """A cache, of which only the parts are used that reading never changes."""
     leaves: dict[Path, CacheLeaf]
     grows: bool
-    """Whether the state gets larger with the text."""
+    """True if the state grows with the text."""
 
     @staticmethod
     def learn(cached: Callable[[int, int], Any]) -> "Layout | None":
-        """From caches of so many rows and tokens; None for caches that cannot be followed."""
+        """Learn the structure from `cached(rows, tokens)`; return None for caches that cannot be followed."""
         shapes = (2, 2), (3, 2), (2, 5)
         skeleton = cached(*shapes[0])
-        found = [dict(_leaves(c)) for c in (skeleton, cached(*shapes[1]), cached(*shapes[2]))]
-        if not found[0] or not found[0].keys() == found[1].keys() == found[2].keys():
+        caches = [dict(_leaves(c)) for c in (skeleton, cached(*shapes[1]), cached(*shapes[2]))]
+        if not caches[0] or not caches[0].keys() == caches[1].keys() == caches[2].keys():
             return None
         leaves, grows = {}, False
-        for path, (one, more, longer) in ((path, [f[path] for f in found]) for path in found[0]):
+        for path, (one, more, longer) in ((path, [c[path] for c in caches]) for path in caches[0]):
             if not isinstance(one, Tensor):
                 if one != more or one != longer:
                     leaves[path] = CacheLeaf(
@@ -70,14 +69,14 @@ class Layout:
         return Layout(skeleton, leaves, grows)
 
     def start(self, rows: int, device: torch.device) -> dict[str, Tensor]:
-        """A state of the right sizes, of nothing."""
+        """Return an empty state for this number of rows."""
         return {
             ".".join(path): torch.zeros((rows, *leaf.shape), dtype=leaf.dtype, device=device)
             for path, leaf in self.leaves.items()
         }
 
-    def taken(self, cache: Any, rows: int, device: torch.device) -> dict[str, Tensor]:
-        """The state that a cache holds; rows come first, and precision is never less than at the start."""
+    def state_of(self, cache: Any, rows: int, device: torch.device) -> dict[str, Tensor]:
+        """Return the state in a cache; rows come first, and precision is never less than at the start."""
         values, state = dict(_leaves(cache)), {}
         for path, leaf in self.leaves.items():
             value = values[path]
@@ -88,8 +87,8 @@ class Layout:
                 state[".".join(path)] = value.movedim(leaf.rows, 0).to(torch.promote_types(value.dtype, leaf.dtype))
         return state
 
-    def made(self, state: dict[str, Tensor]) -> Any:
-        """A cache that holds a state, and shares no memory with it: models write into theirs."""
+    def cache_of(self, state: dict[str, Tensor]) -> Any:
+        """Return a cache with a state; it shares no memory with it, as models write into their caches."""
 
         def build(node: Any, path: Path) -> Any:
             leaf = self.leaves.get(path)
@@ -104,17 +103,17 @@ class Layout:
                 values = [build(value, (*path, str(i))) for i, value in enumerate(node)]
                 return type(node)(*values) if hasattr(node, "_fields") else type(node)(values)
             if _is_part(node):
-                made = copy.copy(node)
+                part = copy.copy(node)
                 for key, value in vars(node).items():
-                    object.__setattr__(made, key, build(value, (*path, key)))
-                return made
+                    object.__setattr__(part, key, build(value, (*path, key)))
+                return part
             return node
 
         return build(self.skeleton, ())
 
 
 def _leaves(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The tensors and numbers of a cache by their path."""
+    """Yield the tensors and numbers of a cache by their path."""
     if isinstance(node, Tensor | int | float):
         yield path, node
     elif isinstance(node, dict):
@@ -128,7 +127,7 @@ def _leaves(node: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _is_part(node: Any) -> bool:
-    """Whether an object is part of a cache: settings and classes are not."""
+    """Return True for a part of a cache; settings and classes are none."""
     from transformers import PreTrainedConfig
 
     ours = type(node).__module__.startswith("transformers.")

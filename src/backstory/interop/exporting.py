@@ -11,7 +11,7 @@ import yaml
 
 from backstory.config import UserError, changes, to_dict
 from backstory.config.arguments import checked
-from backstory.interop.extras import need
+from backstory.interop.folders import need
 from backstory.models import count_parameters
 from backstory.reports import tables
 from backstory.reports.results import current, read

@@ -1,9 +1,10 @@
-"""What the folder of a Hugging Face model holds, looked at before transformers opens any of it."""
+"""Check the folder of a Hugging Face model before transformers opens any of it, and the packages that this takes."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,15 @@ _SIZES = re.compile(r"n_(embd|head|layer|inner|positions|ctx)|head_dim|(?!.*wind
 
 
 @dataclass(frozen=True)
-class Held:
-    """What the headers of a model's files say of its weights."""
+class WeightSizes:
+    """Sizes of a model's weights by the headers of its files."""
 
     tensors: int
     elements: int
 
     @contextmanager
     def bounding(self) -> Iterator[None]:
-        """In the block no module is built that has far more parameters than the files hold.
+        """Refuse, in the block, to build a module with far more parameters than the files hold.
 
         Raises ValueError there, at the first that is too many. Models are built without memory, and filled afterwards.
         """
@@ -59,8 +60,8 @@ class Held:
                 hook.remove()
 
 
-def look(folder: Path) -> Held:
-    """Check a folder, which a snapshot in the hub's own cache may be, and return what its weights are.
+def look(folder: Path) -> WeightSizes:
+    """Check a folder, or a snapshot in the hub's own cache, and return the sizes of its weights.
 
     Raises UserError for a file that is no regular one or that a link brings from elsewhere, weights that are no safetensors,
     an adapter, settings that ask for code of others, and settings that the weights cannot have been made with.
@@ -80,7 +81,7 @@ def look(folder: Path) -> Held:
     headers = [_header(folder / name) for name in weight_files(folder)]
     tensors = [entry for header in headers for name, entry in header.items() if name != "__metadata__"]
     try:
-        held = Held(len(tensors), sum(prod(entry["shape"]) for entry in tensors))
+        held = WeightSizes(len(tensors), sum(prod(entry["shape"]) for entry in tensors))
     except (TypeError, KeyError):
         raise UserError(f"the weights in {folder} are damaged: a header is none; fetch them again") from None
     for key, value in _values(settings):
@@ -100,15 +101,15 @@ def _check_place(path: Path, folder: Path) -> None:
 
 
 def weight_files(folder: Path, listed: bool = False) -> list[str]:
-    """The files of the weights. Raises UserError for an index of anything but safetensors files beside it.
+    """Return the files of the weights. Raises UserError for an index of anything but safetensors files beside it.
 
     With `listed` those that the index lists, whether they are there or not.
     """
     alone = [WEIGHTS] if (folder / WEIGHTS).exists() else []
     if not (folder / INDEX).exists():
         return alone
-    found = _object(folder / INDEX).get("weight_map")
-    names = sorted(set(map(str, found.values()))) if isinstance(found, dict) else [""]
+    files = _object(folder / INDEX).get("weight_map")
+    names = sorted(set(map(str, files.values()))) if isinstance(files, dict) else [""]
     for name in names:
         if not re.fullmatch(r"[^/\\\x00]+\.safetensors", name):
             raise UserError(
@@ -121,33 +122,33 @@ def weight_files(folder: Path, listed: bool = False) -> list[str]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """What a JSON file holds. Raises UserError unless it is an object."""
+    """Return the object in a JSON file. Raises UserError for anything else."""
     try:
-        found = parse(read_small(path, LARGEST))
+        content = parse(read_small(path, LARGEST))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give a folder that save_pretrained made") from None
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); save the model again with save_pretrained") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{path} holds no settings; save the model again with save_pretrained")
-    return found
+    return content
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """What the header of a safetensors file says. Raises UserError for another file."""
+    """Return the header of a safetensors file. Raises UserError for another file."""
     try:
         with open_regular(path) as file:
             size = int.from_bytes(file.read(8), "little")
-            found = parse(file.read(size)) if size <= LARGEST_HEADER else None
+            header = parse(file.read(size)) if size <= LARGEST_HEADER else None
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        header = None
+    if not isinstance(header, dict):
         raise UserError(f"{path} cannot be loaded: it is no safetensors file, or is damaged; fetch it again")
-    return found
+    return header
 
 
 def _values(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """All settings with their keys, those inside others too."""
+    """Yield all settings with their keys, nested ones too."""
     if isinstance(node, dict):
         for name, value in node.items():
             yield from _values(value, name)
@@ -155,7 +156,7 @@ def _values(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, node
 
 
-def _check_setting(path: Path, key: str, value: Any, held: Held) -> None:
+def _check_setting(path: Path, key: str, value: Any, held: WeightSizes) -> None:
     what = f"{path} has {key} {shown(value)}"
     if key == "transformers_weights" or (key.endswith("_implementation") and "/" in str(value)):
         raise UserError(f"{what}, which leads elsewhere and is never followed; remove that setting")
@@ -165,3 +166,9 @@ def _check_setting(path: Path, key: str, value: Any, held: Held) -> None:
         raise UserError(f"{what}, which no model has; save the model again with save_pretrained")
     if value > max(1000, held.tensors) and _LAYERS.fullmatch(key):
         raise UserError(f"{what}, and the weights are of {held.tensors:,} tensors alone; fetch the whole model")
+
+
+def need(package: str, extra: str, what: str) -> None:
+    """Raise UserError, with the command that installs it, unless a package is there that `what` needs."""
+    if find_spec(package) is None:
+        raise UserError(f"{what} needs the package {package}; pip install 'backstory[{extra}]'")

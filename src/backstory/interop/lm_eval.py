@@ -4,7 +4,7 @@ import sys
 
 from backstory.config import UserError
 from backstory.config.terminal import one_line
-from backstory.interop.extras import need
+from backstory.interop.folders import need
 
 
 def main() -> int:

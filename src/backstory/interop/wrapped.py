@@ -217,7 +217,7 @@ class HuggingFaceModel(LanguageModel):
         window = torch.cat([state.tokens, new], 1)
         rows, steps = new.shape
         known = 0 if self.layout is None else int(state.cached[0])
-        cache = self.layout.made(state.cache) if self.layout is not None and known else None
+        cache = self.layout.cache_of(state.cache) if self.layout is not None and known else None
         inputs = new if known else window
         vectors = []
         for piece in self._pieces(inputs, bool(known)):
@@ -228,7 +228,7 @@ class HuggingFaceModel(LanguageModel):
         if self.layout is None:
             return hidden, state._replace(tokens=kept)
         count = state.cached + steps if known else torch.full_like(state.cached, inputs.shape[1])
-        return hidden, HuggingFaceState(count, kept, self.layout.taken(cache, rows, new.device))
+        return hidden, HuggingFaceState(count, kept, self.layout.state_of(cache, rows, new.device))
 
     def _pieces(self, tokens: Tensor, begun: bool) -> Iterator[Tensor]:
         """What is read at once."""
@@ -245,14 +245,14 @@ class HuggingFaceModel(LanguageModel):
 
     def _each_row(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         assert self.layout is not None
-        state = self.layout.taken(cache, len(tokens), tokens.device)
+        state = self.layout.state_of(cache, len(tokens), tokens.device)
         found = []
         for row in range(len(tokens)):
             one = {name: tensor[row : row + 1] for name, tensor in state.items()}
-            hidden, after = self.body(tokens[row : row + 1], self.layout.made(one))
-            found.append((hidden, self.layout.taken(after, 1, tokens.device)))
+            hidden, after = self.body(tokens[row : row + 1], self.layout.cache_of(one))
+            found.append((hidden, self.layout.state_of(after, 1, tokens.device)))
         together = {name: torch.cat([after[name] for _, after in found]) for name in state}
-        return torch.cat([hidden for hidden, _ in found]), self.layout.made(together)
+        return torch.cat([hidden for hidden, _ in found]), self.layout.cache_of(together)
 
     def body(self, tokens: Tensor, cache: Any = None, caching: bool = True) -> tuple[Tensor, Any]:
         """What the output layer would read (B, T, D) of tokens (B, T) after a cache, which is changed, and the cache then."""

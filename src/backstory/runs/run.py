@@ -28,7 +28,7 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 from backstory.storage.documents import conforms
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
 
-ELSEWHERE = {"hf": "backstory.interop.inwards"}
+ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
 """Modules with a `load(name, device)` for models that are no run folders, by the prefix of their names."""
 DESCRIBED = {"config": dict[str, Any], "corpus": dict[str, str | int], "places": dict[str, str]}
 CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}

@@ -1,4 +1,4 @@
-"""Hugging Face causal language models read here: `hf:PATH_OR_NAME` wherever a run is named.
+"""Hugging Face causal language models as runs: `hf:PATH_OR_NAME` wherever a run is named.
 
 The model's own code runs, as transformers has it; code that comes with the weights never does, and no pickle is opened.
 """
@@ -8,9 +8,11 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,11 +24,9 @@ from backstory.config import TextConfig, UserError
 from backstory.config.recipes import merged
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
-from backstory.data.tokenizers import pieces
-from backstory.data.tokenizers.pieces import from_file
+from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic, parts
 from backstory.interop.exporting import VOCABULARY
-from backstory.interop.fitting import FittingPieces
-from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, Held, look, weight_files
+from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSizes, look, weight_files
 from backstory.interop.model_checks import wrap
 from backstory.interop.wrapped import HuggingFaceModel
 from backstory.models import ComposedModel, LanguageModel, choose_device
@@ -39,19 +39,49 @@ INSTALL = "pip install 'backstory[hf]'"
 
 
 @dataclass(frozen=True)
+class FittingPieces(Pieces):
+    """Pieces that refuse a text whose words they do not give back: a score of `<unk>` cannot be compared.
+
+    White space, and ways to write the same character (NFKC), may differ.
+    """
+
+    def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
+        """Yield the pieces of a text that comes in blocks cut anywhere. Raises UserError if they do not give it back."""
+        for part in parts(blocks):
+            encoding = self.encode(part)
+            self._check(part, self.decode(encoding.ids))
+            yield encoding.tokens
+
+    def _check(self, text: str, back: str) -> None:
+        if _written(text) == _written(back):
+            return
+        pairs = zip_longest(text.split(), back.split(), fillvalue="")
+        # If words are cut differently, no word differs by itself; the text does.
+        word, other = next(((w, o) for w, o in pairs if _written(w) != _written(o)), (text, back))
+        raise UserError(
+            f"the tokenizer of {self.name} does not fit this text, as it reads {word[:40]!r} as {other[:40]!r}; choose a model "
+            "whose tokenizer holds all of it, or another text"
+        )
+
+
+def _written(text: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", text).split())
+
+
+@dataclass(frozen=True)
 class HuggingFaceRun(Run):
-    """A Hugging Face model in the place of a run; `folder` holds what readers are given for it, in the cache."""
+    """A Hugging Face model as a run; `folder`, in the cache, holds what is prepared for its readers."""
 
     model: Any
-    """A `HuggingFaceModel`; a `ComposedModel` where the model was exported from here."""
+    """A `HuggingFaceModel`, or a `ComposedModel` if it was exported from Backstory."""
     config: Any
-    """None: it was not trained here."""
+    """None, as Backstory did not train it."""
     called: str
     """`hf:` and the name of the folder, or the name on the hub."""
     own_settings: dict[str, Any]
     """The model's."""
     exported: bool = False
-    """Whether it was exported from here with its vocabulary, which texts are then read with."""
+    """True if it was exported from Backstory with its vocabulary, which then encodes texts."""
 
     @property
     def name(self) -> str:
@@ -145,7 +175,7 @@ def _local(folder: Path, name: str) -> tuple[Any, Any]:
 
 
 def _named(wanted: str, name: str) -> tuple[Any, Any]:
-    """A model of the hub: from the files that were fetched before, else fetched now."""
+    """Load a model of the hub: from files that were fetched before, else fetch them."""
     import huggingface_hub
 
     try:
@@ -167,9 +197,9 @@ def _named(wanted: str, name: str) -> tuple[Any, Any]:
 
 
 def _fetched(wanted: str, here: bool) -> Path:
-    """The folder in the hub's cache with the settings and weights of a model, fetched unless they are `here`.
+    """Return the folder in the hub's cache with the settings and weights of a model, fetched unless they are `here`.
 
-    Raises OSError where there are none.
+    Raises OSError if there are none.
     """
     from transformers.utils import cached_file
 
@@ -186,11 +216,11 @@ def _fetched(wanted: str, here: bool) -> Path:
 
 
 class _Missing(Exception):
-    """Files that are not on this machine."""
+    """Raised for files that are not on this machine."""
 
 
-def _loaded(source: str, name: str, here: bool, held: Held) -> tuple[Any, Any]:
-    """The model and its tokenizer. Raises UserError, and `_Missing` where files of the hub are not `here`."""
+def _loaded(source: str, name: str, here: bool, held: WeightSizes) -> tuple[Any, Any]:
+    """Return the model and its tokenizer. Raises UserError, and `_Missing` if files of the hub are not `here`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import cached_file
 
@@ -212,7 +242,7 @@ def _loaded(source: str, name: str, here: bool, held: Held) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **how)
     except BaseException as error:
-        if not isinstance(error, Exception) and not pieces.is_panic(error):
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
         if here and isinstance(error, OSError) and not Path(source).is_dir():
             raise _Missing from None
@@ -249,7 +279,7 @@ def _reachable(endpoint: str) -> bool:
 
 
 def _exported(causal: Any, source: str) -> Vocabulary | None:
-    """The vocabulary that an export from here brings; None for another model, and for exports of older versions."""
+    """Return the vocabulary of an exported model; None for another model, and for exports of older versions."""
     from transformers.utils import cached_file
 
     from backstory.interop.modeling import BackstoryForCausalLM
@@ -269,7 +299,7 @@ def _exported(causal: Any, source: str) -> Vocabulary | None:
 
 
 def _pieces(tokenizer: Any, name: str) -> FittingPieces:
-    """The tokenizer by its tokenizer.json. Raises UserError for one that has none."""
+    """Return the tokenizer from its tokenizer.json. Raises UserError for one that has none."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise UserError(
@@ -291,7 +321,7 @@ def _vocabulary(pieces: FittingPieces, tokenizer: Any, config: Any) -> Vocabular
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what transformers says of itself on the way. Raises UserError where it is missing."""
+    """Silence the messages of transformers. Raises UserError if it is missing."""
     try:
         from transformers.utils import logging
     except ImportError:
