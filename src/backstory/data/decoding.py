@@ -1,4 +1,4 @@
-"""Ids to text one at a time, as a stream that is being made is shown, and the words that small tokens are part of."""
+"""Ids to text: a stream one id at a time, the words that small tokens are part of, and a split in words."""
 
 import codecs
 import hashlib
@@ -16,15 +16,15 @@ from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import Vocabulary, build
 
 STRETCH = 1 << 16
-"""Ids that are fetched from disk at once."""
+"""Ids that are read from disk at once."""
 
 
 Part = tuple[str, int]
-"""A text and of how many ids it is the text: of several where they are one only together, as bytes are a character."""
+"""A text and the number of ids that make it, more than one for the bytes of a character."""
 
 
 def decode_stream(vocabulary: Vocabulary, ids: Iterable[int]) -> Iterator[str]:
-    """The text that each id adds, and last what was held back: one string more than there are ids, some of them empty.
+    """Yield the text that each id adds, and last what was held back: one string more than there are ids, some empty.
 
     Together they are `vocabulary.decode` of all ids. An id is taken only when its text is asked for. Bytes and pieces that
     end inside a character are held back until it is whole; at the end, what is left of one is U+FFFD.
@@ -33,7 +33,7 @@ def decode_stream(vocabulary: Vocabulary, ids: Iterable[int]) -> Iterator[str]:
 
 
 def _parts(vocabulary: Vocabulary, ids: Iterable[int]) -> Iterator[Iterable[Part]]:
-    """The parts that are settled once each id has come, and last those of ids that were held back."""
+    """Yield the parts that are complete after each id, and last those of ids that were held back."""
     tokenizer = vocabulary.tokenizer
     tokens = (vocabulary.words[i] for i in ids)
     if isinstance(tokenizer, Pieces):
@@ -114,7 +114,7 @@ def _pieces(tokens: Iterable[str], tokenizer: Pieces) -> Iterator[Iterable[Part]
 
 
 def _run(text: str, tokens: list[str]) -> list[Part]:
-    """The text of tokens that end in a run of bytes, a character of these at a time."""
+    """Return the text of tokens that end in a run of bytes, one character of these at a time."""
     run = bytes(int(token[3:5], 16) for token in reversed([*takewhile(_BYTE.fullmatch, reversed(tokens))]))
     try:
         characters = [(character, len(character.encode())) for character in run.decode()]
@@ -128,7 +128,7 @@ def _run(text: str, tokens: list[str]) -> list[Part]:
 
 
 def word_parts(vocabulary: Vocabulary, ids: Iterable[int]) -> Iterator[tuple[str, int, int]]:
-    """The text of the ids (of one document) in parts: each with how many ids it is the text of, and the number of its word.
+    """Yield the text of the ids of one document in parts, each with its number of ids and the number of its word.
 
     Together the texts are `vocabulary.decode` of all ids. Words are numbered from 0, as `word_numbers` says; white space is
     in one part with what comes after it.
@@ -154,7 +154,7 @@ def word_parts(vocabulary: Vocabulary, ids: Iterable[int]) -> Iterator[tuple[str
 
 
 def word_numbers(vocabulary: Vocabulary, split: Split) -> Iterator[int | None]:
-    """The number, from 0, of the word that each token of a split is part of; None where tokens do not hold all of a text.
+    """Yield the number, from 0, of the word that each token of a split is part of; None if tokens do not hold all of the text.
 
     Words are those of the tokenizer `words`: what stands between white space, and the end of every line (so `Split.words` of
     them, but that the end of a last line without a line break is no token's). A token belongs to the word of its
@@ -175,13 +175,13 @@ def word_numbers(vocabulary: Vocabulary, split: Split) -> Iterator[int | None]:
 
 
 def _each(ids: np.ndarray, start: int, end: int) -> Iterator[int]:
-    """Ids that may lie on disk, a stretch at a time."""
+    """Yield ids that may be on disk, a block at a time."""
     for first in range(start, end, STRETCH):
         yield from ids[first : min(first + STRETCH, end)].tolist()
 
 
 def in_words(dataset: Dataset, split: str) -> Dataset:
-    """One split of a corpus in words, numbered as `word_numbers` numbers them, with all words of it and of the training text.
+    """Return one split of a corpus in words, numbered as by `word_numbers`, with the words of it and of the training text.
 
     The counts of its vocabulary are those of the training text, and 0 where there is none. The tokens must hold all of the
     text (`Dataset.lossless`).
@@ -202,7 +202,7 @@ def in_words(dataset: Dataset, split: str) -> Dataset:
 
 
 def _documents(vocabulary: Vocabulary, split: Split, words: Tokenizer) -> Iterator[list[str]]:
-    """The words of each document."""
+    """Yield the words of each document."""
     for start, end in split.spans():
         text = vocabulary.decode(split.ids[start:end])
         found = words.split(text)

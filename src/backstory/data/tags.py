@@ -1,4 +1,4 @@
-"""Part-of-speech tags of a text's words, of the Penn Treebank's set: from files that go with a corpus, or by a tagger."""
+"""Part-of-speech tags of words, from the Penn Treebank's set: from files beside a corpus, or by a tagger."""
 
 import hashlib
 import importlib.metadata
@@ -20,38 +20,38 @@ from backstory.storage import disk_cache
 from backstory.storage.atomic import write_atomically
 
 Tagger = Callable[[list[str]], Sequence[str]]
-"""The words of a line, never none, to as many tags."""
+"""Function from the words of a line, at least one, to as many tags."""
 Coded = tuple[list[str], np.ndarray]
-"""Names of tags, and for every word but `<eos>` the number of its tag's name (int32)."""
+"""Names of tags, and for every word but `<eos>` the index of its tag (int32)."""
 
 CONTENT = ("N", "V", "J", "R")
-"""How tags of content words begin: nouns, verbs, adjectives, adverbs (and the particle RP)."""
+"""Prefixes of the tags of content words: nouns, verbs, adjectives, adverbs (and the particle RP)."""
 FUNCTION = ("C", "D", "E", "F", "I", "M", "P", "T", "U", "W")
-"""How tags of function words begin: all other words. Punctuation, symbols (SYM), currency and list marks (LS) are neither."""
+"""Prefixes of the tags of function words: all other words, but for punctuation, SYM, currency and list marks (LS)."""
 FORMAT = 1
-"""Raised when the rules of this module change, so that tags made by older rules are not used."""
+"""Version of the rules of this module; tags made by other versions are not used."""
 AUTO, GOLD, PATTERN = "auto", "gold", "pattern"
 
 
 def is_content(tag: str) -> bool:
-    """Whether a word with this tag is a content word; `<unk>` and `<eos>` are neither content nor function words."""
+    """Return True for the tag of a content word; `<unk>` and `<eos>` are neither content nor function words."""
     return tag.startswith(CONTENT)
 
 
 def is_function(tag: str) -> bool:
-    """Whether a word with this tag is a function word."""
+    """Return True for the tag of a function word."""
     return tag.startswith(FUNCTION)
 
 
 def word_classes(tags: np.ndarray) -> np.ndarray:
-    """`content`, `function` or `neither` for each of the tags (N,) -> (N,) str."""
+    """Return `content`, `function` or `neither` for each of the tags (N,) -> (N,) str."""
     names, places = np.unique(tags, return_inverse=True)
     classes = ["content" if is_content(t) else "function" if is_function(t) else "neither" for t in names.tolist()]
     return np.array(classes, dtype="<U8")[places]
 
 
 def tags_of(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, data_dir: Path | None = None) -> np.ndarray:
-    """The tag of every token of a split (N,), str; that of `<eos>` is `<eos>`, and that of `<unk>` is `<unk>`.
+    """Return the tag of every token of a split (N,), str; the tags of `<eos>` and `<unk>` are these words themselves.
 
     `tagger`: `gold`, the file of tags that goes with a published corpus (in the folder `pos` of `data_dir` or of
     BACKSTORY_DATA); `pattern`, TextBlob's PatternTagger; `auto`, the first of these there is; or a function from the words
@@ -76,7 +76,7 @@ def tags_of(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, data
 
 
 def tagged_by(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, data_dir: Path | None = None) -> str:
-    """Where `tags_of` has its tags from, for a person: `gold (pos/penn/valid.txt)`. Raises UserError for an unknown tagger,
+    """Return the source of the tags as text, such as `gold (pos/penn/valid.txt)`. Raises UserError for an unknown tagger,
     `gold` where there is no file of them, and a package that is missing.
     """
     chosen = _choose(dataset, split_name, tagger, data_dir)
@@ -86,7 +86,7 @@ def tagged_by(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, da
 
 
 def gold_file(dataset: Dataset, split_name: str, data_dir: Path | None = None) -> Path | None:
-    """The file of tags that goes with a split; None without one, and for a text that is not as published and in words."""
+    """Return the file of tags of a split; None if there is none, or if the text is not as published and in words."""
     named = TAGS.get(dataset.corpus, {}).get(split_name)
     fits = dataset.provenance.endswith(published_corpora.AS_PUBLISHED) and dataset.vocabulary.tokenizer.name == "words"
     return published_corpora.beside(named, data_dir) if named and fits else None
@@ -101,7 +101,7 @@ def _check_unit(dataset: Dataset) -> None:
 
 
 def check_tagger(tagger: object) -> None:
-    """Raise UserError for what is neither the name of a tagger nor a function."""
+    """Raise UserError unless the tagger is a known name or a function."""
     known = (AUTO, GOLD, PATTERN)
     if not isinstance(tagger, str) and not callable(tagger):
         raise UserError(f"a tagger is {', '.join(known)} or a function from words to tags, not {tagger!r}")
@@ -110,7 +110,7 @@ def check_tagger(tagger: object) -> None:
 
 
 def _choose(dataset: Dataset, split: str, tagger: str | Tagger, data_dir: Path | None) -> Path | Tagger | None:
-    """A file of tags, a user's tagger, or None for PatternTagger."""
+    """Return a file of tags, the user's tagger, or None for PatternTagger."""
     check_tagger(tagger)
     if not isinstance(tagger, str):
         return tagger
@@ -123,7 +123,7 @@ def _choose(dataset: Dataset, split: str, tagger: str | Tagger, data_dir: Path |
 
 
 def _lines(dataset: Dataset, split: str) -> Iterator[list[str]]:
-    """The words of each line of a split without its `<eos>`; what follows the last `<eos>` is a line too."""
+    """Yield the words of each line of a split, without `<eos>`; words after the last `<eos>` are a line too."""
     vocabulary, ids = dataset.vocabulary, dataset.splits[split].ids
     start = 0
     for end in np.flatnonzero(ids == vocabulary.index.get(END, -1)).tolist():
@@ -134,7 +134,7 @@ def _lines(dataset: Dataset, split: str) -> Iterator[list[str]]:
 
 
 def _read(path: Path, dataset: Dataset, split: str) -> Iterator[tuple[list[str], Sequence[str]]]:
-    """The words and the tags of each line, from a file. Raises UserError for another number of lines."""
+    """Return the words and the tags of each line, from a file. Raises UserError for another number of lines."""
     lines = list(_lines(dataset, split))
     found = "".join(text_files.text_blocks(Source(path))).removesuffix("\n").split("\n")
     if len(found) != len(lines):
@@ -145,12 +145,12 @@ def _read(path: Path, dataset: Dataset, split: str) -> Iterator[tuple[list[str],
 
 
 def _tagged(dataset: Dataset, split: str, tagger: Tagger) -> Iterator[tuple[list[str], Sequence[str]]]:
-    """The words and the tags of each line, by a tagger."""
+    """Return the words and the tags of each line, from a tagger."""
     return ((words, tagger(words) if words else []) for words in _lines(dataset, split))
 
 
 def _coded(lines: Iterable[tuple[list[str], Sequence[str]]], by: str, split: str) -> Coded:
-    """The tags of all lines as numbers. Raises UserError for a line with more or fewer tags than words."""
+    """Return the tags of all lines as indices. Raises UserError for a line with more or fewer tags than words."""
     codes: dict[str, int] = {}
     rows = [np.empty(0, np.int32)]
     for number, (words, tags) in enumerate(lines, 1):
@@ -164,7 +164,7 @@ def _coded(lines: Iterable[tuple[list[str], Sequence[str]]], by: str, split: str
 
 
 def _by_pattern(dataset: Dataset, split: str, by: str) -> Coded:
-    """The tags of PatternTagger, kept in the cache: a long text takes it seconds, and so does loading it."""
+    """Return the tags of PatternTagger, from the cache if they were made before: tagging and loading take seconds."""
 
     def make(folder: Path) -> None:
         names, codes = _coded(_tagged(dataset, split, _pattern_tagger()), by, split)

@@ -1,4 +1,4 @@
-"""Hugging Face tokenizers: the subword pieces of a tokenizer.json, with its own ids; needs the package `tokenizers`."""
+"""Hugging Face tokenizers: the subword pieces of a tokenizer.json, tried in a child process first; needs `tokenizers`."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 _STARTS = ("<|begin_of_text|>", "<bos>", "<s>", "[BOS]", "<|endoftext|>", "<|end_of_text|>", "<eos>", "</s>", "[EOS]")
-"""What tokenizers call the token at the start of a text, or else the one at its end, in the order of preference."""
+"""Names of the token at the start of a text, or else at its end, in the order of preference."""
 _LONGEST = 1_000_000
 """Characters encoded at once; part of the definition, since how a piece is cut may depend on its neighbours."""
 
@@ -37,11 +37,11 @@ class Pieces:
     json: str = field(repr=False)
     unit: Literal["piece"] = "piece"
     sample: str = field(default="", repr=False, compare=False)
-    """Some of the text that it is to read, on which it is tried."""
+    """Beginning of the text to be read, on which the tokenizer is tried."""
 
     @cached_property
     def model(self) -> "tokenizers.Tokenizer":
-        """The tokenizer itself. Raises UserError if it is not to be used or the package `tokenizers` is missing."""
+        """Return the tokenizer itself. Raises UserError if it fails the trial or the package `tokenizers` is missing."""
         try:
             import tokenizers
         except ImportError:
@@ -53,11 +53,11 @@ class Pieces:
         return model
 
     def encode(self, text: str) -> "tokenizers.Encoding":
-        """A part of a text in pieces. Raises UserError where the tokenizer has none for it, or breaks down."""
+        """Encode a part of a text. Raises UserError if the tokenizer has no pieces for it, or breaks down."""
         return self._called(self.model.encode, text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Ids as text. Raises UserError where the tokenizer breaks down."""
+        """Return the text of ids. Raises UserError if the tokenizer breaks down."""
         return self._called(self.model.decode, ids, skip_special_tokens=False)
 
     def _called(self, function: Callable[..., Any], *arguments: Any, **settings: bool) -> Any:
@@ -72,7 +72,7 @@ class Pieces:
 
     @property
     def lossless(self) -> bool:
-        """Whether pieces hold all of a text: any byte has a piece, and the normaliser loses nothing.
+        """Return True if pieces hold all of a text: every byte has a piece, and the normaliser loses nothing.
 
         Marking spaces (`▁`), putting one in front and composing accents (NFC) count as losing nothing.
         """
@@ -84,27 +84,27 @@ class Pieces:
         return (byte_level or bool(data["model"].get("byte_fallback"))) and all(harmless)
 
     def split(self, text: str) -> list[str]:
-        """The pieces of a text."""
+        """Return the pieces of a text."""
         return [piece for pieces in self.stream([text]) for piece in pieces]
 
     def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
-        """The pieces of a text that comes in blocks cut anywhere: the same pieces as `split` of the whole."""
+        """Yield the pieces of a text in blocks, cut anywhere: the same pieces as `split` of the whole."""
         for part in parts(blocks):
             yield self.encode(part).tokens
 
     def stream_with_text(self, blocks: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
-        """The pieces as `stream` gives them, and the stretch of text that each stands for."""
+        """Yield pieces as `stream` does, with the text that each stands for."""
         for part in parts(blocks):
             encoded = self.encode(part)
             yield encoded.tokens, [part[start:end] for start, end in encoded.offsets]
 
     def join(self, tokens: list[str]) -> str:
-        """Pieces as text."""
+        """Return the text of pieces."""
         ids = [self.model.token_to_id(token) for token in tokens]
         return self.decode([i for i in ids if i is not None])
 
     def vocabulary(self) -> tuple[list[str], int | None, int]:
-        """Its pieces by id (an id it skips is called `<unused N>`), and the ids of its unknown and its start token."""
+        """Return the pieces by id (a skipped id is `<unused N>`), and the ids of the unknown and the start token."""
         ids: dict[str, int] = self.model.get_vocab(with_added_tokens=True)
         words = [f"<unused {i}>" for i in range(max(ids.values(), default=-1) + 1)]
         for piece, i in ids.items():
@@ -122,14 +122,14 @@ class Pieces:
 
 
 def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The steps of a normaliser or pre-tokenizer, which may be none, one or a sequence."""
+    """Return the steps of a normaliser or pre-tokenizer, which may be none, one or a sequence."""
     if part is None:
         return []
     return [s for p in part.get("normalizers", part.get("pretokenizers", [])) for s in _steps(p)] or [part]
 
 
 def parts(blocks: Iterable[str]) -> Iterator[str]:
-    """The parts that a text is encoded in, which comes in blocks cut anywhere."""
+    """Yield the parts in which a text in blocks is encoded."""
     rest = ""
     for block in blocks:
         rest += block
@@ -142,7 +142,7 @@ def parts(blocks: Iterable[str]) -> Iterator[str]:
 
 
 def from_file(path: Path, sample: str = "") -> Pieces:
-    """The tokenizer in a file, tried on a sample of what it is to read.
+    """Load the tokenizer in a file, tried on a sample of the text.
 
     Raises UserError if it cannot be read, is not to be used (`check`), or `tokenizers` is missing.
     """
@@ -157,18 +157,18 @@ def from_file(path: Path, sample: str = "") -> Pieces:
 
 
 LARGEST = 2_000_000
-"""More types than this are refused: an embedding of them fits no machine, and the corpus is most likely not text."""
+"""Largest number of types: an embedding of more fits no machine, and the corpus is most likely not text."""
 GROWTH = 64
-"""What is made of a text, in pieces or characters, may be this many times its characters."""
+"""Largest length of a tokenized or decoded text, in pieces or characters, relative to the original."""
 SECONDS, MEMORY = 2, 1 << 30
-"""Processor time and bytes in which a small tokenizer must have read a few kB of text; large ones have more."""
+"""Processor time and bytes that a small tokenizer may take for a few kB of text; large ones may take more."""
 
 _TRIED: set[str] = set()
 """SHA-256 (hex) of the tokenizers that were tried in this process."""
 
 
 def check(name: str, text: str, sample: str = "") -> None:
-    """Try the tokenizer of that name whose tokenizer.json is `text`, on a sample as well; once in this process.
+    """Try a tokenizer with the tokenizer.json `text` in a child process, also on a sample; once for each tokenizer.
 
     Raises UserError for what is no tokenizer, and for one that breaks down, takes too long or too much memory, has too many
     types, or does not keep to its own ids.
@@ -178,38 +178,38 @@ def check(name: str, text: str, sample: str = "") -> None:
         return
     megabytes = len(text) >> 20
     seconds, memory = SECONDS + megabytes // 2, MEMORY + megabytes * (64 << 20)
-    asked = {"tokenizer": text, "sample": sample, "types": LARGEST, "seconds": seconds, "bytes": memory}
-    said, code = _child(json.dumps(asked).encode(), 8 * seconds)
-    told: dict[str, Any] = {"step": "loading it"}
-    for line in said.splitlines():
-        told |= json.loads(line)
-        if fault := _fault(told):
+    request = {"tokenizer": text, "sample": sample, "types": LARGEST, "seconds": seconds, "bytes": memory}
+    output, code = _child(json.dumps(request).encode(), 8 * seconds)
+    findings: dict[str, Any] = {"step": "loading it"}
+    for line in output.splitlines():
+        findings |= json.loads(line)
+        if fault := _fault(findings):
             break
     else:
-        fault = "" if told["step"] == "done" else _ending(code, seconds, told["step"])
+        fault = "" if findings["step"] == "done" else _ending(code, seconds, findings["step"])
     if fault:
         raise UserError(f"{one_line(name)} {fault}; give one saved by Hugging Face")
     _TRIED.add(digest)
 
 
 def reason(error: object) -> str:
-    """What an error of the package says, in short."""
+    """Return a short message of an error of the package."""
     return one_line(str(error).split("\n")[0])[:200] or "unknown format"
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether an error is a panic of the package, which is no Exception."""
+    """Return True for a panic of the package, which is no Exception."""
     return type(error).__name__ == "PanicException"
 
 
-def _child(asked: bytes, seconds: float) -> tuple[bytes, int]:
-    """What the trial says, and its exit code."""
+def _child(request: bytes, seconds: float) -> tuple[bytes, int]:
+    """Run the trial, and return its output and exit code."""
     # -P: the modules beside the script have names of packages.
     command = [sys.executable, "-P", str(Path(__file__).with_name("tokenizer_trial.py"))]
     try:
         ended = subprocess.run(
             command,
-            input=asked,
+            input=request,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "RUST_BACKTRACE": "0"},
@@ -221,30 +221,30 @@ def _child(asked: bytes, seconds: float) -> tuple[bytes, int]:
     return ended.stdout, ended.returncode
 
 
-def _fault(told: dict[str, Any]) -> str:
-    """What is wrong with a tokenizer of which this is known."""
-    if "error" in told:
-        why = reason(told["error"])
+def _fault(findings: dict[str, Any]) -> str:
+    """Return what is wrong with a tokenizer, from the findings of its trial; empty if nothing is."""
+    if "error" in findings:
+        why = reason(findings["error"])
         return (
             f"is not a tokenizer.json ({why})"
-            if told["step"] == "loading it"
-            else f"breaks down: {told['step']}, {why}"
+            if findings["step"] == "loading it"
+            else f"breaks down: {findings['step']}, {why}"
         )
-    if told.get("types", 0) > LARGEST:
-        return f"has the id {told['types'] - 1:,}, more than {LARGEST:,} types have"
-    if told.get("doubled"):
+    if findings.get("types", 0) > LARGEST:
+        return f"has the id {findings['types'] - 1:,}, more than {LARGEST:,} types have"
+    if findings.get("doubled"):
         return "has several pieces of one id"
-    if told.get("moved"):
-        return f"lists the piece {one_line(told['moved'][0])!r:.60} with an id that is not its own"
-    if told.get("random"):
+    if findings.get("moved"):
+        return f"lists the piece {one_line(findings['moved'][0])!r:.60} with an id that is not its own"
+    if findings.get("random"):
         return "cuts a text otherwise each time (it has a dropout)"
-    if told.get("grown", 0) > GROWTH:
+    if findings.get("grown", 0) > GROWTH:
         return f"makes a text more than {GROWTH} times as long"
     return ""
 
 
 def _ending(code: int, seconds: float, step: str) -> str:
-    """Why a trial came to no end."""
+    """Return why a trial did not end."""
     if -code in (signal.SIGKILL, getattr(signal, "SIGXCPU", None)):
         return f"takes too long: {step}, more than {seconds} s"
     return f"breaks down: {step}, probably for lack of memory"
