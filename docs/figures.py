@@ -22,6 +22,7 @@ import yaml
 from backstory.config import recipes
 from backstory.models import build_model, count_parameters
 from backstory.papers import paper as papers
+from backstory.papers.suite import load as load_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = ROOT / "docs" / "figures.yaml"
@@ -301,8 +302,8 @@ def constant(module: str, name: str) -> Any:
 
 def setting(suite: str, system: str, path: str) -> Any:
     """Return what a suite overrides in a system's recipe at the small scale: `setting("dual", "lstm", "training.epochs")`."""
-    text = (ROOT / "src/backstory/papers/suites" / f"{suite}.yaml").read_text(encoding="utf-8")
-    (value,) = (one["small"]["overrides"] for one in yaml.safe_load(text)["systems"] if one["name"] == system)
+    (small,) = (one.small for one in load_suite(suite).systems if one.name == system)
+    value: Any = small.overrides if small else {}
     for part in path.split("."):
         value = value[part]
     return value

@@ -11,7 +11,7 @@ import yaml
 from small_suites import BROKEN, CLAIM, suite, write
 
 from backstory.cli.main import main
-from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, from_yaml
+from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, UserError, from_yaml
 from backstory.models import build_model, count_parameters
 from backstory.papers import paper as papers
 from backstory.papers import suite as suites
@@ -448,3 +448,41 @@ def test_a_corpus_that_is_not_there_is_told_before_anything_is_written(
 def test_a_scale_without_rows_is_told(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", write(suite()), "--scale", "full"]) == 2
     assert "suite.yaml has nothing at the full scale; give another with --scale" in capsys.readouterr().err
+
+
+TEMPLATES = """
+title: t
+templates:
+  short: {small: {recipe: ptb-small, seeds: [1], minutes: 2, overrides: {training: {epochs: 3, clip: 0.5}}}}
+  noted: {extends: short, note: short}
+systems:
+  - {name: a, extends: noted, small: {overrides: {training: {clip: 0.25}}}}
+  - {name: b, extends: short, small: {seeds: [4, 5]}}
+"""
+
+
+def test_a_system_has_the_entries_of_its_template_but_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TEMPLATES)
+    a, b = suites.load(str(path)).systems
+    assert a.small and b.small and (a.note, b.note) == ("short", "")
+    assert a.small.overrides == {"training": {"epochs": 3, "clip": 0.25}}
+    assert b.small.overrides == {"training": {"epochs": 3, "clip": 0.5}} and b.small.seeds == (4, 5)
+    assert [run.name for run in runs_of(suites.load(str(path)), "small", "mine")] == ["a-seed1", "b-seed4", "b-seed5"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("extends: noted", "extends: notd", r"systems\[0\]: there is no template 'notd' \(did you mean 'noted'\?\)"),
+        ("extends: short, note", "extends: noted, note", "template noted: there is no template 'noted'"),
+        ("extends: noted", "extends: [noted]", r"systems\[0\]: extends must be the name of a template"),
+        ("note: short", "nte: short", r"unknown key 'systems\[0\].nte'"),
+        ("clip: 0.25", "clp: 0.25", "clp"),
+    ],
+)
+def test_what_is_wrong_with_a_template_is_one_line(old: str, new: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TEMPLATES.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        runs_of(suites.load(str(path)), "small", "mine")
