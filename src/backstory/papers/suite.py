@@ -166,7 +166,10 @@ def _extended(entry: Any, templates: Mapping[str, dict], where: str) -> Any:
     name = entry["extends"]
     if not isinstance(name, str):
         raise UserError(f"{where}: extends must be the name of a template")
-    check_name(name, templates, "template")
+    try:
+        check_name(name, templates, "template")
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     return merged(templates[name], {key: value for key, value in entry.items() if key != "extends"})
 
 
