@@ -15,7 +15,7 @@ from backstory.evaluation import read
 from backstory.models import ComposedModel, detach
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.learned import LearnedReader, load_learned, save_learned
-from backstory.readers.meta_network import Features, GateNetwork, Room
+from backstory.readers.meta_network import Features, GateNetwork, Workspace
 from backstory.readers.meta_training import Recording, backward, follow, measure_spread, read_on, train_gates
 from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
@@ -71,7 +71,7 @@ def test_features_and_gates_are_what_they_are_written_as(spread: tuple[float, fl
         o = network.output @ hidden + network.output_bias[:, None]
         c = network(found, torch.tensor(0.5), 1)
         torch.testing.assert_close(c, 3 * torch.tanh(o / 3), rtol=1e-4, atol=1e-5)
-        room = Room(torch.empty(6, 50), torch.empty(8, 50), torch.empty(2, 50))
+        room = Workspace(torch.empty(6, 50), torch.empty(8, 50), torch.empty(2, 50))
         assert network(found, torch.tensor(0.5), 1, room) is room.c and torch.equal(room.c, c)
 
 

@@ -1,4 +1,4 @@
-"""The audit of a reader: causal, a full distribution, scored before it learns, one pass, and scores as reported.
+"""Audit a reader: causal, a full distribution, scored before it learns, one pass, and scores as reported.
 
 It looks at random blocks of the stream that is being read. A copy of the reader is made from outside, without a call that the
 reader could notice, and decodes some of the block's targets from the tokens before them; then the reader itself reads the
@@ -25,9 +25,9 @@ FEWEST_PLACES, PLACES, MOST_PLACES = 2, 8, 64
 PER_CUT = 300
 """Steps of the stream for each cut: an audit takes the same share of the time of a longer reading."""
 FEWEST_CUTS, MOST_CUTS = 16, 64
-"""Of a place."""
+"""Limits of the cuts of a place."""
 REREADING_CUTS = 4
-"""Of a place, where the model reads all that is before a piece again."""
+"""Cuts of a place if the model reads everything before a piece again."""
 
 
 def system_seed() -> int:
@@ -43,7 +43,7 @@ def usual_places(block: int, batch_size: int = 1) -> int:
 
 @dataclass
 class AuditReport:
-    """What the audit found, and what it looked at."""
+    """Outcome and extent of an audit."""
 
     places: int = 0
     """Blocks that were audited."""
@@ -52,7 +52,7 @@ class AuditReport:
     steps: int = 0
     """Steps of the audited blocks."""
     seed: str = ""
-    """By which places and cuts were drawn; decimal digits, since it may be larger than JSON's numbers are in some programs."""
+    """Seed of the places and cuts, in decimal digits, as some programs cannot read so large a number from JSON."""
     checks: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(CHECKS, True))
     failures: list[str] = field(default_factory=list)
 
@@ -61,13 +61,13 @@ class AuditReport:
         return self.places > 0 and all(self.checks.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """As results record it."""
+        """Return it as results record it."""
         return {"passed": self.passed, **asdict(self)}
 
 
 @dataclass
 class Gain:
-    """By how much the reported scores are better than those of the audit, added up over all places."""
+    """Sum over all places of how much better the reported scores are than those of the audit."""
 
     tokens: int = 0
     nats: float = 0.0
@@ -90,7 +90,7 @@ class Audit:
     def __init__(
         self, total_blocks: int, places: int = PLACES, seed: int | None = None, cuts: int | None = None
     ) -> None:
-        """`seed`: drawn from the operating system unless it is given; `cuts` of a place, else as many as the stream allows."""
+        """`seed` is drawn from the operating system by default; a place has by default as many `cuts` as the stream allows."""
         self._blocks, self._places, self._cuts = total_blocks, min(places, total_blocks), cuts
         self._draw(system_seed() if seed is None else seed)
         self._next_block = self._size = 0

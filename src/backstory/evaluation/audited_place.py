@@ -1,4 +1,4 @@
-"""The checks of the audit at one block of a stream, on copies of the reader that reads it."""
+"""Checks of the audit at one block of a stream, on copies of the reader that reads it."""
 
 import hashlib
 from collections.abc import Callable
@@ -28,11 +28,11 @@ class Tolerance:
     """Limits in nats for two computations of the same scores."""
 
     each: float
-    """Of one score."""
+    """Limit of one score."""
     median: float
-    """Of half of the scores of a place, so that a constant factor shows where single scores are rounded coarsely."""
+    """Limit of half of the scores of a place, so that a constant factor shows even if single scores are rounded coarsely."""
     mean: float
-    """How much better the reported scores may be per token, over all places."""
+    """Limit of the mean by which the reported scores may be better, over all places."""
     slack: float
     """Added to `mean` times the tokens: a rounding or two."""
 
@@ -73,7 +73,7 @@ def _apart(a: Tensor, b: Tensor) -> Tensor:
 
 
 class AuditedPlace:
-    """The checks of one block. Made before the reader sees it, from a copy of the reader; `compare` follows its score."""
+    """Checks of one block, made before the reader sees it, from a copy of the reader; `compare` follows its score."""
 
     def __init__(self, reader: Reader, block: Block, random: np.random.Generator, cuts: int, fail: Fail) -> None:
         """`reader`, at the start of the block, is used up; at most `cuts` positions are decoded."""
@@ -93,7 +93,7 @@ class AuditedPlace:
 
     @property
     def cuts(self) -> int:
-        """How many cuts of the block were tried."""
+        """Number of cuts of the block that were tried."""
         return len(self.decoded.times.unique()) + 1
 
     def starts_again(self, probe: Tensor) -> str:
@@ -120,7 +120,7 @@ class AuditedPlace:
         return decoded[:0], listed[:0]
 
     def limits(self) -> tuple[Tolerance, Tolerance]:
-        """The tolerances of decoded and of listed scores."""
+        """Return the tolerances of decoded and of listed scores."""
         return self._decoding, self._listing
 
     # --- what a copy makes of the block ---
@@ -135,7 +135,7 @@ class AuditedPlace:
             return prediction.log_prob(targets)
 
     def _table(self, prediction: Prediction, rows: Tensor, times: Tensor) -> Tensor:
-        """The distributions (n, V) at some positions, which must each sum to one."""
+        """Return the distributions (n, V) at some positions, and check that each sums to one."""
         with self._context(rows.device):
             table = prediction.select(rows, times).log_probs()[:, 0]
         table = table.to(torch.promote_types(table.dtype, torch.float32))
@@ -209,7 +209,7 @@ class AuditedPlace:
         return scored
 
     def _read_on(self, tokens: Tensor, targets: Tensor, probe: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """The scores of a block's own targets, and of a probe that follows it."""
+        """Return the scores of a block's own targets, and of a probe that follows it."""
         reader = self._fresh()
         scores = self._score(reader.predict(tokens), self.block.targets)
         reader.observe(targets)
@@ -244,7 +244,7 @@ class AuditedPlace:
     # --- why scores differ ---
 
     def _explanations(self, reported: Tensor) -> list[tuple[str, str]]:
-        """The checks that fail and why, where the reported scores are not those of the copies."""
+        """Return the checks that fail and why, if the reported scores are not those of the copies."""
         tokens, targets, cut = self.block.tokens, self.block.targets, self._cut
         plain, failed = self._score(self._fresh().predict(tokens), targets), []
         if not torch.equal(plain, reported):
@@ -263,7 +263,7 @@ class AuditedPlace:
         return failed + [self._explained(plain[:, end - 1], end) for end in ends.tolist()]
 
     def _explained(self, plain: Tensor, end: int) -> tuple[str, str]:
-        """The check that fails where the targets of a step have other scores (R,) when they are decoded."""
+        """Return the check that fails if the targets of a step have other scores (R,) when they are decoded."""
         targets, every = self.block.targets[:, end - 1, None], torch.arange(len(plain), device=plain.device)
         listed, causal = (
             self._table(self._fresh().predict(tokens), every, torch.full_like(every, end - 1)).gather(1, targets)[:, 0]

@@ -203,7 +203,7 @@ class DynamicEvaluation(Reader):
         return prediction
 
     def _whole(self, tokens: Tensor) -> bool:
-        """Whether a block is a segment by itself."""
+        """Return True if a block is a segment by itself."""
         return not self._waiting and tokens.shape[1] >= self.settings.segment
 
     def observe(self, targets: Tensor) -> None:

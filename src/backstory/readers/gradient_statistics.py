@@ -1,4 +1,4 @@
-"""What training gradients were like, weight by weight: their root mean square, and the diagonal Fisher information.
+"""Statistics of training gradients, weight by weight: root mean square, and the diagonal Fisher information.
 
 RMS = sqrt(mean over minibatches of g^2) (Krause et al. 2018); F is the precision of the weights' posterior in elastic weight
 consolidation (Kirkpatrick et al. 2017).
@@ -23,12 +23,12 @@ from backstory.storage.documents import has_fields
 
 NAME = "statistics"
 EVERY = 10
-"""The expected Fisher information of a softmax is taken of every so many minibatches: it is the dearest, and a smooth mean."""
+"""Minibatches between two samples of the expected Fisher information of a softmax, which is expensive and a smooth mean."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """How statistics were collected."""
+    """Record of how statistics were collected."""
 
     weights: str
     """Hash of the model's weights."""
@@ -45,7 +45,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of each parameter by name, in its shape, in its dtype or at least float32."""
+    """Mean squares of each parameter by name, in its shape, in its dtype or at least float32."""
 
     mean_square: dict[str, Tensor]
     """Mean over minibatches of the squared gradient of their mean loss."""
@@ -169,7 +169,7 @@ class _Rows:
         self.sums = new if self.sums is None else (self.sums[0] + new[0], self.sums[1] + new[1])
 
     def of(self, parameter: Tensor) -> Tensor | None:
-        """The mean for this parameter, if it is the softmax's."""
+        """Return the mean for this parameter, if it is the softmax's."""
         if self.sums is None or all(parameter is not p for p in (self.weight, self.bias)):
             return None
         return self.sums[0 if parameter is self.weight else 1].cpu() / self.tokens
@@ -185,7 +185,7 @@ def save_statistics(folder: Path, statistics: Statistics) -> Path:
 
 
 def statistics_name(moving: str) -> str:
-    """The folder of statistics: low-rank adapters have their own."""
+    """Return the folder of statistics: low-rank adapters have their own."""
     return f"{NAME}-{moving.replace(':', '-')}" if moving.startswith("low-rank") else NAME
 
 

@@ -14,7 +14,7 @@ from backstory.models import LanguageModel, Precision
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
 from backstory.readers.kind import BuildContext, ReaderKind, saved_in
-from backstory.readers.meta_network import FADING, Features, Gated, GateNetwork
+from backstory.readers.meta_network import FADING, Features, GatedUpdate, GateNetwork
 from backstory.runs.run import check_tensors, load_weights, saved_dtype
 from backstory.runs.run import weights as parameters
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint
@@ -32,7 +32,7 @@ class Learned:
     spread: tuple[float, float]
     """Mean and deviation of the log gradient, by which that feature is standardised."""
     how: dict[str, Any]
-    """How it was trained."""
+    """Record of its training."""
 
 
 class LearnedReader(DynamicEvaluation):
@@ -64,7 +64,7 @@ class LearnedReader(DynamicEvaluation):
             decay=learned.base.decay * self.scales.decay,
         )
         self.rule = self._root_mean_square(scaled, statistics)
-        self.gated = Gated(self.rule, learned.network, features, self.weights)
+        self.gated = GatedUpdate(self.rule, learned.network, features, self.weights)
         self._mean: Tensor | None = None
         """Running mean of the segments' losses."""
 
@@ -74,7 +74,7 @@ class LearnedReader(DynamicEvaluation):
             features.still,
             features.gradient_scale,
             features.displacement_scale,
-            self.gated.room,
+            self.gated.memory,
             *([] if static is None else [static]),
         )
         found = super().facts()
@@ -120,7 +120,7 @@ class LearnedReader(DynamicEvaluation):
 
 
 def learned_name(name: str) -> str:
-    """The folder of a meta-learner. Raises UserError unless one may be called so."""
+    """Return the folder of a meta-learner. Raises UserError for a name that is not allowed."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", name):
         raise UserError(f"a meta-learner's name is made of letters, digits and hyphens, not '{name}'")
     return f"{NAME}-{name}"

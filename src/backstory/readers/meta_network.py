@@ -1,4 +1,4 @@
-"""The meta-learner's network g (eq. 2 of the dynamical language model): gates of eq. 3 for every weight, from what moved it.
+"""Network g of the meta-learner (eq. 2 of the dynamical language model): gates of eq. 3 for every weight, from what moved it.
 
 theta_t = f theta_{t-1} - i grad + z theta_0, elementwise, as delta <- (1 - r) delta - i grad with f = 1 - r, z = r (tied).
 The gates are those of dynamic evaluation times exp(c), c = 3 tanh(o / 3); the output o of an untrained g is 0.
@@ -40,9 +40,9 @@ class GateNetwork(nn.Module):
         self.output = nn.Parameter(torch.zeros(2 if settings.tied else 3, settings.hidden))
         self.output_bias = nn.Parameter(torch.zeros(2 if settings.tied else 3))
 
-    def forward(self, features: Tensor, loss: Tensor, tensor: int, room: "Room | None" = None) -> Tensor:
-        """c, by which log gates change: rows i, r and, untied, z. With `room`, without a graph, it is written there."""
-        hidden, c = (None, None) if room is None else (room.hidden, room.c)
+    def forward(self, features: Tensor, loss: Tensor, tensor: int, workspace: "Workspace | None" = None) -> Tensor:
+        """c, by which log gates change: rows i, r and, untied, z. With `workspace`, without a graph, it is written there."""
+        hidden, c = (None, None) if workspace is None else (workspace.hidden, workspace.c)
         bias = self.bias[tensor if self.settings.per_tensor else 0] + self.loss * loss
         hidden = torch.addmm(bias[:, None], self.weight, features, out=hidden).relu_()
         o = torch.addmm(self.output_bias[:, None], self.output, hidden, out=c)
@@ -51,7 +51,7 @@ class GateNetwork(nn.Module):
         return torch.mul(share, 2 * BOUND, out=c).sub_(BOUND)
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """Memory that is written anew for every n weights: fresh memory would have to be mapped, which takes longer than g."""
 
     features: Tensor
@@ -63,7 +63,7 @@ class Room(NamedTuple):
 
 
 class Features:
-    """What g reads of n weights: (6, n), each within [-3, 3].
+    """Features of n weights for g: (6, n), each within [-3, 3].
 
     log of |grad| in units of 10 (RMS + eps); sign of grad; log of |delta| in units of 200 steps; sign of grad delta;
     log RMS; log of the root of the Fisher information. The first and the last two are standardised over all weights.
@@ -78,16 +78,16 @@ class Features:
         self.still.clamp_(-BOUND, BOUND)
 
     def __call__(self, grad: Tensor, delta: Tensor, place: slice | Tensor, out: Tensor | None = None) -> Tensor:
-        """Of the weights at `place`, with their gradient and displacement (n,)."""
-        found = grad.new_empty(6, len(grad)) if out is None else out
+        """Return the features (6, n) of the weights at `place`, with their gradient and displacement (n,)."""
+        values = grad.new_empty(6, len(grad)) if out is None else out
         within = self.mean - BOUND * self.deviation, self.mean + BOUND * self.deviation
-        logs_of(grad, self.gradient_scale[place], found[0], within).sub_(self.mean).div_(self.deviation)
-        torch.sign(grad, out=found[1])
-        logs_of(delta, self.displacement_scale[place], found[2], (-BOUND, BOUND))
-        torch.sign(delta, out=found[3])
-        found[3].mul_(found[1])
-        found[4:] = self.still[:, place]
-        return found
+        logs_of(grad, self.gradient_scale[place], values[0], within).sub_(self.mean).div_(self.deviation)
+        torch.sign(grad, out=values[1])
+        logs_of(delta, self.displacement_scale[place], values[2], (-BOUND, BOUND))
+        torch.sign(delta, out=values[3])
+        values[3].mul_(values[1])
+        values[4:] = self.still[:, place]
+        return values
 
 
 def logs_of(
@@ -105,30 +105,30 @@ def standardised(values: Tensor) -> Tensor:
     return logs.sub_(logs.mean()).div_(logs.std().clamp_(min=1e-6))
 
 
-class Gated:
-    """Dynamic evaluation's update with its gates multiplied by what g says."""
+class GatedUpdate:
+    """Update of dynamic evaluation with its gates multiplied by the output of g."""
 
     def __init__(self, base: RootMeanSquare, network: GateNetwork, features: Features, weights: MovingWeights) -> None:
         self.base, self.network, self.features = base, network, features
         self.static = None if network.settings.tied else torch.cat([p.flatten() for p in weights.static])
         self.loss = weights.delta.new_zeros(())
-        """Of the segment, relative to the running mean, within [-2, 1]."""
+        """Loss of the segment, relative to the running mean, within [-2, 1]."""
         self._rows = 6, network.settings.hidden, len(network.output)
-        self.room = self.loss.new_empty(weights.largest * sum(self._rows))
-        """What every piece is worked out in."""
+        self.memory = self.loss.new_empty(weights.largest * sum(self._rows))
+        """Memory in which every piece is computed."""
 
     def __call__(self, piece: Piece) -> None:
         place, grad, delta = piece.place, piece.grad, piece.delta
-        room = self._room_of(len(grad))
-        self.features(grad, delta, place, room.features)
-        gates = self.network(room.features, self.loss, piece.tensor, room).exp_()
+        workspace = self._workspace(len(grad))
+        self.features(grad, delta, place, workspace.features)
+        gates = self.network(workspace.features, self.loss, piece.tensor, workspace).exp_()
         decay = gates[1].mul_(self.base.decay[place]).clamp_(max=1.0)
         displace(delta, gates[0].mul_(grad), decay, self.base.rate[place])
         if self.static is not None:
             back = gates[2].mul_(self.base.decay[place]).clamp_(max=1.0)
             delta.add_(back.sub_(decay).mul_(self.static[place]))
 
-    def _room_of(self, count: int) -> Room:
-        """The beginning of the room, cut for so many weights."""
-        parts = self.room[: count * sum(self._rows)].split([count * rows for rows in self._rows])
-        return Room(*(part.view(rows, count) for part, rows in zip(parts, self._rows, strict=True)))
+    def _workspace(self, count: int) -> Workspace:
+        """Return a workspace for so many weights."""
+        parts = self.memory[: count * sum(self._rows)].split([count * rows for rows in self._rows])
+        return Workspace(*(part.view(rows, count) for part, rows in zip(parts, self._rows, strict=True)))

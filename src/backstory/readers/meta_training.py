@@ -33,14 +33,14 @@ class Made(NamedTuple):
     delta: Tensor
     """delta_{t-1} (n,)"""
     loss: Tensor
-    """The segment's loss as g reads it."""
+    """Loss of the segment as g reads it."""
     nats: float
     """Its mean loss."""
 
 
 @dataclass
 class Unrolled:
-    """What is kept of updates, of the n weights that are followed."""
+    """Record of updates, for the n weights that are followed."""
 
     place: Tensor
     """(n,) which weights."""

@@ -25,13 +25,13 @@ class Piece(NamedTuple):
     delta: Tensor
     """(n,) theta - theta_0, to be changed in place; in the dtype of the weights, at least float32."""
     place: slice
-    """Where it lies among all weights that move."""
+    """Its slice of all weights that move."""
     tensor: int
     """Which of the parameters that move it is of."""
 
 
 class Update(Protocol):
-    """What a rule makes of a piece of the weights; it changes `delta` in place."""
+    """Update of a piece of the weights; it changes `delta` in place."""
 
     @abstractmethod
     def __call__(self, piece: Piece) -> None: ...
@@ -76,11 +76,11 @@ class MovingWeights:
 
     @property
     def largest(self) -> int:
-        """Of the pieces that an update goes through."""
+        """Size of the largest piece that an update goes through."""
         return max(len(part.delta) for parts in self._parts for part in parts)
 
     def places(self) -> Iterator[tuple[str, slice]]:
-        """Where each parameter lies in the flat vectors."""
+        """Yield the name of each parameter and its slice of the flat vectors."""
         start = 0
         for name, parameter in zip(self.names, self.static, strict=True):
             yield name, slice(start, start + parameter.numel())
@@ -97,7 +97,7 @@ class MovingWeights:
             torch.add(static, self.delta[place].view_as(static), out=moved.data)
 
     def gradients(self, loss: Tensor) -> list[Tensor | None]:
-        """Of each moving parameter; None where the loss does not depend on it."""
+        """Return the gradient of each moving parameter; None if the loss does not depend on it."""
         return list(torch.autograd.grad(loss, self.moved, allow_unused=True))
 
     @torch.no_grad()
@@ -129,7 +129,7 @@ class _Part(NamedTuple):
 
 
 def rank_of(moving: str) -> int:
-    """The R of `low-rank:R`. Raises UserError."""
+    """Return R of `low-rank:R`. Raises UserError."""
     found = re.fullmatch(r"low-rank:([1-9]\d{0,5})", moving)
     if not found:
         raise UserError(f"'{moving}' is not understood; low-rank adapters are written low-rank:4, with their rank")
@@ -137,7 +137,7 @@ def rank_of(moving: str) -> int:
 
 
 def moving_names(model: nn.Module, moving: str) -> list[str]:
-    """The parameters that move, in the model's order, tied ones once. Raises UserError."""
+    """Return the names of the parameters that move, in the model's order, tied ones once. Raises UserError."""
     names = [name for name, _ in model.named_parameters()]
     if moving == "all":
         return names
@@ -154,15 +154,18 @@ def moving_names(model: nn.Module, moving: str) -> list[str]:
 def _output(model: nn.Module) -> nn.Module:
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Module):
-        raise UserError("this model has no output layer that is known; let other weights move")
+        raise UserError(
+            f"cannot adapt the output layer: backstory does not recognise it in {type(model).__name__}; "
+            "choose moving=all, last:N or low-rank:R"
+        )
     return head
 
 
 def _last(model: nn.Module, names: list[str], count: int) -> list[str]:
-    """Of the longest list of layers in the model: the last `count`, and whatever comes after the list."""
+    """Return the last `count` of the longest list of layers in the model, and what comes after the list."""
     lists = [(len(m), name) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)]
     if not lists:
-        raise UserError("this model has no layers in a list; let all weights move")
+        raise UserError(f"backstory finds no list of layers in {type(model).__name__}; choose moving=all or low-rank:R")
     layers, path = max(lists, key=lambda found: found[0])
     if count > layers:
         raise UserError(f"this model has {layers} layers, so last:{count} is too many")

@@ -1,4 +1,4 @@
-"""The neural cache (Grave et al. 2017): words that followed states like the present one lately are likelier to come again.
+"""Neural cache (Grave et al. 2017): words that followed states like the present one lately are likelier to come again.
 
     P_cache(w | h_t) ~ sum_i [w_i = w] exp(theta h_i . h_t)        over the last `window` pairs (h_i, w_i), i < t
     P(w) = (1 - lambda) P_inner(w) + lambda P_cache(w)
@@ -44,11 +44,11 @@ class Pairs:
         self._start = self._end = self._offered = 0
 
     def __len__(self) -> int:
-        """How many pairs a row holds; those offered are not counted."""
+        """Return how many pairs a row holds; those offered are not counted."""
         return self._end - self._start
 
     def offer(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The pairs held and after them those that a block, head inputs (B, T, D) and its tokens (B, T), adds of itself.
+        """Return the pairs held and after them those that a block, head inputs (B, T, D) and its tokens (B, T), adds of itself.
 
         Vectors (B, n + T - 1, D), a view until the next call, and words (B, n + T - 1) int64; the block's last word is not
         known yet. A block that was offered before and not kept is forgotten. Raises UserError where the pairs can never fit
@@ -84,7 +84,7 @@ class Pairs:
         self._offered = 0
 
     def _with_room(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The buffers, with room for the block after what is held."""
+        """Return the buffers, with space for the block after what is held."""
         rows, steps, size = hidden.shape
         if self._vectors is None or self._words is None:
             self._check_memory(hidden)
@@ -132,7 +132,7 @@ class NeuralCache(Reader):
         self._pairs = Pairs(self.settings.window)
 
     def predict(self, tokens: Tensor) -> Interpolation:
-        """The inner reader's prediction `p` and the cache's `q`, which is shut off where it is empty or not confident.
+        """Return the inner reader's prediction `p` and the cache's `q`, which is off where it is empty or not confident.
 
         Raises UserError where a full window can never fit into memory.
         """
@@ -170,7 +170,7 @@ class NeuralCache(Reader):
 
 
 def head_input(prediction: Prediction) -> Tensor:
-    """What the head read (B, T, D), cut off from its graph, in at least float32."""
+    """Return the head's input (B, T, D), detached, in at least float32."""
     assert prediction.activations is not None, "a cache needs a prediction that carries its activations"
     hidden = prediction.activations.head_input.detach()
     return hidden.to(torch.promote_types(hidden.dtype, torch.float32))
@@ -266,14 +266,14 @@ class CacheScorer:
 
 
 def _useful(windows: tuple[int, ...], tokens: int) -> list[int]:
-    """The windows in rising order, up to the first that holds the whole text."""
+    """Return the windows in rising order, up to the first that holds the whole text."""
     ordered = sorted(set(windows))
     longest = next((i for i, window in enumerate(ordered) if window >= tokens), len(ordered))
     return ordered[: longest + 1]
 
 
 def _by_window(scores: Tensor, matches: Tensor, windows: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each window, the log-probability of the target and the mass of the likeliest pair, each (T,).
+    """Yield for each window the log-probability of the target and the mass of the likeliest pair, each (T,).
 
     Scores (T, N), the oldest pair first; matches (T, N): the pair's word is the target. Each window adds the pairs between
     the next smaller one and itself.
@@ -294,7 +294,7 @@ def _by_window(scores: Tensor, matches: Tensor, windows: list[int]) -> Iterator[
 
 
 def _mixed(inner: Tensor, cache: Tensor, confidence: Tensor, weight: float, least: float) -> float:
-    """Mean nats of the mixture; the cache is shut off where it is empty or not confident."""
+    """Return the mean nats of the mixture; the cache is off where it is empty or not confident."""
     heard = (confidence > 0) & (confidence >= least)
     log_weight = math.log(weight) if weight else -math.inf
     mixture = torch.logaddexp(inner + math.log1p(-weight), cache + log_weight)
