@@ -66,8 +66,8 @@ def ours(
     optimizer = build_optimizer(model.parameters(), config.training)
     state, parameters = model.start(size.batch), list(model.parameters())
     settings = config.training
-    objective = build_objective(config, settings.adversarial)
-    model.embedding.noise = settings.embedding_noise
+    objective = build_objective(config, config.model.head.adversarial)
+    model.embedding.noise = config.model.embedding.noise
     eager = Eager(model, parameters, objective, choose_precision(precision, device), settings.clip)
     gradient = Recorded(eager) if on == "cuda" else eager
     text = torch.randint(size.types, (size.batch, size.segment + 1), device=device)

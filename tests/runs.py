@@ -14,10 +14,10 @@ from backstory.storage.checkpoint import read_checkpoint
 
 TIMINGS = ("seconds", "tokens_per_second")
 ADVERSARIAL = {
-    "adversarial": 0.005,
-    "finetune_adversarial": 0.028,
-    "embedding_noise": 0.15,
-    "finetune_embedding_noise": 0.0,
+    "model.head.adversarial": 0.005,
+    "model.head.finetune_adversarial": 0.028,
+    "model.embedding.noise": 0.15,
+    "model.embedding.finetune_noise": 0.0,
 }
 """Settings of adversarial training that are others while fine-tuning."""
 
@@ -61,6 +61,15 @@ def tiny_config(corpus: Path) -> RunConfig:
 
 def with_training(config: RunConfig, **changes: Any) -> RunConfig:
     return dataclasses.replace(config, training=dataclasses.replace(config.training, **changes))
+
+
+def with_settings(config: Any, settings: dict[str, Any]) -> Any:
+    """Return settings with others in the place of those of these dotted names."""
+    for name, value in settings.items():
+        first, _, rest = name.partition(".")
+        inner = with_settings(getattr(config, first), {rest: value}) if rest else value
+        config = dataclasses.replace(config, **{first: inner})
+    return config
 
 
 def with_model(config: RunConfig, **changes: Any) -> RunConfig:

@@ -74,6 +74,55 @@ def test_saved_settings_are_read_under_their_present_names(tmp_path: Path) -> No
     assert from_saved(RunConfig, to_dict(expected), "a run") == expected
 
 
+@pytest.mark.parametrize("old", names.MOVED)
+def test_a_setting_that_moved_to_its_part_is_refused_with_its_place(old: str) -> None:
+    new, kinds = names.MOVED[old]
+    with pytest.raises(UserError) as refused:
+        from_dict(RunConfig, nested(old, 1), "mine.yaml")
+    assert str(refused.value) == f"mine.yaml: {old} is now called {new}; use that name"
+    group, _, last = new.rpartition(".")
+    part = ".".join(group.split(".")[:2])
+    for kind in kinds or ("",):
+        config = from_dict(RunConfig, nested(part, {"kind": kind} if kind else {}), "a test")
+        assert hasattr(at(config, group), last), (kind, new)
+
+
+MOVED: dict[str, Any] = {
+    "embedding_l2": 1e-5,
+    "input_l2": None,
+    "mogrifier_l2": 2e-5,
+    "dual_l2": None,
+    "auxiliary": 0.0,
+    "reward": {"weight": 0.1},
+    "adversarial": 0.2,
+    "finetune_embedding_noise": 0.3,
+}
+
+
+def test_saved_settings_of_parts_are_read_from_where_they_were() -> None:
+    parts = {
+        "embedding": {},
+        "core": {"kind": "mogrifier"},
+        "dual": {"kind": "none"},
+        "buffer": {"kind": "span-buffer"},
+    }
+    config = from_saved(RunConfig, {"model": parts, "training": MOVED}, "a run")
+    model = config.model
+    assert (model.embedding.l2, model.embedding.finetune_noise, model.head.adversarial) == (1e-5, 0.3, 0.2)
+    assert (at(model, "core.round_l2"), at(model, "core.input_l2")) == (2e-5, None)
+    assert at(model, "buffer.gate.reward.weight") == 0.1
+    assert from_saved(RunConfig, to_dict(config), "a run") == config
+    without = from_saved(RunConfig, {"model": parts | {"buffer": {"kind": "none"}}, "training": MOVED}, "a run")
+    assert without.model.buffer.kind == "none"
+
+
+def test_overrides_of_parts_are_translated_without_the_part_s_kind() -> None:
+    overrides = {"model": {"core": {"hidden": 7}}, "training": {"dual_l2": None, "reward": {"weight": 0.1}}}
+    found = names.current_settings("RunConfig", overrides)
+    assert found == {"model": {"core": {"hidden": 7}, "buffer": {"gate": {"reward": {"weight": 0.1}}}}}
+    assert names.first_settings(found) == {"model": {"core": {"hidden": 7}}, "training": {"reward": {"weight": 0.1}}}
+
+
 def test_fingerprints_are_made_from_the_first_names() -> None:
     assert names.first_settings(names.current_settings("RunConfig", OLD_SETTINGS)) == OLD_SETTINGS
 

@@ -220,7 +220,7 @@ def test_runs_of_a_version_without_some_settings_are_those_of_the_grid(
     write(suite())
     for path in (folder / "runs" / "suite-small" / "runs").glob("*/config.yaml"):
         settings = yaml.safe_load(path.read_text())
-        del settings["training"]["embedding_noise"], settings["text"]["algorithm"]
+        del settings["training"]["decay_patience"], settings["text"]["algorithm"]
         path.write_text(yaml.safe_dump(settings, sort_keys=False))
     assert main(["reproduce", "suite.yaml", "--dry-run"]) == 0
     assert "4 runs, all finished" in capsys.readouterr().out

@@ -93,9 +93,9 @@ def test_the_full_size_span_buffers_have_the_published_settings() -> None:
             gate = buffer.gate
             found = (buffer.size, buffer.span, gate.training_temperature, gate.temperature)
             assert found == ((2048, 8, 100.0, 0.1) if system.startswith("ptb") else (512, 4, 10.0, 0.01))
-            assert training.reward.weight > 0
+            assert gate.reward.weight > 0
         assert training.partial_shuffle is ("-ps" in system)
-        assert (training.adversarial, training.finetune_adversarial) == (
+        assert (config.model.head.adversarial, config.model.head.finetune_adversarial) == (
             (0.005, 0.028) if "-at" in system else (0.0, None)
         )
         assert isinstance(config.model.head, MixtureConfig) is ("-mos" in system)

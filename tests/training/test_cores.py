@@ -38,7 +38,7 @@ CORES = {
     "transformer that begins anew": TransformerConfig(
         layers=2, heads=2, hidden=12, window=16, chunked=True, positions="sinusoidal", norm="post", activation="relu"
     ),
-    "trellis": TrellisConfig(levels=9, hidden=13, auxiliary=3),
+    "trellis": TrellisConfig(levels=9, hidden=13, auxiliary=3, auxiliary_weight=0.3),
     "ntm": NTMConfig(layers=(9, 7), slots=6, width=5),
     "mdm": MDMConfig(layers=(9, 7), slots=6, width=5, heads=2),
     "dnc": DNCConfig(layers=(9, 7), slots=6, width=5, link=False, allocation=False, addressing="window:3"),
@@ -46,11 +46,8 @@ CORES = {
 
 
 def config(base: RunConfig, core: str, **model: object) -> RunConfig:
-    """Adam for three epochs, and the auxiliary loss where there is one."""
-    auxiliary = 0.3 if core == "trellis" else 0.0
-    settings = with_training(
-        base, epochs=3, optimizer="adam", learning_rate=0.01, averaging="none", auxiliary=auxiliary
-    )
+    """Adam for three epochs."""
+    settings = with_training(base, epochs=3, optimizer="adam", learning_rate=0.01, averaging="none")
     return with_model(settings, core=CORES[core], **model)
 
 

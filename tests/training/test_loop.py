@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from runs import checkpoints, contents, events, outcome, with_training
+from runs import ADVERSARIAL, checkpoints, contents, events, outcome, with_settings, with_training
 
-from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig, TrainingConfig
+from backstory.config import ModelConfig, NonFiniteError, RecallConfig, RunConfig, TextConfig
 from backstory.config.signals import StopRequest
 from backstory.data import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.evaluation import read
@@ -244,18 +244,17 @@ def test_each_stage_trains_with_its_own_radius_and_noise(
         return step(trainer, text, asked, rate)
 
     monkeypatch.setattr(Trainer, "_step", noting)
-    changes = {"adversarial": 0.005, "finetune_adversarial": 0.028, "embedding_noise": 0.15}
-    config = with_training(tiny_config, finetune_epochs=1, finetune_embedding_noise=0.0, **changes)
+    config = with_settings(with_training(tiny_config, finetune_epochs=1), ADVERSARIAL)
     quietly(config, tmp_path / "run")
     assert list(dict.fromkeys(seen)) == [(False, 0.005, 0.15), (True, 0.028, 0.0)]
 
 
-@pytest.mark.parametrize(("setting", "value"), [("adversarial", 0.5), ("embedding_noise", 0.5)])
+@pytest.mark.parametrize(("setting", "value"), [("model.head.adversarial", 0.5), ("model.embedding.noise", 0.5)])
 def test_training_sees_it_and_validation_does_not(
     setting: str, value: float, tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, tmp_path: Path
 ) -> None:
     quietly(tiny_config, tmp_path / "plain")
-    quietly(with_training(tiny_config, **{setting: value}), tmp_path / "run")
+    quietly(with_settings(tiny_config, {setting: value}), tmp_path / "run")
     plain, found = (events(tmp_path / name, "epoch")[0] for name in ("plain", "run"))
     assert found["train_nats"] != plain["train_nats"]
     run = load_run(tmp_path / "run")
@@ -266,7 +265,7 @@ def test_training_sees_it_and_validation_does_not(
 # --- parts with a rate of their own, figures of an objective's own ---
 
 
-def in_groups(model: torch.nn.Module, settings: TrainingConfig) -> list[dict[str, Any]]:
+def in_groups(model: torch.nn.Module, settings: ModelConfig) -> list[dict[str, Any]]:
     """The last parameters in front, at a tenth of the rate."""
     listed = list(model.parameters())
     return [{"params": listed[3:], "scale": 0.1}, {"params": listed[:3]}]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backstory.config import LSTMConfig, ModelConfig, RewardConfig, RunConfig, TrainingConfig, TrellisConfig, UserError
+from backstory.config import ModelConfig, RewardConfig, RunConfig, TrainingConfig, TrellisConfig, UserError
 from backstory.evaluation.metrics.gate_statistics import reward
 from backstory.models import Activations, Interpolation, Softmax
 from backstory.training import Likelihood
@@ -181,12 +181,6 @@ def test_nothing_is_rewarded_where_the_buffer_is_empty() -> None:
     assert gradient.isfinite().all() and (gradient[:, 0] == 0).all() and (gradient[:, 1:] != 0).all()
 
 
-def test_a_reward_needs_a_gate() -> None:
-    config = RunConfig(training=TrainingConfig(reward=RewardConfig(weight=0.1)))
-    with pytest.raises(UserError, match=r"rewards a gate, and the model has none; set model\.buffer\.kind"):
-        build_objective(config, 0.0)
-
-
 # --- what is asked alone ---
 
 
@@ -263,9 +257,10 @@ def test_an_auxiliary_loss_is_that_of_every_inner_level() -> None:
     torch.testing.assert_close(Likelihood()(whole, targets)[0], own, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("core", [TrellisConfig(), TrellisConfig(auxiliary=80), LSTMConfig()])
-def test_an_auxiliary_loss_needs_inner_levels_that_predict(core: TrellisConfig | LSTMConfig) -> None:
-    config = RunConfig(model=ModelConfig(core=core), training=TrainingConfig(auxiliary=0.3))
+@pytest.mark.parametrize("auxiliary", [None, 80])
+def test_an_auxiliary_loss_needs_inner_levels_that_predict(auxiliary: int | None) -> None:
+    core = TrellisConfig(auxiliary=auxiliary, auxiliary_weight=0.3)
+    config = RunConfig(model=ModelConfig(core=core))
     with pytest.raises(
         UserError, match=r"none of this model's predicts; set model\.core\.auxiliary below its levels, or"
     ):

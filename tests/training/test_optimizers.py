@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from runs import with_settings
 from torch import Tensor, nn
 
 from backstory.config import (
@@ -18,11 +19,14 @@ from backstory.config import (
     ModelConfig,
     MogrifierConfig,
     NoBufferConfig,
+    RunConfig,
     SoftmaxConfig,
     TrainingConfig,
+    TransformerConfig,
     UserError,
+    from_dict,
 )
-from backstory.models import ComposedModel, build_model
+from backstory.models import build_model
 from backstory.training.optimizers import WeightAverage, build_optimizer, non_monotonic, parameter_groups
 
 CURVATURE = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
@@ -147,28 +151,29 @@ def test_adam_is_its_equations() -> None:
     torch.testing.assert_close(parameter.detach(), x, rtol=1e-12, atol=0)
 
 
-L2 = {"embedding_l2": 1e-5, "input_l2": 2e-5, "recurrent_l2": 3e-5, "mogrifier_l2": 4e-5, "dual_l2": 5e-5}
+L2 = {"embedding.l2": 1e-5, "core.input_l2": 2e-5, "core.recurrent_l2": 3e-5, "core.round_l2": 4e-5, "dual.l2": 5e-5}
 
 
-def small_model(tied: bool = True, gate: GateConfig | None = None) -> ComposedModel:
-    """A Dual Mogrifier, with a gate if one is given."""
+def small(tied: bool = True, gate: GateConfig | None = None, **l2: float | None) -> ModelConfig:
+    """A Dual Mogrifier, with a gate if one is given, and with these L2 of its parts."""
     core = MogrifierConfig(layers=2, hidden=5, rounds=2, rank=2)
     buffer = NoBufferConfig() if gate is None else AuxiliarySoftmaxConfig(gate=gate)
-    return build_model(ModelConfig(EmbeddingConfig(4), core, SoftmaxConfig(tied=tied), buffer, dual=DualConfig()), 7)
+    return with_settings(ModelConfig(EmbeddingConfig(4), core, SoftmaxConfig(tied=tied), buffer, dual=DualConfig()), l2)
 
 
-def decays(model: ComposedModel, settings: TrainingConfig) -> dict[str, float]:
-    """The weight decay with which the optimizer updates each parameter."""
+def decays(config: ModelConfig) -> dict[str, float]:
+    """The weight decay with which the optimizer updates each parameter, of 0.5 for the others."""
+    model, settings = build_model(config, 7), TrainingConfig(weight_decay=0.5)
     names = {id(p): name for name, p in model.named_parameters()}
-    groups = build_optimizer(parameter_groups(model, settings), settings).param_groups
+    groups = build_optimizer(parameter_groups(model, config), settings).param_groups
     listed = [(names[id(p)], group["weight_decay"]) for group in groups for p in group["params"]]
     assert len(listed) == len(names) == len(dict(listed))
     return dict(listed)
 
 
 def test_without_l2_of_parts_there_is_one_group_in_the_models_order() -> None:
-    model = small_model()
-    (group,) = parameter_groups(model, TrainingConfig())
+    model = build_model(small(), 7)
+    (group,) = parameter_groups(model, small())
     assert group.keys() == {"params"}
     assert all(one is other for one, other in zip(group["params"], model.parameters(), strict=True))
 
@@ -177,7 +182,7 @@ def test_without_l2_of_parts_there_is_one_group_in_the_models_order() -> None:
 def test_every_part_has_the_l2_that_is_set_for_it(tied: bool) -> None:
     """The loss's lambda |w|^2 has the gradient 2 lambda w."""
     parts = {"embedding": 2e-5, "weight_ih": 4e-5, "weight_hh": 6e-5, "rounds": 8e-5, "dual": 10e-5, "head": 2e-5}
-    found = decays(small_model(tied), TrainingConfig(weight_decay=0.5, **L2))
+    found = decays(small(tied, **L2))
     for name, decay in found.items():
         words = name.split(".")
         expected = next((value for part, value in parts.items() if part in words), 0.5)
@@ -187,23 +192,21 @@ def test_every_part_has_the_l2_that_is_set_for_it(tied: bool) -> None:
 
 @pytest.mark.parametrize("name", L2)
 def test_one_l2_leaves_the_others_to_the_weight_decay(name: str) -> None:
-    found = decays(small_model(), TrainingConfig(weight_decay=0.5, **{name: 0.0}))
+    found = decays(small(**{name: 0.0}))
     assert set(found.values()) == {0.0, 0.5}
 
 
-@pytest.mark.parametrize("name", ["mogrifier_l2", "dual_l2"])
-def test_an_l2_of_what_is_not_there_is_refused(name: str) -> None:
-    model = build_model(ModelConfig(core=LSTMConfig(layers=1, hidden=3)), 11)
-    parameter_groups(model, TrainingConfig(**{name: 0.0}))
-    with pytest.raises(
-        UserError, match=f"training.{name} is an L2 of weights that this model does not have; leave it out"
-    ):
-        parameter_groups(model, TrainingConfig(**{name: 1e-5}))
+@pytest.mark.parametrize("kind", [TransformerConfig, LSTMConfig])
+def test_an_l2_of_what_is_not_there_is_no_setting(kind: type) -> None:
+    name = "input_l2" if kind is TransformerConfig else "round_l2"
+    with pytest.raises(UserError, match=f"unknown key 'model.core.{name}'"):
+        from_dict(RunConfig, {"model": {"core": {"kind": kind().kind, name: 1e-5}}}, "mine")
 
 
 def test_a_gate_with_its_own_rate_stands_beside_parts_with_their_own_l2() -> None:
-    model, settings = small_model(gate=GateConfig(rate=0.1, after=2)), TrainingConfig(weight_decay=0.5, dual_l2=0.1)
-    rest, dual, policy = parameter_groups(model, settings)
+    config = small(gate=GateConfig(rate=0.1, after=2), **{"dual.l2": 0.1})
+    model = build_model(config, 7)
+    rest, dual, policy = parameter_groups(model, config)
     assert dual["weight_decay"] == 0.2 and (policy["scale"], policy["after"]) == (0.1, 2)
     assert policy["params"] == list(model.gated.policy.parameters())  # type: ignore[union-attr]
     assert sum(len(group["params"]) for group in (rest, dual, policy)) == len(list(model.parameters()))
@@ -215,9 +218,10 @@ def test_an_l2_is_the_penalty_in_the_loss(optimizer: Any) -> None:
     found = []
     for penalty in (0.3, None):
         torch.manual_seed(0)
-        model = small_model().double()
-        settings = TrainingConfig(optimizer=optimizer, learning_rate=0.01, weight_decay=0.0, dual_l2=penalty)
-        made = build_optimizer(parameter_groups(model, settings), settings)
+        config = small(**{"dual.l2": penalty})
+        model = build_model(config, 7).double()
+        settings = TrainingConfig(optimizer=optimizer, learning_rate=0.01, weight_decay=0.0)
+        made = build_optimizer(parameter_groups(model, config), settings)
         assert model.dual is not None and model.dual.weight_de is not None
         for _ in range(3):
             made.zero_grad()

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from runs import ADVERSARIAL, checkpoints, contents, events, outcome, saved_progress, with_model, with_training
+from runs import (
+    ADVERSARIAL,
+    checkpoints,
+    contents,
+    events,
+    outcome,
+    saved_progress,
+    with_model,
+    with_settings,
+    with_training,
+)
 
 from backstory.config import (
     AlgorithmConfig,
@@ -52,8 +62,8 @@ VARIANTS: dict[str, Change] = {
     "partial shuffle": lambda c: with_training(c, epochs=3, partial_shuffle=True, averaging="none"),
     "fine-tuned": lambda c: with_training(c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0),
     "span buffer, gate that waits": lambda c: with_model(
-        with_training(c, epochs=3, reward=RewardConfig(weight=0.01)),
-        buffer=SpanBufferConfig(size=12, span=4, gate=GateConfig(rate=0.5, after=1)),
+        with_training(c, epochs=3),
+        buffer=SpanBufferConfig(size=12, span=4, gate=GateConfig(rate=0.5, after=1, reward=RewardConfig(weight=0.01))),
     ),
     "span buffer, grid, adam": lambda c: with_model(
         with_training(c, epochs=3, optimizer="adam", learning_rate=0.01, averaging="none"),
@@ -62,8 +72,8 @@ VARIANTS: dict[str, Change] = {
     "second softmax": lambda c: with_model(with_training(c, epochs=3), buffer=AuxiliarySoftmaxConfig()),
     "bfloat16": lambda c: with_training(c, epochs=3, precision="bfloat16"),
     "fresh documents": lambda c: dataclasses.replace(with_training(c, epochs=3, partial_shuffle=True), text=FRESH),
-    "adversarial, fine-tuned": lambda c: with_training(
-        c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0, **ADVERSARIAL
+    "adversarial, fine-tuned": lambda c: with_settings(
+        with_training(c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0), ADVERSARIAL
     ),
 }
 
@@ -364,9 +374,9 @@ def test_settings_edited_in_the_folder_are_refused_unless_accepted(
 
 
 def as_an_earlier_version(folder: Path, hashed: bool) -> None:
-    """Make the run one of a version without `training.embedding_noise` and `text.algorithm`; once a hash was saved."""
+    """Make the run one of a version without `training.decay_patience` and `text.algorithm`; once a hash was saved."""
     settings = yaml.safe_load((folder / "config.yaml").read_text())
-    del settings["training"]["embedding_noise"], settings["text"]["algorithm"]
+    del settings["training"]["decay_patience"], settings["text"]["algorithm"]
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     for path in checkpoints(folder, "last"):
@@ -382,7 +392,7 @@ def test_a_run_of_a_version_without_some_settings_goes_on_with_their_defaults(
     config, folder = stopped
     as_an_earlier_version(folder, hashed)
     refused(quietly, with_training(config, clip=0.3), folder, "training.clip: 1.0 there, 0.3 here")
-    refused(quietly, with_training(config, embedding_noise=0.1), folder, "embedding_noise: 0.0 there, 0.1 here")
+    refused(quietly, with_training(config, decay_patience=1), folder, "decay_patience: 0 there, 1 here")
     at_step(2, crash)
     with pytest.raises(Crash):
         quietly(config, folder, mode="resume")  # broken off before there is a checkpoint of this version
@@ -408,7 +418,7 @@ def test_a_run_that_was_begun_with_settings_of_another_corpus_goes_on(
 
 
 @pytest.mark.parametrize("hashed", [True, False])
-@pytest.mark.parametrize("edit", [{"clip": 0.3}, {"embedding_noise": 0.1}], ids=str)
+@pytest.mark.parametrize("edit", [{"clip": 0.3}, {"decay_patience": 1}], ids=str)
 def test_settings_edited_in_a_run_of_an_earlier_version_are_refused(
     stopped: tuple[RunConfig, Path], quietly: Train, hashed: bool, edit: dict
 ) -> None:

@@ -4,8 +4,9 @@ import dataclasses
 from typing import Any
 
 import pytest
+from runs import with_settings
 
-from backstory.config import TrainingConfig, UserError
+from backstory.config import ModelConfig, TrainingConfig, UserError
 from backstory.training import progress as stages
 from backstory.training.progress import Progress
 
@@ -97,14 +98,15 @@ def test_averaged_sgd_is_sgd(optimizer: str) -> None:
 
 
 def test_adversarial_training_and_noise_of_a_stage() -> None:
-    chosen = settings(finetune_epochs=2, adversarial=0.005, embedding_noise=0.15)
-    tuned = dataclasses.replace(chosen, finetune_adversarial=0.028, finetune_embedding_noise=0.0)
+    trained = settings(finetune_epochs=2)
+    chosen = with_settings(ModelConfig(), {"head.adversarial": 0.005, "embedding.noise": 0.15})
+    tuned = with_settings(chosen, {"head.finetune_adversarial": 0.028, "embedding.finetune_noise": 0.0})
     for taken, before, later in (
         (chosen, (0.005, 0.15), (0.005, 0.15)),
         (tuned, (0.005, 0.15), (0.028, 0.0)),
-        (settings(), (0.0, 0.0), (0.0, 0.0)),
+        (ModelConfig(), (0.0, 0.0), (0.0, 0.0)),
     ):
         found = []
-        for progress in (after([1.0] * 2, tuned), after([1.0] * 3, tuned)):
+        for progress in (after([1.0] * 2, trained), after([1.0] * 3, trained)):
             found.append((stages.adversarial(progress, taken), stages.embedding_noise(progress, taken)))
         assert found == [before, later]

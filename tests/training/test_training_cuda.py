@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import ADVERSARIAL, checkpoints, outcome, with_model, with_training
+from runs import ADVERSARIAL, checkpoints, outcome, with_model, with_settings, with_training
 
 import backstory as bs
 from backstory.config import (
     AuxiliarySoftmaxConfig,
+    GateConfig,
     LSTMConfig,
     MixtureConfig,
     RewardConfig,
@@ -32,7 +33,7 @@ VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
         with_training(c, optimizer="adam", learning_rate=0.01, averaging="none"), head=MixtureConfig(experts=3)
     ),
     "span buffer": lambda c: with_model(
-        with_training(c, reward=RewardConfig(weight=0.01)), buffer=SpanBufferConfig(size=12, span=4)
+        c, buffer=SpanBufferConfig(size=12, span=4, gate=GateConfig(reward=RewardConfig(weight=0.01)))
     ),
     "span buffer, grid": lambda c: with_model(
         c, buffer=SpanBufferConfig(size=12, span=4, alignment="fixed", attention="bilinear")
@@ -44,7 +45,7 @@ VARIANTS: dict[str, Callable[[RunConfig], RunConfig]] = {
         c, buffer=SpanBufferConfig(size=12, vectors="words", values="following", prediction="pointer", sentinel=True)
     ),
     "second softmax": lambda c: with_model(c, buffer=AuxiliarySoftmaxConfig()),
-    "adversarial, fine-tuned": lambda c: with_training(c, epochs=1, finetune_epochs=1, **ADVERSARIAL),
+    "adversarial, fine-tuned": lambda c: with_settings(with_training(c, epochs=1, finetune_epochs=1), ADVERSARIAL),
     # Units of the published sizes take other kernels than tiny ones.
     "wide": lambda c: with_model(c, core=LSTMConfig(layers=2, hidden=1152)),
 }

@@ -148,7 +148,7 @@ def test_a_sweep_of_a_version_without_some_settings_goes_on(
 ) -> None:
     shutil.copytree(searched.folder / "sweep", desk / "sweep")
     there = yaml.safe_load((desk / "sweep" / "sweep.yaml").read_text())
-    del there["recipe"]["training"]["embedding_noise"], there["recipe"]["text"]["algorithm"]
+    del there["recipe"]["training"]["decay_patience"], there["recipe"]["text"]["algorithm"]
     (desk / "sweep" / "sweep.yaml").write_text(yaml.safe_dump(there, sort_keys=False))
     assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml", "--trials", "4", "--out", "sweep"]) == 0
     assert capsys.readouterr().err == "sweep: 4 of 4 trials done, 1 at a time\n"

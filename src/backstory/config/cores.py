@@ -30,6 +30,11 @@ class LSTMConfig:
     """Locked dropout on h_{t-1} as the recurrent weights read it."""
     biases: Literal[2, 1] = 2
     """Biases of a gate: two, as in the published sizes of AWD-LSTM, or one."""
+    input_l2: float | None = between(None, 0.0)
+    """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
+    `training.weight_decay`."""
+    recurrent_l2: float | None = between(None, 0.0)
+    """The same for the recurrent weights."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,13 @@ class MogrifierConfig:
     """Locked dropout between layers."""
     output_dropout: float = probability(0.5)
     """Locked dropout on the last layer's output."""
+    input_l2: float | None = between(None, 0.0)
+    """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
+    `training.weight_decay`."""
+    recurrent_l2: float | None = between(None, 0.0)
+    """The same for the recurrent weights."""
+    round_l2: float | None = between(None, 0.0)
+    """The same for the matrices of the rounds."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,11 @@ class ExternalMemoryConfig:
     """Locked dropout between layers."""
     output_dropout: float = probability(0.0)
     """Locked dropout on what the head reads."""
+    input_l2: float | None = between(None, 0.0)
+    """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
+    `training.weight_decay`."""
+    recurrent_l2: float | None = between(None, 0.0)
+    """The same for the recurrent weights."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +208,9 @@ class TrellisConfig:
     """The last so many units of the last level are the output; none: the embedding's size where the softmax is tied to it,
     else all."""
     auxiliary: int | None = between(None, 1)
-    """Levels from one that is trained to predict as well to the next (`training.auxiliary`); none: the last alone."""
+    """Levels from one that is trained to predict as well to the next; none: the last alone."""
+    auxiliary_weight: float = between(0.0, 0.0)
+    """Weight of the loss of each level below the last that predicts."""
     weight_norm: bool = True
     """Weight normalisation: the direction and the length of a row of weights are trained separately."""
     input_dropout: float = probability(0.1)
@@ -202,6 +221,11 @@ class TrellisConfig:
     """Locked dropout on the last level's output, and on that of each level that is trained to predict."""
     weight_drop: float = probability(0.26)
     """Dropout on the weights that read the step before, one mask per segment."""
+    input_l2: float | None = between(None, 0.0)
+    """lambda of lambda |w|^2 in the loss, for the weights that the layers read their input with; none: as
+    `training.weight_decay`."""
+    recurrent_l2: float | None = between(None, 0.0)
+    """The same for the recurrent weights."""
 
 
 CoreConfig = LSTMConfig | MogrifierConfig | NTMConfig | DNCConfig | MDMConfig | TransformerConfig | TrellisConfig

@@ -25,6 +25,22 @@ SETTINGS: Table = {
     "training.validation_rows": "training.validation_batch_size",
 }
 """Settings of a run (`RunConfig`)."""
+_WITH_LAYERS = ("lstm", "mogrifier", "ntm", "dnc", "mdm", "trellis")
+_WITH_GATE = ("span-buffer", "auxiliary-softmax")
+MOVED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "training.embedding_l2": ("model.embedding.l2", ()),
+    "training.input_l2": ("model.core.input_l2", _WITH_LAYERS),
+    "training.recurrent_l2": ("model.core.recurrent_l2", _WITH_LAYERS),
+    "training.mogrifier_l2": ("model.core.round_l2", ("mogrifier",)),
+    "training.dual_l2": ("model.dual.l2", ("dual",)),
+    "training.auxiliary": ("model.core.auxiliary_weight", ("trellis",)),
+    "training.reward": ("model.buffer.gate.reward", _WITH_GATE),
+    "training.adversarial": ("model.head.adversarial", ()),
+    "training.finetune_adversarial": ("model.head.finetune_adversarial", ()),
+    "training.embedding_noise": ("model.embedding.noise", ()),
+    "training.finetune_embedding_noise": ("model.embedding.finetune_noise", ()),
+}
+"""Settings that moved to the part of the model they belong to, and the kinds of that part that have them; (): all kinds."""
 SETTING_VALUES: Mapping[str, Table] = {
     "model.buffer.kind": {"second-softmax": "auxiliary-softmax"},
     "model.buffer.alignment": {"grid": "fixed"},
@@ -113,6 +129,9 @@ SUITE_READERS = ("systems.*.readings.*.reader", "claims.*.better.reader", "claim
 
 def refuse_old_settings(kind: str, data: Any, source: str) -> None:
     """Raise UserError for the first old name in settings of the dataclass called `kind`, with the present one."""
+    for old, (new, _) in _moved(kind).items():
+        for path in _paths(data, old.split("."), ()):
+            raise UserError(f"{source}: {_dotted(path)} is now called {new}; use that name")
     for old, new in _table(kind).items():
         for path in _paths(data, old.split("."), ()):
             present = new.split(".")[-1] if new.count(".") == old.count(".") else new
@@ -134,6 +153,8 @@ def current_settings(kind: str, data: Any) -> Any:
     for setting, values in _value_table(kind).items():
         for path in _paths(data, setting.split("."), ()):
             _replace_value(data, path, values)
+    for old, (new, kinds) in MOVED.items() if kind == "RunConfig" else ():
+        _move(data, old, new, kinds)
     if kind == "Suite":
         for pattern in SUITE_READERS:
             _rename_readers(data, pattern)
@@ -147,6 +168,8 @@ def current_settings(kind: str, data: Any) -> Any:
 def first_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return a run's settings under the names they had first, which fingerprints of earlier versions are made from."""
     data = copy.deepcopy(settings)
+    for old, (new, _) in MOVED.items():
+        _move(data, new, old, ())
     for setting, values in SETTING_VALUES.items():
         for path in _paths(data, setting.split("."), ()):
             _replace_value(data, path, {new: old for old, new in values.items()})
@@ -156,6 +179,9 @@ def first_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_old_setting(name: str, source: str) -> None:
     """Raise UserError for the old dotted name of a setting, as a search space has it."""
+    for old, (new, _) in MOVED.items():
+        if name == old or name.startswith(f"{old}."):
+            raise UserError(f"{source}: {name} is now called {new}{name.removeprefix(old)}; use that name")
     if name in SETTINGS:
         raise UserError(f"{source}: {name} is now called {SETTINGS[name]}; use that name")
 
@@ -184,6 +210,10 @@ def present_flag(verb: str, flag: str) -> str | None:
         return new
     group, _, last = flag.removeprefix("--").replace("-", "_").rpartition(".")
     off = "no_" if last.startswith("no_") else ""
+    dotted = f"{group}.{last}"
+    for old, (new, _) in MOVED.items():
+        if dotted == old or dotted.startswith(f"{old}."):
+            return f"--{new}{dotted.removeprefix(old)}".replace("_", "-")
     for prefix in ("", "text."):  # `data show` has the settings of the text alone
         new = SETTINGS.get(f"{prefix}{group}.{last.removeprefix(off)}")
         if new is not None:
@@ -306,6 +336,37 @@ def _rename(data: Any, table: Table) -> None:
                 entries = [(present if key == path[-1] else key, value) for key, value in parent.items()]
                 parent.clear()
                 parent.update(entries)
+
+
+def _moved(kind: str) -> Mapping[str, tuple[str, tuple[str, ...]]]:
+    """Return the moved settings of a dataclass, relative to it."""
+    prefix = _PREFIXES.get(kind)
+    if prefix is None:
+        return {}
+    return {old[len(prefix) :]: moved for old, moved in MOVED.items() if old.startswith(prefix)}
+
+
+def _move(data: Any, old: str, new: str, kinds: tuple[str, ...]) -> None:
+    """Move a value to another path in place, and drop it if the part there is of a kind without such a setting."""
+    *parts, name = old.split(".")
+    if not (found := list(_paths(data, old.split("."), ()))):
+        return
+    value = _at(data, found[0][:-1]).pop(name)
+    while parts and not _at(data, tuple(parts)):  # what held nothing else was not there before
+        *parts, name = parts
+        _at(data, tuple(parts)).pop(name)
+    *parents, last = new.split(".")
+    for depth, parent in enumerate(parents):
+        inner = data.get(parent)
+        part_kind = inner.get("kind") if isinstance(inner, dict) else None
+        if depth == 1 and kinds and part_kind not in (None, *kinds):
+            return
+        if depth == 1 and kinds and part_kind is None and value in (None, 0.0):
+            return
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            return
+    data.setdefault(last, value)
 
 
 def _replace_value(data: Any, path: tuple[str | int, ...], values: Table) -> None:

@@ -92,6 +92,12 @@ class EmbeddingConfig:
     """Probability that the whole vector of a word type is zero for a segment."""
     initial: float = between(0.1, 0.0, 1e30, above=True)
     """a: vectors are initialised with U(-a, a). Larger ones help a model that copies from a memory."""
+    l2: float | None = between(None, 0.0)
+    """lambda of lambda |w|^2 in the loss, for the weights of embedding and output; none: as `training.weight_decay`."""
+    noise: float = between(0.0, 0.0)
+    """Standard deviation of Gaussian noise on the embedded words in training."""
+    finetune_noise: float | None = between(None, 0.0)
+    """The same while fine-tuning; none: the same as before."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,8 @@ class DualConfig:
     """Locked dropout on e_t and on h_t as the layer reads them, after the core's own dropouts."""
     output_dropout: float = probability(0.4)
     """Locked dropout on d_t."""
+    l2: float | None = between(None, 0.0)
+    """lambda of lambda |w|^2 in the loss, for the weights of this layer; none: as `training.weight_decay`."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,10 @@ class SoftmaxConfig:
     """Use the embedding's weights as the output weights."""
     bias: bool = True
     """Give every word of the vocabulary a bias."""
+    adversarial: float = between(0.0, 0.0, 1.0)
+    """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""
+    finetune_adversarial: float | None = between(None, 0.0, 1.0)
+    """The same while fine-tuning; none: the same as before."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +156,28 @@ class MixtureConfig:
     """Use the embedding's weights as the output weights."""
     bias: bool = True
     """Give every word of the vocabulary a bias."""
+    adversarial: float = between(0.0, 0.0, 1.0)
+    """AT, epsilon: train with the target's output weights shifted for the worst by this share of their norm; 0 for none."""
+    finetune_adversarial: float | None = between(None, 0.0, 1.0)
+    """The same while fine-tuning; none: the same as before."""
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    """The intrinsic reward r = f(min((q / p)^kappa, a) - b) of the gate, f(z) = z, or beta z below 0."""
+
+    weight: float = between(0.0, 0.0)
+    """eta, the share of -r log lambda in the loss; 0: no reward."""
+    power: float = between(5.0, 0.0, above=True)
+    """kappa"""
+    ceiling: float = between(10.0, 0.0, above=True)
+    """a, the largest ratio that counts."""
+    baseline: float = between(1.0, 0.0)
+    """b"""
+    slope: float = between(3.0, 0.0)
+    """beta, how much more a penalty counts."""
+    floor: float = between(-10.0, -1000.0, 0.0)
+    """The lowest log lambda that is penalised: below it a penalty would grow without bound."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +192,7 @@ class GateConfig:
     """Factor of the learning rate for W_g; 0: W_g is not trained, and lambda stays near one half if T is 1 or more."""
     after: int = between(0, 0)
     """Epochs before W_g begins to learn."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
 
 
 @dataclass(frozen=True)
@@ -244,24 +279,6 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class RewardConfig:
-    """The intrinsic reward r = f(min((q / p)^kappa, a) - b) of the gate, f(z) = z, or beta z below 0."""
-
-    weight: float = between(0.0, 0.0)
-    """eta, the share of -r log lambda in the loss; 0: no reward."""
-    power: float = between(5.0, 0.0, above=True)
-    """kappa"""
-    ceiling: float = between(10.0, 0.0, above=True)
-    """a, the largest ratio that counts."""
-    baseline: float = between(1.0, 0.0)
-    """b"""
-    slope: float = between(3.0, 0.0)
-    """beta, how much more a penalty counts."""
-    floor: float = between(-10.0, -1000.0, 0.0)
-    """The lowest log lambda that is penalised: below it a penalty would grow without bound."""
-
-
-@dataclass(frozen=True)
 class TrainingConfig:
     """Truncated backpropagation through time over contiguous rows of the training text."""
 
@@ -289,16 +306,6 @@ class TrainingConfig:
     """Learning rate of a segment of mean length; scaled by the segment's own length."""
     weight_decay: float = between(1.2e-6, 0.0)
     """L2 penalty inside the gradient."""
-    embedding_l2: float | None = between(None, 0.0)
-    """lambda of lambda |w|^2 in the loss, for the weights of the embedding and the output; none: that of `weight_decay`."""
-    input_l2: float | None = between(None, 0.0)
-    """The same for the weights that the core's layers read their input with."""
-    recurrent_l2: float | None = between(None, 0.0)
-    """The same for the core's recurrent weights."""
-    mogrifier_l2: float | None = between(None, 0.0)
-    """The same for the matrices of a Mogrifier's rounds."""
-    dual_l2: float | None = between(None, 0.0)
-    """The same for the weights of a dual connection."""
     clip: float = between(0.25, 0.0)
     """Largest norm of the gradient; 0 for no clipping."""
     averaging: Literal["none", "triggered", "always"] = "triggered"
@@ -317,19 +324,8 @@ class TrainingConfig:
     """AR, alpha: weight of the mean square of the last layer's dropped output."""
     temporal_l2: float = between(1.0, 0.0)
     """TAR, beta: weight of the mean square of the change of the last layer's output from step to step."""
-    auxiliary: float = between(0.0, 0.0)
-    """Weight of the loss of each level below the last that a trellis has to predict (`core.auxiliary`)."""
     answer_loss_only: bool = False
     """Train on, and validate by, only the answers of a synthetic task (copy and its like); all else there is random."""
-    reward: RewardConfig = field(default_factory=RewardConfig)
-    adversarial: float = between(0.0, 0.0, 1.0)
-    """AT, epsilon: radius of adversarial training, relative to the norm of the target's output weights; 0 for none."""
-    finetune_adversarial: float | None = between(None, 0.0, 1.0)
-    """The same while fine-tuning; none: the same as before."""
-    embedding_noise: float = between(0.0, 0.0)
-    """Standard deviation of Gaussian noise on the embedded words in training."""
-    finetune_embedding_noise: float | None = between(None, 0.0)
-    """The same while fine-tuning; none: the same as before."""
     validation_batch_size: int = between(10, 1)
     """Batch size of the validation after each epoch (1: exactly as `evaluate` reads, but slow)."""
     save_minutes: float = between(10.0, 0.0, above=True)

@@ -68,7 +68,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         settings = self.config.training
-        self.optimizer = build_optimizer(parameter_groups(self.model, settings), settings)
+        self.optimizer = build_optimizer(parameter_groups(self.model, self.config.model), settings)
         self.parameters: list[nn.Parameter] = list(self.model.parameters())
         self.average: WeightAverage | None = None
         self.progress = Progress()
@@ -185,9 +185,8 @@ class Trainer:
 
     def _take_stage(self) -> None:
         """Train for what the stage asks of objective and model."""
-        settings = self.config.training
-        self.objective = build_objective(self.config, stages.adversarial(self.progress, settings))
-        self.model.embedding.noise = stages.embedding_noise(self.progress, settings)
+        self.objective = build_objective(self.config, stages.adversarial(self.progress, self.config.model))
+        self.model.embedding.noise = stages.embedding_noise(self.progress, self.config.model)
 
     def _prepare(self, model: nn.Module) -> Gradient:
         """What computes the gradients of a stage, of a model that averages them over the ranks if there are any."""
@@ -350,7 +349,7 @@ class Trainer:
         answers, metrics = self.dataset.answers("valid"), MetricSet([])
         accuracy = None if answers is None else AnswerAccuracy(answers, self.precision, reader.block)
         if self.model.gated is not None:
-            metrics.add(GateStatistics(self.precision, self.config.training.reward))
+            metrics.add(GateStatistics(self.precision, self.model.gated.config.gate.reward))
         if accuracy is not None:
             metrics.add(accuracy)
         batch_size = self.config.training.validation_batch_size
@@ -383,7 +382,7 @@ class Trainer:
             raise UserError(
                 f"{error}; fine-tuning has no weights to begin from: start again with --overwrite"
             ) from None
-        self.optimizer = build_optimizer(parameter_groups(self.model, self.config.training), self.config.training)
+        self.optimizer = build_optimizer(parameter_groups(self.model, self.config.model), self.config.training)
         self.average = WeightAverage(self.parameters)
         stages.begin_finetuning(self.progress)
         self._take_stage()

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from backstory.config import RewardConfig, RunConfig, TrellisConfig, UserError
+from backstory.config import NoBufferConfig, RewardConfig, RunConfig, TrellisConfig, UserError
 from backstory.config.arguments import checked, described, diagnosed
 from backstory.evaluation.metrics.gate_statistics import LEAST, reward
 from backstory.models import Interpolation, MixtureOfSoftmaxes, Prediction, Softmax
@@ -154,25 +154,21 @@ class GatedLikelihood(Likelihood):
 def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
     """The objective of a run, with a radius for adversarial training.
 
-    Raises UserError for a reward where there is no gate, and for an auxiliary loss where no level below the last predicts.
+    Raises UserError for an auxiliary loss if no level below the last predicts.
     """
     settings = config.training
     core = config.model.core
-    predicting = isinstance(core, TrellisConfig) and core.auxiliary is not None and core.auxiliary < core.levels
-    if settings.auxiliary and not predicting:
+    level_weight = core.auxiliary_weight if isinstance(core, TrellisConfig) else 0.0
+    if isinstance(core, TrellisConfig) and level_weight and not (core.auxiliary and core.auxiliary < core.levels):
         raise UserError(
-            "training.auxiliary is the loss of a trellis' inner levels, and none of this model's predicts; set "
+            "model.core.auxiliary_weight is the loss of inner levels, and none of this model's predicts; set "
             "model.core.auxiliary below its levels, or the weight to 0"
         )
-    if config.model.buffer.kind == "none":
-        if settings.reward.weight:
-            raise UserError(
-                "training.reward.weight rewards a gate, and the model has none; set model.buffer.kind, or the weight to 0"
-            )
-        objective = Likelihood(settings.activation_l2, settings.temporal_l2, adversarial, settings.auxiliary)
+    l2, buffer = (settings.activation_l2, settings.temporal_l2), config.model.buffer
+    if isinstance(buffer, NoBufferConfig):
+        objective = Likelihood(*l2, adversarial, level_weight)
     else:
-        l2 = settings.activation_l2, settings.temporal_l2
-        objective = GatedLikelihood(*l2, adversarial, settings.reward, settings.auxiliary)
+        objective = GatedLikelihood(*l2, adversarial, buffer.gate.reward, level_weight)
     if settings.answer_loss_only:
         objective.figures = (*objective.figures, ASKED)
     return objective

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import TrainingConfig, UserError
+from backstory.config import ModelConfig, TrainingConfig
 from backstory.models import ComposedModel
 
 Group = dict[str, Any]
@@ -28,42 +28,29 @@ def build_optimizer(
     return torch.optim.NAdam(groups, lr=rate, weight_decay=decay, foreach=True)
 
 
-def parameter_groups(model: ComposedModel, config: TrainingConfig) -> list[Group]:
-    """The model's parameters; by themselves those with an L2 of their own, and those of a gate that learns in its own way.
+def parameter_groups(model: ComposedModel, config: ModelConfig) -> list[Group]:
+    """Return the model's parameters: those of parts with settings of their own in groups, all others in the first group.
 
-    lambda |w|^2 in the loss is 2 lambda w in the gradient, where `weight_decay` puts itself times w.
-
-    Raises UserError for an L2 of a part that the model does not have.
+    lambda |w|^2 in the loss is 2 lambda w in the gradient, to which torch adds `weight_decay` times w.
     """
-    groups: list[Group] = []
-    for name, (parameters, penalty) in _penalised(model, config).items():
-        if penalty and not parameters:
-            raise UserError(f"training.{name} is an L2 of weights that this model does not have; leave it out")
-        if penalty is not None and parameters:
-            groups.append({"params": parameters, "weight_decay": 2 * penalty})
+    groups = [
+        {"params": weights, "weight_decay": 2 * l2}
+        for weights, l2 in _l2_of_parts(model, config)
+        if l2 is not None and weights
+    ]
     gate = None if model.gated is None else model.gated.config.gate
     if model.gated is not None and gate is not None and (gate.rate != 1 or gate.after):
         groups.append({"params": list(model.gated.policy.parameters()), "scale": gate.rate, "after": gate.after})
-    apart = {id(p) for group in groups for p in group["params"]}
-    return [{"params": [p for p in model.parameters() if id(p) not in apart]}, *groups]
+    grouped = {id(p) for group in groups for p in group["params"]}
+    return [{"params": [p for p in model.parameters() if id(p) not in grouped]}, *groups]
 
 
-def _penalised(model: ComposedModel, config: TrainingConfig) -> dict[str, tuple[list[nn.Parameter], float | None]]:
-    """By its setting, the matrices of each part that may have an L2 of its own, with it; biases keep `weight_decay`."""
-    core = dict(model.core.named_parameters())
-
-    def of_core(part: str) -> list[nn.Parameter]:
-        return [p for name, p in core.items() if part in name.split(".") and p.dim() == 2]
-
-    words = list({id(p): p for p in (model.embedding.weight, model.head.weight)}.values())
-    dual = [] if model.dual is None else [p for p in model.dual.parameters() if p.dim() == 2]
-    return {
-        "embedding_l2": (words, config.embedding_l2),
-        "input_l2": (of_core("weight_ih"), config.input_l2),
-        "recurrent_l2": (of_core("weight_hh"), config.recurrent_l2),
-        "mogrifier_l2": (of_core("rounds"), config.mogrifier_l2),
-        "dual_l2": (dual, config.dual_l2),
-    }
+def _l2_of_parts(model: ComposedModel, config: ModelConfig) -> Iterator[tuple[list[nn.Parameter], float | None]]:
+    """Yield the matrices of each part that may have an L2 of its own, with it. Biases have `weight_decay`."""
+    yield list({id(p): p for p in (model.embedding.weight, model.head.weight)}.values()), config.embedding.l2
+    yield from model.core.l2_groups()
+    if model.dual is not None:
+        yield [p for p in model.dual.parameters() if p.dim() == 2], model.dual.config.l2
 
 
 def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:

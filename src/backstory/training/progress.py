@@ -7,7 +7,7 @@ on resuming may ask for more epochs or fewer.
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from backstory.config import TrainingConfig, UserError
+from backstory.config import ModelConfig, TrainingConfig, UserError
 from backstory.config.errors import shown
 from backstory.storage.documents import conforms
 from backstory.training.optimizers import non_monotonic
@@ -128,14 +128,14 @@ def learning_rate(progress: Progress, settings: TrainingConfig) -> float:
     return _of_stage(progress, settings.learning_rate, settings.finetune_learning_rate) * progress.rate_factor
 
 
-def adversarial(progress: Progress, settings: TrainingConfig) -> float:
-    """The radius of adversarial training, relative to the target's output weights; 0 for none."""
-    return _of_stage(progress, settings.adversarial, settings.finetune_adversarial)
+def adversarial(progress: Progress, model: ModelConfig) -> float:
+    """Return the radius of adversarial training, relative to the target's output weights; 0 for none."""
+    return _of_stage(progress, model.head.adversarial, model.head.finetune_adversarial)
 
 
-def embedding_noise(progress: Progress, settings: TrainingConfig) -> float:
-    """The standard deviation of the noise on the embedded words; 0 for none."""
-    return _of_stage(progress, settings.embedding_noise, settings.finetune_embedding_noise)
+def embedding_noise(progress: Progress, model: ModelConfig) -> float:
+    """Return the standard deviation of the noise on the embedded words; 0 for none."""
+    return _of_stage(progress, model.embedding.noise, model.embedding.finetune_noise)
 
 
 def _of_stage(progress: Progress, before: float, tuned: float | None) -> float:

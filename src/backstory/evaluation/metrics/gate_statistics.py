@@ -55,9 +55,9 @@ class GateStatistics(Metric):
     @classmethod
     def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self | None:
         config = setup.run.config
-        if setup.run.model.gated is None or config is None:  # a reward is a training's
+        if setup.run.model.gated is None or config is None:
             return None
-        return cls(setup.reader.precision, config.training.reward)
+        return cls(setup.reader.precision, setup.run.model.gated.config.gate.reward)
 
     @torch.no_grad()
     def update(self, scored: ScoredBlock) -> None:

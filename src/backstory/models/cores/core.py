@@ -49,6 +49,14 @@ class Core(nn.Module, ABC):
         `tokens` (B, T) are their ids, for a core that starts again at the first token of a document.
         """
 
+    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
+        """Return the matrices that have an L2 of their own, with its lambda; None: the `weight_decay` of the training."""
+        return []
+
+    def matrices(self, name: str) -> list[nn.Parameter]:
+        """Return the matrices whose dotted name has this part."""
+        return [p for path, p in self.named_parameters() if name in path.split(".") and p.dim() == 2]
+
     def check_vocabulary(self, size: int) -> None:
         """Raise UserError if a setting of the core is the id of a token outside a vocabulary of this size."""
         return None

@@ -59,7 +59,7 @@ class ExternalMemory(Core):
         super().__init__()
         if not config.layers or min(config.layers) < 1:
             raise UserError("model.core.layers holds the units of each layer; give at least one, each 1 or more")
-        self.machine = build_machine(config)
+        self.config, self.machine = config, build_machine(config)
         self.inputs, self.reset_token = inputs, config.reset_token
         self.dropouts = config.input_dropout, config.layer_dropout, config.output_dropout
         reads = config.heads * config.width
@@ -70,6 +70,10 @@ class ExternalMemory(Core):
         self.output = None if output is None else nn.Linear(joined, output)
         self.output_size = output or joined
         self._trace: list[AddressingTrace] | None = None
+
+    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
+        config = self.config
+        return [(self.matrices("weight_ih"), config.input_l2), (self.matrices("weight_hh"), config.recurrent_l2)]
 
     def check_vocabulary(self, size: int) -> None:
         if self.reset_token is not None and self.reset_token >= size:

@@ -39,6 +39,10 @@ class RecurrentStack(Core):
         self.layers = nn.ModuleList(layers)
         self.output_size = layers[-1].weight_hh.shape[1]
 
+    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
+        config = self.config
+        return [(self.matrices("weight_ih"), config.input_l2), (self.matrices("weight_hh"), config.recurrent_l2)]
+
     def start(self, batch_size: int) -> LSTMState:
         weights = [cast(RecurrentLayer, layer).weight_hh for layer in self.layers]
         zeros = tuple(w.new_zeros(batch_size, w.shape[1]) for w in weights)

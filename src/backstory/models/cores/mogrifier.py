@@ -68,3 +68,7 @@ class Mogrifier(RecurrentStack):
     def __init__(self, config: MogrifierConfig, inputs: int, output: int | None = None) -> None:
         sizes = [inputs, *[config.hidden] * (config.layers - 1), output or config.hidden]
         super().__init__(config, [MogrifierLayer(a, b, config) for a, b in pairwise(sizes)])
+        self.round_l2 = config.round_l2
+
+    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
+        return [*super().l2_groups(), (self.matrices("rounds"), self.round_l2)]

@@ -52,6 +52,10 @@ class Trellis(Core):
         for name, weight in (("scale_ih", self.weight_ih), ("scale_hh", self.weight_hh)):
             self.register_parameter(name, nn.Parameter(weight.detach().norm(dim=1)) if config.weight_norm else None)
 
+    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
+        config = self.config
+        return [(self.matrices("weight_ih"), config.input_l2), (self.matrices("weight_hh"), config.recurrent_l2)]
+
     def start(self, batch_size: int) -> TrellisState:
         zeros, inner = self.weight_hh.new_zeros, self.config.levels - 1
         hidden, cell = (zeros(batch_size, inner, self.config.hidden) for _ in range(2))
