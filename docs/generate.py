@@ -1,23 +1,49 @@
 """Fill the tables of README and docs from the files in results/, which the program wrote: `python docs/generate.py`."""
 
+import ast
+import dataclasses
+import importlib
+import inspect
+import itertools
 import json
 import math
+import re
+import textwrap
+import types
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from backstory.config.formats import MISSING, duration
 from backstory.config.scores import UnknownShare
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
-from backstory.reports import Column, Result, Table, fill, reproductions, result_from
-from backstory.reports.formats import MISSING, duration
-from backstory.reports.phrases import effective_context, verdict
+from backstory.reports import Column, Table, fill
+from backstory.reports.sections import reproduction_section as reproductions
+from backstory.results import AuditRecord, Result, TruncationFigures, result_from
+from backstory.results.validation import Absent, key_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
+
+
+def figures_of(name: str) -> dict[str, Any]:
+    """The figures of a result file as JSON."""
+    return result(name).figures.to_dict()
+
+
+def audit_ended(audit: dict[str, Any]) -> str:
+    """How an audit ended, in words."""
+    return AuditRecord.read(audit, "the audit").in_words()
+
+
+def effective_context(figures: dict[str, Any]) -> str:
+    """The effective context of a truncation experiment, in words."""
+    return TruncationFigures.read(figures, "the examination").context_in_words()
 
 
 def result(name: str) -> Result:
@@ -34,8 +60,8 @@ def headed(heads: Sequence[str], rows: Iterable[tuple[str, ...]], texts: int = 1
 def learning() -> Table:
     """Validation perplexity of ptb-small after every epoch, a row per epoch and a column per run."""
     runs = [result(path.stem) for path in sorted(RESULTS.glob("ptb-small-*-seed*.json"))]
-    heads = [f"{run.provenance['precision']}, seed {run.provenance['seed']}" for run in runs]
-    curves = [run.figures["curve"] for run in runs]
+    heads = [f"{run.provenance.precision}, seed {run.provenance.seed}" for run in runs]
+    curves = [run.figures.to_dict()["curve"] for run in runs]
     rows = [
         (str(epochs[0]["epoch"]), *(f"{epoch['valid_perplexity']:.2f}" for epoch in epochs))
         for epochs in zip(*curves, strict=True)
@@ -47,19 +73,19 @@ def reading() -> Table:
     """Perplexity, effective context and time of the recipes that were trained, read and examined on two cores."""
     rows = []
     for name in ("demo", "ptb-small"):
-        trained, read = result(f"recipe-{name}"), result(f"read-{name}").figures
-        context = result(f"examine-{name}").figures
+        trained, read = result(f"recipe-{name}"), figures_of(f"read-{name}")
+        context = figures_of(f"examine-{name}")
         rows.append(
             (
                 name,
-                trained.provenance["corpus"]["name"],
-                f"{trained.figures['valid_perplexity']:.2f}",
+                trained.provenance.corpus.name,
+                f"{trained.figures.valid_perplexity:.2f}",
                 f"{read['perplexity']:.2f}",
                 f"{read['tokens']:,}",
                 UnknownShare.of(read).cell() or MISSING,
-                verdict(read["audit"]),
+                audit_ended(read["audit"]),
                 effective_context(context),
-                duration(trained.provenance["seconds"]),
+                duration(trained.provenance.seconds),
             )
         )
     heads = ("recipe", "corpus", "validation", "test", "words", "<unk>", "audit", "effective context", "training took")
@@ -71,15 +97,15 @@ def full_size() -> Table:
     rows = []
     for name in ("ptb-awd-lstm",):
         valid, test = result(f"read-valid-{name}"), result(f"read-{name}")
-        context, settings = result(f"examine-{name}").figures, test.provenance["config"]["training"]
+        context, settings = figures_of(f"examine-{name}"), test.provenance.config["training"]
         rows.append(
             (
                 name,
-                test.provenance["device"],
+                test.provenance.device,
                 f"{settings['epochs']} + {settings['finetune_epochs']}",
-                f"{valid.figures['perplexity']:.2f}",
-                f"{test.figures['perplexity']:.2f}",
-                verdict(test.figures["audit"]),
+                f"{valid.figures.perplexity:.2f}",
+                f"{test.figures.perplexity:.2f}",
+                test.figures.audit.in_words(),
                 effective_context(context),
             )
         )
@@ -141,7 +167,7 @@ def continued() -> Table:
     }
     rows = []
     for name, shown in names.items():
-        figures = result(f"ptb-continued-{name}").figures
+        figures = figures_of(f"ptb-continued-{name}")
         policy = figures["curve"][-1].get("policy")
         told = (f"{figures['valid_perplexity']:.2f}",)
         if policy is not None:
@@ -234,7 +260,7 @@ def solved() -> Table:
     for task in TASKS:
         for path in sorted(RESULTS.glob(f"{task}-*-test.json")):
             name = path.stem.removesuffix("-test")
-            own, longer = (result(f"{name}-{kind}").figures["answers"] for kind in ("test", "lengths"))
+            own, longer = (figures_of(f"{name}-{kind}")["answers"] for kind in ("test", "lengths"))
             beyond = ", ".join(f"{of['length']}: {of['bit_accuracy']:.2%}" for of in longer["lengths"])
             core = name.removeprefix(f"{task}-")
             rows.append((task, core, f"{own['bit_accuracy']:.2%}", f"{own['document_accuracy']:.1%}", beyond))
@@ -260,7 +286,7 @@ MEMORIES = {"lstm": "LSTM", "cache": "with a neural cache", "pointer": "with a p
 
 def remembering() -> Table:
     """Perplexity with so many words of context, without a memory and with two kinds of one."""
-    found = [result(f"examine-memory-{name}").figures for name in MEMORIES]
+    found = [figures_of(f"examine-memory-{name}") for name in MEMORIES]
     rows = [
         (f"{these[0]['context']:,}", *(f"{condition['perplexity']:.2f}" for condition in these))
         for these in zip(*(figures["conditions"] for figures in found), strict=True)
@@ -283,7 +309,7 @@ REMEMBERED = (
 def remembered_curves() -> list[tuple[str, Result]]:
     """What the first seed of these rows remembers, each by its name, from results/reproduce-recall.json."""
     suite = result("reproduce-recall")
-    runs = {run["run"]: run["readings"] for run in suite.figures["runs"]}
+    runs = {run["run"]: run["readings"] for run in suite.figures.to_dict()["runs"]}
     curves = []
     for row, reader in REMEMBERED:
         (reading,) = (one for one in runs[f"{row}-seed1"] if one["reader"] == reader)
@@ -301,7 +327,7 @@ def with_cache() -> Table:
     heads = ("words", "share", "perplexity with the cache", "without it", "95% interval", "published")
     if not (RESULTS / f"{WITH_CACHE}.json").exists():
         return headed(heads, [("all", *[NOT_MEASURED] * (len(heads) - 1))])
-    figures = result(WITH_CACHE).figures
+    figures = figures_of(WITH_CACHE)
     groups = {g["group"]: g for g in figures["groups"] if g["by"] == "cache"}
     rows = []
     for name, group in {**groups, "all": {**figures, "share": 1.0}}.items():
@@ -327,7 +353,7 @@ def harmed() -> Table:
     printed = paper("context").values["ptb-outside-window"].value
     found = [NOT_MEASURED] * 2
     if (RESULTS / f"{WITH_CACHE}.json").exists():
-        [condition] = result(WITH_CACHE).figures["conditions"]
+        [condition] = figures_of(WITH_CACHE)["conditions"]
         found = [f"{condition[key]:.2%}" for key in ("outside_window", "hurt")]
     return headed(heads, [("not in the window", found[0], f"{printed:g}%"), ("harmed", found[1], MISSING)])
 
@@ -365,19 +391,19 @@ def grids() -> list[str]:
 
 def reproduction(name: str) -> Table:
     """Published beside ours, system by system, from results/reproduce-NAME.json; systems not run yet are left out."""
-    return _having(reproductions.systems(result(f"reproduce-{name}")), "Ours", MISSING)
+    return _having(reproductions.systems_table(result(f"reproduce-{name}").figures), "Ours", MISSING)
 
 
 def claims(name: str) -> Table:
     """Whether the claims of the same file hold; those on systems not run yet are left out."""
     return _having(
-        reproductions.claims(result(f"reproduce-{name}")), "Does it hold here?", "runs are missing: no claim"
+        reproductions.claims_table(result(f"reproduce-{name}").figures), "Does it hold here?", "runs are missing: no claim"
     )
 
 
 def findings(name: str) -> Table:
     """Published findings beside ours, of the same file; those that nothing was run for are left out."""
-    return _having(reproductions.findings(result(f"reproduce-{name}")), "Does it hold here?", "not run")
+    return _having(reproductions.findings_table(result(f"reproduce-{name}").figures), "Does it hold here?", "not run")
 
 
 def _having(table: Table, heading: str, lacking: str) -> Table:
@@ -388,17 +414,17 @@ def _having(table: Table, heading: str, lacking: str) -> Table:
 
 def parts(name: str) -> Table:
     """What the gates between two predictions make of them, of the same file."""
-    return reproductions.gates(result(f"reproduce-{name}"))
+    return reproductions.gates_table(result(f"reproduce-{name}").figures)
 
 
 def remembered(name: str) -> Table:
     """Where what comes back is paid for, of the same file."""
-    return reproductions.memories(result(f"reproduce-{name}"))
+    return reproductions.memory_table(result(f"reproduce-{name}").figures)
 
 
 def recent(name: str) -> Table:
     """What a token costs by how long ago the same one came last, of the same file."""
-    return reproductions.recencies(result(f"reproduce-{name}"))
+    return reproductions.recency_table(result(f"reproduce-{name}").figures)
 
 
 def reproduced() -> dict[str, Callable[[], Table]]:
@@ -415,7 +441,7 @@ def adaptive() -> Table:
     """The test split of the documentation of Python, read with the demo's model by each reader."""
     rows = []
     for name in ("read-demo", "read-demo-cache", "read-demo-dynamic"):
-        figures = result(name).figures
+        figures = figures_of(name)
         static = figures["gains"][0]["perplexity"]
         settings = "; ".join(
             ", ".join(
@@ -432,7 +458,7 @@ def adaptive() -> Table:
             f"{figures['perplexity']:.2f}",
             share,
             UnknownShare.of(figures).cell(),
-            verdict(figures["audit"]),
+            audit_ended(figures["audit"]),
         )
         rows.append(row)
     heads = ("reader", "settings, tuned on validation", "test", "against static", "<unk>", "audit")
@@ -567,7 +593,7 @@ def gains() -> Table:
     """What each memory gains over its control: mean test perplexity over seeds, and the interval of the gain."""
     rows = []
     for memory, control, suite, sentence in GAINS:
-        found = result(f"reproduce-{suite}").figures
+        found = figures_of(f"reproduce-{suite}")
         (one,) = (claim for claim in found["claims"] if claim["sentence"] == sentence)
         with_it, without = (
             next(row["mean"] for row in found["systems"] if side.items() <= row.items())
@@ -577,6 +603,55 @@ def gains() -> Table:
         rows.append((memory, f"{with_it:.1f}", control, f"{without:.1f}", gain))
     heads = ("memory", "perplexity", "control", "its perplexity", "gain (95% interval)")
     return Table(tuple(Column(head, numeric=i in (1, 3, 4)) for i, head in enumerate(heads)), tuple(rows))
+
+
+def field_types(hint: Any) -> str:
+    """What JSON a type hint stands for, in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return field_types(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        names = [field_types(one) for one in arguments if one not in (type(None), Absent)]
+        return " or ".join(dict.fromkeys([*names, *(["null"] if type(None) in arguments else [])]))
+    if origin is tuple or isinstance(hint, typing.TypeVar):
+        return "list"
+    words = {bool: "true or false", str: "text", int: "number", float: "number", typing.Any: "any"}
+    return words.get(hint, "text" if origin is typing.Literal else "object")
+
+
+def field_meanings(record: type) -> dict[str, str]:
+    """The text below each field of a record, those of its bases too."""
+    meanings: dict[str, str] = {}
+    for base in reversed(record.__mro__):
+        if dataclasses.is_dataclass(base):
+            (body,) = (node.body for node in ast.parse(textwrap.dedent(inspect.getsource(base))).body)
+            for node, after in itertools.pairwise(body):
+                if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr):
+                    meanings[node.target.id] = " ".join(after.value.value.split())
+    return meanings
+
+
+def fields(record: type, without: type | None = None) -> str:
+    """The fields of a record as a table in Markdown; those of a base may stand elsewhere."""
+    hints, meanings = typing.get_type_hints(record, include_extras=True), field_meanings(record)
+    elsewhere = {field.name for field in dataclasses.fields(without)} if without else set()
+    lines = ["| Field | Type | Meaning |", "|---|---|---|"]
+    for field in dataclasses.fields(record):
+        if field.name not in elsewhere:
+            meaning = meanings[field.name].removesuffix(".") + "."
+            lines.append(f"| `{key_of(field)}` | {field_types(hints[field.name])} | {meaning} |")
+    return "\n".join(lines)
+
+
+def with_fields(text: str) -> str:
+    """The text with the table of each record that it names between `<!-- fields: NAME -->` and `<!-- end -->`."""
+
+    def filled_in(match: re.Match[str]) -> str:
+        names = [name.strip() for name in match[2].split("without")]
+        records = [getattr(importlib.import_module(path), name) for path, name in (n.rsplit(".", 1) for n in names)]
+        return f"{match[1]}\n{fields(*records)}\n<!-- end -->"
+
+    return re.sub(r"(<!-- fields: ([\w. ]+) -->)\n.*?<!-- end -->", filled_in, text, flags=re.DOTALL)
 
 
 TABLES: dict[str, dict[str, Callable[[], Table]]] = {
@@ -603,6 +678,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "with-cache": with_cache,
         "harmed": harmed,
     },
+    "docs/results.md": {},
     "docs/corpora.md": {"overlaps": split_overlaps},
     "docs/reliability.md": {"reliability": reliability},
     "docs/honest-figures.md": {"cheats": caught_cheats, "honest": refused_readers, "audit-cost": audit_cost},
@@ -653,7 +729,7 @@ def filled(document: str) -> str:
     text = (ROOT / document).read_text(encoding="utf-8")
     for name, table in (TABLES[document] | offered(text)).items():
         text = fill(text, name, table())
-    return text
+    return with_fields(text)
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def test_readers_are_compared_in_a_pipe_as_json_and_on_a_page(command: Command, 
     figures = json.loads(written.read_text())["figures"]
     assert figures["comparisons"][0]["blocks"] == [0.0] * 4  # the same model, the same text
     as_json = command(*told, "--json")
-    assert as_json.code == 0 and result_from(as_json.out, "x").figures["passages"][0]["why"] == "the largest gain"
+    assert as_json.code == 0 and result_from(as_json.out, "x").figures.passages[0].why == "the largest gain"
     assert command(*told, "--html", "page.html").out == "page.html\n"
     assert " (test)</h1>" in Path("page.html").read_text()
     assert command(*told, "--html", "other/notes.txt").code == 2

@@ -14,7 +14,8 @@ from backstory.config import AlgorithmConfig, RecallConfig, recipes
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file
 from backstory.reports import result_from
-from backstory.reports.phrases import effective_context, verdict
+from backstory.results import AuditRecord
+from backstory.results.result_file import figures_from
 
 FIGURES = {
     "training": "parameters epochs best_epoch valid_perplexity valid_nats unit tokens curve tokens_per_second",
@@ -139,7 +140,7 @@ def test_evaluate_prints_what_it_writes(command: Command, run_copy: Path) -> Non
         in shown.out
     )
     assert f"{figures['tokens']:,} words, all scored, batch size 1\n" in shown.out
-    assert f"\n  audit       {verdict(figures['audit'])}\n" in shown.out
+    assert f"\n  audit       {AuditRecord.read(figures['audit'], 'x').in_words()}\n" in shown.out
 
 
 def test_units_of_a_score_agree(command: Command, run_copy: Path) -> None:
@@ -208,7 +209,8 @@ def test_examine_prints_what_it_writes(command: Command, run_copy: Path) -> None
     lines = shown.out.splitlines()
     assert lines[0].startswith("run, valid split, 30 targets; with all context perplexity ")
     assert [line.split()[0] for line in lines[2:5]] == ["5", "10", "20"]
-    assert lines[5] == f"  effective context: {effective_context(figures)}, within 1% of perplexity"
+    context = figures_from("examination", figures).context_in_words()  # type: ignore[attr-defined]
+    assert lines[5] == f"  effective context: {context}, within 1% of perplexity"
     assert lines[6] == "  by frequency, effects in nats:"
     shown = command("examine", "run", *small, "--reader", "cache")
     assert shown.out.startswith("run, valid split, cache reader, 30 targets; with all context perplexity ")

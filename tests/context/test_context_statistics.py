@@ -32,7 +32,7 @@ from backstory.context.bootstrap import (
     t_limit,
 )
 from backstory.data import prepare
-from backstory.reports.older import redefined
+from backstory.results.examination_record import ContextRecord, Tried
 
 CONTEXTS = (5, 10, 20, 50)
 
@@ -188,9 +188,9 @@ def test_the_last_crossing_is_that_of_a_plain_loop(effects: list[float]) -> None
     while first and abs(effects[first - 1]) < 0.00995:
         first -= 1
     assert last_crossing(np.array(effects), 0.01) == first
-    tried = [{"context": n, "effect": e, "low": e, "high": 1.0} for n, e in enumerate(effects)]
-    older = redefined({"context": 99, "low": 1, "high": 2}, tried, 1.0)
-    assert older == {"context": None if first == len(effects) else first, "more_context_hurts": False}
+    tried = [Tried(n, e, e, 1.0) for n, e in enumerate(effects)]
+    older = ContextRecord(context=99, low=1, high=2).redefined(tried, 1.0)
+    assert older == ContextRecord(context=None if first == len(effects) else first, more_context_hurts=False)
 
 
 def test_the_interval_holds_it_where_every_context_is_at_the_threshold() -> None:

@@ -16,15 +16,15 @@ from runs import events
 import backstory as bs
 from backstory.cli.evaluate import describe
 from backstory.cli.train import run_training
-from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError
+from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError, formats
 from backstory.data import Algorithm, prepare
 from backstory.evaluation.metrics.answer_accuracy import AnswerAccuracy
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Prediction, Softmax, choose_precision
 from backstory.readers.blocks import blocks
-from backstory.reports import formats, read
-from backstory.reports.phrases import answered, comparison, summary
-from backstory.reports.tables import trainings
+from backstory.reports import read, trainings_table
+from backstory.reports.phrases import ranking, summary
+from backstory.results.evaluation_record import AnswersRecord
 from backstory.training import train
 
 SETTINGS = AlgorithmConfig(bits=2, longest=3, documents=60, held_out=12)
@@ -149,7 +149,7 @@ def test_what_is_told_of_training_is_per_word_that_is_asked(
     score = f"perplexity {formats.perplexity(best['valid_perplexity'])} per answer word"
     alone = dataclasses.replace(read(run), results=tuple(read(run).of_kind("training")))
     assert f"validation {score} on copy over {result['tokens']['valid']} answer words, " in summary(alone)
-    assert trainings([alone]).rows[0][5] == score
+    assert trainings_table([alone]).rows[0][5] == score
 
 
 def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     assert longer["provenance"]["corpus"]["fingerprint"] != result["provenance"]["corpus"]["fingerprint"]
     bs.report([run], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert f"audited; {answered(answers)}." in page
+    assert f"audited; {AnswersRecord.read(answers, 'x').in_words()}." in page
     assert "<h2>Answers</h2>" in page and "synthetic documents of copy: 5 and 9 symbols of 2 bits" in page
-    assert comparison([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
+    assert ranking([read(run), read(run)]) == ""  # by the perplexity of tokens that are random
     with pytest.raises(UserError, match="--lengths works with synthetic tasks only"):
         bs.evaluate(run, text=tmp_path / "page.html", lengths=(5,))
 

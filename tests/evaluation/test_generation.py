@@ -244,9 +244,9 @@ def test_a_saved_text_is_the_one_that_was_told(tiny_run: Path, tmp_path: Path) -
     run = shutil.copytree(tiny_run, tmp_path / "run")
     told = "".join(generate(run, "ann saw", tokens=12, temperature=0.8, seed=4, echo=True, save=True))
     result = result_from((run / "sample" / "result.json").read_text(), "sample")
-    assert result.kind == "sample" and result.figures["prompt"] + result.figures["text"] == told
-    assert result.figures["settings"]["seed"] == 4
-    assert "".join(generate(run, "ann saw", tokens=12, temperature=0.8, seed=4)) == result.figures["text"]
+    assert result.kind == "sample" and result.figures.prompt + result.figures.text == told
+    assert result.figures.settings["seed"] == 4
+    assert "".join(generate(run, "ann saw", tokens=12, temperature=0.8, seed=4)) == result.figures.text
 
 
 def test_a_text_that_is_not_read_to_its_end_is_not_saved(tiny_run: Path, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from backstory.explanations.explanation import led_by, words_of
 from backstory.explanations.passage_reading import strong_high, weights_layer
 from backstory.models import Interpolation
 from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage, result_from
-from backstory.reports.passage import from_json
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -60,7 +59,7 @@ def run(runs_of: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def passage_of(result: dict[str, Any]) -> Passage:
-    return from_json(result["figures"]["passage"], "x")
+    return Passage.read(result["figures"]["passage"], "x")
 
 
 def layers(result: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +214,7 @@ def test_a_reader_that_learns_has_its_own_blocks(runs_of: dict[str, Path], tmp_p
 
 def test_it_stands_in_the_page_and_in_the_terminal(run: Path) -> None:
     result = result_from(json.dumps(bs.explain(run, "buffer", split="valid", at=20, words=9)), "x")
-    passage = from_json(result.figures["passage"], "x")
+    passage = result.figures.passage
     assert (run / "explain-buffer-valid-at20-words9" / "result.json").is_file()
     assert passage.chosen == passage.lead == 13 and len(passage.words) == 22
     page = render_passage(result)

@@ -18,7 +18,7 @@ from backstory.config import RunConfig, UserError
 from backstory.config.readers import CacheSettings
 from backstory.data import prepare
 from backstory.reports import Weights, passage_terminal, render_passage, result_from
-from backstory.reports.passage import from_json
+from backstory.results.passage import Passage
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -37,7 +37,7 @@ def with_cache() -> str:
 
 
 def layers(result: dict[str, Any]) -> dict[str, Any]:
-    return {layer.name: layer for layer in from_json(result["figures"]["passage"], "x").layers}
+    return {layer.name: layer for layer in Passage.read(result["figures"]["passage"], "x").layers}
 
 
 def forward(run: Path, ids: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,14 +110,14 @@ def test_it_stands_in_the_page_and_in_the_terminal(run: Path, with_cache: str) -
     result = result_from(json.dumps(bs.explain(run, "cache", split="valid", at=20, words=30, reader=with_cache)), "x")
     page = render_passage(result)
     assert "Colour by" in page and "cache mass" in page and "expected (mixture)" in page
-    passage = from_json(result.figures["passage"], "x")
+    passage = result.figures.passage
     data = json.loads(page.split('<script type="application/json">')[1].split("</script>")[0])
     shaded = next(shade["links"] for shade in data["shades"] if "links" in shade)
     links = next(layer for layer in passage.layers if isinstance(layer, Weights)).links
     assert [[j for j, _ in word] for word in shaded] == [[j for j, _ in word] for word in links]
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=90)
     mass_first = bs.explain(run, "cache", split="valid", at=20, words=30, reader=with_cache, layer="cache mass")
-    passage_terminal.show(from_json(mass_first["figures"]["passage"], "x"), console)
+    passage_terminal.show(Passage.read(mass_first["figures"]["passage"], "x"), console)
     strongest = max(range(30), key=lambda i: max((w for _, w in links[i]), default=0.0))
     assert f"of '{passage.words[strongest].text}' on the words before it" in console.file.getvalue().replace("\n", " ")  # type: ignore[attr-defined]
 
@@ -130,7 +130,7 @@ def test_words_of_several_letters(tiny_config: RunConfig, with_cache: str, tmp_p
     result = bs.explain(run, "cache", split="valid", at=0, words=6, reader=with_cache)
     ids = np.asarray(dataset.splits["valid"].ids)[: result["figures"]["tokens"]].astype(np.int64)
     states, _ = forward(run, ids)
-    passage, found = from_json(result["figures"]["passage"], "x"), layers(result)
+    passage, found = Passage.read(result["figures"]["passage"], "x"), layers(result)
     lengths = [len(word.before) + len(word.text) for word in passage.words]
     lengths[0] = len(passage.words[0].text)
     start = int(np.cumsum(lengths)[2])  # where the fourth word begins
@@ -178,7 +178,7 @@ def test_the_case_is_the_most_peaked_success_or_the_flattest_failure(
     best = (min if case == "success" else max)(candidates.values())
     result = bs.explain(run, "cache", split="train", reader=reader, find=case)
     figures = result["figures"]
-    found, passage = figures["found"], from_json(figures["passage"], "x")
+    found, passage = figures["found"], Passage.read(figures["passage"], "x")
     assert found["entropy"] == pytest.approx(best, abs=1e-3)
     assert candidates[found["target"]] == pytest.approx(best, abs=1e-3)
     assert found["share"] == pytest.approx(known[found["target"]][1], abs=1e-3)

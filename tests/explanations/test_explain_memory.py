@@ -22,7 +22,6 @@ from backstory.models import ComposedModel
 from backstory.models.cores import ExternalMemory
 from backstory.models.memory import Addressing, AddressingTrace, TuringMachine, parse_addressing
 from backstory.reports import Passage, Weights, render_passage, result_from
-from backstory.reports.passage import from_json
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -47,7 +46,7 @@ def runs_of(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def passage_of(result: dict[str, Any]) -> Passage:
-    return from_json(result["figures"]["passage"], "x")
+    return Passage.read(result["figures"]["passage"], "x")
 
 
 def layers(result: dict[str, Any]) -> dict[str, Any]:
@@ -224,9 +223,9 @@ def test_the_page_holds_the_picture(runs_of: dict[str, Path]) -> None:
     page = render_passage(result)
     assert page.count("<svg") == 1 and "write: slot" in page and "read: slot" in page
     assert "of all 11 slots of the memory, at each token of the passage." in page and "the mean of 2 heads" in page
-    passage = from_json(result.figures["passage"], "x")
+    passage = result.figures.passage
     assert passage.chosen == passage.lead and isinstance(passage.shades[0], Weights)
-    assert math.isfinite(result.figures["perplexity"])
+    assert math.isfinite(result.figures.perplexity)
 
 
 @pytest.mark.parametrize(

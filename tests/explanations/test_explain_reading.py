@@ -27,7 +27,7 @@ from backstory.explanations import explain_passage, gains
 from backstory.explanations.gains import ENOUGH, ScoredText
 from backstory.readers import READERS, ReaderKind
 from backstory.reports import result_from
-from backstory.reports.passage import Numbers, from_json
+from backstory.results.passage import Numbers, Passage
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -197,7 +197,7 @@ def test_pairs_follow_each_other_and_span_all() -> None:
 
 
 def layers(passage: dict[str, Any]) -> dict[str, Any]:
-    return {layer.name: layer for layer in from_json(passage, "x").layers}
+    return {layer.name: layer for layer in Passage.read(passage, "x").layers}
 
 
 def test_passages_say_what_their_tokens_gain(run: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_passages_say_what_their_tokens_gain(run: Path, tmp_path: Path) -> None:
         assert passage["gains"][-1] == pytest.approx((nats["static"] - nats["bias:forget=0.1"])[inside].mean())
     scales = {layer.high for p in (one, two) for name, layer in layers(p["passage"]).items() if "gain" in name}
     assert len(scales) == 1  # a colour means the same everywhere
-    assert from_json(one["passage"], "x").title.endswith(", from word 12")
+    assert Passage.read(one["passage"], "x").title.endswith(", from word 12")
 
 
 def test_passages_are_chosen_where_none_are_asked_for(run: Path) -> None:
@@ -254,7 +254,7 @@ def test_words_of_many_tokens(tiny_config: RunConfig, tmp_path: Path, monkeypatc
     (passage,) = result["passages"]
     dataset = prepare(load_run(letters).config.text)
     ids = dataset.splits["valid"].ids
-    shown = from_json(passage["passage"], "x")
+    shown = Passage.read(passage["passage"], "x")
     assert passage["at"] <= 9 < passage["at"] + passage["tokens"] and "several characters" in shown.note
     whole = dataset.vocabulary.decode(ids[passage["at"] : passage["at"] + passage["tokens"]])
     assert " ".join(w.text for w in shown.words) == " ".join(whole.split())

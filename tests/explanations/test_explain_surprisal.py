@@ -20,7 +20,7 @@ from backstory.evaluation import evaluate
 from backstory.explanations import EXPLANATIONS
 from backstory.readers import READERS, ReaderKind
 from backstory.reports import Candidates, Numbers, result_from
-from backstory.reports.passage import from_json
+from backstory.results.passage import Passage
 from backstory.runs.run import load_run
 from backstory.training import train
 
@@ -45,7 +45,7 @@ def log_probs(run: Path, ids: np.ndarray) -> torch.Tensor:
 
 
 def layers(result: dict[str, Any]) -> dict[str, Any]:
-    passage = from_json(result["figures"]["passage"], "x")
+    passage = Passage.read(result["figures"]["passage"], "x")
     return {layer.name: layer for layer in passage.layers}
 
 
@@ -137,7 +137,7 @@ def test_a_word_of_many_tokens_costs_their_sum(character_run: Path, tmp_path: Pa
     nats = -table.gather(1, torch.tensor(ids[: len(table)].astype(np.int64))[:, None])[:, 0]
     assert sum(found["surprisal"].values) == pytest.approx(nats[4:].sum().item(), abs=1e-4)
     assert figures["nats_per_token"] == pytest.approx(nats[4:].mean().item(), abs=1e-6)
-    passage = from_json(figures["passage"], "x")
+    passage = Passage.read(figures["passage"], "x")
     assert " ".join(w.text for w in passage.words) == " ".join(
         dataset.vocabulary.decode(ids[4 : 4 + figures["tokens"]]).split()
     )
@@ -161,7 +161,7 @@ def test_a_word_of_many_tokens_is_corrected_for_where_it_begins_and_ends(charact
     for table, name in ((plain, "surprisal"), (torch.log_softmax(plain / 2, -1), "gain over tempered:temperature=2")):
         mass = table[:, [i for i, word in enumerate(words) if word.isspace()]].exp().sum(1).log()
         begin, expected = 4, []
-        for word in from_json(figures["passage"], "x").words:
+        for word in Passage.read(figures["passage"], "x").words:
             stop = begin + len(word.before) + len(word.text)
             value = -sum(table[i, int(ids[i])].item() for i in range(begin, stop))
             value += mass[begin].item() if words[ids[begin]].isspace() and not words[ids[begin - 1]].isspace() else 0.0
@@ -170,7 +170,7 @@ def test_a_word_of_many_tokens_is_corrected_for_where_it_begins_and_ends(charact
         values = np.array(found[name].values) + (0 if table is plain else np.array(found["surprisal"].values))
         assert values == pytest.approx(expected, abs=1e-4), name
     assert begin == end
-    assert figures["word_score"] == "corrected" and "corrected" in from_json(figures["passage"], "x").note
+    assert figures["word_score"] == "corrected" and "corrected" in Passage.read(figures["passage"], "x").note
     sums = bs.explain(character_run, split="valid", at=4, words=6, word_score="sum")
     assert sums["figures"]["nats_per_token"] == pytest.approx(figures["nats_per_token"], abs=1e-7)
     assert (character_run / "explain-surprisal-valid-at4-words6-word-score-sum").is_dir()

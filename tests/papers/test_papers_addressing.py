@@ -39,18 +39,18 @@ def test_a_trained_memory_is_read_with_another_addressing(desk: Path) -> None:
     assert code == 0, err
     folder = desk / "runs" / "suite-small"
     result = result_at(folder / "result.json")
-    dense, localized = result.figures["runs"][0]["readings"]
-    assert (dense["addressing"], localized["addressing"]) == (None, WINDOW)
+    dense, localized = result.figures.runs[0].readings
+    assert (dense.addressing, localized.addressing) == (None, WINDOW)
     for reading, name, addressed in ((dense, "", "dense"), (localized, "-localized_3", WINDOW)):
         file = folder / "runs" / "memory-seed1" / f"evaluate-test-batch3{name}" / "result.json"
         read = json.loads(file.read_text())
         assert (read["figures"]["addressing"], read["figures"]["bits_per_token"]) == (addressed, reading["value"])
         assert read["provenance"]["seconds"] == reading["seconds"]
-    assert dense["value"] != localized["value"]
-    first, second = result.figures["systems"]
-    assert (first["published"], first["published_deviation"]) == (None, None)
-    assert (second["published"], second["published_deviation"]) == (1.5648, 0.0018)
-    assert result.figures["claims"][0]["gain"] == pytest.approx(dense["value"] - localized["value"])
+    assert dense.value != localized.value
+    first, second = result.figures.systems
+    assert (first.published, first.published_deviation) == (None, None)
+    assert (second.published, second.published_deviation) == (1.5648, 0.0018)
+    assert result.figures.claims[0].gain == pytest.approx(dense.value - localized.value)
     assert f"test, static, batch of 3, {WINDOW}" in out and "1.5648 +- 0.0018" in out
 
 

@@ -19,27 +19,13 @@ from calling import Hung, call, within
 from rich.console import Console
 
 from backstory.config import UserError
-from backstory.reports import (
-    Result,
-    comparison_terminal,
-    examinations,
-    page,
-    passage_terminal,
-    render_comparison,
-    render_passage,
-    render_search,
-    reproductions,
-    result_from,
-    search_terminal,
-    to_text,
-)
-from backstory.reports import answer_section as answers_told
-from backstory.reports import memory_section as memory_told
-from backstory.reports import recency_section as recency_told
-from backstory.reports.memory_weights import BY_HEAD, heads, older
-from backstory.reports.passage import from_json
+from backstory.reports import page, render_comparison, render_passage, render_search, sections, to_text
+from backstory.reports.sections.context_section import examination_plots
+from backstory.reports.sections.reproduction_section import claims_table, findings_table, gates_table, systems_table
+from backstory.results import ReproductionFigures, Result, result_from
 
 ROOT = Path(__file__).resolve().parents[2]
+MEANS = ("entropy_bits", "largest_percent", "window_percent", "fall_back_percent")
 sys.path.append(str(ROOT / "tests" / "reports"))
 
 REAL = (
@@ -117,32 +103,22 @@ PAGE_OF: dict[str, Callable[[Result], object]] = {
     "search": render_search,
     "comparison": render_comparison,
     "explanation": render_passage,
-    "examination": examinations.plots_of,
+    "examination": examination_plots,
 }
 
 
 def _shown(result: Result, pages: bool) -> str:
     """Show a result as the verb that makes it does; say what of that a terminal would obey."""
-    told, f = io.StringIO(), result.figures
+    told = io.StringIO()
     console = Console(file=told, width=100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if result.kind == "search":
-            search_terminal.show(result, console, 5)
-        if result.kind == "comparison":
-            comparison_terminal.show(result, console)
-        if result.kind == "explanation":
-            passage_terminal.show(from_json(f["passage"], result.source), console)
-            if (means := heads(result)) is not None:
-                print(to_text(means), older(result), file=told)
+        sections.show(result, console)
         if pages and result.kind in PAGE_OF:
             PAGE_OF[result.kind](result)
-        if result.kind == "reproduction":
-            for table in (reproductions.systems, reproductions.gates, reproductions.claims, reproductions.findings):
-                print(to_text(table(result)), file=told)
-        if result.kind == "evaluation":
-            for section, terminal in (("memory", memory_told), ("recency", recency_told), ("answers", answers_told)):
-                print(*(terminal.terminal(f) if f.get(section) else []), sep="\n", file=told)
+        if isinstance(result.figures, ReproductionFigures):
+            for table in (systems_table, gates_table, claims_table, findings_table):
+                print(to_text(table(result.figures)), file=told)
     return _unprintable(told.getvalue())
 
 
@@ -221,7 +197,7 @@ def _starts() -> dict[str, Any]:
             kind, figures = "evaluation", made.evaluation(**{name: figures})
         found[name] = made.result(kind, figures)
     weights = _module("test_reports_weights").weights()
-    heads = {key: {"write": 1.0, "read": [2.0, None]} for key in BY_HEAD}
+    heads = {key: {"write": 1.0, "read": [2.0, None]} for key in MEANS}
     memory = {"settings": {"slots": 40}, "window": 3, "windows": 2, "older_percent": 10.0}
     found["memory heads"] = made.result("explanation", made.explanation(weights=weights, **heads, **memory))
     found["search"] = searched.saved(searched.search())

@@ -81,7 +81,6 @@ from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack
 from backstory.readers.tempered import TemperedReader
-from backstory.reports import tables
 from backstory.training.objectives import Likelihood
 
 RAISED = (UserError, NonFiniteError, TypeError, ValueError)
@@ -262,9 +261,9 @@ def uses(desk: Desk) -> Iterator[Use]:
     text = (run / "result.json").read_text()
     yield Use(reports.result_from, {"text": text, "source": "it"})
     yield Use(reports.result_at, {"path": run / "result.json"})
-    yield Use(tables.figures, {"runs": [reports.read(run)]})
-    table = tables.figures([reports.read(run)])
-    for function in (reports.to_text, reports.to_html, reports.to_markdown):
+    yield Use(reports.figures_table, {"runs": [reports.read(run)]})
+    table = reports.figures_table([reports.read(run)])
+    for function in (reports.to_text, reports.to_markdown):
         yield Use(function, {"table": table})
     yield Use(reports.fill, {"text": "<!-- table: x -->\n<!-- end -->", "name": "x", "table": table})
     yield Use(prepare, {"config": desk.config.text})

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from passages import passage
 
-from backstory.reports.passage import to_json
-
 CONFIG = "text:\n  corpus: stdlib\ntraining:\n  epochs: 3\nseed: 1\n"
 PERPLEXITIES = (270.4, 160.2, 130.1)
 
@@ -100,7 +98,7 @@ def truncation(**changes: Any) -> dict[str, Any]:
 def explanation(**changes: Any) -> dict[str, Any]:
     return {"explanation": "surprisal", "text": "test", "at": 10, "context": 10, "tokens": 6, "unit": "word",
             "reader": "static", "against": "b", "nats_per_token": math.log(98.1), "perplexity": 98.1,
-            "against_nats_per_token": math.log(120.0), "passage": to_json(passage())} | changes  # fmt: skip
+            "against_nats_per_token": math.log(120.0), "passage": passage().to_dict()} | changes  # fmt: skip
 
 
 def comparison(documents: int = 12, **changes: Any) -> dict[str, Any]:
@@ -127,9 +125,9 @@ def comparison(documents: int = 12, **changes: Any) -> dict[str, Any]:
         "positions": [{"from": low, "to": high, "tokens": size * documents, "documents": documents,
                        "nats": list(nats.values()), "gains": [{"gain": g * low / 100, **interval} for g in gains]}
                       for low, high, size in ((0, 100, 100), (100, 200, 100), (200, 400, 50))],
-        "passages": [{"why": "the largest gain", "at": 700, "tokens": 6, "gains": gains, "passage": to_json(passage())},
+        "passages": [{"why": "the largest gain", "at": 700, "tokens": 6, "gains": gains, "passage": passage().to_dict()},
                      {"why": "the beginning of a document", "at": 750, "tokens": 6, "gains": gains,
-                      "passage": to_json(passage())}],
+                      "passage": passage().to_dict()}],
     } | changes  # fmt: skip
 
 
@@ -152,6 +150,7 @@ def log() -> list[dict[str, Any]]:
 
 
 Make = Callable[..., Path]
+
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from rich.console import Console
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.evaluation import evaluate
-from backstory.reports import render_comparison, render_passage, result_from, shades, write
-from backstory.reports.passage import to_json
+from backstory.reports import render_comparison, render_passage, result_from, write
+from backstory.reports.passages import shades
 from backstory.training import train
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'backstory[dev]'")
@@ -55,7 +55,7 @@ def layered(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of a passage with every kind of layer."""
     run = tmp_path_factory.mktemp("layered") / "run"
     result = json.loads(next(runs[0].glob("explain-*/result.json")).read_text())
-    result["figures"]["passage"] = to_json(passage())
+    result["figures"]["passage"] = passage().to_dict()
     (run / "explain").mkdir(parents=True)
     (run / "explain" / "result.json").write_text(json.dumps(result))
     write([run], run / "report.html")
@@ -66,7 +66,7 @@ def layered(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 def leading(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of a passage with words before it and a chosen one."""
     result = json.loads(next(runs[0].glob("explain-*/result.json")).read_text())
-    result["figures"]["passage"] = to_json(led())
+    result["figures"]["passage"] = led().to_dict()
     page = tmp_path_factory.mktemp("leading") / "page.html"
     page.write_text(render_passage(result_from(json.dumps(result), "x")), encoding="utf-8")
     return page

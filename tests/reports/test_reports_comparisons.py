@@ -5,15 +5,18 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from backstory.config import UserError
-from backstory.reports import comparison_terminal, comparisons, render, render_comparison, result_from
-from backstory.reports.comparison_plots import along, by_position, smoothed
-from backstory.reports.results import Result
+from backstory.reports import render, render_comparison, result_from
+from backstory.reports.sections import comparison_section
+from backstory.reports.sections import comparison_tables as comparisons
+from backstory.reports.sections.comparison_plots import along, by_position, smoothed
+from backstory.results import Result
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -41,19 +44,19 @@ def test_a_sentence_says_how_well_each_reads_and_where_it_learns(made: Any) -> N
 
 def test_tables_hold_every_figure(made: Any) -> None:
     read = result(made)
-    assert comparisons.readers(read).rows[1] == (
+    assert comparisons.readers_table(read.figures).rows[1] == (
         "dynamic", "88.2 per word", "4.480", "3,000 words", "dynamic: rate 0.001 (tuned on valid)"
     )  # fmt: skip
-    assert comparisons.pairs(read).rows[0] == (
+    assert comparisons.pairs_table(read.figures).rows[0] == (
         "dynamic over static", "+0.010", "-0.010 to +0.050", "+1.0", "12 documents"
     )  # fmt: skip
-    documents = comparisons.documents(read)
+    documents = comparisons.documents_table(read.figures)
     assert [c.heading for c in documents.columns] == ["Document", "From word", "Words", "learned", "dynamic", "static",
         "dynamic over static", "learned over dynamic", "learned over static"]  # fmt: skip
     assert documents.rows[2] == ("Article <2>", "1,000", "250", "4.460", "4.480", "4.490", "+0.010", "+0.020", "+0.030")
-    places = comparisons.positions(read)
+    places = comparisons.positions_table(read.figures)
     assert places.rows[1][:4] == ("100 to 200", "1,200", "12", "+0.010 (-0.010 to +0.050)")
-    assert comparisons.positions(read, intervals=False).rows[1][3] == "+0.010"
+    assert comparisons.positions_table(read.figures, intervals=False).rows[1][3] == "+0.010"
 
 
 def test_characters_are_told_in_bits_of_each(made: Any) -> None:
@@ -63,17 +66,17 @@ def test_characters_are_told_in_bits_of_each(made: Any) -> None:
     assert comparisons.compared(read).startswith(
         "demo reads 3,000 characters in 12 documents at 6.434 bits per character with learned, 6.463 with dynamic, "
     )
-    table = comparisons.readers(read)
+    table = comparisons.readers_table(read.figures)
     assert [c.heading for c in table.columns][:3] == ["Reader", "Bits per character", "Nats per character"]
     assert table.rows[1][:3] == ("dynamic", "6.463", "4.480")
-    table = comparisons.pairs(read)
+    table = comparisons.pairs_table(read.figures)
     assert table.columns[3].heading == "Bits per character gain" and table.rows[0][3] == "+0.014"
     page = render_comparison(read)
     assert "erplexity" not in page and "erplexity" in render_comparison(result(made))
 
 
 def test_the_picture_marks_documents_and_passages(made: Any) -> None:
-    plot = along(result(made), "x")
+    plot = along(result(made).figures, "x")
     texts, hints = elements(plot.svg, "text"), elements(plot.svg, "title")
     assert {"dynamic over static", "learned over dynamic", "learned over static", "word of the text", "1", "2"} <= {
         *texts
@@ -83,12 +86,12 @@ def test_the_picture_marks_documents_and_passages(made: Any) -> None:
     ]  # all of them have room
     assert len(hints) == 36 and hints[1] == "Article <1>: dynamic over static +0.010 nats per word over 250 words"
     assert "each block of 50 words" in plot.caption and "mean over 3 blocks" in plot.caption
-    in_perplexity = along(result(made), "x", "perplexity")
+    in_perplexity = along(result(made).figures, "x", "perplexity")
     assert "perplexity" in elements(in_perplexity.svg, "text") and in_perplexity.svg != plot.svg
 
 
 def test_of_sixty_titles_those_are_written_that_have_room(made: Any) -> None:
-    plot = along(result(made, documents=60), "x")
+    plot = along(result(made, documents=60).figures, "x")
     titles = [e for e in ET.fromstring(plot.svg).iter(f"{NAMESPACE}text") if "Article" in "".join(e.itertext())]
     places = sorted(float(e.get("x", "nan")) for e in titles)
     assert 20 < len(titles) < 60
@@ -97,27 +100,28 @@ def test_of_sixty_titles_those_are_written_that_have_room(made: Any) -> None:
 
 
 def test_the_average_stays_within_a_document() -> None:
-    figures = {"smooth": 3, "documents": [{"start": 0, "tokens": 30}, {"start": 30, "tokens": 40}]}
+    documents = [SimpleNamespace(start=0, tokens=30), SimpleNamespace(start=30, tokens=40)]
+    figures: Any = SimpleNamespace(smooth=3, documents=documents)
     lines = smoothed([1.0, 2.0, 6.0, -1.0, -3.0, -5.0, -7.0], list(range(0, 71, 10)), figures)
     assert lines == [([5, 15, 25], [1.5, 3.0, 4.0]), ([35, 45, 55, 65], [-2.0, -3.0, -5.0, -6.0])]
-    assert smoothed([1.0], [0, 10], {**figures, "smooth": 0}) == []
-    assert smoothed([1.0, 2.0], [0, 10, 20], {**figures, "smooth": 1}) == [([5, 15], [1.0, 2.0])]
+    assert smoothed([1.0], [0, 10], SimpleNamespace(smooth=0, documents=documents)) == []
+    assert smoothed([1.0, 2.0], [0, 10, 20], SimpleNamespace(smooth=1, documents=documents)) == [([5, 15], [1.0, 2.0])]
 
 
 def test_gain_by_place_has_a_point_for_each(made: Any) -> None:
-    plot = by_position(result(made), "x")
+    plot = by_position(result(made).figures, "x")
     assert plot and {"0–", "100–", "200–", "learned over static"} <= {*elements(plot.svg, "text")} | {
         t.splitlines()[0] for t in elements(plot.svg, "text")
     }
     assert "Bars: 95% intervals" in plot.caption
     figures = made.comparison()
     del figures["positions"][1:]
-    assert by_position(result(made, positions=figures["positions"]), "x") is None
+    assert by_position(result(made, positions=figures["positions"]).figures, "x") is None
 
 
 def printed(read: Result, width: int, **settings: Any) -> str:
     console = Console(file=io.StringIO(), width=width, **settings)
-    comparison_terminal.show(read, console)
+    comparison_section.SECTION.terminal(read, console)  # type: ignore[misc]
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -138,17 +142,21 @@ def test_a_terminal_has_tables_columns_and_passages(made: Any, width: int) -> No
 
 def test_columns_rise_and_hang_in_proportion(made: Any) -> None:
     blocks = [4.0, 2.0, -1.0, 0.0, -4.0]
-    figures = {"comparisons": [{"blocks": blocks}], "documents": [{"start": 0}, {"start": 60}], "at": 0, "tokens": 100}
-    lines = [line.plain for line in comparison_terminal.columns(figures, 0, 80)]
+    documents = [SimpleNamespace(start=0), SimpleNamespace(start=60)]
+
+    def columns(blocks: list[float], width: int) -> list[str]:
+        pairs = [SimpleNamespace(blocks=blocks)]
+        figures: Any = SimpleNamespace(comparisons=pairs, documents=documents, at=0, tokens=100)
+        return [line.plain for line in comparison_section.gain_columns(figures, 0, width)]
+
+    lines = columns(blocks, 80)
     assert [line[8:] for line in lines] == [
         "█    ", "█▄   ", "██   ", "  ▀ █", "    █", "    █", "|1 |2"]  # fmt: skip
     assert [line[:7].strip() for line in lines] == ["+4.00", "", "0", "", "", "", ""]
-    wide = [
-        line.plain for line in comparison_terminal.columns(figures | {"comparisons": [{"blocks": [1.0] * 999}]}, 0, 40)
-    ]
+    wide = columns([1.0] * 999, 40)
     assert {len(line) for line in wide[:3]} == {40} and set(wide[0][8:]) == {"█"}
-    nothing = comparison_terminal.columns(figures | {"comparisons": [{"blocks": [0.0, 0.0]}]}, 0, 40)
-    assert [line.plain[8:].strip() for line in nothing][:3] == ["", "", ""]
+    nothing = columns([0.0, 0.0], 40)
+    assert [line[8:].strip() for line in nothing][:3] == ["", "", ""]
 
 
 def test_control_characters_do_not_reach_a_terminal(made: Any) -> None:
@@ -205,7 +213,7 @@ def change(figures: dict[str, Any], way: tuple[Any, ...], value: Any) -> dict[st
         (("documents", 11, "tokens"), 9, r"figures.documents must be all of the stretch"),
         (("block",), 0, r"figures.block must be a number that is whole, 1 or more"),
         (("readers",), [], r"figures.readers must be a list that is not empty"),
-        (("passages", 0, "passage"), {}, r"its passage cannot be read"),
+        (("passages", 0, "passage"), {}, r"passages\[0\].passage.words must be a list"),
         (("comparisons", 0, "low"), "x", r"figures.comparisons\[0\].low must be a number or null"),
     ],
 )

@@ -11,8 +11,9 @@ import pytest
 import searched
 
 from backstory.config import UserError
-from backstory.reports import page, render, result_from, to_text, write
-from backstory.reports.tables import Table, columns
+from backstory.reports import render, result_from, to_text, write
+from backstory.reports.format.tables import Table, columns
+from backstory.reports.sections import figures_section
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -93,7 +94,7 @@ def test_nothing_is_read_through_a_link_out_of_the_folder(run: Any, tmp_path: Pa
 
 
 def test_a_fault_of_ours_takes_one_result_and_is_named(run: Any, tmp_path: Path) -> None:
-    with patch.object(page.tables, "_evaluation_row", side_effect=ZeroDivisionError("by zero")):
+    with patch.object(figures_section, "_evaluation_row", side_effect=ZeroDivisionError("by zero")):
         text, told = reported([run()], tmp_path / "page.html")
     assert told == ["not shown: evaluate-test/result.json of demo cannot be shown: ZeroDivisionError: by zero"]
     assert "cannot be shown: ZeroDivisionError" in text and "<h2>Context</h2>" in text

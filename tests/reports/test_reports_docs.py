@@ -3,13 +3,18 @@
 import dataclasses
 import json
 import re
+import typing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from printed import terminal_lines
 
-from backstory.reports import kinds, result_from
-from backstory.reports.recency_section import terminal
+from backstory.reports.sections import recency_section
+from backstory.results import KINDS, Passage, Record, result_from
+from backstory.results.examination_record import EXPERIMENTS
+from backstory.results.result_file import ResultRecord
+from backstory.results.validation import key_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
 ELSEWHERE = ("explanation", "sample")
@@ -37,35 +42,33 @@ def test_the_example_of_memory_curves_can_be_read() -> None:
     (memory,) = (example for example in EXAMPLES if "curves" in example)
     evaluation = next(e for e in EXAMPLES if e.get("kind") == "evaluation")
     figures = evaluation["figures"] | {"memory": memory}
-    assert result_from(json.dumps(evaluation | {"figures": figures}), "results.md").figures["memory"] == memory
+    assert result_from(json.dumps(evaluation | {"figures": figures}), "results.md").figures.memory.to_dict() == memory
 
 
 def test_the_example_of_recency_can_be_read() -> None:
     (recency,) = (example for example in EXAMPLES if "new" in example)
     evaluation = next(e for e in EXAMPLES if e.get("kind") == "evaluation")
     figures = evaluation["figures"] | {"recency": recency}
-    (line,) = terminal(result_from(json.dumps(evaluation | {"figures": figures}), "results.md").figures)
+    (line,) = terminal_lines(recency_section.SECTION, evaluation | {"figures": figures})
     assert "2.44 for words seen 1–4 ago" in line
 
 
-def keys(shape: object) -> set[str]:
-    """The keys of a shape and of all shapes in it."""
-    if isinstance(shape, dict):
-        return set(shape).union(*map(keys, shape.values()))
-    inner = shape[:1] if isinstance(shape, list) else vars(shape).values() if dataclasses.is_dataclass(shape) else ()
-    return set().union(*map(keys, inner))
+def records(kind: Any) -> set[type[Record]]:
+    """The records that a type hint names, and those in their fields."""
+    kind = typing.get_origin(kind) if dataclasses.is_dataclass(typing.get_origin(kind)) else kind
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        return {kind}.union(*(records(hints[f.name]) for f in dataclasses.fields(kind)))  # type: ignore[arg-type]
+    return set().union(*map(records, typing.get_args(kind)))
 
 
 def test_every_field_is_described() -> None:
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     named = {part for code in re.findall(r"`([\w.]+)`", prose) for part in code.split(".")}
-    shown = (kinds.ENVELOPE, *(shape for kind, shape in kinds.KINDS.items() if kind not in ELSEWHERE), kinds.GROUP)
-    fields = set().union(*map(keys, (*shown, *kinds.CONDITIONS.values())))
-    assert len(fields) > 100 and fields - named == {
-        "0.1",
-        "minimum_count",
-        "maximum_size",
-    }  # a temperature, and settings
+    kinds = [figures for kind, figures in KINDS.items() if figures and kind not in ELSEWHERE]
+    shown = set().union(*map(records, (ResultRecord, *kinds, *EXPERIMENTS.values()))) - records(Passage)
+    fields = {key_of(field) for record in shown for field in dataclasses.fields(record)}
+    assert len(fields) > 100 and fields - named == set()
 
 
 def test_the_python_example_runs(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

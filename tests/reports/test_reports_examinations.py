@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from backstory.config import UserError
 from backstory.context.result import table
 from backstory.papers import paper as papers
 from backstory.papers.paper import published_examinations
-from backstory.reports import examination_words, examinations, examined, read, render, result_from, tables
-from backstory.reports.phrases import effective_context
-from backstory.reports.plots import context_curves
-from backstory.reports.published_section import Published
+from backstory.reports import context_curves, read, render, result_from
+from backstory.reports.sections import context_section as examinations
+from backstory.reports.sections import context_sentences as sentences
+from backstory.reports.sections.examined import Examinations, examined_models
+from backstory.results.examination_record import EXPERIMENTS, Published
 
 BESIDE = published_examinations()
 CORPUS = {"name": "ptb", "fingerprint": "f00d", "types": 10_000}
@@ -141,34 +143,34 @@ def test_one_page_answers_every_question(folder: Any) -> None:
 
 
 def test_sentences_hold_both_numbers(folder: Any) -> None:
-    (found,) = examined.grouped([read(folder(all_of_them()))])
-    assert [*found.results] == [*examined.EXPERIMENTS] and found.name == "demo"
-    assert examination_words.dropped(found, BESIDE) == (
+    (found,) = examined_models([read(folder(all_of_them()))])
+    assert [*found.results] == [*EXPERIMENTS] and found.name == "demo"
+    assert sentences.dropped(found, BESIDE) == (
         "Dropped beyond 5 tokens: content words +35.0%, as many at random +10.5%; function words +5.1%, as many at "
         "random +4.1%; Khandelwal et al. 2018, figure 3 (ptb): content +65%, as many at random +17%, function +15%; "
         "tags: gold (pos/penn/valid.txt), 4.7% of the tokens tagged unknown."
     )
-    assert examination_words.order(found, "local", BESIDE) == (
+    assert sentences.local_order(found, BESIDE) == (
         "Perplexity after changing 20 tokens that begin so many tokens away: shuffling +49.2% at 1, less than 1% from 50 "
         "on, reversing +61.6% at 1, less than 1% from 50 on; Khandelwal et al. 2018, figure 2a (ptb): order matters among "
         "the nearest 20 tokens."
     )
-    far = examination_words.order(found, "global", None)
+    far = sentences.global_order(found, None)
     assert "replacing +395.3% at 1, less than 1% from 200 on." in far and "Khandelwal" not in far
-    assert examination_words.copied(found, BESIDE) == (
+    assert sentences.copied(found, BESIDE) == (
         "Perplexity of words by where they came before: near +10.5% without the word itself and +3.0% without the distant "
         "context, far +2.0% without the word itself and +12.7% without the distant context, not before +5.1% without the "
         "distant context; Khandelwal et al. 2018, figure 4a (ptb): near +9% and +3.5%, far +2% and +12%."
     )
-    assert "near +16.2% by <unk> and +22.1% by a similar word, far +1.0% by" in examination_words.replaced(
+    assert "near +16.2% by <unk> and +22.1% by a similar word, far +1.0% by" in sentences.replaced(
         found, BESIDE
     )
-    assert examination_words.cached(found, BESIDE) == (
+    assert sentences.cached(found, BESIDE) == (
         "Perplexity without the cache +10.5%, by where a word came before: near +22.1%, far +35.0%, not in its window "
         "-9.5%; 33.0% of the text is not in its window; it harms 40.0% of the words; Khandelwal et al. 2018, figure 7 (ptb): "
         "near +22%, far +28%; 36% of the text not in its window."
     )
-    assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in examination_words.speech(
+    assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in sentences.speech(
         found, BESIDE
     )
 
@@ -197,8 +199,8 @@ def test_more_context_that_hurts_is_said_and_is_no_effective_context(folder: Any
     runs = read(folder({"truncate": harmed(**found)}))
     page = re.sub(r"\s+", " ", render([folder({"truncate": harmed(**found)}, place="page")], BESIDE))
     assert f"demo: {SAID}" in page and "uses about" not in page and "gains less than 1% from context beyond" not in page
-    [examination_] = examined.grouped([runs])
-    [curve, frequent] = examinations.plots_of(examination_.first)
+    [examination_] = examined_models([runs])
+    [curve, frequent] = examinations.examination_plots(examination_.first)
     assert f"demo: {SAID}" in curve.caption
     both = context_curves([("a", examination_.first), ("b", examination_.first)])
     assert both and "a best at 5" in texts(both.svg)
@@ -206,9 +208,9 @@ def test_more_context_that_hurts_is_said_and_is_no_effective_context(folder: Any
         "Less than 1% is gained beyond: infrequent words (33.3% of the targets) 5 tokens (95%: 5 to 5); frequent words"
     )
     assert f"{needs} (33.3% of the targets) {SAID}" in frequent.caption
-    lines = table({"name": "demo", "figures": examination_.first.figures})
+    lines = table({"name": "demo", "figures": examination_.first.figures.to_dict()})
     assert f"  effective context: none; {SAID}" in lines
-    rows = tables.contexts([("demo", examination_.first)]).rows
+    rows = examinations.contexts_table([("demo", examination_.first)]).rows
     assert rows[0][1] == SAID
 
 
@@ -220,20 +222,20 @@ def test_an_older_effective_context_that_is_another_now_has_no_interval(folder: 
         older = {"context": stored, "low": 50, "high": 200, "threshold_percent": 1.0}
         found = read(folder({"truncate": examination("truncate", made, effective_context=older)}, place=f"of{stored}"))
         figures = found.results[0].figures
-        assert effective_context(figures) == said
-        assert examinations.plots_of(found.results[0])
+        assert figures.context_in_words() == said
+        assert examinations.examination_plots(found.results[0])
 
 
 def test_a_cache_that_was_examined_by_other_classes_is_examined_again(folder: Any) -> None:
     older = by_class("cache", {"near": 0.2, "far": 0.3, "none": -0.1}, name="without-cache", hurt=0.4)
     for one in older["groups"]:
         one["by"] = "class"
-    (found,) = examined.grouped([read(folder({"cache": older}))])
-    assert examinations.plots_of(found.first) == []
-    assert examination_words.cached(found, None) == (
+    (found,) = examined_models([read(folder({"cache": older}))])
+    assert examinations.examination_plots(found.first) == []
+    assert sentences.cached(found, None) == (
         "Perplexity without the cache +10.5%; by where a word came before: examine again; it harms 40.0% of the words."
     )
-    assert [row[1] for row in examinations.conditions(found.first).rows] == [
+    assert [row[1] for row in examinations.conditions_table(found.first.figures).rows] == [
         "all",
         "class: near",
         "class: far",
@@ -242,36 +244,40 @@ def test_a_cache_that_was_examined_by_other_classes_is_examined_again(folder: An
 
 
 def test_what_does_not_compare_is_said(folder: Any) -> None:
-    (found,) = examined.grouped([read(folder(all_of_them()))])
-    assert examination_words.comparability(found, BESIDE) == (
+    (found,) = examined_models([read(folder(all_of_them()))])
+    assert sentences.comparability(found, BESIDE) == (
         "Published figures are of an AWD-LSTM, the mean of three seeds, on every token of the validation text: its "
         "perplexity is 59.07 (ptb) and this model’s 90.0; here 300 words are scored, by one model. Directions compare, sizes "
         "only roughly."
     )
     other = {"drop": {**dropped(), "split": "test", "unit": "piece", "reader": "cache:window=9"}}
-    (found,) = examined.grouped([read(folder(other, "other", "stdlib"))])
-    said = examination_words.comparability(found, BESIDE)
+    (found,) = examined_models([read(folder(other, "other", "stdlib"))])
+    said = sentences.comparability(found, BESIDE)
     for part in ("the text is stdlib", "it reads words, and this model pieces", "test split", "read by cache:window=9"):
         assert part in said
-    assert "figure 3 (ptb, another text): content +65%" in examination_words.dropped(found, BESIDE)
-    (plot,) = examinations.plots_of(found.first, BESIDE)
+    assert "figure 3 (ptb, another text): content +65%" in sentences.dropped(found, BESIDE)
+    (plot,) = examinations.examination_plots(found.first, BESIDE)
     assert "Diamonds" not in plot.caption, "figures of another text are not drawn beside these"
 
 
 def test_a_text_in_lower_case_is_another(folder: Any) -> None:
-    (found,) = examined.grouped([read(folder(all_of_them()))])
-    found.first.provenance["config"] = {"text": {"lowercase": True}}
-    assert found.corpus == "ptb in lower case" and "the text is ptb in lower case" in examination_words.comparability(
-        found, BESIDE
-    )
-    found.first.provenance["config"] = {"text": {"lowercase": False}}
-    assert found.corpus == "ptb"
+    (found,) = examined_models([read(folder(all_of_them()))])
+
+    def of_config(lowercase: bool) -> Examinations:
+        origin = replace(found.first.provenance, config={"text": {"lowercase": lowercase}})
+        first, *rest = found.results.items()
+        return Examinations(found.name, {first[0]: replace(first[1], provenance=origin), **dict(rest)})
+
+    lower = of_config(True)
+    assert lower.corpus == "ptb in lower case"
+    assert "the text is ptb in lower case" in sentences.comparability(lower, BESIDE)
+    assert of_config(False).corpus == "ptb"
 
 
 def test_bars_are_as_high_as_effects(folder: Any) -> None:
-    (found,) = examined.grouped([read(folder({"drop": dropped()}))])
-    (plot,) = examinations.plots_of(found.first, BESIDE)
-    wanted = [c["effect"] for c in found.first.figures["conditions"]]
+    (found,) = examined_models([read(folder({"drop": dropped()}))])
+    (plot,) = examinations.examination_plots(found.first, BESIDE)
+    wanted = [c.effect for c in found.first.figures.conditions]
     bars = heights(plot.svg)
     assert [b / bars[0] for b in bars] == pytest.approx([w / wanted[0] for w in wanted], abs=0.01)
     assert {"content words", "function words", "at random, for content", "5", "20", "100"} <= set(texts(plot.svg))
@@ -284,8 +290,8 @@ def test_bars_are_as_high_as_effects(folder: Any) -> None:
 
 def test_classes_stand_in_their_order_with_their_sizes(folder: Any) -> None:
     found = by_class("cache", {"near": 0.2, "none": -0.1}, name="without-cache", hurt=0.4)
-    (alone,) = examined.grouped([read(folder({"cache": found}))])
-    (plot,) = examinations.plots_of(alone.first)
+    (alone,) = examined_models([read(folder({"cache": found}))])
+    (plot,) = examinations.examination_plots(alone.first)
     assert [t for t in texts(plot.svg) if t in ("near", "far", "not in its window", "100", "0")] == [
         *("near", "100", "far", "0", "not in its window", "100")
     ]
@@ -294,8 +300,8 @@ def test_classes_stand_in_their_order_with_their_sizes(folder: Any) -> None:
 
 
 def test_curves_are_where_they_belong(folder: Any) -> None:
-    (found,) = examined.grouped([read(folder({"shuffle": permuted("shuffle")}))])
-    near, far = examinations.plots_of(found.first)
+    (found,) = examined_models([read(folder({"shuffle": permuted("shuffle")}))])
+    near, far = examinations.examination_plots(found.first)
     for plot, name in (
         (near, "tokens between the target and what is changed"),
         (far, "nearest tokens left as they are"),
@@ -313,11 +319,11 @@ def test_several_models_have_bands_of_their_deviation(folder: Any, made: Any) ->
         for c in one["conditions"]:
             c |= {"deviation": 0.05, "effects": [c["effect"]] * 3}
     figures["models"] = [{"name": f"m{i}", "seed": i, "nats": 4.5} for i in range(3)]
-    (found,) = examined.grouped([read(folder({"truncate": figures}))])
-    assert examined.spread(figures["conditions"][0]) == (pytest.approx(0.27), pytest.approx(0.37))
-    plots = examinations.plots_of(found.first)
+    (found,) = examined_models([read(folder({"truncate": figures}))])
+    assert found.first.figures.conditions[0].spread == (pytest.approx(0.27), pytest.approx(0.37))
+    plots = examinations.examination_plots(found.first)
     assert len(plots) == 3 and all("a standard deviation either way over 3 models" in p.caption for p in plots)
-    assert "by 3 models" in examination_words.comparability(found, BESIDE)
+    assert "by 3 models" in sentences.comparability(found, BESIDE)
 
 
 def test_perplexities_of_several_models_compare_on_the_same_targets_only(folder: Any) -> None:
@@ -333,7 +339,7 @@ def test_perplexities_of_several_models_compare_on_the_same_targets_only(folder:
 
 def test_what_was_examined_twice_stands_twice(folder: Any) -> None:
     found = {"drop": dropped(), "again": dropped(), "inside": {**dropped(), "within_documents": True}}
-    names = [e.name for e in examined.grouped([read(folder(found))])]
+    names = [e.name for e in examined_models([read(folder(found))])]
     assert names == ["demo", "demo (examine-drop-valid)", "demo, within documents"]
     page = render([folder(found, "x")], BESIDE)
     levels = [int(level) for level in re.findall(r"<h([1-6])>", page)]
@@ -373,21 +379,21 @@ def test_words_of_pieces_are_called_words_and_what_is_cut_is_said(folder: Any) -
 
 
 def test_tables_hold_every_condition(folder: Any) -> None:
-    (found,) = examined.grouped([read(folder(all_of_them()))])
-    table = examinations.conditions(found.results["drop-target"])
+    (found,) = examined_models([read(folder(all_of_them()))])
+    table = examinations.conditions_table(found.results["drop-target"].figures)
     assert [row[:2] for row in table.rows] == [
         ("drop-target", "all"),
         *(("drop-target", f"class: {name}") for name in ("near", "far", "none")),
     ]
     assert table.rows[1][3:] == ("0.100", "0.080 to 0.120", "10.5%", "100 words")
-    groups = examinations.by_group(found.results["truncate"])
+    groups = examinations.groups_table(found.results["truncate"].figures)
     assert groups.rows[0] == ("frequency: frequent", "100 tokens (95%: 75 to 150)", "90.0", "100", "33.3%")
 
 
 def test_sentences_for_a_terminal(folder: Any) -> None:
-    (found,) = examined.grouped([read(folder(all_of_them()))])
+    (found,) = examined_models([read(folder(all_of_them()))])
     for name, result in found.results.items():
-        lines = examinations.told(result, BESIDE)
+        lines = examinations.examination_sentences(result, BESIDE)
         assert lines and "Khandelwal et al. 2018" in lines[0] and lines[-1].startswith("Published figures are of"), name
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from backstory.reports import gate_section as gates
 from backstory.reports import read, render
+from backstory.reports.sections import gate_section as gates
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 SHARES = ((0.02, 0.30, 0.08), (0.10, 0.28, 0.16), (0.12, 0.25, 0.20))
@@ -34,7 +34,7 @@ def gated(run: Any, made: Any) -> Any:
 
 
 def told(*folders: Path) -> list[gates.Gated]:
-    return [(run.name, gates.epochs(run)) for run in map(read, folders)]
+    return [(run.name, gates.gate_epochs(run)) for run in map(read, folders)]
 
 
 def texts(svg: str) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_prediction_that_is_far_worse_leaves_the_others_room(gated: Any, enorm
     assert "10,000" not in texts(plot.svg) and "1,000" in texts(plot.svg)
     mixture, _, q = ([y for _, y in curve] for curve in lines_of(plot.svg))
     assert mixture[2] - mixture[0] > 0.25 * (mixture[2] - q[0])
-    cell = gates.best(found).rows[0][-1]
+    cell = gates.gates_table(found).rows[0][-1]
     assert cell == ("5,000" if enormous == 5000 else "above 10¹²") and cell in plot.caption
 
 
@@ -92,8 +92,8 @@ def test_every_run_has_a_panel_of_its_own(gated: Any) -> None:
         assert [t for t in texts(plot.svg) if t.startswith("run")] == [f"run{i}" for i in range(5)]
         assert len(lines_of(plot.svg)) == 15
         assert texts(plot.svg).count("epoch") == 3 and "run0" not in plot.caption
-    assert [row[0] for row in gates.best(told(*runs)).rows] == [f"run{i}" for i in range(5)]
-    assert gates.best(told(*runs)).rows[0][1:] == ("3", "12.0%", "25.0%", "0.200", "130.1", "138.0", "400.0")
+    assert [row[0] for row in gates.gates_table(told(*runs)).rows] == [f"run{i}" for i in range(5)]
+    assert gates.gates_table(told(*runs)).rows[0][1:] == ("3", "12.0%", "25.0%", "0.200", "130.1", "138.0", "400.0")
 
 
 def test_a_report_shows_gates_where_there_are_some(gated: Any, run: Any) -> None:
@@ -109,7 +109,7 @@ def test_the_curve_of_a_result_serves_where_there_is_no_log(run: Any, made: Any)
     for epoch in results[""]["figures"]["curve"]:
         epoch["policy"] = policy(epoch["epoch"])
     (_, found), *_ = told(run(results=results, metrics=""))
-    assert [e["utilization"] for e in found] == [0.02, 0.10, 0.12]
+    assert [e.utilization for e in found] == [0.02, 0.10, 0.12]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_the_curve_of_a_result_serves_where_there_is_no_log(run: Any, made: Any)
     ids=lambda changes: next(iter(changes)),
 )
 def test_what_cannot_be_drawn_is_left_out(gated: Any, changes: dict[str, Any]) -> None:
-    found = read(gated(**changes))
-    assert gates.epochs(found) == [] and gates.body([found]) == ""
+    folder = gated(**changes)
+    assert gates.gate_epochs(read(folder)) == [] and "<h2>Gate</h2>" not in render([folder])
 
 
 def test_a_single_epoch_is_drawn(gated: Any) -> None:

@@ -6,16 +6,22 @@ from typing import Any
 
 import pytest
 from drawings import lines_of, texts
+from printed import terminal_lines
 
 from backstory.config import UserError
-from backstory.reports import memory_section as memory
 from backstory.reports import read, render, result_from
-from backstory.reports.groups import groups
+from backstory.reports.sections import memory_section as memory
+from backstory.reports.sections.side_by_side import Named, grouped_by_text
+from backstory.results import RunResults
 
 
 def measured(made: Any, reader: str = "static", level: float = 2.0, **changes: Any) -> dict[str, Any]:
     figures = made.evaluation(memory=made.memory(level), reader=reader)
     return made.result("evaluation", figures, **changes)
+
+
+def groups(runs: list[RunResults]) -> list[list[Named]]:
+    return grouped_by_text(runs, lambda figures: figures.memory)
 
 
 @pytest.fixture
@@ -30,39 +36,39 @@ def three(run: Any, made: Any) -> Any:
 
 
 def test_names_tell_readings_apart(three: Any, run: Any, made: Any) -> None:
-    alone = groups([three], "memory")
+    alone = groups([three])
     assert [[name for name, _ in group] for group in alone] == [["static", "cache", "cache:theta=0.3"]]
     other = read(run("b", {"evaluate-test": measured(made, name="wide")}, name="wide"))
-    (both,) = groups([three, other], "memory")
+    (both,) = groups([three, other])
     assert [name for name, _ in both] == ["demo, static", "demo, cache", "demo, cache:theta=0.3", "wide, static"]
     twice = {"evaluate-test": measured(made), "evaluate-test-batch10": measured(made)}
-    (same,) = groups([read(run("c", twice))], "memory")
+    (same,) = groups([read(run("c", twice))])
     assert [name for name, _ in same] == ["evaluate-test", "evaluate-test-batch10"]
     plain = [read(run(f"{name}-run", {"evaluate-test": measured(made)}, name=name)) for name in ("x", "y")]
-    assert [name for name, _ in groups(plain, "memory")[0]] == ["x", "y"]
+    assert [name for name, _ in groups(plain)[0]] == ["x", "y"]
 
 
 def test_readings_of_other_texts_stand_apart(three: Any, run: Any, made: Any) -> None:
     corpus = {"name": "recall", "fingerprint": "other", "types": 428, "provenance": "drawn"}
     other = read(run("b", {"evaluate-test": measured(made, corpus=corpus)}))
     without = read(run("c"))
-    assert [len(group) for group in groups([three, other, without], "memory")] == [3, 1]
-    assert groups([without], "memory") == [] and memory.body([without]) == ""
+    assert [len(group) for group in groups([three, other, without])] == [3, 1]
+    assert groups([without]) == [] and "<h2>Memory</h2>" not in render([run("d")])
 
 
 def test_tables(three: Any) -> None:
-    (group,) = groups([three], "memory")
-    table = memory.beside(group, "old entity")
+    (group,) = groups([three])
+    table = memory.excess_table(group, "old entity")
     assert [c.heading for c in table.columns] == ["Tokens ago", "Over", "static", "cache", "cache:theta=0.3"]
     assert table.rows == (
         ("1–4", "1,234", "0.500", "0.250", "0.125"),
         ("20–49", "1,234", "1.000", "0.500", "0.250"),
         ("1,000 or more", "1,234", "2.000", "1.000", "0.500"),
     )
-    summary = memory.summary(group)
+    summary = memory.kinds_table(group)
     assert [c.heading for c in summary.columns][3:] == ["All above exact", "filler word", "old entity", "queried value"]
     assert summary.rows[1] == ("cache", "98.1", "13.1", "0.518", "0.500", "0.500", "0.500")
-    costs = memory.costs(group[0][1])
+    costs = memory.costs_table(memory.memory_of(group[0][1]))
     assert [row[:2] for row in costs.rows] == [
         ("filler word", "any"),
         *(
@@ -79,13 +85,13 @@ def test_a_distance_that_only_some_texts_reach(run: Any, made: Any) -> None:
     results["evaluate-test-cache"]["figures"]["memory"]["curves"] = [
         {**curve, "bins": curve["bins"][:1]} for curve in made.memory()["curves"][:1]
     ]
-    (group,) = groups([read(run(results=results))], "memory")
-    assert [row[3] for row in memory.beside(group, "old entity").rows] == ["0.500", "–", "–"]
-    assert [c.heading for c in memory.beside(group, "queried value").columns][2:] == ["static"]
+    (group,) = groups([read(run(results=results))])
+    assert [row[3] for row in memory.excess_table(group, "old entity").rows] == ["0.500", "–", "–"]
+    assert [c.heading for c in memory.excess_table(group, "queried value").columns][2:] == ["static"]
 
 
 def test_the_curves_stand_where_they_belong(three: Any) -> None:
-    (group,) = groups([three], "memory")
+    (group,) = groups([three])
     plot = memory.memory_curves(group, "old entity", "m")
     assert plot and "2.81 nats" in plot.caption and "old entity" in plot.title
     assert {"static", "cache", "cache:theta=0.3", "exact", "forgotten", "nats above exact"} <= set(texts(plot.svg))
@@ -105,7 +111,7 @@ def test_the_curves_stand_where_they_belong(three: Any) -> None:
 def test_what_broke_down_is_not_drawn(run: Any, made: Any) -> None:
     broken = measured(made)
     broken["figures"]["memory"]["curves"][0]["bins"][1]["excess"] = 1e300
-    (group,) = groups([read(run(results={"evaluate-test": broken}))], "memory")
+    (group,) = groups([read(run(results={"evaluate-test": broken}))])
     plot = memory.memory_curves(group, "old entity", "m")
     assert plot and len(lines_of(plot.svg)) == 0
 
@@ -126,7 +132,7 @@ def test_hostile_names_are_text(run: Any, made: Any) -> None:
     runs = [run(f"{i}", {"evaluate-test": measured(made, "<b>")}, name=n) for i, n in enumerate((name, "b"))]
     html = render(runs)
     assert "<script>$" not in html and "<b>" not in html
-    (group,) = groups([read(r) for r in runs], "memory")
+    (group,) = groups([read(r) for r in runs])
     plot = memory.memory_curves(group, "old entity", "m")
     assert plot and any(text.startswith("_<script>") for text in texts(plot.svg))
 
@@ -152,11 +158,11 @@ def test_a_section_without_anything_that_comes_back(run: Any, made: Any) -> None
     result["figures"]["memory"]["curves"] = []
     html = render([run(results={"evaluate-test": result})])
     assert "<h2>Memory</h2>" in html and "Every cost: static, test" in html
-    assert len(memory.terminal(result["figures"])) == 1
+    assert len(terminal_lines(memory.SECTION, result)) == 1
 
 
 def test_in_a_terminal(made: Any) -> None:
-    lines = memory.terminal(measured(made)["figures"])
+    lines = terminal_lines(memory.SECTION, measured(made))
     assert "13.1" in lines[0] and "0.518" in lines[0]
     assert [line.split() for line in lines[2:]] == [
         ["tokens", "ago", "old", "entity", "queried", "value"],

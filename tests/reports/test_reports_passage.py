@@ -15,8 +15,9 @@ from rich.color import Color
 from rich.console import Console
 
 from backstory.config import UserError
-from backstory.reports import Candidates, Numbers, Passage, Weights, Word, passage_html, passage_terminal, shades
-from backstory.reports.passage import MOST_SHOWN, from_json, to_json
+from backstory.reports import Candidates, Numbers, Passage, Weights, Word
+from backstory.reports.passages import passage_html, passage_terminal, shades
+from backstory.results.passage import MOST_SHOWN
 
 finite = st.floats(-1e9, 1e9)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -46,7 +47,7 @@ def passages(draw: Any) -> Passage:
 
 @given(passages())
 def test_json_brings_the_same_passage_back(made: Passage) -> None:
-    assert from_json(json.loads(json.dumps(to_json(made), allow_nan=False)), "x") == made
+    assert Passage.read(json.loads(json.dumps(made.to_dict(), allow_nan=False)), "x") == made
 
 
 @given(passages())
@@ -63,7 +64,7 @@ def wrong(**changes: Any) -> dict[str, Any]:
 
 
 def test_what_may_be_left_out() -> None:
-    made = from_json(wrong(), "x")
+    made = Passage.read(wrong(), "x")
     assert made.words == (Word("a", " "), Word("b", " ")) and made.note == "" and made.numbers[0].unit == ""
     assert made.chosen is None
 
@@ -78,35 +79,35 @@ def test_the_words_before_the_first_of_which_anything_is_known() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (wrong(words=[]), "0 words"),
-        (wrong(words=[{"text": "a"}] * (MOST_SHOWN + 1)), "5,001 words"),
-        (wrong(words=[{"text": 1}, {"text": "b"}]), "1 is not text"),
+        (wrong(words=[]), "not 0"),
+        (wrong(words=[{"text": "a"}] * (MOST_SHOWN + 1)), "not 5,001"),
+        (wrong(words=[{"text": 1}, {"text": "b"}]), "words[0].text must be text"),
         (wrong(words="ab"), ""),
-        (wrong(title=None), "None is not text"),
-        (wrong(chosen=2), "word 2 is chosen, and there are 2"),
-        (wrong(chosen=-1), "-1 is not a whole number"),
-        (wrong(chosen="a"), "'a' is not a whole number"),
+        (wrong(title=None), "title must be text"),
+        (wrong(chosen=2), "chosen must be the number of one of 2 words"),
+        (wrong(chosen=-1), "chosen must be a number"),
+        (wrong(chosen="a"), "chosen must be a number that is whole"),
         (wrong(layers=None), ""),
-        (wrong(layer={"kind": "rainbow"}), "no layer is of kind 'rainbow'"),
-        (wrong(layer={"kind": []}), "no layer is of kind"),
-        (wrong(layer={"values": [1.0]}), "layer 's' has 1 entries, not one per word"),
-        (wrong(layer={"values": [1.0, "2"]}), "'2' is not a number"),
-        (wrong(layer={"values": [1.0, True]}), "True is not a number"),
-        (wrong(layer={"values": [1.0, math.inf]}), "layer 's' holds a number that is not finite"),
-        (wrong(layer={"high": math.nan}), "layer 's' holds a number that is not finite"),
-        (wrong(layer={"digits": -1}), "-1 is not a whole number"),
-        (wrong(layer={"kind": "weights"}), "no 'links'"),
-        (wrong(layer={"kind": "weights", "links": [[], [[1, 0.5]]]}), "points at a word that does not come before"),
-        (wrong(layer={"kind": "weights", "links": [[], [[-1, 0.5]]]}), "-1 is not a whole number"),
+        (wrong(layer={"kind": "rainbow"}), "layers[0].kind must be sequential or"),
+        (wrong(layer={"kind": []}), "layers[0].kind must be"),
+        (wrong(layer={"values": [1.0]}), "layers[0] must be a layer with an entry for each word, not 1"),
+        (wrong(layer={"values": [1.0, "2"]}), "layers[0].values[1] must be a number or null"),
+        (wrong(layer={"values": [1.0, True]}), "layers[0].values[1] must be a number"),
+        (wrong(layer={"values": [1.0, math.inf]}), "layers[0].values[1] must be a number or null"),
+        (wrong(layer={"high": math.nan}), "layers[0].high must be a number"),
+        (wrong(layer={"digits": -1}), "layers[0].digits must be a number that is whole"),
+        (wrong(layer={"kind": "weights"}), "layers[0].links must be a list"),
+        (wrong(layer={"kind": "weights", "links": [[], [[1, 0.5]]]}), "links must be weights on words that come before"),
+        (wrong(layer={"kind": "weights", "links": [[], [[-1, 0.5]]]}), "links[1][0][0] must be a number that is whole"),
         (wrong(layer={"kind": "weights", "links": [[], [[0]]]}), ""),
-        (wrong(layer={"kind": "candidates", "lists": [{}, {"model": [["a", None]]}]}), "None is not a number"),
+        (wrong(layer={"kind": "candidates", "lists": [{}, {"model": [["a", None]]}]}), "must be a number"),
         (wrong(layer={"kind": "candidates", "lists": [{}, []]}), ""),
         ([], ""),
     ],
 )
 def test_a_damaged_passage_is_one_line(data: Any, reason: str) -> None:
-    with pytest.raises(UserError, match=r"^r.json is damaged: its passage cannot be read \(") as error:
-        from_json(data, "r.json")
+    with pytest.raises(UserError, match=r"^r.json is damaged: .*must be ") as error:
+        Passage.read(data, "r.json")
     assert reason in str(error.value) and "\n" not in str(error.value)
 
 

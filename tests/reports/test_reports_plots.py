@@ -9,8 +9,11 @@ from typing import Any
 import matplotlib
 import pytest
 
-from backstory.reports import context_curves, learning_curves, read, svg
-from backstory.reports.plots import THIN_POINTS, _spread, _training_points
+from backstory.reports import context_curves, learning_curves, read
+from backstory.reports.plots import svg
+from backstory.reports.sections.figures_section import THIN_POINTS, _spread, training_points
+from backstory.results import TruncationFigures
+from backstory.results.evaluation_record import StepsRecord
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -22,7 +25,7 @@ def texts(svg: str) -> dict[str, float]:
 
 def examination(run: Any, made: Any, **changes: Any) -> Any:
     folder = run(results={"x": made.result("examination", made.truncation(**changes))})
-    return read(folder).of_kind("examination")[0]
+    return read(folder).of(TruncationFigures)[0]
 
 
 def test_learning_curves_name_runs_axes_and_findings(run: Any) -> None:
@@ -70,7 +73,7 @@ def test_hostile_names_are_text(run: Any) -> None:
     name = "_<script>$\\frac$ \x00语言" + "x" * 200 + "$\\frac$"
     runs = [read(run("a", name=name)), read(run("b"))]
     learning = learning_curves(runs)
-    context = context_curves([(r.name, r.of_kind("examination")[0]) for r in runs])
+    context = context_curves([(r.name, r.of(TruncationFigures)[0]) for r in runs])
     assert learning and context
     assert "_<scrip…\\frac$ 130.1" in texts(learning.svg)
     assert "_<script>…x$\\frac$ 150" in texts(context.svg)
@@ -91,9 +94,10 @@ def test_the_mark_stands_at_the_effective_context(run: Any, made: Any) -> None:
 
 
 def test_a_short_context_that_costs_less_is_told_as_lower(run: Any, made: Any) -> None:
-    figures = examination(run, made)
-    figures.figures["conditions"][0]["effect_percent"] = -30.8
-    plot = context_curves([("demo", figures)])
+    found = examination(run, made)
+    first, *rest = found.figures.conditions
+    figures = replace(found.figures, conditions=(replace(first, effect_percent=-30.8), *rest))
+    plot = context_curves([("demo", replace(found, figures=figures))])
     assert plot and "its perplexity is 30.8% lower with only 5." in plot.caption
 
 
@@ -106,9 +110,9 @@ def test_a_context_beyond_the_longest_has_no_mark(run: Any, made: Any) -> None:
 
 def test_conditions_that_cannot_be_drawn_are_left_out(run: Any, made: Any) -> None:
     found = examination(run, made)
-    found.figures["conditions"][0] |= {"context": 0}
-    found.figures["conditions"][1] |= {"effect": math.inf, "high": math.inf}
-    plot = context_curves([("demo", found)])
+    first, second, *rest = found.figures.conditions
+    changed = (replace(first, context=0), replace(second, effect=math.inf, high=math.inf), *rest)
+    plot = context_curves([("demo", replace(found, figures=replace(found.figures, conditions=changed)))])
     assert plot and "nan" not in plot.svg and "inf" not in plot.svg
 
 
@@ -122,22 +126,22 @@ def test_a_single_epoch_and_infinite_perplexities_are_drawn(run: Any, made: Any)
     results[""]["figures"]["curve"] = results[""]["figures"]["curve"][:1]
     assert learning_curves([read(run("a", results=results, metrics=""))])
     first, *rest = (found := read(run("b", metrics=""))).epochs
-    infinite = {**first, "valid_perplexity": math.inf, "train_nats": math.nan}
+    infinite = replace(first, valid_perplexity=math.inf, train_nats=math.nan)
     plot = learning_curves([replace(found, epochs=(infinite, *rest))])
     assert plot and "validation 130.1" in texts(plot.svg)
 
 
 def test_training_points_lie_within_their_epoch(run: Any) -> None:
-    points = _training_points(read(run()))
+    points = training_points(read(run()))
     assert [round(x, 2) for x, _ in points[:6]] == [0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
     assert points[0][1] == pytest.approx(math.exp(6.01)) and points[-1] == (3, pytest.approx(math.exp(5.01)))
 
 
 def test_long_logs_are_averaged(run: Any, made: Any) -> None:
     found = read(run())
-    steps = tuple({"epoch": 1, "step": step, "nats": 5.0 + step % 2} for step in range(1, 10_001))
-    many = type(found)(found.name, "", steps, ({**found.epochs[0], "step": 10_000},), found.results)
-    points = _training_points(many)
+    steps = tuple(StepsRecord(epoch=1, step=step, nats=5.0 + step % 2) for step in range(1, 10_001))
+    many = type(found)(found.name, "", steps, (replace(found.epochs[0], step=10_000),), found.results)
+    points = training_points(many)
     assert 100 < len(points) <= THIN_POINTS
     assert all(value == pytest.approx(math.exp(5.5), rel=0.02) for _, value in points)
 
@@ -155,7 +159,7 @@ def test_many_runs_are_told_apart(run: Any) -> None:
     strokes = set(re.findall(r"fill: none; (?:stroke-dasharray: [^;]*; stroke-dashoffset: 0; )?"
                              r"stroke: [^;]*; stroke-width: 1.8", plot.svg))  # fmt: skip
     assert len(strokes) == 8
-    context = context_curves([(r.name, r.of_kind("examination")[0]) for r in runs])
+    context = context_curves([(r.name, r.of(TruncationFigures)[0]) for r in runs])
     assert context and {f"run {i} 150" for i in range(8)} <= texts(context.svg).keys()
     assert "run 6 150 tokens (95%: 100 to 200), run 7 150 tokens (95%: 100 to 200)." in context.caption
     assert plot.caption.startswith("Validation perplexity of 8 runs")

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from drawings import marks_of, texts
+from printed import terminal_lines
 
 from backstory.config import UserError
 from backstory.evaluation import evaluate
 from backstory.reports import read, render, result_from
-from backstory.reports import recency_section as recency
+from backstory.reports.sections import recency_section as recency
 
 
 def measured(
@@ -31,7 +32,7 @@ def two(run: Any, made: Any) -> Any:
 
 
 def group_of(*runs: Any) -> Any:
-    (group,) = recency.grouped(runs)
+    (group,) = recency.same_tokens(runs)
     return group
 
 
@@ -39,15 +40,15 @@ def test_readings_of_other_tokens_stand_apart(two: Any, run: Any, made: Any) -> 
     in_rows = made.recency() | {"new": {"tokens": 3000, "nats": 9.1}}
     rows = measured(made, batch_size=10, recency=in_rows)
     other = read(run("b", {"evaluate-test-batch10": rows}))
-    assert [[name for name, _ in group] for group in recency.grouped([two, other])] == [["static", "cache"], ["static"]]
+    assert [[name for name, _ in group] for group in recency.same_tokens([two, other])] == [["static", "cache"], ["static"]]
     html = render([run("c", {"evaluate-test": measured(made), "evaluate-test-batch10": rows})])
     assert "<h3>stdlib, test</h3>" in html and "<h3>stdlib, test, batch of 10</h3>" in html
     assert "words, in each of 10 rows of the batch)" in html
-    assert recency.body([read(run("without"))]) == "" and "<h2>Recency</h2>" not in render([run("d")])
+    assert "<h2>Recency</h2>" not in render([run("d")])
 
 
 def test_the_table_has_what_each_paid(two: Any) -> None:
-    table = recency.beside(group_of(two))
+    table = recency.recency_table(group_of(two))
     assert [c.heading for c in table.columns] == ["Tokens ago", "Over", "static", "cache"]
     assert table.rows == (
         ("1–4", "1,234", "3.000", "2.000"),
@@ -58,7 +59,7 @@ def test_the_table_has_what_each_paid(two: Any) -> None:
 
 
 def test_gains_stand_where_they_belong(two: Any) -> None:
-    plot = recency.curves(group_of(two), "r")
+    plot = recency.recency_curves(group_of(two), "r")
     assert plot and "gained on static (above 0: better)" in plot.caption
     assert "(9.9% of 20,123 words)" in plot.caption
     assert {"static", "cache", "nats gained on static", "new", "1,000"} <= set(texts(plot.svg))
@@ -72,7 +73,7 @@ def test_gains_stand_where_they_belong(two: Any) -> None:
 
 
 def test_one_reading_shows_what_it_paid(run: Any, made: Any) -> None:
-    plot = recency.curves(group_of(read(run(results={"evaluate-test": measured(made)}))), "r")
+    plot = recency.recency_curves(group_of(read(run(results={"evaluate-test": measured(made)}))), "r")
     assert plot and plot.caption.startswith("Nats per token, by how many tokens ago")
     assert "nats" in texts(plot.svg) and "static" not in texts(plot.svg)
     ((first, second, third, new),) = marks_of(plot.svg)
@@ -84,7 +85,7 @@ def test_several_runs_gain_on_the_static_reading_of_the_first(two: Any, run: Any
     other = read(run("b", {"evaluate-test": measured(made, gain=-1.0, name="wide")}))
     group = group_of(two, other)
     assert [name for name, _ in group] == ["demo, static", "demo, cache", "wide, static"]
-    plot = recency.curves(group, "r")
+    plot = recency.recency_curves(group, "r")
     assert plot and "gained on demo, static" in plot.caption
     cache, wide = marks_of(plot.svg)
     zero = wide[3][1]  # as good on what is new
@@ -93,44 +94,41 @@ def test_several_runs_gain_on_the_static_reading_of_the_first(two: Any, run: Any
     # No static reading: nothing to gain on.
     caches = {f"evaluate-test-cache{i}": measured(made, f"cache:window={i}", float(i)) for i in (1, 2)}
     without = group_of(read(run("c", caches)))
-    plot = recency.curves(without, "r")
-    assert recency.compared_with(without) is None and plot and len(marks_of(plot.svg)) == 2
+    plot = recency.recency_curves(without, "r")
+    assert recency.static_baseline(without) is None and plot and len(marks_of(plot.svg)) == 2
     assert {"cache:window=1", "cache:window=2", "nats"} <= set(texts(plot.svg))
 
 
 def test_without_new_or_repeated_tokens_and_with_a_breakdown(run: Any, made: Any) -> None:
     results = {"evaluate-test": measured(made, new=None), "evaluate-test-cache": measured(made, "cache", 1.0, None)}
     group = group_of(read(run(results=results)))
-    plot = recency.curves(group, "r")
+    plot = recency.recency_curves(group, "r")
     assert plot and [len(points) for points in marks_of(plot.svg)] == [3]
-    assert recency.beside(group).rows[-1] == ("new", "0", "–", "–")
+    assert recency.recency_table(group).rows[-1] == ("new", "0", "–", "–")
     broken = made.recency() | {"new": {"tokens": 2000, "nats": 1e300}}
     broken["bins"][1]["nats"] = 1e300
-    plot = recency.curves(group_of(read(run("b", {"evaluate-test": measured(made, recency=broken)}))), "r")
+    plot = recency.recency_curves(group_of(read(run("b", {"evaluate-test": measured(made, recency=broken)}))), "r")
     assert plot and [len(points) for points in marks_of(plot.svg)] == [2]
     once = measured(made, recency={**made.recency(), "bins": []})
     group = group_of(read(run("c", {"evaluate-test": once})))
-    assert recency.curves(group, "r") is None and len(recency.beside(group).rows) == 1
-    assert recency.terminal(once["figures"]) == ["  recency     nats: 9.00 for new words"]
+    assert recency.recency_curves(group, "r") is None and len(recency.recency_table(group).rows) == 1
+    assert terminal_lines(recency.SECTION, once) == ["  recency     nats: 9.00 for new words"]
 
 
 def test_gains_times_tokens_are_what_the_reader_gains(tiny_run: Path, tmp_path: Path) -> None:
     readers = ("static", "cache:window=30,theta=1,weight=0.9")
     for rows in (1, 3):
-        made = [
-            evaluate(tiny_run, split="test", reader=r, batch_size=rows, out=tmp_path / f"{rows}-{r[:5]}")
-            for r in readers
-        ]
+        made = [evaluate(tiny_run, split="test", reader=r, batch_size=rows, out=tmp_path / f"{rows}-{r[:5]}") for r in readers]
         results = [result_from(json.dumps(result), "x") for result in made]
         static, cache = (
             [float(row[place].replace(",", "")) * int(row[1].replace(",", "")) for row in table.rows]
-            for table in [recency.beside([("static", results[0]), ("cache", results[1])])]
+            for table in [recency.recency_table([("static", results[0]), ("cache", results[1])])]
             for place in (2, 3)
         )
         figures = [result.figures for result in results]
-        gain = (figures[0]["nats_per_token"] - figures[1]["nats_per_token"]) * figures[0]["tokens"]
-        assert sum(static) - sum(cache) == pytest.approx(gain, abs=1e-3 * figures[0]["tokens"])
-        assert abs(gain) > 0.01 * figures[0]["tokens"]
+        gain = (figures[0].nats_per_token - figures[1].nats_per_token) * figures[0].tokens
+        assert sum(static) - sum(cache) == pytest.approx(gain, abs=1e-3 * figures[0].tokens)
+        assert abs(gain) > 0.01 * figures[0].tokens
 
 
 def test_the_page_has_a_section(two: Any, run: Any, made: Any) -> None:
@@ -147,7 +145,7 @@ def test_hostile_names_are_text(run: Any, made: Any) -> None:
     runs.append(run("static", {"evaluate-test": measured(made)}, name=name))
     html = render(runs)
     assert "<script>$" not in html and "<b>" not in html
-    plot = recency.curves(group_of(*map(read, runs)), "r")
+    plot = recency.recency_curves(group_of(*map(read, runs)), "r")
     assert plot and sum(text.startswith("_<script>$\\") for text in texts(plot.svg)) == 2
 
 
@@ -169,6 +167,6 @@ def test_a_damaged_section_is_refused(change: Any, says: str, made: Any) -> None
 
 
 def test_in_a_terminal(made: Any) -> None:
-    assert recency.terminal(measured(made)["figures"]) == [
+    assert terminal_lines(recency.SECTION, measured(made)) == [
         "  recency     nats: 3.00 for words seen 1–4 ago, 7.00 for words seen 1,000 or more ago, 9.00 for new words"
     ]

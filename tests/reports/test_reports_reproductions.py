@@ -6,9 +6,22 @@ from typing import Any
 import pytest
 
 from backstory.config import UserError
-from backstory.reports import Result, epochs, read, render, to_html
+from backstory.reports import read, render
+from backstory.reports.format.html_pieces import rendered
 from backstory.reports.phrases import summary
-from backstory.reports.reproductions import GATES, JUDGED, RULE, claims, findings, gates, memories, recencies, systems
+from backstory.reports.sections import reproduction_section as epochs
+from backstory.reports.sections.reproduction_section import (
+    GATES,
+    JUDGED,
+    RULE,
+    claims_table,
+    findings_table,
+    gates_table,
+    memory_table,
+    recency_table,
+    systems_table,
+)
+from backstory.results import ReproductionFigures
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:
@@ -62,8 +75,8 @@ def reproduction(**changes: Any) -> dict[str, Any]:
             "runs": [run, lost]} | changes  # fmt: skip
 
 
-def made_result(**changes: Any) -> Result:
-    return Result("reproduction", "base-small", reproduction(**changes), {}, "result.json")
+def made_result(**changes: Any) -> ReproductionFigures:
+    return made_of(reproduction(**changes))
 
 
 def cells(table: Any, heading: str) -> list[str]:
@@ -72,7 +85,7 @@ def cells(table: Any, heading: str) -> list[str]:
 
 
 def test_systems_stand_beside_what_was_published() -> None:
-    table = systems(made_result())
+    table = systems_table(made_result())
     assert cells(table, "Published perplexity") == ["57.30 (A 2018, table 1)", "–"]
     assert cells(table, "Ours, small scale") == ["98.12", "98.12"] and cells(table, "Deviation")[0] == "0.46"
     assert cells(table, "Seeds") == ["3", "2 of 3"]
@@ -82,7 +95,7 @@ def test_systems_stand_beside_what_was_published() -> None:
 
 
 def test_bits_have_four_decimals_and_their_unit() -> None:
-    table = systems(
+    table = systems_table(
         made_result(metric="bits_per_token", unit="character", systems=[row("ntm", published=1.5648, mean=1.6)])
     )
     assert cells(table, "Published bits per character") == ["1.5648 (A 2018, table 1)"]
@@ -90,7 +103,7 @@ def test_bits_have_four_decimals_and_their_unit() -> None:
 
 
 def test_claims_have_gains_intervals_and_a_verdict() -> None:
-    table = claims(made_result())
+    table = claims_table(made_result())
     assert table.rows[0] == ("A mixture helps", "2.86", "1.50", "0.25 to 2.75", "3 and 3", "yes")
     assert table.rows[1][3:] == ("–", "3 and 3", "one seed: no claim")
 
@@ -100,23 +113,23 @@ PROTOCOL = {"corpus": "ptb", "epochs": 12, "finetune_epochs": 6, "optimizer": "s
 
 
 def test_claims_say_what_they_were_tested_on_and_what_confounds_them() -> None:
-    result = made_result()
-    for row in result.figures["systems"]:
+    figures = reproduction()
+    for row in figures["systems"]:
         begun = {"epochs": 1, "finetune_epochs": 0, "optimizer": "adam", "init_from": "awd-lstm"}
         row |= {"parameters": 2_653_200, "protocol": PROTOCOL | (begun if row["system"] == "mos" else {})}
-    claim, other = result.figures["claims"]
+    claim, other = figures["claims"]
     claim |= {"confounded": "other learning rates", "verdict": "confounded: no verdict"}
     sides = {"better": {"system": "mos"}, "than": {"system": "awd-lstm"}}
     claim |= sides
     other |= {side: {"system": "awd-lstm"} for side in sides}
-    table = claims(result)
+    table = claims_table(made_of(figures))
     assert cells(table, "Confounded by") == ["other learning rates", "–"]
     alone = "2.7 M parameters, ptb, 12 epochs of SGD + 6 averaged, from nothing"
     begun = "2.7 M parameters, ptb, 1 epoch of Adam, from the trained awd-lstm"
     assert cells(table, "Tested on") == [f"{begun}; against {alone}", alone]
-    assert cells(systems(result), "Trained")[0] == alone.split(", ", 1)[1]
-    result.figures["systems"][1] |= {"parameters": 2_400_000, "protocol": PROTOCOL}
-    assert cells(claims(result), "Tested on")[0] == alone.replace("2.7", "2.4 and 2.7")
+    assert cells(systems_table(made_of(figures)), "Trained")[0] == alone.split(", ", 1)[1]
+    figures["systems"][1] |= {"parameters": 2_400_000, "protocol": PROTOCOL}
+    assert cells(claims_table(made_of(figures)), "Tested on")[0] == alone.replace("2.7", "2.4 and 2.7")
 
 
 def policy(**changes: Any) -> dict[str, Any]:
@@ -144,15 +157,15 @@ def recent(recency: dict[str, Any]) -> dict[str, Any]:
     return figures
 
 
-def made_of(figures: dict[str, Any]) -> Result:
-    return Result("reproduction", "mine", figures, {}, "result.json")
+def made_of(figures: dict[str, Any]) -> ReproductionFigures:
+    return ReproductionFigures.read(figures, "x")
 
 
 def test_gates_have_means_over_seeds_and_none_where_there_is_one_prediction() -> None:
     other = policy(
         utilization=0.375, mean_lambda=0.5, q_perplexity=130.0, temperatures={"0.1": 90.5, "1": 88.5, "10": 1.0}
     )
-    table = gates(made_of(gated(policy(), other)))
+    table = gates_table(made_of(gated(policy(), other)))
     assert table.rows == (
         (
             "snb",
@@ -168,9 +181,9 @@ def test_gates_have_means_over_seeds_and_none_where_there_is_one_prediction() ->
             "2",
         ),
     )
-    assert gates(made_of(gated(None))).rows == ()
-    assert gates(made_result()).rows == (), "results of before there were gates can be read"
-    assert systems(made_of(gated(policy()))).rows[0][1] == "test, shuffled-buffer, batch of 10"
+    assert gates_table(made_of(gated(None))).rows == ()
+    assert gates_table(made_result()).rows == (), "results of before there were gates can be read"
+    assert systems_table(made_of(gated(policy()))).rows[0][1] == "test, shuffled-buffer, batch of 10"
 
 
 def test_readings_before_and_after_another_split_are_kept_apart() -> None:
@@ -180,7 +193,7 @@ def test_readings_before_and_after_another_split_are_kept_apart() -> None:
     for place in (figures["systems"][1], figures["runs"][0]["readings"][1]):
         place["after"] = "valid"
     figures["runs"][0]["readings"][1]["policy"] = policy(mean_lambda=0.75)
-    assert [row[1:3] for row in gates(made_of(figures)).rows] == [
+    assert [row[1:3] for row in gates_table(made_of(figures)).rows] == [
         ("test, dynamic", "0.250"),
         ("test, dynamic, after valid", "0.750"),
     ]
@@ -207,10 +220,10 @@ def test_memories_have_means_over_the_seeds_that_reach_so_far() -> None:
     figures = gated(None, None)
     for run, found in zip(figures["runs"], (curves(0.25, None), curves(0.75, 1.5)), strict=True):
         run["readings"][0]["memory"] = found
-    table = memories(made_of(figures))
+    table = memory_table(made_of(figures))
     assert [column.heading for column in table.columns][3:5] == ["1–4 ago", "1,000 or more ago"]
     assert table.rows == (("snb", "test, shuffled-buffer, batch of 10", "queried value", "0.50", "1.50", "1.39", "2"),)
-    assert memories(made_result()).rows == ()
+    assert memory_table(made_result()).rows == ()
 
 
 def test_the_page_has_memories(run: Any, made: Any) -> None:
@@ -226,12 +239,12 @@ def test_recencies_have_means_over_the_seeds_that_have_them(made: Any) -> None:
     found = ({**far, "bins": far["bins"][1:]}, made.recency(0.5), None)  # the last of before there was recency
     for run, recency in zip(figures["runs"], found, strict=True):
         run["readings"][0]["recency"] = recency
-    table = recencies(made_of(figures))
+    table = recency_table(made_of(figures))
     assert [c.heading for c in table.columns][2:] == ["1–4 ago", "20–49 ago", "1,000 or more ago", "New", "Seeds"]
     assert table.rows == (("snb", "test, shuffled-buffer, batch of 10", "2.50", "3.62", "6.81", "9.00", "2"),)
     figures["runs"][1]["readings"][0]["recency"] = far
-    assert recencies(made_of(figures)).rows[0][2:] == ("2.00", "3.50", "6.75", "–", "2")
-    assert recencies(made_result()).rows == ()
+    assert recency_table(made_of(figures)).rows[0][2:] == ("2.00", "3.50", "6.75", "–", "2")
+    assert recency_table(made_result()).rows == ()
 
 
 def test_the_page_has_recencies(run: Any, made: Any) -> None:
@@ -256,17 +269,17 @@ def learned(*curves: list[list[float]]) -> dict[str, Any]:
 def test_learning_curves_have_means_over_the_seeds_that_came_so_far() -> None:
     long = [[1, 200.0], [2, 150.0], [3, 140.0]]
     figures = learned(long, [[1, 300.0], [2, 170.0]], [[1, 180.0], [2, 140.0], [3, 138.0]])
-    table = epochs.table(made_of(figures))
+    table = epochs.epochs_table(made_of(figures))
     assert [c.heading for c in table.columns] == ["System", "Epoch 1", "Epoch 2", "Epoch 3", "Seeds"]
     assert table.rows == (
         ("lstm", "250.00", "160.00", "140.00", "2"),
         ("dual", "180.00", "140.00", "138.00", "1"),
     )
-    drawn = epochs.plot(made_of(figures), "mine")
+    drawn = epochs.epoch_curves(made_of(figures), "mine")
     assert drawn is not None and "dual" in drawn.svg and "perplexity per word" in drawn.svg
     broken = learned([[1, 200.0], [2, 1e300], [3, 150.0]], long)
-    assert [row[0] for row in epochs.table(made_of(broken)).rows] == ["dual"], "one epoch is no curve"
-    assert epochs.plot(made_result(), "mine") is None, "results of before there were curves can be read"
+    assert [row[0] for row in epochs.epochs_table(made_of(broken)).rows] == ["dual"], "one epoch is no curve"
+    assert epochs.epoch_curves(made_result(), "mine") is None, "results of before there were curves can be read"
 
 
 def test_the_page_has_learning_curves(run: Any, made: Any) -> None:
@@ -281,8 +294,9 @@ def test_the_page_has_all_of_it_and_says_what_failed(run: Any, made: Any) -> Non
         "base-small", {"": made.result("reproduction", reproduction(), name="base-small")}, config=None, metrics=""
     )
     page = render([folder])
-    result = read(folder).of_kind("reproduction")[0]
-    for text in (to_html(systems(result)), to_html(claims(result)), RULE.split(":")[0], "AWD &amp; MoS, small scale",
+    figures = read(folder).of(ReproductionFigures)[0].figures
+    tables = [str(rendered("table", table=table, look="")) for table in (systems_table(figures), claims_table(figures))]
+    for text in (*tables, RULE.split(":")[0], "AWD &amp; MoS, small scale",
                  "mos-seed2 failed: no &lt;memory&gt;", "Everything is small.", "A 2018: T"):  # fmt: skip
         assert text in page, text
     assert "Other results" not in page
@@ -299,7 +313,7 @@ def test_findings_stand_beside_what_was_published() -> None:
         finding(measure("", None, unit="tokens"), verdict="not measured"),
         finding(seeds=[], verdict="not run"),
     ]  # fmt: skip
-    table = findings(made_result(findings=found))
+    table = findings_table(made_result(findings=found))
     assert cells(table, "Ours") == [
         "content +35.0%; content over random +10.5% (+9.4% to +11.6%; above 0%)",
         "far +2.0% (+1.0% to +3.0%; below 1%); harmed 36.0% (35.0% to 37.0%; below 50%)",
@@ -311,7 +325,7 @@ def test_findings_stand_beside_what_was_published() -> None:
     assert cells(table, "System")[:2] == ["lstm", "lstm beside plain"]
     assert cells(table, "Seeds") == ["3", "3", "1 of 3", "3", "0 of 3"]
     assert cells(table, "Does it hold here?") == ["yes", "no", "runs are missing: no claim", "not measured", "not run"]
-    assert findings(made_result()).rows == (), "results of before there were findings can be read"
+    assert findings_table(made_result()).rows == (), "results of before there were findings can be read"
 
 
 def test_the_page_has_findings(run: Any, made: Any) -> None:
@@ -364,8 +378,8 @@ def test_the_summary_counts_runs_and_claims(changes: dict[str, Any], said: str, 
             recent({"new": {"tokens": 1, "nats": 2.0}, "bins": 3}),
             r"figures.runs\[0\].readings\[1\].recency.bins must be a list",
         ),
-        (learned([[1, 2.0], [2]], []), r"runs\[0\].curve\[1\] must be pairs of an epoch and a perplexity"),
-        (learned([[1, 2.0], [2, None]], []), r"runs\[0\].curve\[1\] must be pairs"),
+        (learned([[1, 2.0], [2]], []), r"runs\[0\].curve\[1\] must be a list of 2"),
+        (learned([[1, 2.0], [2, None]], []), r"runs\[0\].curve\[1\]\[1\] must be a number above 0"),
         ({"core_hours": True}, "figures.core_hours must be a number"),
     ],
 )

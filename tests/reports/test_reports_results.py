@@ -26,15 +26,15 @@ def test_a_run_is_read_with_training_first(run: Any) -> None:
     ]
     assert [r.label for r in found.results] == ["train", "evaluate test (static)", "examine truncate on valid"]
     assert "corpus: stdlib" in found.config
-    assert len(found.steps) == 15 and found.steps[0]["nats"] == 6.01
-    assert [e["valid_perplexity"] for e in found.epochs] == [270.4, 160.2, 130.1]
+    assert len(found.steps) == 15 and found.steps[0].nats == 6.01
+    assert [e.valid_perplexity for e in found.epochs] == [270.4, 160.2, 130.1]
 
 
 def test_without_log_and_settings_the_results_stand_in(run: Any) -> None:
     folder = run(config=None, metrics="")
     (folder / "metrics.jsonl").unlink()
     found = read(folder)
-    assert found.steps == () and [e["epoch"] for e in found.epochs] == [1, 2, 3]
+    assert found.steps == () and [e.epoch for e in found.epochs] == [1, 2, 3]
     assert found.config == "text:\n  corpus: stdlib\nseed: 1\n"
 
 

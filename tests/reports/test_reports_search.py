@@ -13,17 +13,12 @@ from rich.console import Console
 from searched import parameter, saved, search, trial
 
 from backstory.config import UserError
-from backstory.reports import (
-    Result,
-    render,
-    render_search,
-    result_from,
-    search_plots,
-    search_terminal,
-    searches,
-    to_text,
-)
+from backstory.reports import Result, render, render_search, result_from, to_text
 from backstory.reports.phrases import search_summary
+from backstory.reports.sections import search_plots
+from backstory.reports.sections import search_section as searches
+from backstory.results import SearchFigures
+from backstory.results.search_record import ParameterRecord
 
 
 def found(**changes: Any) -> Result:
@@ -32,7 +27,7 @@ def found(**changes: Any) -> Result:
 
 def shown(read: Result, width: int = 120, most: int = 5) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    search_terminal.show(read, console, most)
+    searches.show_search(read, console, most)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -41,12 +36,13 @@ NOTHING = {"best": None, "valid_perplexity": None, "unit": None, "trials": []}
 
 
 def test_one_sentence_says_how_the_trials_ended() -> None:
-    assert search_summary(search()) == (
+    assert search_summary(SearchFigures.read(search(), "x")) == (
         "demo over the space demo: 12 trials (7 complete, 3 pruned, 1 failed, 1 running, 1 killed or stopped and tried again); "
         "the best is trial 7, validation perplexity 98.2 per word"
     )
-    assert search_summary(search(**NOTHING)) == "demo over the space demo: 0 trials; none is complete yet"
-    assert search_summary(search(trials=[trial(0, None, "failed")], best=None)).endswith(
+    nothing = SearchFigures.read(search(**NOTHING), "x")
+    assert search_summary(nothing) == "demo over the space demo: 0 trials; none is complete yet"
+    assert search_summary(SearchFigures.read(search(trials=[trial(0, None, "failed")], best=None), "x")).endswith(
         "1 trial (1 failed); none is complete yet"
     )
 
@@ -56,19 +52,19 @@ def test_of_characters_bits_are_told() -> None:
     trials = [trial(number, 2.0 + 2 * number) for number in range(2)]
     read = found(unit="character", trials=trials, best=0, valid_perplexity=2.0)
     assert search_summary(read.figures).endswith("; the best is trial 0, validation 1.000 bits per character")
-    assert searches.best(read, 2).rows[0][-2:] == ("1.000", "2.000")
-    assert searches.best(read, 2).rows[0][0] == "validation bits per character"
-    table = searches.trials(read, settings=False)
+    assert searches.best_table(read.figures, 2).rows[0][-2:] == ("1.000", "2.000")
+    assert searches.best_table(read.figures, 2).rows[0][0] == "validation bits per character"
+    table = searches.trials_table(read.figures, settings=False)
     assert table.columns[2].heading == "Validation bits per character" and table.rows[1][2] == "2.000"
     told = shown(read)
     assert "\n  1.000 " in told and "\n  2.000 " in told and "perplexity" not in told
     page = render_search(read)
     assert "bits per character" in page and "erplexity" not in page.replace("valid_perplexity", "")
-    assert read.figures["trials"][1]["valid_perplexity"] == 4.0
+    assert read.figures.trials[1].valid_perplexity == 4.0
 
 
 def test_the_best_trials_stand_side_by_side_what_mattered_most_first() -> None:
-    table = searches.best(found(), 2)
+    table = searches.best_table(found().figures, 2)
     assert [c.heading for c in table.columns] == ["Setting", "Searched", "Importance", "Trial 7", "Trial 9"]
     assert table.rows == (
         ("validation perplexity", "–", "–", "98.2", "99.5"),
@@ -82,36 +78,37 @@ def test_the_best_trials_stand_side_by_side_what_mattered_most_first() -> None:
 
 def test_without_importances_there_is_no_column_of_them() -> None:
     parameters = [p | {"importance": None} for p in search()["parameters"]]
-    table = searches.best(found(parameters=parameters), 1)
+    table = searches.best_table(found(parameters=parameters).figures, 1)
     assert [c.heading for c in table.columns] == ["Setting", "Searched", "Trial 7"]
     assert [row[0] for row in table.rows[1:]] == [p["name"] for p in parameters]
 
 
 def test_every_trial_has_a_row() -> None:
-    rows = {row[0]: row for row in searches.trials(found(), settings=False).rows}
+    rows = {row[0]: row for row in searches.trials_table(found().figures, settings=False).rows}
     assert rows["7"] == ("7", "complete", "98.2", "3", "1 min 1 s", "–")
     assert rows["10"] == ("10", "tried again", "–", "0", "–", "killed, and tried again as 12")
     assert rows["11"][-1] == "train ended with exit code 2: too large for memory"
-    with_settings = searches.trials(found())
+    with_settings = searches.trials_table(found().figures)
     assert len(with_settings.columns) == 6 + 4 and "model.core.output" not in [c.heading for c in with_settings.columns]
 
 
 def test_the_pictures_are_svg_and_say_what_they_leave_at_the_edge() -> None:
     read = found()
-    history, curves = search_plots.history(read, "h"), search_plots.curves(read, "c")
-    against = [search_plots.against(read, p, f"p{i}") for i, p in enumerate(read.figures["parameters"][:4])]
+    history, curves = search_plots.history(read.figures, "h"), search_plots.trial_curves(read.figures, "c")
+    against = [search_plots.against(read.figures, p, f"p{i}") for i, p in enumerate(read.figures.parameters[:4])]
     for plot in (history, curves, *against):
         assert plot is not None
         ET.fromstring(plot.svg)
     assert history is not None and "98.2 with trial 7. At the upper edge: 1 above 2 times the best." in history.caption
     assert against[3] is not None and "adam" in against[3].svg and "sgd" in against[3].svg
-    assert search_plots.against(read, parameter("training.clip", low=0.0, high=1.0), "p") is None
+    other = ParameterRecord.read(parameter("training.clip", low=0.0, high=1.0), "x")
+    assert search_plots.against(read.figures, other, "p") is None
 
 
 def test_a_picture_of_nothing_is_none() -> None:
     empty = found(**NOTHING)
-    assert search_plots.history(empty, "h") is None and search_plots.curves(empty, "c") is None
-    assert search_plots.against(empty, empty.figures["parameters"][0], "p") is None
+    assert search_plots.history(empty.figures, "h") is None and search_plots.trial_curves(empty.figures, "c") is None
+    assert search_plots.against(empty.figures, empty.figures.parameters[0], "p") is None
 
 
 @pytest.mark.parametrize("changes", [{}, NOTHING, {"trials": [trial(7, 98.25)]}])
@@ -119,7 +116,7 @@ def test_a_page_has_it_all_and_the_same_result_gives_the_same_page(changes: dict
     page = render_search(found(**changes))
     assert page == render_search(found(**changes))
     assert "<h1>How fast &amp; how large</h1>" in page and "<script" not in page
-    assert ("What mattered" in page) == bool(found(**changes).figures["trials"])
+    assert ("What mattered" in page) == bool(found(**changes).figures.trials)
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
 
@@ -160,7 +157,7 @@ def test_a_narrow_terminal_shows_fewer_trials() -> None:
 def test_a_search_without_a_complete_trial_is_shown() -> None:
     told = shown(found(best=None, trials=[trial(0, None, "failed", problem="it broke")]))
     assert "none is complete yet" in told and re.search(r"0 +failed .*it broke", told)
-    assert to_text(searches.best(found(best=None, trials=[]), 3)).startswith("Setting")
+    assert to_text(searches.best_table(found(best=None, trials=[]).figures, 3)).startswith("Setting")
 
 
 @pytest.mark.parametrize(
@@ -174,8 +171,8 @@ def test_a_search_without_a_complete_trial_is_shown() -> None:
             lambda f: f["trials"][0].update(valid_perplexity=None),
             r"figures.trials\[0\].valid_perplexity must be a number",
         ),
-        (lambda f: f["trials"][1].update(curve=[[1]]), r"figures.trials\[1\].curve\[0\] must be pairs"),
-        (lambda f: f["trials"][1].update(curve=[[1, "x"]]), r"figures.trials\[1\].curve\[0\] must be pairs"),
+        (lambda f: f["trials"][1].update(curve=[[1]]), r"figures.trials\[1\].curve\[0\] must be a list of 2"),
+        (lambda f: f["trials"][1].update(curve=[[1, "x"]]), r"figures.trials\[1\].curve\[0\]\[1\] must be a number above 0"),
         (lambda f: f["parameters"][1].update(low=None), r"figures.parameters\[1\].low must be a number"),
         (lambda f: f["parameters"][2].update(when={"x": 3}), r"figures.parameters\[2\].when.x must be a list"),
         (lambda f: f.update(parameters=[]), r"figures.parameters must be a list that is not empty"),

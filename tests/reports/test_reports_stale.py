@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backstory.reports import read, render, write
-from backstory.reports.results import apart, current
+from backstory.reports.page import _stale_apart as apart
 
 OLD, NEW = "0" * 64, "f" * 64
 
@@ -108,7 +108,7 @@ def test_every_section_names_what_is_stale(measured: Any) -> None:
     folder = measured({"weights": OLD}, {"weights": NEW})
     runs = [read(folder)]
     now, earlier = apart(runs)
-    assert now == current(runs[0]) and [r.kind for r in now.results] == ["training"]
+    assert now == runs[0].current() and [r.kind for r in now.results] == ["training"]
     assert earlier.name == "demo, of earlier weights" and len(earlier.results) == 5
     with pytest.warns(UserWarning, match="is of earlier weights; renew it with") as told:
         write([folder], folder.parent / "report.html")

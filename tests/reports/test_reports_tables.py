@@ -7,15 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from backstory.config import UserError, plural
-from backstory.reports import Column, Table, fill, formats, read, tables, to_html, to_markdown, to_text
-from backstory.reports.phrases import verdict
+from backstory.config import UserError, formats, plural
+from backstory.reports import Column, Table, figures_table, fill, read, to_markdown, to_text, trainings_table
+from backstory.reports.format.html_pieces import html_table
+from backstory.reports.sections.context_section import contexts_table, lengths_table
+from backstory.reports.sections.settings_section import MOST_ROWS, values_table
+from backstory.results import AuditRecord, TruncationFigures
 
 SMALL = Table((Column("Run"), Column("Perplexity", numeric=True)), (("a", "98.1"), ("b", "1,204")))
 
 
 def test_every_figure_with_unit_tokens_and_audit(run: Any) -> None:
-    table = tables.figures([read(run())])
+    table = figures_table([read(run())])
     assert [c.heading for c in table.columns] == [
         "Run", "Perplexity", "Over", "Audit", "Read by", "Text", "Bits per token"
     ]  # fmt: skip
@@ -26,10 +29,8 @@ def test_every_figure_with_unit_tokens_and_audit(run: Any) -> None:
 
 
 def test_bits_and_rows_have_columns_where_they_say_something(run: Any, made: Any) -> None:
-    bits = made.evaluation(
-        2.5, unit="character", tokens=1, batch_size=10, bits_per_character=1.3219, bits_per_byte=1.29
-    )
-    table = tables.figures([read(run(results={"e": made.result("evaluation", bits)}))])
+    bits = made.evaluation(2.5, unit="character", tokens=1, batch_size=10, bits_per_character=1.3219, bits_per_byte=1.29)
+    table = figures_table([read(run(results={"e": made.result("evaluation", bits)}))])
     row = dict(zip((c.heading for c in table.columns), table.rows[0], strict=True))
     assert row["Bits per character"] == "1.322" and row["Bits per byte"] == "1.290" and row["Batch"] == "10"
     assert row["Perplexity"] == "2.500 per character" and row["Over"] == "1 character"
@@ -37,7 +38,7 @@ def test_bits_and_rows_have_columns_where_they_say_something(run: Any, made: Any
 
 def test_a_reading_that_goes_on_after_another_split_says_so(run: Any, made: Any) -> None:
     figures = made.evaluation(2.5, reader="dynamic", after="valid")
-    table = tables.figures([read(run(results={"e": made.result("evaluation", figures)}))])
+    table = figures_table([read(run(results={"e": made.result("evaluation", figures)}))])
     assert table.rows[0][4] == "dynamic, after valid"
     with pytest.raises(UserError, match=r"figures\.after must be text or null"):
         read(run("b", {"e": made.result("evaluation", figures | {"after": 3})}))
@@ -46,7 +47,7 @@ def test_a_reading_that_goes_on_after_another_split_says_so(run: Any, made: Any)
 def test_perplexity_per_word_has_a_column_where_tokens_are_smaller(run: Any, made: Any) -> None:
     def column(unit: str) -> list[str]:
         figures = made.evaluation(2.5, unit=unit, words=9, nats_per_word=5.0, perplexity_per_word=148.4)
-        table = tables.figures([read(run(unit, {"e": made.result("evaluation", figures)}))])
+        table = figures_table([read(run(unit, {"e": made.result("evaluation", figures)}))])
         (row,) = (dict(zip((c.heading for c in table.columns), row, strict=True)) for row in table.rows)
         return [row[heading] for heading in row if heading == "Perplexity per word"]
 
@@ -59,16 +60,16 @@ def test_failed_and_absent_audits(run: Any, made: Any) -> None:
         "a": made.result("evaluation", made.evaluation(audit={"passed": False})),
         "b": made.result("evaluation", made.evaluation(audit=None)),
     }
-    assert [row[3] for row in tables.figures([read(run(results=results))]).rows] == ["AUDIT FAILED", "not audited"]
+    assert [row[3] for row in figures_table([read(run(results=results))]).rows] == ["AUDIT FAILED", "not audited"]
 
 
 def test_training_and_context_tables(run: Any, made: Any) -> None:
     found = read(run())
-    assert tables.trainings([found]).rows == (
+    assert trainings_table([found]).rows == (
         ("demo", "2,653,200", "929,589 words", "3", "3", "perplexity 130.1 per word", "15,100", "1 min 5 s"),
     )
-    examination = found.of_kind("examination")[0]
-    assert tables.contexts([("demo", examination)]).rows == (
+    examination = found.of(TruncationFigures)[0]
+    assert contexts_table([("demo", examination)]).rows == (
         (
             "demo",
             "150 tokens (95%: 100 to 200)",
@@ -79,27 +80,27 @@ def test_training_and_context_tables(run: Any, made: Any) -> None:
             "stdlib valid",
         ),
     )
-    rows = tables.conditions(examination).rows
+    rows = lengths_table(examination.figures).rows
     assert rows[0] == ("5 tokens", "165.7", "0.410", "0.390 to 0.430", "50.7%", "2,000 words")
     assert rows[-1][:2] == ("full", "109.9") and len(rows) == 6
 
 
 def test_unknown_figures_as_keys_and_values() -> None:
     values = {"a": {"b": [1, 2.5, None], "c": True}, "list": [{"x": "<i>"}, {"x": float("nan")}], "none": {}}
-    assert tables.plain(values).rows == (
+    assert values_table(values).rows == (
         ("a.b", "1, 2.5, –"), ("a.c", "yes"), ("list[0].x", "<i>"), ("list[1].x", "not finite"), ("none", "none")
     )  # fmt: skip
 
 
 def test_unknown_figures_are_cut_and_say_so() -> None:
-    rows = tables.plain({str(i): i for i in range(1000)}).rows
-    assert len(rows) == tables.MOST_ROWS + 1 and rows[-1] == ("and more", "800 further figures in the result file")
+    rows = values_table({str(i): i for i in range(1000)}).rows
+    assert len(rows) == MOST_ROWS + 1 and rows[-1] == ("and more", "800 further figures in the result file")
 
 
 def test_html_escapes_and_marks_numbers() -> None:
-    html = to_html(Table((Column("<Run>"), Column("n", numeric=True)), (("<script>", 'a"&b'),)))
+    html = html_table(Table((Column("<Run>"), Column("n", numeric=True)), (("<script>", 'a"&b'),)), "runs")
     assert '<th scope="col">&lt;Run&gt;</th><th scope="col" class="n">n</th>' in html
-    assert '<tr><th scope="row"><span>&lt;script&gt;</span></th><td class="n">a&quot;&amp;b</td></tr>' in html
+    assert '<tr><th scope="row"><span>&lt;script&gt;</span></th><td class="n">a&#34;&amp;b</td></tr>' in html
 
 
 def test_text_is_columns_side_by_side_with_numbers_to_the_right() -> None:
@@ -184,4 +185,4 @@ def test_numbers_read_well(said: str, expected: str) -> None:
     ],
 )
 def test_how_an_audit_ended(audit: dict[str, Any], told: str) -> None:
-    assert verdict(audit) == told
+    assert AuditRecord.read(audit, "x").in_words() == told

@@ -8,8 +8,9 @@ import pytest
 from passages import WORDS, passage
 from rich.console import Console
 
-from backstory.reports import Passage, Word, passage_terminal, shades
-from backstory.reports.passage import Numbers
+from backstory.reports import Passage, Word
+from backstory.reports.passages import passage_terminal, shades
+from backstory.results.passage import Numbers
 
 
 def shown(made: Passage, width: int = 60, **settings: Any) -> str:

@@ -7,14 +7,14 @@ import pytest
 
 from backstory.config import UserError
 from backstory.config.scores import UnknownShare
-from backstory.reports import read, tables, write
+from backstory.reports import figures_table, read, write
 from backstory.reports.phrases import summary
 
 LOST = UnknownShare(20123, 2012, 1811, "words").figures()
 
 
 def table_of(folder: Path) -> list[dict[str, str]]:
-    table = tables.figures([read(folder)])
+    table = figures_table([read(folder)])
     return [dict(zip((c.heading for c in table.columns), row, strict=True)) for row in table.rows]
 
 
@@ -75,7 +75,7 @@ def test_an_overlap_is_a_note_beside_the_figure(run: Any, made: Any, tmp_path: P
     folder = run(results={"e": made.result("evaluation", made.evaluation(98.1, overlap=overlap))})
     write([folder], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert page.count("12.3% of test&#x27;s passages of 50 words stand in train too") == 1
+    assert page.count("12.3% of test&#39;s passages of 50 words stand in train too") == 1
     assert "stand in valid too" not in page
 
 

@@ -1,5 +1,6 @@
 """The page on reports is true: its examples are results, it names every field, key and flag, and its code runs."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from backstory.cli import examine, generate
 from backstory.cli.explain import Arguments, ReadingArguments
 from backstory.cli.mistakes import settings
-from backstory.reports import kinds, passage_html, render, result_from
-from backstory.reports.passage import from_json, to_json
+from backstory.reports import render, result_from
+from backstory.reports.passages import passage_html
+from backstory.results import ExplanationFigures, Passage, SampleFigures, UnknownTokens
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
 EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
@@ -20,17 +22,18 @@ EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE
 def test_there_is_a_valid_example_of_each_kind() -> None:
     results = [result_from(json.dumps(example), "reports.md") for example in EXAMPLES]
     assert [result.label for result in results] == ["explain surprisal of test", "sample"]
-    passage = from_json(results[0].figures["passage"], "reports.md")
+    passage = results[0].figures.passage
     assert {layer.kind for layer in passage.layers} == {"sequential", "diverging", "plain", "weights", "candidates"}
 
 
 def test_every_field_is_described() -> None:
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     named = set(re.findall(r"`(\w+)`", prose))
-    passage = to_json(from_json(EXAMPLES[0]["figures"]["passage"], "reports.md"))
+    passage = Passage.read(EXAMPLES[0]["figures"]["passage"], "reports.md").to_dict()
     fields = {key for layer in passage["layers"] for key in layer} | set(passage) | set(passage["words"][0])
-    explanation = set(kinds.EXPLANATION) - set(kinds.COMPARABLE)  # which docs/results.md describes
-    assert (fields | set(EXAMPLES[0]["figures"]) | set(kinds.SAMPLE) | explanation) - named == set()
+    explanation, sample = ({f.name for f in dataclasses.fields(k)} for k in (ExplanationFigures, SampleFigures))
+    explanation -= {f.name for f in dataclasses.fields(UnknownTokens)}  # which docs/results.md describes
+    assert (fields | set(EXAMPLES[0]["figures"]) | sample | explanation) - named == set()
 
 
 def test_keys_and_flags_are_those_that_there_are() -> None:

@@ -11,7 +11,8 @@ from drawings import NAMESPACE, texts
 
 from backstory.config import UserError
 from backstory.reports import Result, render_passage, result_from
-from backstory.reports.memory_weights import heads, memory_weights, older
+from backstory.reports.sections.passage_section import heads_table, memory_weights, older_words
+from backstory.results.explanation_record import MemoryExplanation
 
 
 def weights(slots: int = 5, tokens: int = 8) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def boxes(svg: str) -> list[tuple[float, float]]:
 
 
 def test_a_diagonal_is_drawn_as_one(made: Any) -> None:
-    plot = memory_weights(result(made, weights=weights(), tokens=20))
+    plot = memory_weights(result(made, weights=weights(), tokens=20).figures)
     assert plot is not None
     found = boxes(plot.svg)
     assert len(found) == 10  # nothing else has a colour
@@ -48,10 +49,10 @@ def test_a_diagonal_is_drawn_as_one(made: Any) -> None:
 
 def test_many_tokens_are_counted_and_nothing_is_drawn_of_nothing(made: Any) -> None:
     many = weights(64, 300)
-    plot = memory_weights(result(made, weights={**many, "read": [[0.0] * 300] * 64, "heads": 4}))
+    plot = memory_weights(result(made, weights={**many, "read": [[0.0] * 300] * 64, "heads": 4}).figures)
     assert plot is not None and "token of the passage" in texts(plot.svg) and "$w0" not in plot.svg
     assert len(boxes(plot.svg)) == 64 and "the mean of 4 heads" in plot.caption
-    assert memory_weights(result(made)) is None
+    assert memory_weights(result(made).figures) is None
 
 
 @pytest.mark.parametrize(
@@ -74,17 +75,17 @@ def means(reading: int = 1) -> dict[str, Any]:
 
 
 def test_the_means_of_the_heads_are_a_table(made: Any) -> None:
-    table = heads(result(made, **means()))
+    table = heads_table(result(made, **means()).figures)
     assert table is not None
     assert [c.heading for c in table.columns] == [
         "Head", "Entropy, of 6 bits", "Largest weight", "In a window of 63 slots", "Fall-back"]  # fmt: skip
     assert table.rows == (("write", "3.25", "40.5%", "–", "12.3%"), ("read", "3.35", "40.6%", "–", "12.4%"))
-    windows = heads(result(made, **means(), windows=3))
+    windows = heads_table(result(made, **means(), windows=3).figures)
     assert windows is not None and windows.columns[3].heading == "In 3 windows of 63 slots"
-    several = heads(result(made, **means(2)))
+    several = heads_table(result(made, **means(2)).figures)
     assert several is not None and [row[:2] for row in several.rows[1:]] == [("read 1", "3.35"), ("read 2", "3.45")]
-    assert older(result(made, **means())) == "Of what is read, 7.2% is of older words."
-    assert heads(result(made)) is None
+    assert older_words(result(made, **means()).figures) == "Of what is read, 7.2% is of older words."
+    assert not isinstance(result(made).figures, MemoryExplanation)
 
 
 def test_the_means_stand_on_the_page(made: Any) -> None:

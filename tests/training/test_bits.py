@@ -11,12 +11,11 @@ from rich.console import Console
 from runs import with_model, with_training
 
 from backstory.cli.evaluate import describe, summary
-from backstory.config import RunConfig, recipes
+from backstory.config import RunConfig, formats, recipes
 from backstory.evaluation import evaluate
-from backstory.reports import formats
 from backstory.reports.phrases import learning_caption
 from backstory.reports.phrases import summary as sentence
-from backstory.reports.results import read
+from backstory.results import read
 from backstory.training import train
 
 

@@ -112,14 +112,14 @@ def _train(console: Any, args: Arguments, buffered: Path, longer: Path) -> int:
 
 
 def _perplexity(name: str, result: dict[str, Any]) -> str:
-    from backstory.reports.phrases import verdict
+    from backstory.results import AuditRecord
 
     figures = result["figures"]
     unknown = UnknownShare.of(figures).phrase()
     return (
         f"  {name:<18}  perplexity {figures['perplexity']:.2f} per {figures['unit']} over {figures['tokens']:,}"
         f"{unknown and f' ({unknown})'}, "
-        f"audit {verdict(figures['audit'])}"
+        f"audit {AuditRecord.read(figures['audit'], 'the result').in_words()}"
     )
 
 
@@ -132,20 +132,20 @@ def _gains(results: Sequence[dict[str, Any]]) -> str:
 
 def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
     """Return a table of the perplexity by length of context, a line for each system."""
-    from backstory.reports.formats import count, perplexity
-    from backstory.reports.phrases import effective_context
-    from backstory.reports.tables import Table, columns, to_text
+    from backstory.config.formats import count, perplexity
+    from backstory.reports.format.tables import Table, columns, to_text
+    from backstory.results.result_file import figures_from
 
-    figures = [result["figures"] for result in results]
-    shown = [[c for c in f["conditions"] if c["context"] in SHOWN] for f in figures]
+    figures: list[Any] = [figures_from("examination", result["figures"]) for result in results]
+    shown = [[c for c in f.conditions if c.context in SHOWN] for f in figures]
     rows = tuple(
-        (name, *(perplexity(c["perplexity"]) for c in conditions), effective_context(f))
+        (name, *(perplexity(c.perplexity) for c in conditions), f.context_in_words())
         for name, conditions, f in zip(names, shown, figures, strict=True)
     )
-    head = columns("", *(f"{count(c['context'])}#" for c in shown[0]), "effective context")
+    head = columns("", *(f"{count(c.context)}#" for c in shown[0]), "effective context")
     table = to_text(Table(head, rows)).splitlines()
     heading = (
-        f"perplexity of {figures[0]['targets']:,} words of {figures[0]['split']} with only so many words before them:"
+        f"perplexity of {figures[0].targets:,} words of {figures[0].split} with only so many words before them:"
     )
     return "\n".join(f"  {line}" for line in (heading, *table))
 

@@ -85,7 +85,7 @@ def slides(window: int) -> str:
 
 def _per_word(figures: dict[str, Any]) -> list[str]:
     """Return the perplexity per word if words are scored as several tokens, else nothing."""
-    from backstory.reports.formats import alone
+    from backstory.config.formats import alone
 
     unit = figures["unit"]
     if unit == "word" or figures["words"] is None:
@@ -108,10 +108,7 @@ def _warnings(result: dict[str, Any]) -> list[str]:
 
 def describe(result: dict[str, Any]) -> str:
     """Return the result of evaluating a split as lines of text."""
-    from backstory.reports import answer_section as answers
-    from backstory.reports import memory_section as memory
-    from backstory.reports import recency_section as recency
-    from backstory.reports.phrases import verdict
+    from backstory.results import AuditRecord
 
     figures = result["figures"]
     unit = figures["unit"]
@@ -136,16 +133,26 @@ def describe(result: dict[str, Any]) -> str:
             f"{result['name']}, {figures['split']} split, {figures['reader']} reader{after}",
             f"  {head}  ({', '.join(more)})",
             f"  tokens      {_tokens(figures)}, all scored, batch size {figures['batch_size']:,}",
-            f"  audit       {verdict(figures['audit'])}",
+            f"  audit       {AuditRecord.read(figures['audit'], 'the result').in_words()}",
             *_warnings(result),
             *([] if figures.get("window") is None else [f"  window      {slides(figures['window'])}"]),
             *gains(figures),
             *policy(figures),
-            *recency.terminal(figures),
-            *(memory.terminal(figures) if figures["memory"] else []),
-            *(answers.terminal(figures) if figures["answers"] else []),
+            *section_lines(result),
         ]
     )
+
+
+def section_lines(result: dict[str, Any]) -> list[str]:
+    """Return what the sections of a report show of it in a terminal: memory, answers and recency."""
+    from backstory.config.terminal import make_console
+    from backstory.reports import sections
+    from backstory.results.result_file import result_of
+
+    console = make_console()
+    with console.capture() as text:
+        sections.show(result_of(result, "the result"), console)
+    return text.get().splitlines()
 
 
 def policy(figures: dict[str, Any]) -> list[str]:
@@ -153,7 +160,7 @@ def policy(figures: dict[str, Any]) -> list[str]:
     found = figures.get("policy")
     if found is None:
         return []
-    from backstory.reports.formats import alone
+    from backstory.config.formats import alone
 
     by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in found["temperatures"].items())
     return [

@@ -1,6 +1,5 @@
 """`backstory examine RUN [RUN ...] --experiment NAME`: measure how a model uses its context."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
 def beside(result: dict[str, Any]) -> str:
     """Return the findings in sentences, beside the published ones."""
     from backstory.papers.paper import published_examinations
-    from backstory.reports import examinations, result_from
+    from backstory.reports.sections.context_section import examination_sentences
+    from backstory.results.result_file import result_of
 
-    lines = examinations.told(result_from(json.dumps(result), "the result"), published_examinations())
+    lines = examination_sentences(result_of(result, "the result"), published_examinations())
     return "\n".join(f"  {line}" for line in lines)

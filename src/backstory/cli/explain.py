@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,36 +125,36 @@ def _put_out(
 
 def write_view(result: dict[str, Any], page: Path) -> None:
     """Write a result of `explain_passage` as a page."""
-    from backstory.reports import render_passage, result_from, write_page
+    from backstory.reports import render_passage, write_page
+    from backstory.results.result_file import result_of
 
-    write_page(page, render_passage(result_from(json.dumps(result), "the result")))
+    write_page(page, render_passage(result_of(result, "the result")))
 
 
 def show(result: dict[str, Any]) -> None:
     """Print a result of `explain_passage` for a person."""
     from backstory.config.terminal import make_console
-    from backstory.reports import passage_terminal, result_from, to_text
-    from backstory.reports.memory_weights import heads, older
-    from backstory.reports.passage import from_json
+    from backstory.reports import sections
     from backstory.reports.phrases import passage_summary
+    from backstory.results.result_file import result_of
 
-    console, read = make_console(), result_from(json.dumps(result), "the result")
-    passage_terminal.show(from_json(read.figures["passage"], read.source), console)
-    if (means := heads(read)) is not None:
-        print(f"\n{to_text(means)}\n{older(read)}")
-    print(f"\n{passage_summary(read)}")
+    record = result_of(result, "the result")
+    sections.show(record, make_console())
+    print(f"\n{passage_summary(record)}")
 
 
 def write_comparison(result: dict[str, Any], page: Path) -> None:
     """Write a result of `compare_readers` as a page."""
-    from backstory.reports import render_comparison, result_from, write_page
+    from backstory.reports import render_comparison, write_page
+    from backstory.results.result_file import result_of
 
-    write_page(page, render_comparison(result_from(json.dumps(result), "the result")))
+    write_page(page, render_comparison(result_of(result, "the result")))
 
 
 def show_comparison(result: dict[str, Any]) -> None:
     """Print a result of `compare_readers` for a person."""
     from backstory.config.terminal import make_console
-    from backstory.reports import comparison_terminal, result_from
+    from backstory.reports import sections
+    from backstory.results.result_file import result_of
 
-    comparison_terminal.show(result_from(json.dumps(result), "the result"), make_console())
+    sections.show(result_of(result, "the result"), make_console())

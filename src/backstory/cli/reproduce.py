@@ -63,12 +63,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"backstory: {stopped}", file=sys.stderr)
         return stopped.exit_code
 
-    from backstory.reports import result_at, to_text
-    from backstory.reports.reproductions import claims, findings, gates, systems
+    from backstory.reports import to_text
+    from backstory.reports.sections.reproduction_section import claims_table, findings_table, gates_table, systems_table
+    from backstory.results import result_at
 
     path = planned.folder.path / "result.json"
-    read = result_at(path)
-    for table in (systems(read), gates(read), claims(read), findings(read)):
+    figures = result_at(path).figures
+    for table in (systems_table(figures), gates_table(figures), claims_table(figures), findings_table(figures)):
         if table.rows:
             print(f"\n{to_text(table)}")
     print(f"\n{path}; `backstory report {pasted(planned.folder.path)}` makes a page of it")

@@ -94,9 +94,10 @@ def run(arguments: Sequence[str]) -> int:
         return stopped.exit_code
 
     from backstory.reports.phrases import search_summary
+    from backstory.results import SearchFigures
 
     folder, figures = planned.folder, result["figures"]
-    print(search_summary(figures))
+    print(search_summary(SearchFigures.read(figures, "the result")))
     if figures["best"] is None:
         problem = next((t["problem"] for t in reversed(figures["trials"]) if t["problem"]), "all were pruned")
         print(f"backstory: no trial of {folder.path} is complete: {problem}", file=sys.stderr)
@@ -113,7 +114,8 @@ def show(arguments: Sequence[str]) -> int:
     """Print the trials of a sweep, or write a page."""
     args = parse(ShowArguments, arguments, "sweep show")
 
-    from backstory.reports import check_page, render_search, result_from, write_page
+    from backstory.reports import check_page, render_search, write_page
+    from backstory.results import result_from
     from backstory.tuning.sweeps import found
 
     if args.html is not None:
@@ -128,7 +130,7 @@ def show(arguments: Sequence[str]) -> int:
         print(args.html)
     else:
         from backstory.config.terminal import make_console
-        from backstory.reports import search_terminal
+        from backstory.reports.sections.search_section import show_search
 
-        search_terminal.show(result, make_console(), args.best)
+        show_search(result, make_console(), args.best)
     return 0

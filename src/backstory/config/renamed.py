@@ -85,7 +85,7 @@ RESULTS: Mapping[str, Table] = {
     },
     "examination": {"figures.rows": "figures.batch_size"},
     "explanation": {
-        "figures.heads.settings.rows": "figures.heads.settings.slots",
+        "figures.settings.rows": "figures.settings.slots",
         "figures.weights.rows": "figures.weights.slots",
     },
     "reproduction": {

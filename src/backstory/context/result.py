@@ -14,17 +14,37 @@ from backstory.config.scores import UnknownShare
 from backstory.config.small_file import read_small
 from backstory.context.figures import figures as figures_of
 from backstory.context.losses import LOSSES, Losses
-from backstory.reports.checks import check
-from backstory.reports.phrases import context_hurts, effective_context, measured_in
-from backstory.reports.shapes import AMOUNT, COUNT, NAME, OBJECT, Some, wrong
+from backstory.results.result_file import figures_from, result_of
+from backstory.results.validation import Amount, Count, Json, Name, Record, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.provenance import RESULT, check_place, write_result
 
-_COMBINED = {
-    "figures": {"reader": NAME, "seed": COUNT, "groups": Some({"by": NAME})},
-    "provenance": {"corpus": OBJECT, "seed": COUNT, "seconds": AMOUNT},
-}
-"""Fields of an examination that a set is made of, beside its losses."""
+
+@dataclass(frozen=True, kw_only=True)
+class _Group(Record):
+    by: Name
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Figures(Record):
+    reader: Name
+    seed: Count
+    groups: tuple[_Group, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Provenance(Record):
+    corpus: Json
+    seed: Count
+    seconds: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Combined(Record):
+    """Fields of an examination that a set of models needs, beside its losses."""
+
+    figures: _Figures
+    provenance: _Provenance
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +72,13 @@ class ExaminationResult:
         Raises UserError for a name that is not one of SVG files, and where there is no plot of it: of experiments on words that
         came before, without the split `class`.
         """
-        from backstory.reports.examinations import plots_of
-        from backstory.reports.results import Result
+        from backstory.reports.sections.context_section import examination_plots
         from backstory.storage.atomic import write_atomically
 
         first = Path(path)
         if first.suffix != ".svg":
             raise UserError(f"a plot is written as SVG, and {first} is named otherwise; name it {first.stem}.svg")
-        result = Result(
-            self.result["kind"], self.result["name"], self.figures, self.result["provenance"], "result.json"
-        )
-        drawn = plots_of(result)
+        drawn = examination_plots(result_of(self.result, "the result"))
         if not drawn:
             raise UserError(f"there is no plot of {self.figures['experiment']}; use .table(), or .figures")
         for number, plot in enumerate(drawn, start=1):
@@ -92,8 +108,11 @@ def combine(models: Sequence[ExaminationResult]) -> ExaminationResult:
     if not models:
         raise UserError("models must be one examination or more, not none")
     for model in models:
-        for field, _ in wrong(_COMBINED, model.result, ""):
-            raise UserError(f"the examination of {model.result.get('name')} does not tell its {field}; examine again")
+        try:
+            convert(_Combined, model.result, "")
+        except WrongValue as wrong:
+            name = model.result.get("name")
+            raise UserError(f"the examination of {name} does not tell its {wrong.path}; examine again") from None
     first = models[0]
     for other in models[1:]:
         _check_comparable(first, other)
@@ -154,7 +173,7 @@ def read_examination(folder: Path | str) -> ExaminationResult:
         raise UserError(f"{path / RESULT} is absent or damaged; examine again") from None
     if not isinstance(result, dict) or result.get("kind") != "examination":
         raise UserError(f"{path / RESULT} is no examination; name the folder of one")
-    check(result, str(path / RESULT))
+    result_of(result, str(path / RESULT))
     return ExaminationResult(result, (losses,))
 
 
@@ -163,7 +182,8 @@ def table(result: dict[str, Any]) -> list[str]:
     figures = result["figures"]
     models, baseline = figures.get("models"), figures["baseline"]
     reader = "" if figures["reader"] == "static" else f", {figures['reader']} reader"
-    unit = measured_in(figures)
+    record: Any = figures_from("examination", figures)
+    unit = record.counted_in
     batch = f" in a batch of {figures['batch_size']}" if figures.get("batch_size", 1) > 1 else ""
     read = "all" if baseline["context"] is None else f"{baseline['context']:,} {unit}s of"
     lines = [
@@ -180,11 +200,8 @@ def table(result: dict[str, Any]) -> list[str]:
     lines += _conditions(figures["conditions"], bool(models))
     if "effective_context" in figures:
         within = f"within {figures['effective_context']['threshold_percent']:g}% of perplexity"
-        answer = (
-            f"none; {effective_context(figures)}"
-            if context_hurts(figures)
-            else f"{effective_context(figures)}, {within}"
-        )
+        words = record.context_in_words()
+        answer = f"{words}, {within}" if record.effective_context.best is None else f"none; {words}"
         lines.append(f"  effective context: {answer}")
     if figures.get("pieces_per_word"):
         lines.append(f"  contexts are in words, of {figures['pieces_per_word']:.2f} pieces on average")

@@ -26,7 +26,7 @@ from backstory.explanations.passage_reading import (
 )
 from backstory.models import ComposedModel, Interpolation, LanguageModel, Prediction
 from backstory.models.span_buffer import SpanBuffer
-from backstory.reports.passage import MOST_SHOWN, Candidates, Numbers
+from backstory.results.passage import MOST_SHOWN, Candidates, Numbers
 
 BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
 """What predicts: the buffer (q), the sequence model beside it (p), and both."""

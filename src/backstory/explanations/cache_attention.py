@@ -34,7 +34,7 @@ from backstory.models import Prediction
 from backstory.models.prediction import Pointer
 from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
-from backstory.reports.passage import Layer, Numbers
+from backstory.results.passage import Layer, Numbers
 
 CaseName = Literal["success", "failure"]
 CASES: dict[CaseName, str] = {

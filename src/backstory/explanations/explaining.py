@@ -23,7 +23,7 @@ from backstory.explanations.sources import ExplainedText, other_folder_part, oth
 from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack, stack_name
-from backstory.reports.passage import Layer, Passage, to_json
+from backstory.results.passage import Layer, Passage
 from backstory.storage.provenance import write_result
 
 
@@ -118,7 +118,7 @@ def explain_passage(
         **({} if other is None else {"against_weights": other[0].identity()["weights"]}),
         **explanation.figures,
         **({} if case is None else {"found": {**case.as_dict(), "word": words[-1].text}}),
-        "passage": to_json(Passage(words, layers, title, explanation.note, explanation.chosen)),
+        "passage": Passage(words, layers, title, explanation.note, explanation.chosen).to_dict(),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
     for one in (opened.run, *([other[0]] if other else [])):

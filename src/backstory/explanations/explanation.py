@@ -11,7 +11,7 @@ import numpy as np
 from backstory.data import Boundaries, Vocabulary, word_parts
 from backstory.data.tokenizers.built_in import END
 from backstory.readers import Reader
-from backstory.reports.passage import Layer, Word
+from backstory.results.passage import Layer, Word
 
 Progress = Callable[[int, int], None]
 MARK = "¶"

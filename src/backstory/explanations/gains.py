@@ -19,7 +19,7 @@ from backstory.explanations.passage_reading import (
     surprisal_layer,
     word_score_of,
 )
-from backstory.reports.passage import Layer, Passage, to_json
+from backstory.results.passage import Layer, Passage
 
 ENOUGH = 8
 """Documents, or blocks, from which on a gain has an interval: fewer say little of how they differ."""
@@ -207,7 +207,7 @@ def excerpts(
             "at": scored.at + part[0].start,
             "tokens": part[-1].end - part[0].start,
             "gains": scored.gains[:, part[0].start : part[-1].end].mean(1).tolist(),
-            "passage": to_json(_passage(scored, opened, names, part, (nats[:, words], gains[:, words]), high)),
+            "passage": _passage(scored, opened, names, part, (nats[:, words], gains[:, words]), high).to_dict(),
         }
         for why, part, words in shown
     ]

@@ -31,7 +31,7 @@ from backstory.models import Prediction
 from backstory.models.cores.external_memory import ExternalMemory, memory_of
 from backstory.models.memory import Addressing, AddressingTrace, Machine, TuringMachine
 from backstory.models.memory.addressing import window_mask
-from backstory.reports.passage import Layer, Numbers
+from backstory.results.passage import Layer, Numbers
 
 BEFORE = 500
 """The most tokens before a passage whose words are told apart; those before them are one."""

@@ -15,8 +15,7 @@ from backstory.evaluation.token_scores import TokenScores, token_scores
 from backstory.explanations.explanation import Explanation, PassageTask, Progress, shown
 from backstory.models import Prediction
 from backstory.readers import Reader
-from backstory.reports import shades
-from backstory.reports.passage import Candidates, Layer, Numbers, Weights
+from backstory.results.passage import STEPS, Candidates, Layer, Numbers, Weights
 
 FOLDED_HIGH = 15.0
 """Nats at which a word made of several tokens has the full colour."""
@@ -186,7 +185,7 @@ def weights_layer(
     All links of the word `whole` stay. `full` is the weight of the full colour, if it is not to come from the links.
     """
     high = strong_high([max(of.values(), default=0.0) for of in links])
-    least = high / (2 * shades.STEPS)  # what is below has no colour
+    least = high / (2 * STEPS)  # what is below has no colour
     found = []
     for i, of in enumerate(links):
         ordered = sorted(of.items(), key=lambda link: -link[1])

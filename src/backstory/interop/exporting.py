@@ -13,8 +13,9 @@ from backstory.config import UserError, changes, to_dict
 from backstory.config.arguments import checked
 from backstory.interop.folders import need
 from backstory.models import count_parameters
-from backstory.reports import tables
-from backstory.reports.results import current, read
+from backstory.reports import figures_table, to_markdown, trainings_table
+from backstory.reports.format.tables import escape_markdown
+from backstory.results import read
 from backstory.runs.run import Run, load_run, load_weights, weights
 from backstory.storage.atomic import TEMPORARY, check_writable
 from backstory.storage.provenance import RESULT
@@ -90,11 +91,11 @@ def model_card(run: Run, folder: Path) -> str:
             "pipeline_tag: text-generation",
             f"tags: [backstory, {config.model.core.kind}]",
             "---",
-            f"# {tables.escape_markdown(name)}",
+            f"# {escape_markdown(name)}",
             "",
             f"A language model of {count_parameters(run.model):,} parameters over {len(run.vocabulary):,} types "
-            f"({unit}s), trained with Backstory on {tables.escape_markdown(str(run.corpus['name']))} "
-            f"({tables.escape_markdown(str(run.corpus['provenance']))}). SHA-256 of its weights: `{run.weights_hash}`.",
+            f"({unit}s), trained with Backstory on {escape_markdown(str(run.corpus['name']))} "
+            f"({escape_markdown(str(run.corpus['provenance']))}). SHA-256 of its weights: `{run.weights_hash}`.",
             "",
             *_figures(run.folder),
             "## Use",
@@ -130,9 +131,9 @@ def _figures(folder: Path) -> list[str]:
     run = read(folder)
     for line in run.unread:
         warnings.warn(f"left out of {CARD}: {line}", stacklevel=2)
-    results = [current(run)]  # what is stale is not of the weights that are exported
-    found = [table for table in (tables.figures(results), tables.trainings(results)) if table.rows]
+    results = [run.current()]  # what is stale is not of the weights that are exported
+    found = [table for table in (figures_table(results), trainings_table(results)) if table.rows]
     said = (
         "A reader other than `static` adds to the model while it reads, in Backstory; what is loaded here is `static`."
     )
-    return ["## Figures", "", *(f"{tables.to_markdown(table)}\n" for table in found), said, ""]
+    return ["## Figures", "", *(f"{to_markdown(table)}\n" for table in found), said, ""]

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from backstory.config import TextConfig, UserError, plural
+from backstory.config.formats import duration
 from backstory.config.signals import Stopped, StopRequest
 from backstory.config.terminal import make_console
 from backstory.context.examination import check_length
@@ -21,7 +22,6 @@ from backstory.papers.suite import Scale, Suite, load
 from backstory.papers.suite_folder import SuiteFolder
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, KnownRun, RunJob, SuiteJobs, minutes_to_go, run_jobs_of
 from backstory.papers.suite_result import reproduction_figures, reproduction_provenance
-from backstory.reports.formats import duration
 from backstory.results import ReproductionFigures
 from backstory.storage.lock import locked
 from backstory.storage.provenance import now, write_result

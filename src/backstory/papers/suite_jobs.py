@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from backstory.config.formats import MISSING, decimal, duration, perplexity
 from backstory.jobs.display import JobDisplay, JobRow
 from backstory.jobs.runner import CommandExit, Job
 from backstory.papers.paper import Metric
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
-from backstory.reports.formats import MISSING, decimal, duration, perplexity
 from backstory.results.common import ProvenanceRecord
 from backstory.results.reproduction_record import RunRecord
 from backstory.results.run_results import read_epochs

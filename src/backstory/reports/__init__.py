@@ -1,7 +1,6 @@
 """Result files to tables, plots and one self-contained HTML page; this room reads files only and imports no torch."""
 
-from backstory.reports.kinds import SCHEMA
-from backstory.reports.markdown import fill
+from backstory.reports.format.tables import Column, Table, fill, to_markdown, to_text
 from backstory.reports.page import (
     check_page,
     render,
@@ -11,13 +10,29 @@ from backstory.reports.page import (
     write,
     write_page,
 )
-from backstory.reports.passage import Candidates, Layer, Numbers, Passage, Weights, Word
-from backstory.reports.plots import Plot, context_curves, learning_curves
-from backstory.reports.results import Result, RunResults, read, result_at, result_from, result_or_none
-from backstory.reports.tables import Column, Table, to_html, to_markdown, to_text
+from backstory.reports.passages import passage_html, passage_terminal
+from backstory.reports.plots.svg import Plot
+from backstory.reports.sections import SECTIONS, show
+from backstory.reports.sections.context_plots import context_curves
+from backstory.reports.sections.figures_section import figures_table, learning_curves, trainings_table
+from backstory.reports.sections.section import Section
+from backstory.results import (
+    Candidates,
+    Layer,
+    Numbers,
+    Passage,
+    Result,
+    RunResults,
+    Weights,
+    Word,
+    read,
+    result_at,
+    result_from,
+    result_or_none,
+)
 
 __all__ = [
-    "SCHEMA",
+    "SECTIONS",
     "Candidates",
     "Column",
     "Layer",
@@ -26,13 +41,17 @@ __all__ = [
     "Plot",
     "Result",
     "RunResults",
+    "Section",
     "Table",
     "Weights",
     "Word",
     "check_page",
     "context_curves",
+    "figures_table",
     "fill",
     "learning_curves",
+    "passage_html",
+    "passage_terminal",
     "read",
     "render",
     "render_comparison",
@@ -41,9 +60,10 @@ __all__ = [
     "result_at",
     "result_from",
     "result_or_none",
-    "to_html",
+    "show",
     "to_markdown",
     "to_text",
+    "trainings_table",
     "write",
     "write_page",
 ]

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from backstory.config import plural
+from backstory.config.formats import count, plain
 from backstory.config.scores import SplitOverlap, UnknownShare
 from backstory.results.validation import Amount, Count, Json, Name, Record, Share, WrongValue, convert
 
@@ -95,7 +97,7 @@ class ProvenanceRecord(Record):
     prepared: Json | None = None
     """What the reader took from `readers/` of the run, by name, with its SHA-256: tuned settings (`cache.json`), and the
     manifests of statistics and meta-learners. Absent where it took nothing."""
-    ended: str | None = None
+    ended: Any = None
     """Of trainings alone: when the training ended. Absent from older results."""
     taken_over: Count | None = None
     """Of examinations alone: conditions that were there before."""
@@ -177,3 +179,10 @@ class AuditRecord(Record):
     lack the last); [honest-figures.md](honest-figures.md)."""
     failures: tuple[Any, ...] | None = None
     """What went wrong and where; empty if the audit passed."""
+
+    def in_words(self) -> str:
+        """Return how it ended: `passed at 8 places, 272 cuts`, or `FAILED` and the reasons."""
+        if not self.passed:
+            return f"FAILED: {'; '.join(map(plain, self.failures or ()))}"
+        cuts = f", {count(self.cuts)} {plural('cut', self.cuts)}" if self.cuts else ""
+        return f"passed at {count(self.places)} {plural('place', self.places)}{cuts}"

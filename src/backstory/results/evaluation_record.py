@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from backstory.config.formats import percent
 from backstory.results.common import AuditRecord, Figures, OverlapRecord, UnknownTokens
 from backstory.results.validation import (
     NOT_EMPTY,
@@ -17,8 +18,26 @@ from backstory.results.validation import (
     Positive,
     Record,
     Share,
+    WrongValue,
+    convert,
     in_range,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRecord(Record):
+    """The gate of a model with two predictions after an epoch of training."""
+
+    utilization: Share
+    """Share of tokens that give q half or more (PoU)."""
+    win_share: Share
+    """Share of tokens for which q is better than p."""
+    mean_lambda: Share
+    """Mean share of q."""
+    p_perplexity: Positive
+    """Of p by itself."""
+    q_perplexity: Positive
+    """Of q by itself; where a pointer gives a word nothing, that counts as 80 nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +213,11 @@ class AnswerCounts(Record):
     document_accuracy: Share
     """Share of the documents of which every token of the answer is right."""
 
+    def in_words(self) -> str:
+        """Return how much is right, in a few words."""
+        shares = (percent(100 * share) for share in (self.token_accuracy, self.bit_accuracy, self.document_accuracy))
+        return "{} of the answer tokens, {} of the bits and {} of the documents are right".format(*shares)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LengthAnswers(AnswerCounts):
@@ -236,10 +260,18 @@ class EpochRecord(Record):
     """How long the epoch took."""
     tokens_per_second: Amount | None = None
     """Speed of its training steps."""
-    policy: PolicyRecord | None = None
+    policy: Any = None
     """Of a model with two predictions, as in an evaluation: the gate on the validation text."""
-    answers: AnswersRecord | None = None
+    answers: Any = None
     """Of a synthetic task, as in an evaluation: the answers in the validation text."""
+
+    @property
+    def gate(self) -> GateRecord | None:
+        """The gate of a model with two predictions, if the epoch recorded one that can be shown."""
+        try:
+            return convert(GateRecord, self.policy, "policy")
+        except WrongValue:
+            return None
 
 
 @dataclass(frozen=True, kw_only=True)

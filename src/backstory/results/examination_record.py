@@ -1,10 +1,12 @@
 """Records of the experiments on context, and the definitions by which their effects are read."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Generic, Literal, NamedTuple, Self, TypeVar
 
+from backstory.config import plural
+from backstory.config.formats import count, percent
 from backstory.results.common import Figures, UnknownTokens
 from backstory.results.validation import (
     ABSENT,
@@ -211,6 +213,26 @@ class ContextRecord(Record):
             return self.best_length, self.best_effect_percent
         return None
 
+    def in_words(self, longest: int, unit: str = "token", full: int | None = None) -> str:
+        """Return it in words: `150 tokens (95%: 100 to 200)`, `more than 1,000 tokens`.
+
+        Where there is none: `more context hurts: best at 5 words (22.5% better than with 100)`. `longest` is the maximum
+        context, `unit` what it is counted in, and `full` the context of the baseline (None: all there is).
+        """
+        if self.best is not None:
+            best, percent_better = self.best[0], percent(-self.best[1])
+            better = f"{percent_better} better than with {'all' if full is None else count(full)}"
+            return f"more context hurts: best at {count(best)} {plural(unit, best)} ({better})"
+        more = f"more than {count(longest)}"
+        if self.context is None:
+            low = None if self.interval is None else self.interval[0]
+            return f"{more} {unit}s" + ("" if low is None else f" (95%: at least {count(low)})")
+        words = f"{count(self.context)} {plural(unit, self.context)}"
+        if self.interval is None:  # an older result, whose interval is of another definition
+            return words
+        low, high = (more if end is None else count(end) for end in self.interval)
+        return f"{words} (95%: {low} to {high})"
+
     def faults(self) -> Iterator[tuple[str, str]]:
         if self.more_context_hurts:
             expected = "a number that is whole, 0 or more"
@@ -381,6 +403,11 @@ class TruncationFigures(ExaminationFigures[TruncationEffect]):
     effective_context: ThresholdContext
     """The effective context, [below](#truncate)."""
 
+    def context_in_words(self, group: "TruncationGroup | None" = None) -> str:
+        """Return the effective context, of all targets or of a group, in words."""
+        of = group or self
+        return of.effective_context.in_words(self.maximum_context, self.counted_in, of.baseline.context)
+
     def present(self) -> Self:
         threshold = self.effective_context.threshold_percent
         groups = [
@@ -423,3 +450,36 @@ TRUNCATE, CACHE = "truncate", "cache"
 def conditions_with(conditions: Sequence[C], **parameters: object) -> list[C]:
     """Return the conditions that have these parameters, in their order."""
     return [c for c in conditions if all(getattr(c, key, None) == value for key, value in parameters.items())]
+
+
+@dataclass(frozen=True)
+class PublishedValues:
+    """Printed figures of one text; `same` if it is the text that they are compared with."""
+
+    corpus: str
+    same: bool
+    values: tuple[float, ...]
+
+    @property
+    def where(self) -> str:
+        """The text in words: `ptb`, or `ptb, another text`."""
+        return self.corpus if self.same else f"{self.corpus}, another text"
+
+
+@dataclass(frozen=True)
+class Published:
+    """Figures that a paper printed of the experiments, by corpus and by name, to stand beside a model's own: percent of
+    perplexity, tokens, or percent of the tokens."""
+
+    cited: str
+    model: str
+    """The model they are of, in words."""
+    figures: Mapping[str, Mapping[str, float]]
+
+    def beside(self, corpus: str, *names: str) -> PublishedValues | None:
+        """Return the figures of these names: of `corpus` if it has them all, else of the first text that has; else None."""
+        for text in (corpus, *self.figures):
+            printed = self.figures.get(text, {})
+            if all(name in printed for name in names):
+                return PublishedValues(text, text == corpus, tuple(printed[name] for name in names))
+        return None

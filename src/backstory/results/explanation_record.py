@@ -45,7 +45,7 @@ class MemoryWeights(Record):
     slots: Annotated[tuple[Count, ...], NOT_EMPTY]
     """The slots that are shown."""
     of: Count
-    """Rows of the memory."""
+    """Slots of the memory."""
     heads: Count
     """Heads that read."""
     tokens: Annotated[tuple[str, ...], NOT_EMPTY]
@@ -130,7 +130,7 @@ class MemorySettings(Record):
     """Size of an external memory, among its settings."""
 
     slots: CountFrom1
-    """Rows of the memory."""
+    """Slots of the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class MemoryExplanation(ExplanationFigures):
     settings: MemorySettings
     """The memory's settings, `slots` among them."""
     window: Count
-    """Rows of a window."""
+    """Slots of a window."""
     windows: Count | None = None
     """How many windows there are. Absent from older results, which have one."""
     older_percent: Number
@@ -243,6 +243,10 @@ class DocumentRecord(Record):
     """The score of every reader."""
     gains: Annotated[tuple[Number, ...], NOT_EMPTY]
     """The gain of every pair."""
+
+    def title_at(self, place: int) -> str:
+        """Return its title, or its number in the stretch where it has none."""
+        return self.title or f"document {place + 1:,}"
 
 
 @dataclass(frozen=True, kw_only=True)

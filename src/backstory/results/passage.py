@@ -13,6 +13,8 @@ MOST_WORDS = 2000
 MOST_SHOWN = 5000
 """The most words of a passage together with those before it that are shown for what it looks back at."""
 MOST_DIGITS = 12
+STEPS = 8
+"""Steps of a scale of colours; step 0 is no colour."""
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,11 @@ class ExaminedRecord(Record):
     effective_context: ThresholdContext | None = None
     """Of `truncate` alone, as for an examination."""
 
+    @property
+    def context_in_words(self) -> str:
+        """The effective context in words, else empty."""
+        return "" if self.effective_context is None else self.effective_context.in_words(self.maximum_context or 0)
+
     def faults(self) -> Iterator[tuple[str, str]]:
         if self.effective_context is not None and self.maximum_context is None:
             yield "maximum_context", "a number"
@@ -305,7 +310,7 @@ class ClaimRecord(Record):
     sentence: str
     """The claim."""
     better: SideRecord | None = None
-    """The reading that is claimed to be better: `system`, `split`, `reader`, `batch_size`, `after` and `addressing`."""
+    """The reading that is claimed to be better."""
     than: SideRecord | None = None
     """The reading that it is compared with, likewise."""
     published_gain: Number | None

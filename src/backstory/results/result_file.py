@@ -21,7 +21,7 @@ from backstory.results.validation import AGAIN, Json, Name, Record, WrongValue, 
 from backstory.storage.documents import parse
 from backstory.storage.provenance import SCHEMA
 
-F = TypeVar("F", bound=Figures)
+F = TypeVar("F", bound=Figures, covariant=True)
 DEEPEST = 50
 """Levels of lists and objects in a result."""
 _HALF = re.compile("[\ud800-\udfff]")
@@ -96,6 +96,11 @@ class Result(Generic[F]):
     """Why it is no result of the run as it is now (`of earlier weights`); empty where it is one, and where nothing tells."""
     renew: str = ""
     """The command that makes a stale result anew."""
+
+    @property
+    def label(self) -> str:
+        """The command that measured it, in a few words: `evaluate test (static)`."""
+        return self.figures.label
 
     @property
     def corpus(self) -> CorpusRecord:

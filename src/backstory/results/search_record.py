@@ -1,9 +1,10 @@
 """Record of a search for settings."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from backstory.config.scores import IN_BITS, bits, nats
 from backstory.results.common import Figures
 from backstory.results.reproduction_record import Point
 from backstory.results.validation import NOT_EMPTY, Amount, Count, Json, Name, Number, Positive, Record, Share
@@ -67,6 +68,11 @@ class TrialRecord(Record):
             yield "valid_perplexity", "a number above 0"
 
     @property
+    def value(self) -> float:
+        """Its validation perplexity; infinite without one."""
+        return float("inf") if self.valid_perplexity is None else self.valid_perplexity
+
+    @property
     def has_value(self) -> bool:
         """True if it ended with a value: complete trials, and pruned ones at their best."""
         return self.valid_perplexity is not None and self.state in (COMPLETE, PRUNED)
@@ -107,13 +113,29 @@ class SearchFigures(Figures):
     def label(self) -> str:
         return f"sweep {self.recipe} over {self.space}"
 
+    def scored(self) -> "SearchFigures":
+        """Return it with the values of its trials as they are shown: bits of each character or byte, else perplexities."""
+        if self.unit not in IN_BITS:
+            return self
+        trials = [
+            replace(t, valid_perplexity=None if t.valid_perplexity is None else bits(nats(t.valid_perplexity)),
+                    curve=tuple((epoch, bits(nats(value))) for epoch, value in t.curve))
+            for t in self.trials
+        ]  # fmt: skip
+        return replace(self, trials=tuple(trials))
+
     @property
     def best_trial(self) -> TrialRecord | None:
         """The complete trial with the lowest perplexity."""
         return next((trial for trial in self.trials if trial.trial == self.best), None)
 
     @property
+    def valued(self) -> list[TrialRecord]:
+        """The trials that ended with a value."""
+        return [trial for trial in self.trials if trial.has_value]
+
+    @property
     def ranked(self) -> list[TrialRecord]:
         """The complete trials, the best first."""
         complete = [trial for trial in self.trials if trial.state == COMPLETE]
-        return sorted(complete, key=lambda trial: (trial.valid_perplexity or 0.0, trial.trial))
+        return sorted(complete, key=lambda trial: (trial.value, trial.trial))

@@ -72,7 +72,7 @@ def is_stale(result: "Result", run: Path) -> bool:
 def present(folder: Path, training: "Result | None", results: Sequence["Result"]) -> Present:
     """Return the weights of a run by its best checkpoint; without any, those that its training recorded."""
     recorded = training.provenance if training else ProvenanceRecord()
-    ended, file = recorded.ended, best_file(folder)
+    ended, file = _text(recorded.ended), best_file(folder)
     if file is None:
         return Present(_text(recorded.weights), _text(recorded.weights_file), ended)
     alike = (r.provenance.weights for r in results if r.provenance.weights_file == file)
@@ -92,8 +92,9 @@ def renewal(result: "Result", folder: Path) -> str:
 
 
 def _arguments(result: "Result", run: str) -> list[str]:
-    f, usual, text = result.figures, {"reader": "static"}, []
+    f, text = result.figures, []
     values: dict[str, Any] = {}
+    usual: dict[str, Any] = {"reader": "static"}
     if isinstance(f, SampleFigures):
         return [run, "--save"]
     if isinstance(f, ComparisonFigures):
@@ -109,10 +110,6 @@ def _arguments(result: "Result", run: str) -> list[str]:
         values |= {"precision": result.provenance.precision}
         usual |= {"split": "text", "batch_size": 1, "precision": "float32"}
         text = [result.corpus.title("TEXT")] if f.split == "text" else []
-    usual = {
-        "reader": "static",
-        **({"split": "text", "batch_size": 1, "precision": "float32"} if result.kind == "evaluation" else {}),
-    }
     return [run, *text, *_flags({name: value for name, value in values.items() if value != usual.get(name)})]
 
 

@@ -78,6 +78,8 @@ CountFrom1 = Annotated[int, _whole(1)]
 Name = Annotated[str, _NAME]
 Json = Mapping[str, Any]
 """An object of any keys."""
+JsonObject = dict[str, Any]
+"""One that is built, to be written."""
 
 
 @dataclass(frozen=True, kw_only=True)

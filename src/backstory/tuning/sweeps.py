@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from backstory.config import RunConfig, UserError, pasted, plural, recipes, validate
+from backstory.config.formats import validation
 from backstory.config.scores import IN_BITS
 from backstory.config.signals import Stopped, StopRequest
 from backstory.config.small_file import read_small_text
@@ -17,7 +18,6 @@ from backstory.data import Dataset, check_synthetic, prepare
 from backstory.jobs.display import JobDisplay
 from backstory.jobs.runner import run_jobs
 from backstory.models import choose_device
-from backstory.reports.phrases import validation
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
 from backstory.storage.provenance import command, now, write_result

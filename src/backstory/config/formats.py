@@ -1,0 +1,96 @@
+"""Numbers as people read them: digits, thousands and units, the same in every table, caption and sentence."""
+
+import math
+from typing import Any
+
+from backstory.config import scores as measures
+
+MISSING = "–"
+"""What a cell says when there is nothing to say."""
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separated: `20,123`."""
+    return MISSING if value is None else f"{value:,.0f}" if math.isfinite(value) else "not finite"
+
+
+def span(low: int, high: int | None) -> str:
+    """A range of whole numbers, both ends included: `20–49`, `1,000 or more`."""
+    return f"{count(low)} or more" if high is None else f"{count(low)}–{count(high)}"
+
+
+def decimal(value: float | None, digits: int) -> str:
+    """A number with a fixed number of decimals and thousands separated."""
+    return MISSING if value is None else f"{value:,.{digits}f}" if math.isfinite(value) else "not finite"
+
+
+def perplexity(value: float | None) -> str:
+    """A perplexity with the digits that differ between good runs: `2.351`, `98.1`, `1,204`."""
+    if value is None:
+        return MISSING
+    return decimal(value, 3 if value < 10 else 1 if value < 1000 else 0)
+
+
+def score(nats: float, unit: str) -> str:
+    """What a reading comes to, from its mean nats: `1.175 bits per character`, or `perplexity 98.1 per word`."""
+    value = figure(nats, unit)
+    return f"{value} bits per {unit}" if unit in measures.IN_BITS else f"perplexity {value} per {unit}"
+
+
+def figure(nats: float, unit: str) -> str:
+    """The number of it alone."""
+    return decimal(measures.bits(nats), 3) if unit in measures.IN_BITS else perplexity(measures.perplexity(nats))
+
+
+def validation(value: float, unit: str | None) -> str:
+    """Return a validation score: `validation perplexity 98.1 per word`, or `validation 1.175 bits per character`."""
+    if unit in measures.IN_BITS:
+        return f"validation {score(measures.nats(value), unit)}"
+    return f"validation perplexity {perplexity(value)}" + (f" per {unit}" if unit else "")
+
+
+def alone(value: float) -> str:
+    """A perplexity that may be beyond all bounds, as of a pointer alone, or of words in characters: `175.31`, `above 10⁶`."""
+    return decimal(value, 2) if value < 1e6 else "above 10⁶"
+
+
+def percent(value: float | None) -> str:
+    """A percentage, already times 100: `50.7%`, `0.8%`, `1,204%`."""
+    return MISSING if value is None else decimal(value, 1 if abs(value) < 1000 else 0) + "%"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """Return a gain with its sign: `+0.120`; nothing is `0.000`."""
+    rounded = round(value, digits) or 0.0
+    return f"{rounded:+.{digits}f}" if rounded else f"{0:.{digits}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time in its two largest parts: `65 s` is `1 min 5 s`."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min"
+
+
+def setting(value: object) -> str:
+    """Return the value of a setting with the digits that tell it from others."""
+    return f"{value:.3g}" if isinstance(value, float) else "none" if value is None else plain(value)
+
+
+def plain(value: Any) -> str:
+    """Any value of a JSON file as text, for results this version does not know."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}" if math.isfinite(value) else "not finite"
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(item) for item in value) or "none"
+    return str(value)

@@ -1,0 +1,78 @@
+"""Tables of text, written as HTML (reports), as Markdown (README and docs) and for a terminal."""
+
+import re
+from dataclasses import dataclass
+
+from backstory.config import UserError
+from backstory.config.arguments import checked
+from backstory.config.formats import MISSING
+from backstory.config.terminal import cell
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, and whether it holds numbers (set flush right)."""
+
+    heading: str
+    numeric: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of text; the first column names the row. Text is raw: the writers escape it."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@checked()
+def to_text(table: Table) -> str:
+    """Return the table for a terminal, printable: columns side by side, without a final line break."""
+    lines = [tuple(map(cell, line)) for line in ([c.heading for c in table.columns], *table.rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    sides = [">" if column.numeric else "<" for column in table.columns]
+    formed = ((f"{c:{side}{width}}" for c, side, width in zip(line, sides, widths, strict=True)) for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in formed)
+
+
+@checked()
+def to_markdown(table: Table) -> str:
+    """Return the table as GitHub Markdown, escaped, without a final line break."""
+    lines = [[c.heading for c in table.columns], *table.rows]
+    head, *body = ("| " + " | ".join(escape_markdown(cell) for cell in line) + " |" for line in lines)
+    rule = "|" + "|".join("---:" if column.numeric else "---" for column in table.columns) + "|"
+    return "\n".join([head, rule, *body])
+
+
+def columns(*headings: str) -> tuple[Column, ...]:
+    """Return columns from headings; a heading that ends in # is a column of numbers."""
+    return tuple(Column(h.removesuffix("#"), h.endswith("#")) for h in headings)
+
+
+def without_empty_columns(table: Table) -> Table:
+    """Return the table without the columns that are empty in all rows, its first one aside; an empty table keeps all."""
+    if not table.rows:
+        return table
+    kept = [i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    return Table(tuple(table.columns[i] for i in kept), rows)
+
+
+def escape_markdown(text: str) -> str:
+    """Text in which Markdown, HTML and mathematics are plain characters."""
+    return re.sub(r"([\\`*_\[\]<>|&~$#])", r"\\\1", " ".join(text.split()))
+
+
+@checked()
+def fill(text: str, name: str, table: Table) -> str:
+    """Replace what stands between `<!-- table: NAME -->` and the next `<!-- end -->` by the table.
+
+    Filling again with the same table changes nothing. Raises UserError if the marker or its end is absent.
+    """
+    pattern = re.compile(rf"(<!-- table: {re.escape(name)} -->)((?:(?!<!-- table: ).)*?)(<!-- end -->)", re.DOTALL)
+    filled, number = pattern.subn(lambda m: f"{m[1]}\n{to_markdown(table)}\n{m[3]}", text)
+    if number == 0:
+        raise UserError(
+            f"the text has no place for table '{name}'; add the lines `<!-- table: {name} -->` and `<!-- end -->`"
+        )
+    return filled

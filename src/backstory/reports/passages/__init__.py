@@ -1,0 +1,1 @@
+"""The view of a passage whose words carry layers of figures, as HTML and in a terminal."""

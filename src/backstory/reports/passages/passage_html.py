@@ -1,0 +1,115 @@
+"""The text view as HTML: shaded words that can be pointed at, tapped and reached by keyboard; without JavaScript, shaded."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from backstory.reports.format.html_pieces import rendered
+from backstory.reports.passages import shades
+from backstory.results.passage import Candidates, Numbers, Passage, Weights
+
+SCRIPT = Path(__file__).with_name("passage.js").read_text(encoding="utf-8")
+"""The script by which words answer; a page with any number of passages holds it once, after the last of them."""
+SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+"""The hash by which the page's policy allows this script and no other."""
+_WORD = Markup('{}<span class="{}"{} title="{}">{}</span>')
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*?(?=[^\S\n]*$)")
+MOST_LOOKED_AT = 5
+"""The most earlier words, or runs of words of one weight, that the panel names."""
+
+
+def figure(passage: Passage, name: str) -> Markup:
+    """Return the passage as a <figure>; `name` begins its ids and must differ between the passages of a page."""
+    legends = [(layer, *ends_of(layer), [*_steps(layer)]) for layer in passage.shades]
+    return rendered(
+        "passage", passage=passage, name=name, shades=passage.shades, legends=legends, words=_words(passage),
+        data=Markup(_data(passage)),
+    )  # fmt: skip
+
+
+def _steps(layer: Numbers | Weights) -> Iterator[str]:
+    """Yield the CSS classes of a layer's scale."""
+    for step in range(-shades.STEPS if layer.kind == "diverging" else 0, shades.STEPS + 1):
+        yield shades.css_class(layer, step)
+
+
+def ends_of(layer: Numbers | Weights) -> tuple[str, str]:
+    """Return the ends of a layer's scale as text."""
+    if isinstance(layer, Weights):
+        return "0", f"{layer.high:.3g}"
+    return layer.written(-layer.high if layer.kind == "diverging" else layer.low), layer.written(layer.high)
+
+
+def _words(passage: Passage) -> Markup:
+    """Return the words in one line of HTML: white space between them is the text's own."""
+    first = passage.shades[0] if passage.shades else None
+    values: Sequence[float | None] = [None] * len(passage.words)
+    if isinstance(first, Numbers):
+        values = first.values
+    elif first is not None and passage.chosen is not None:
+        values = first.of(passage.chosen)
+    parts = []
+    for place, (word, value) in enumerate(zip(passage.words, values, strict=True)):
+        look = shades.css_class(first, shades.step(first, value)) if first else ""
+        # A blank line becomes a gap smaller than a line; other white space is kept as it is.
+        before = Markup(_BLANK_LINE.sub('<i class="gap"></i>', escape(word.before))) if place else Markup()
+        lead = Markup(" data-lead" if place < passage.lead else "")
+        parts.append(_WORD.format(before, look, lead, passage.described(place), word.text))
+    return Markup().join(parts)
+
+
+def _data(passage: Passage) -> str:
+    """Return the data of the script, every number written and on its scale, as JSON that cannot end its element."""
+    lists = [layer for layer in passage.layers if isinstance(layer, Candidates)]
+    weights = [layer for layer in passage.layers if isinstance(layer, Weights)]
+    words = [
+        {
+            "text": word.text,
+            "numbers": [[layer.name, text] for layer in passage.numbers if (text := layer.text(place))],
+            "lists": [
+                [f"{layer.name} ({part})", [_candidate(token, p, word.text) for token, p in tokens]]
+                for layer in lists
+                for part, tokens in layer.lists[place].items()
+            ]
+            + [[layer.name, _looked_at(layer, place, passage)] for layer in weights if layer.links[place]],
+        }
+        for place, word in enumerate(passage.words)
+    ]
+    shown = [_shade(layer) for layer in passage.shades]
+    data = {"words": words, "shades": shown, "lead": passage.lead, "first": passage.chosen}
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _shade(layer: Numbers | Weights) -> dict[str, Any]:
+    if isinstance(layer, Weights):
+        looks = [[[j, shades.css_class(layer, shades.step(layer, w))] for j, w in links] for links in layer.links]
+        return {"links": looks}
+    return {"looks": [shades.css_class(layer, shades.step(layer, value)) for value in layer.values]}
+
+
+def _candidate(token: str, p: float, word: str) -> list[Any]:
+    """Return the token, width of its bar in percent, probability as people read it, and whether it is the word that came."""
+    percent = 100 * p
+    return [token, round(percent, 1), f"{percent:.1f}%" if percent >= 0.1 else "<0.1%", token.strip() == word]
+
+
+def _looked_at(layer: Weights, place: int, passage: Passage) -> list[list[Any]]:
+    """Return the earlier words of most weight, as candidates are written; neighbours of the same weight (a span) are one."""
+    links = sorted(layer.links[place])
+    begins = [i for i, (a, b) in enumerate(pairwise(links), 1) if b[0] != a[0] + 1 or b[1] != a[1]]
+    runs = [links[i:j] for i, j in pairwise([0, *begins, len(links)])]
+    most = sorted(runs, key=lambda run: -abs(run[0][1]))[:MOST_LOOKED_AT]
+    parts = []
+    for run in most:
+        (first, weight), *rest = run
+        text = passage.words[first].text + "".join(passage.words[j].before + passage.words[j].text for j, _ in rest)
+        width = min(100.0, 100 * abs(weight) / layer.high) if layer.high > 0 else 0.0
+        parts.append([text, round(width, 1), f"{weight:.3g}", False])
+    return parts

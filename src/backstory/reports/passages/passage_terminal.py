@@ -1,0 +1,154 @@
+"""The text view in a terminal: words on shades, wrapped at its width; plain columns where there are no colours."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.color import Color
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from backstory.config.formats import MISSING
+from backstory.config.terminal import cell
+from backstory.reports.passages import shades
+from backstory.reports.passages.passage_html import ends_of
+from backstory.results.passage import Candidates, Numbers, Passage, Weights
+
+MOST_LISTED = 5
+"""Words listed below the text: those of the strongest colour."""
+PALE = 300
+"""Sum of red, green and blue from which a colour takes black letters."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colours of a terminal."""
+
+    dark: bool
+    many: bool
+    """Millions of colours, not 256."""
+
+
+def show(passage: Passage, console: Console) -> None:
+    """Print the passage, its words coloured by its first layer that can.
+
+    Without colours (no terminal, NO_COLOR, TERM=dumb): a line per word with all its figures.
+    """
+    if console.is_terminal and console.color_system and not console.no_color and passage.shades:
+        _coloured(passage, console, passage.shades[0])
+        return
+    for line in columns(passage):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[str]:
+    """Yield the passage in plain columns, a line per word: number, word, figures (all, or only some), candidates.
+
+    Of a chosen word, its weights on the others are figures of these.
+    """
+    numbers = _figures(passage) if of is None else of
+    candidates = [layer for layer in passage.layers if isinstance(layer, Candidates)]
+    heads = [cell(f"{n.name}, {n.unit}" if n.unit else n.name) for n in numbers]
+    width = max(4, *(len(cell(word.text)) for word in passage.words))
+    yield "  ".join([f"{'':>4}", f"{'word':<{width}}", *heads, *(c.name for c in candidates)]).rstrip()
+    for i, word in enumerate(passage.words):
+        values = [MISSING if (v := n.values[i]) is None else n.written(v).removesuffix(n.unit).strip() for n in numbers]
+        figures = [f"{value:>{len(head)}}" for value, head in zip(values, heads, strict=True)]
+        number = "" if i < passage.lead else i + 1 - passage.lead
+        yield "  ".join(
+            [f"{number:>4}", f"{cell(word.text):<{width}}", *figures, *(_candidates(c, i) for c in candidates)]
+        ).rstrip()
+
+
+def _figures(passage: Passage) -> list[Numbers]:
+    """Return the layers with a number per word; before them the weights of the chosen word on the others."""
+    chosen = passage.chosen
+    if chosen is None:
+        return list(passage.numbers)
+    weights = [layer for layer in passage.layers if isinstance(layer, Weights)]
+    named = f"of '{passage.words[chosen].text}'"
+    return [*(Numbers("plain", f"{w.name} {named}", w.of(chosen), digits=4) for w in weights), *passage.numbers]
+
+
+def _expected(layer: Candidates, place: int) -> dict[str, str]:
+    """Return the tokens that each part expected at a word."""
+    parts = layer.lists[place].items()
+    return {part: ", ".join(f"{cell(token)} {p:.3f}" for token, p in tokens) for part, tokens in parts}
+
+
+def _candidates(layer: Candidates, place: int) -> str:
+    expected = _expected(layer, place)
+    return "; ".join(tokens if len(expected) == 1 else f"{part}: {tokens}" for part, tokens in expected.items())
+
+
+def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> None:
+    light = os.environ.get("COLORFGBG", "").endswith((";7", ";15"))  # some terminals say so; most are dark
+    look = Look(not light, console.color_system == "truecolor")
+    place, values = _values(layer, passage.chosen)
+    text = Text()
+    for i, (word, value) in enumerate(zip(passage.words, values, strict=True)):
+        style = _style(layer, shades.step(layer, value), look)
+        if i < passage.lead and not style:
+            style = Style(dim=True)
+        text.append("".join(c for c in word.before if c in " \n") if i else "")
+        text.append(cell(word.text), style + Style(bold=True, underline=True) if i == place else style)
+    console.print(Text(cell(passage.title), "bold"))
+    console.print()
+    console.print(text)
+    console.print()
+    console.print(_legend(layer, look, passage, place))
+    if passage.note:
+        console.print(Text(passage.note, "dim"))
+    if isinstance(layer, Numbers):
+        strongest = sorted(range(len(passage.words)), key=lambda i: -abs(values[i] or 0.0))[:MOST_LISTED]
+        console.print()
+        lines = list(columns(passage, [layer]))
+        for line in [lines[0], *(lines[1 + i] for i in strongest)]:
+            console.print(Text(line, "dim" if line is lines[0] else ""), no_wrap=True, overflow="ellipsis")
+    elif place is not None:
+        for line in _described(passage, place):
+            console.print(Text(line))
+
+
+def _described(passage: Passage, place: int) -> Iterator[str]:
+    """Yield all that is known of a word: its figures, and a line for each part that expected something."""
+    yield ""
+    yield f"'{cell(passage.words[place].text)}': {passage.described(place)}"
+    for layer in passage.layers:
+        if isinstance(layer, Candidates) and (expected := _expected(layer, place)):
+            width = max(map(len, expected))
+            yield ""
+            yield from (f"{layer.name}  {part:<{width}}  {tokens}" for part, tokens in expected.items())
+
+
+def _values(layer: Numbers | Weights, chosen: int | None) -> tuple[int | None, tuple[float | None, ...]]:
+    """Return the value of every word; of weights those of the chosen word, which comes first, else of the strongest."""
+    if isinstance(layer, Numbers):
+        return None, layer.values
+    place = chosen
+    if place is None:
+        place = max(range(len(layer.links)), key=lambda i: max((abs(w) for _, w in layer.links[i]), default=0.0))
+    return place, layer.of(place)
+
+
+def _legend(layer: Numbers | Weights, look: Look, passage: Passage, place: int | None) -> Text:
+    low, high = ends_of(layer)
+    legend = Text(f"{layer.name}  {low} ")
+    for step in range(-shades.STEPS if layer.kind == "diverging" else 0, shades.STEPS + 1):
+        legend.append("  ", _style(layer, step, look))
+    legend.append(f" {high}")
+    about = f"of '{cell(passage.words[place].text)}' on the words before it. " if place is not None else ""
+    return legend.append(f"  {about}{layer.note}", "dim")
+
+
+def _style(layer: Numbers | Weights, step: int, look: Look) -> Style:
+    if step == 0:
+        return Style()
+    hue, loss = shades.hue(layer, step), step < 0
+    if look.many:
+        ink, colour = shades.INK[look.dark], shades.ramp(hue, look.dark)[abs(step) - 1]
+        return Style(color=ink, bgcolor=colour, underline=loss)
+    number = shades.XTERM[hue, look.dark][abs(step) - 1]
+    pale = sum(Color.from_ansi(number).get_truecolor()) > PALE
+    return Style(color=Color.from_ansi(16 if pale else 231), bgcolor=Color.from_ansi(number), underline=loss)

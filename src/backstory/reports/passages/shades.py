@@ -1,0 +1,63 @@
+"""The colours of a text view: two ramps that people with any kind of colour vision tell apart, light and dark."""
+
+from backstory.results.passage import STEPS, Numbers, Weights
+
+INK = ("#22211e", "#e4e1da")
+"""The text on every step, on a light and on a dark page; contrast is at least 4.5 on all of them."""
+PAPER = ("#fdfcfa", "#16171a")
+# Warm is what costs (surprisal, a loss), cool what helps or is looked at (a gain, weights). Orange and blue differ for
+# red-green blindness too, and within a ramp lightness alone tells the steps apart.
+_PEAKS = {"warm": ("#ec7d12", "#9c4a00"), "cool": ("#4aa3e2", "#1b5f9e")}
+
+# Terminals of 256 colours have few oranges and blues: the nearest colour of each step would change hue on the way.
+XTERM = {
+    ("warm", False): (230, 230, 223, 223, 222, 216, 215, 208),
+    ("warm", True): (236, 238, 94, 94, 130, 130, 172, 208),
+    ("cool", False): (195, 195, 153, 153, 117, 117, 75, 39),
+    ("cool", True): (236, 238, 24, 24, 25, 25, 32, 39),
+}
+"""Steps 1 to STEPS of a ramp, light and dark, as numbers of the xterm palette."""
+
+
+def ramp(hue: str, dark: bool) -> tuple[str, ...]:
+    """The colours of steps 1 to STEPS, as #rrggbb."""
+    paper, peak = PAPER[dark], _PEAKS[hue][dark]
+    # The first step is already seen, and the steps are even.
+    return tuple(_mix(paper, peak, (i + 0.3) / (STEPS + 0.3)) for i in range(1, STEPS + 1))
+
+
+def step(layer: Numbers | Weights, value: float | None) -> int:
+    """The step of a value on its layer's scale: 0 to STEPS, of a diverging layer -STEPS to STEPS."""
+    if value is None:
+        return 0
+    low = 0.0 if isinstance(layer, Weights) or layer.kind == "diverging" else layer.low
+    share = (value - low) / (layer.high - low) if layer.high > low else 0.0
+    least = -1.0 if layer.kind == "diverging" else 0.0
+    return round(STEPS * min(1.0, max(least, share)))
+
+
+def hue(layer: Numbers | Weights, step: int) -> str:
+    """The ramp that a step of a layer is on."""
+    return "cool" if layer.kind == "weights" or (layer.kind == "diverging" and step > 0) else "warm"
+
+
+def css_class(layer: Numbers | Weights, step: int) -> str:
+    """The CSS classes of a word at a step of a layer; a loss is underlined too, for prints without colour."""
+    if step == 0:
+        return ""
+    return f"{hue(layer, step)}{abs(step)}" + (" loss" if step < 0 else "")
+
+
+def variables(dark: bool) -> str:
+    """The ramps as CSS variables."""
+    return " ".join(f"--{h}{i}: {c};" for h in _PEAKS for i, c in enumerate(ramp(h, dark), start=1))
+
+
+def rules() -> str:
+    """The CSS rule of every step."""
+    return "\n".join(f".{h}{i} {{ background: var(--{h}{i}); }}" for h in _PEAKS for i in range(1, STEPS + 1))
+
+
+def _mix(a: str, b: str, share: float) -> str:
+    parts = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(x + (y - x) * share):02x}" for x, y in parts)

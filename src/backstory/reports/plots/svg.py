@@ -1,0 +1,188 @@
+"""The project's one plot style, and a matplotlib figure as SVG that stands inside a page, light or dark."""
+
+import io
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by people with any kind of colour vision. The first four have a contrast of at
+# least 3 against white and against near-black, so they serve both themes; yellow and black do not and are left out.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("-", "--", ":", "-.")
+DARK = {"#0072B2": "--series-blue", "#D55E00": "--series-red"}
+"""Colours that a dark page may lighten, and the CSS variable it does it by."""
+INK = "#010203"
+"""Stands for the page's text colour while matplotlib draws: it becomes `currentColor` in the SVG."""
+
+_SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+LONGEST = 120
+"""Characters of a text in a figure; the layout would give all room to a longer one."""
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # untrusted words: dollar signs are no mathematics
+    "svg.hashsalt": "backstory",
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.13,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure as an inline SVG element (its text is escaped) and its caption as raw text."""
+
+    title: str
+    svg: str
+    caption: str
+
+
+def plot(figure: "Figure", prefix: str, title: str, caption: str, hints: Mapping[str, str] | None = None) -> Plot:
+    """Return a figure for a page; `inline` describes `prefix` and `hints`."""
+    return Plot(title, inline(figure, prefix, title, caption, hints), caption)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The project's plot style, for the time of a `with` block that both builds a figure and calls `inline`."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()  # a user's matplotlibrc must not change a report
+        matplotlib.rcParams.update(_STYLE)
+        # Widths of letters that matplotlib's own font lacks are only guessed; the browser has the letters.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def blank(width: float = 5.0, height: float = 3.1) -> "tuple[Figure, Axes]":
+    """An empty figure and its axes; in inches of 72 dots, so the default size is read on a phone without scrolling."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def series(place: int) -> dict[str, Any]:
+    """Colour and dash of the line at this place; no two of the first 24 are alike."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+
+
+def clean(text: str) -> str:
+    """Text without the characters that neither HTML nor XML may hold; each is shown as one that is missing."""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def label(text: str, longest: int = 22) -> str:
+    """Untrusted text as a label: one line, no control characters, an ellipsis in the place of its middle if it is long.
+
+    Names of runs and readers differ at their ends.
+    """
+    clean = " ".join(_CONTROL.sub(" ", text).split())
+    if len(clean) <= longest:
+        return clean
+    tail = (longest - 1) // 2
+    return f"{clean[: longest - 1 - tail].rstrip()}…{clean[-tail:].lstrip()}"
+
+
+def inline(figure: "Figure", prefix: str, title: str, description: str, hints: Mapping[str, str] | None = None) -> str:
+    """The figure as an SVG element for an HTML page; the same figure gives the same text.
+
+    Text stays text in the page's font and colour, the background is transparent, ids begin with `prefix` so that
+    several figures can share a page, and screen readers are told `title` and `description`. `hints` are texts, by the gid
+    of an artist, that a browser shows where the mouse is on it.
+    """
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        if len(text.get_text()) > LONGEST:  # type: ignore[attr-defined]
+            text.set_text(label(text.get_text(), LONGEST))  # type: ignore[attr-defined]
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    root = ET.fromstring(clean(buffer.getvalue()))
+    for parent in list(root.iter()):
+        for child in list(parent):
+            # Its <style> would apply to the whole page, and its metadata name addresses.
+            if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
+                parent.remove(child)
+    for element in list(root.iter()):
+        if (hint := (hints or {}).get(element.get("id", ""))) is not None:
+            ET.SubElement(element, f"{_SVG}title").text = _CONTROL.sub(" ", hint)
+            element.set("pointer-events", "all")  # also where nothing is painted
+    _own_ids(root, prefix)
+    _follow_page(root)
+    for size in ("width", "height"):
+        root.attrib.pop(size, None)
+    spoken = _CONTROL.sub(" ", f"{title}. {description}")
+    root.attrib.update({"role": "img", "aria-label": spoken, "font-family": "system-ui, sans-serif",
+                        "stroke-linejoin": "round"})  # fmt: skip
+    ET.register_namespace("", _SVG[1:-1])
+    ET.register_namespace("xlink", _XLINK[1:-1])
+    return ET.tostring(root, encoding="unicode")
+
+
+def _own_ids(root: ET.Element, prefix: str) -> None:
+    """Prefix the ids that something refers to, and drop the others."""
+    text = [value for element in root.iter() for value in element.attrib.values()]
+    used = {match for value in text for match in re.findall(r"(?:^|url\()#([\w.-]+)", value)}
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            element.set(key, re.sub(r"(^|url\()#([\w.-]+)", rf"\g<1>#{prefix}-\g<2>", value))
+        name = element.attrib.pop("id", None)
+        if name in used:
+            element.set("id", f"{prefix}-{name}")
+
+
+def _follow_page(root: ET.Element) -> None:
+    """Ink becomes the page's text colour, and text loses matplotlib's fonts."""
+    for element in root.iter():
+        if "style" in element.attrib:
+            css = element.attrib["style"].replace(INK, "currentColor")
+            for colour, variable in DARK.items():
+                css = css.replace(colour.lower(), f"var({variable}, {colour})")
+            element.set("style", re.sub(r"\s*font-family:[^;]*;?", "", css))
+        if element.tag == f"{_SVG}path" and "d" in element.attrib:
+            element.set("d", _shorter(element.attrib["d"]))
+        element.tail = None  # only the indentation that matplotlib writes
+        if element.tag not in (f"{_SVG}text", f"{_SVG}title"):
+            element.text = None
+
+
+def _shorter(path: str) -> str:
+    """A path on one line with coordinates to a hundredth of a point."""
+    return re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}", " ".join(path.split()))

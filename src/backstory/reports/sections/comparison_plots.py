@@ -1,0 +1,206 @@
+"""The figures of a comparison of readers: gain along the text, articles marked, and gain by place in a document."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+from backstory.config import plural
+from backstory.config.formats import count, signed
+from backstory.reports.plots import svg
+from backstory.reports.plots.axes import bounded
+from backstory.reports.plots.svg import Plot
+from backstory.results import ComparisonFigures
+from backstory.results.explanation_record import PairRecord, PositionRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, PANEL, TITLES = 7.6, 1.45, 1.2
+"""Inches: of the figure, and the heights of a panel and of the room for titles."""
+APART = 12.5
+"""Points between two titles that are both written."""
+WITHIN = 0.99
+"""The share of the blocks that the axes reach to; the few others would press everything else flat."""
+GAIN, LOSS = svg.COLOURS[0], svg.COLOURS[1]
+Measure = Literal["nats", "perplexity"]
+
+
+def along(figures: ComparisonFigures, prefix: str, measure: Measure = "nats") -> Plot:
+    """Draw the gain of every comparison in each block of the text, a panel each; documents are marked and named."""
+    f = figures
+    title = "Gain along the text" if measure == "nats" else "Gain along the text, in perplexity"
+    caption = _caption(f, measure)
+    with svg.style():
+        from matplotlib.figure import Figure
+
+        pairs = f.comparisons
+        named = _titled(f)
+        figure = Figure((WIDTH, 0.45 + PANEL * len(pairs) + (TITLES if named else 0)), layout="constrained")
+        hints: dict[str, str] = {}
+        figure.subplots(len(pairs), sharex=True)
+        for row, (pair, axes) in enumerate(zip(pairs, figure.axes, strict=True)):
+            _panel(axes, f, pair, measure)
+            hints |= _documents(axes, f, row)
+        first, last = figure.axes[0], figure.axes[-1]
+        if named:
+            _titles(first, f)
+        last.set_xlabel(f"{f.unit} of the text")
+        last.set_xlim(f.at, f.at + f.tokens)
+        return svg.plot(figure, prefix, title, caption, hints)
+
+
+def by_position(figures: ComparisonFigures, prefix: str) -> Plot | None:
+    """Draw the gains by how far into a document a token is, with their intervals; None where there is one stretch only."""
+    f = figures
+    stretches = f.positions
+    if len(stretches) < 2:
+        return None
+    title = "Gain by place in a document"
+    bars = (
+        " Bars: 95% intervals (bootstrap over documents, or long blocks of one)."
+        if any(g.interval for p in stretches for g in p.gains)
+        else ""
+    )
+    caption = (
+        f"Mean gain in nats per {f.unit} over all documents, by how many {plural(f.unit)} of the document came before; "
+        f"only long documents reach far.{bars}"
+    )
+    with svg.style():
+        figure, axes = svg.blank(WIDTH, 2.7)
+        axes.axhline(0, color=svg.INK, linewidth=0.6)
+        for place, pair in enumerate(f.comparisons):
+            _positions(axes, stretches, place, len(f.comparisons), pair.name)
+        axes.set_xticks(range(len(stretches)), [f"{count(p.from_)}–\n{count(p.to)}" for p in stretches])
+        axes.set_xlabel(f"{plural(f.unit)} into a document")
+        axes.set_ylabel(f"gain (nats per {f.unit})")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return svg.plot(figure, prefix, title, caption)
+
+
+def _positions(axes: "Axes", stretches: Sequence[PositionRecord], place: int, pairs: int, name: str) -> None:
+    """Draw a line through the stretches, a little beside those of the other comparisons."""
+    look = svg.series(place)
+    gains = [p.gains[place] for p in stretches]
+    x = [i + 0.09 * (place - (pairs - 1) / 2) for i in range(len(gains))]
+    axes.plot(x, [bounded(g.gain) for g in gains], marker="o", label=svg.label(name, 34), **look)
+    for at, g in zip(x, gains, strict=True):
+        if g.interval:
+            axes.plot([at, at], [*map(bounded, g.interval)], color=look["color"], linewidth=0.9)
+
+
+def _panel(axes: "Axes", figures: ComparisonFigures, pair: PairRecord, measure: Measure) -> None:
+    """Draw one comparison: blue blocks where it gains, orange where it loses, and the moving average within each document."""
+    values = list(map(bounded, pair.blocks if measure == "nats" else pair.perplexity_blocks))
+    edges = [min(figures.at + i * figures.block, figures.at + figures.tokens) for i in range(len(values) + 1)]
+    for colour, sign in ((GAIN, 1), (LOSS, -1)):
+        heights = [max(0.0, sign * v) * sign for v in values]
+        axes.stairs(heights, edges, fill=True, color=colour, alpha=0.55, linewidth=0)
+    axes.axhline(0, color=svg.INK, linewidth=0.6)
+    smooth = smoothed(values, edges, figures)
+    for x, y in smooth:
+        axes.plot(x, y, color=svg.INK, linewidth=1.2)
+    _limit(axes, values, [v for _, y in smooth for v in y])
+    axes.set_ylabel(f"nats per {figures.unit}" if measure == "nats" else "perplexity")
+    axes.set_title(svg.label(pair.name, 60), loc="left", fontsize=9, fontweight="bold", pad=12)
+    axes.xaxis.set_major_formatter(lambda value, _: count(value))
+    for number, one in enumerate(figures.passages, start=1):
+        axes.axvspan(one.at, one.at + one.tokens, color=svg.INK, alpha=0.16, linewidth=0)
+        axes.annotate(str(number), (one.at + one.tokens / 2, 1), xytext=(0, 1), ha="center", va="bottom",
+                      xycoords=axes.get_xaxis_transform(), textcoords="offset points", fontsize=7.5,
+                      annotation_clip=False)  # fmt: skip
+
+
+def smoothed(
+    values: Sequence[float], edges: Sequence[float], figures: ComparisonFigures
+) -> list[tuple[list[float], list[float]]]:
+    """Return the moving average of the blocks, a line (x, y) for each document: it does not reach over a change of topic.
+
+    A block is of the document that its middle is in; of documents of one block there is no line.
+    """
+    if not figures.smooth:
+        return []
+    middles = [(a + b) / 2 for a, b in pairwise(edges)]
+    lines = []
+    for d in figures.documents:
+        inside = [i for i, m in enumerate(middles) if d.start <= m < d.start + d.tokens]
+        if len(inside) > 1:
+            half = figures.smooth / 2
+            y = []
+            for i in inside:
+                near = [values[j] for j in inside if -half <= j - i < half] or [values[i]]
+                y.append(sum(near) / len(near))
+            lines.append(([middles[i] for i in inside], y))
+    return lines
+
+
+def _limit(axes: "Axes", values: Sequence[float], smooth: Sequence[float]) -> None:
+    """Set limits that hold all but the most extreme blocks, and all of the moving average."""
+    low, high = _reach(values)
+    low, high = min([low, *smooth]), max([high, *smooth])
+    margin = 0.08 * (high - low) or 0.1
+    axes.set_ylim(low - margin, high + margin)
+    axes.locator_params(axis="y", nbins=5)
+
+
+def _reach(values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the axis: zero, and all but one in two hundred of the blocks at each end."""
+    ordered, out = sorted(values), math.floor((1 - WITHIN) / 2 * len(values))
+    return min(0.0, ordered[out]), max(0.0, ordered[-1 - out])
+
+
+def _documents(axes: "Axes", figures: ComparisonFigures, row: int) -> dict[str, str]:
+    """Shade every other document; return the text of each where the mouse is on it, by gid."""
+    hints = {}
+    for i, d in enumerate(figures.documents):
+        start, end = d.start, d.start + d.tokens
+        if i % 2:
+            axes.axvspan(start, end, color=svg.INK, alpha=0.06, linewidth=0, zorder=0)
+        gid = f"document{row}-{i}"
+        axes.axvspan(start, end, facecolor="#ffffff", alpha=0, linewidth=0, zorder=10, gid=gid)
+        pair = figures.comparisons[row].name
+        hints[gid] = (
+            f"{d.title_at(i)}: {pair} {signed(d.gains[row])} nats per {figures.unit} "
+            f"over {count(d.tokens)} {plural(figures.unit, d.tokens)}"
+        )
+    return hints
+
+
+def _titled(figures: ComparisonFigures) -> bool:
+    return any(d.title for d in figures.documents)
+
+
+def _titles(axes: "Axes", figures: ComparisonFigures) -> None:
+    """Write titles above the first panel, aslant, those that have room; the longest documents choose first."""
+    scale = 72 * (WIDTH - 0.8) / figures.tokens
+    taken: list[float] = []
+    order = sorted(enumerate(figures.documents), key=lambda pair: -pair[1].tokens)
+    for i, d in order:
+        place = d.start + d.tokens / 2
+        if all(abs(place - other) * scale >= APART for other in taken):
+            taken.append(place)
+            axes.annotate(svg.label(d.title_at(i), 24), (place, 1), xytext=(-2, 24), rotation=45, ha="left", va="bottom",
+                          rotation_mode="anchor", xycoords=axes.get_xaxis_transform(), textcoords="offset points",
+                          fontsize=8, annotation_clip=False)  # fmt: skip
+
+
+def _caption(figures: ComparisonFigures, measure: Measure) -> str:
+    unit, block = figures.unit, figures.block
+    what = (
+        f"nats per {unit}"
+        if measure == "nats"
+        else "perplexity (of the block with the other reader, minus with this one)"
+    )
+    smooth = figures.smooth
+    line = f" Line: mean over {count(smooth)} blocks, within a document." if smooth else ""
+    beyond = 0
+    for pair in figures.comparisons:
+        blocks = pair.blocks if measure == "nats" else pair.perplexity_blocks
+        low, high = _reach(blocks)
+        beyond += sum(not low <= v <= high for v in blocks)
+    out = f" {count(beyond)} extreme {plural('block', beyond)} may reach beyond the picture." if beyond else ""
+    numbers = " Numbers: the passages below." if figures.passages else ""
+    return (
+        f"What is gained in {what} in each block of {count(block)} {plural(unit, block)}: blue above zero where the first "
+        f"reader does better, orange below where it does worse. Grounds change from document to document.{line}{numbers}{out}"
+    )

@@ -1,0 +1,189 @@
+"""A comparison of readers along a text: the picture along the text, tables, and passages word by word."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from markupsafe import Markup
+from rich.console import Console
+from rich.text import Text
+
+from backstory.config.formats import count, signed
+from backstory.config.terminal import cell, printable
+from backstory.reports.format import html_pieces as html
+from backstory.reports.format.tables import Column, Table, to_text
+from backstory.reports.passages import passage_html, passage_terminal, shades
+from backstory.reports.plots.axes import bounded
+from backstory.reports.plots.svg import Plot
+from backstory.reports.sections.comparison_plots import along, by_position
+from backstory.reports.sections.comparison_tables import (
+    Comparison,
+    compared,
+    documents_table,
+    in_bits,
+    pairs_table,
+    passage_title,
+    positions_table,
+    readers_table,
+)
+from backstory.reports.sections.section import Section, of_kind
+from backstory.results import ComparisonFigures, RunResults
+from backstory.results.examination_record import Published
+
+MOST_ROWS = 15
+"""Documents of a table that is not folded up."""
+GAIN, LOSS = shades.ramp("cool", dark=False)[-1], shades.ramp("warm", dark=False)[-1]
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+HANGING = " ▔▔▔▀▀▀██"
+"""The eighths that hang from above, as far as there are such characters: one, four, eight."""
+HEIGHT = 3
+"""Lines of a column above zero."""
+LABEL = 7
+"""Characters of the numbers left of the columns."""
+SHORT = 7
+"""Characters of a reader's name in the head of a column; longer ones become letters."""
+MOST_DOCUMENTS = 20
+"""Documents of the table, the longest ones."""
+
+
+def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    results = [(run, result) for run in runs for result in run.of(ComparisonFigures)]
+    for number, (run, result) in enumerate(results, start=1):
+        title = result.figures.title
+        yield html.heading(f"{run.name}: {title}" if len(runs) > 1 else title)
+        yield html.paragraph(compared(result))
+        yield from comparison_html(result, f"comparison{number}", 4)
+
+
+def comparison_html(result: Comparison, prefix: str, level: int) -> Iterator[Markup]:
+    """Yield all of it, under headings of that level; `prefix` begins its ids and must differ on a page."""
+    f = result.figures
+    yield html.html_table(readers_table(f), "Readers")
+    yield html.html_table(pairs_table(f), "What is gained")
+    yield html.html_plot(along(f, f"{prefix}-nats"), wide=True)
+    if not in_bits(f):
+        yield _in_perplexity(along(f, f"{prefix}-perplexity", "perplexity"))
+    yield html.html_plot(by_position(f, f"{prefix}-positions"), wide=True)
+    yield html.details("Every place in a document", html.html_table(positions_table(f), "Gain by place"))
+    documents, heading = (
+        html.html_table(documents_table(f), "Gain of every document"),
+        f"Every document ({len(f.documents):,})",
+    )
+    if len(f.documents) > MOST_ROWS:
+        yield html.details(heading, documents)
+    else:
+        yield html.heading(heading, level)
+        yield documents
+    for number, one in enumerate(f.passages, start=1):
+        yield html.heading(passage_title(one, number, f), level)
+        yield html.note(one.passage.title)
+        yield passage_html.figure(one.passage, f"{prefix}-passage{number}")
+
+
+def _in_perplexity(plot: Plot) -> Markup:
+    """Fold up the gain along the text once more, of perplexities."""
+    note = html.note("Differences of perplexities do not add up, and a few hard blocks outweigh all others.")
+    return html.details("The same in perplexity", html.html_plot(plot, wide=True) + note)
+
+
+def _terminal(result: Comparison, console: Console) -> None:
+    """Print a comparison: a sentence, what is gained, where along the text, by document, and the passages."""
+    f = result.figures
+    brief = lettered(f)
+    _say(console, f.title, "bold")
+    _say(console, f"{compared(result)}\n")
+    if brief is not f:
+        key = (f"{short.name}  {full.name}" for short, full in zip(brief.readers, f.readers, strict=True))
+        _say(console, "\n".join(key) + "\n")
+    _table(console, pairs_table(brief))
+    for row, (pair, short) in enumerate(zip(f.comparisons, brief.comparisons, strict=True)):
+        code = "" if brief is f else f"{short.name}: "
+        _say(console, f"\n{code}{pair.name}, nats per {f.unit}", "bold")
+        for line in gain_columns(f, row, console.width):
+            console.print(line, highlight=False)
+    if len(f.positions) > 1:
+        _say(console, "\nBy place in a document", "bold")
+        table = positions_table(brief)
+        _table(console, table if _fits(table, console) else positions_table(brief, intervals=False))
+    _documents(console, brief)
+    for number, one in enumerate(f.passages, start=1):
+        _say(console, f"\n{passage_title(one, number, f)}", "bold")
+        passage_terminal.show(one.passage, console)
+
+
+def lettered(figures: ComparisonFigures) -> ComparisonFigures:
+    """Return it with readers called A, B, C, ... where their names are too long for the heads of columns."""
+    names = [reader.name for reader in figures.readers]
+    if max(map(len, names)) <= SHORT:
+        return figures
+    letters = dict(zip(names, (chr(ord("A") + i) for i in range(len(names))), strict=True))
+    readers = [replace(r, name=letters[r.name]) for r in figures.readers]
+    pairs = [replace(p, reader=letters[p.reader], over=letters[p.over]) for p in figures.comparisons]
+    return replace(figures, readers=tuple(readers), comparisons=tuple(pairs))
+
+
+def _fits(table: Table, console: Console) -> bool:
+    return max(map(len, to_text(table).splitlines())) <= console.width
+
+
+def gain_columns(figures: ComparisonFigures, row: int, width: int) -> Iterator[Text]:
+    """Yield the gain of a comparison along the text, as wide as the terminal: columns up and down from zero, and documents."""
+    blocks = figures.comparisons[row].blocks
+    wide = max(1, min(len(blocks), width - LABEL - 1))
+    edges = [i * len(blocks) // wide for i in range(wide + 1)]
+    means = [bounded(sum(blocks[a:b]) / (b - a)) for a, b in pairwise(edges)]
+    scale = max(abs(v) for v in means) or 1.0
+    down = HEIGHT if min(means) < -scale / 2 else 1
+    eighths = [round(8 * HEIGHT * v / scale) for v in means]
+    for level in reversed(range(HEIGHT)):
+        cells = "".join(EIGHTHS[min(8, max(0, n - 8 * level))] for n in eighths)
+        label = signed(scale, 2) if level == HEIGHT - 1 else "0" if level == 0 else ""
+        yield Text(f"{label:>{LABEL}} ").append(cells, GAIN)
+    for level in range(down):
+        cells = "".join(HANGING[min(8, max(0, -n - 8 * level))] for n in eighths)
+        if cells.strip():
+            yield Text(" " * (LABEL + 1)).append(cells, LOSS)
+    if len(figures.documents) > 1:
+        yield Text(" " * (LABEL + 1) + _marks(figures, wide), "dim")
+
+
+def _marks(figures: ComparisonFigures, wide: int) -> str:
+    """Return the line under the columns: the number of each document where it begins, those that have room."""
+    line = ""
+    for number, d in enumerate(figures.documents, start=1):
+        place = int((d.start - figures.at) / figures.tokens * wide)
+        mark = f"|{number}"
+        if place >= len(line) + bool(line) and place + len(mark) <= wide:
+            line = f"{line:<{place}}{mark}"
+    return line
+
+
+def _documents(console: Console, figures: ComparisonFigures) -> None:
+    """Print the documents with their numbers under the columns, the longest ones where they are many."""
+    f, table = figures, documents_table(figures)
+    order: Sequence[int] = range(len(f.documents))
+    if len(order) < 2:
+        return
+    if len(order) > MOST_DOCUMENTS:
+        order = sorted(sorted(order, key=lambda i: -f.documents[i].tokens)[:MOST_DOCUMENTS])
+    most = f", the {MOST_DOCUMENTS} longest of {count(len(f.documents))}" if len(order) < len(f.documents) else ""
+    _say(console, f"\nBy document{most}", "bold")
+    room = max(12, console.width - 16 - 9 * (len(table.columns) - 3))
+    rows = [(str(i + 1), _short(f.documents[i].title_at(i), room), *table.rows[i][2:]) for i in order]
+    _table(console, Table((Column("", True), Column("Document"), *table.columns[2:]), tuple(rows)))
+
+
+def _short(text: str, longest: int) -> str:
+    clean = cell(text)
+    return clean if len(clean) <= longest else clean[: longest - 1].rstrip() + "…"
+
+
+def _table(console: Console, table: Table) -> None:
+    console.print(Text(to_text(table)), soft_wrap=True, highlight=False)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(printable(text), style), highlight=False)
+
+
+SECTION = Section("Readers against each other", of_kind(ComparisonFigures), _html, _terminal, scripted=True)

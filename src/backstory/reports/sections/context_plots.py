@@ -1,0 +1,306 @@
+"""Figures of the experiments on context: curves over the context and over boundaries, and bars by kinds of words."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from backstory.config.formats import count
+from backstory.reports.phrases import Examined, context_caption, counted_in, spread_words
+from backstory.reports.plots import svg
+from backstory.reports.plots.axes import (
+    LARGEST,
+    added_loss,
+    bounded,
+    curve,
+    height_of,
+    labels,
+    level,
+    log_axis,
+    perplexity_axis,
+)
+from backstory.reports.plots.svg import Plot
+from backstory.reports.sections import context_sentences as sentences
+from backstory.reports.sections.examined import Examination, Examinations, boundary_of, groups_by_class
+from backstory.results import TruncationFigures
+from backstory.results.examination_record import CACHE, EffectRecord, Published
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Bars = Sequence[tuple[str, Sequence[EffectRecord | None]]]
+"""The bars of each colour: its name, and a condition for each place on the axis."""
+Marks = Sequence[Sequence[float | None]]
+"""The published value of each bar, in percent of perplexity."""
+Line = tuple[str, Sequence[EffectRecord]]
+
+
+def context_curves(
+    examinations: Sequence[Examined], prefix: str = "context", published: Published | None = None
+) -> Plot | None:
+    """Figure 1a: loss added by cutting the context; None if there are no truncation experiments.
+
+    x: context in tokens, logarithmic; y: increase of the mean negative log-likelihood over the full context, in nats.
+    """
+    if not examinations:
+        return None
+    all_figures = [result.figures for _, result in examinations]
+    with svg.style():
+        figure, axes = svg.blank(height=height_of(len(examinations)))
+        for place, f in enumerate(all_figures):
+            curve(axes, f.conditions, "context", place)
+            _context_mark(axes, f, place, alone=len(examinations) == 1)
+        threshold = all_figures[0].effective_context.threshold_percent
+        axes.axhline(0, color=svg.INK, linewidth=0.6)
+        level(axes, math.log1p(threshold / 100), f"{threshold:g}%")
+        unit = counted_in(all_figures)
+        log_axis(axes, f"context ({unit}s)", added_loss(unit), (1, 2, 5))
+        if len(examinations) > 1:
+            labels(axes, [_context_label(name, result.figures) for name, result in examinations])
+        return svg.plot(figure, prefix, "How much context is used", context_caption(examinations, published))
+
+
+def _context_mark(axes: "Axes", figures: TruncationFigures, place: int, alone: bool) -> None:
+    """Draw a vertical line at the effective context, its interval shaded; a curve that is alone has the number beside it."""
+    colour, effective = svg.series(place)["color"], figures.effective_context
+    if effective.context is None:
+        return
+    low, high = effective.interval or (effective.context, effective.context)
+    right = figures.maximum_context if high is None else high
+    axes.axvspan(low or effective.context, right, color=colour, alpha=0.1, linewidth=0, zorder=0)
+    axes.axvline(effective.context, color=colour, linewidth=1, zorder=1)
+    if alone:
+        axes.annotate(count(effective.context), (effective.context, 0.62), xytext=(4, 0), va="center",
+                      xycoords=axes.get_xaxis_transform(), textcoords="offset points")  # fmt: skip
+
+
+def _context_label(name: str, figures: TruncationFigures) -> str:
+    effective = figures.effective_context
+    if effective.best is not None:
+        return f"{svg.label(name, 18)} best at {count(effective.best[0])}"
+    context = f">{count(figures.maximum_context)}" if effective.context is None else count(effective.context)
+    return f"{svg.label(name, 18)} {context}"
+
+
+def levels(examinations: Sequence[Examined], published: Published | None, prefix: str) -> Plot | None:
+    """Figure 1b: perplexity against context, for several models; None for fewer than two."""
+    if len(examinations) < 2:
+        return None
+    with svg.style():
+        figure, axes = svg.blank(height=height_of(len(examinations)))
+        all_values: list[float] = []
+        for place, (_, result) in enumerate(examinations):
+            shown = [c for c in result.figures.conditions if c.context > 0 and c.perplexity < LARGEST]
+            values = [c.perplexity for c in shown]
+            all_values += values
+            axes.plot([c.context for c in shown], values, marker="o", markersize=3.2, **svg.series(place))
+        unit, first = counted_in([result.figures for _, result in examinations]), examinations[0][1].figures
+        log_axis(axes, f"context ({unit}s)", f"perplexity per {first.unit}", (1, 2, 5))
+        perplexity_axis(axes, min(all_values, default=1), max(all_values, default=2))
+        labels(axes, [svg.label(name) for name, _ in examinations])
+        return svg.plot(figure, prefix, "Perplexity with so much context", sentences.levels(examinations, published))
+
+
+def frequency(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+    """Figure 1c: added loss against context, of frequent and of infrequent words."""
+    title = "Frequent and infrequent words"
+    return _truncated(examined, "frequency", None, title, prefix, sentences.frequency, published)
+
+
+def speech(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+    """Figure 1d: added loss against context, of words of some parts of speech."""
+    return _truncated(examined, "tag", sentences.TAGS, "Parts of speech", prefix, sentences.speech, published)
+
+
+def _truncated(
+    examined: Examinations,
+    by: str,
+    names: Mapping[str, str] | None,
+    title: str,
+    prefix: str,
+    sentence: sentences.Sentence,
+    published: Published | None,
+) -> Plot | None:
+    """Draw added loss against context with a line for each group of the targets; None where they were not split so."""
+    lines: list[Line] = [
+        (f"{names[g]} ({g})" if names else g, group.conditions)
+        for g, group in sentences.truncation_groups(examined, by).items()
+        if not names or g in names
+    ]
+    if not examined.truncation or not lines:
+        return None
+    unit = examined.truncation.figures.counted_in
+    caption = f"{sentence(examined, published)} Bands: {spread_words([examined.truncation])}."
+    return _drawn_curves(lines, "context", f"context ({unit}s)", unit, prefix, title, caption)
+
+
+def local_order(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+    """Figure 2a: added loss against the distance at which the order of some words is changed."""
+    across = f"{examined.counted_in()}s between the target and what is changed"
+    return _order(examined, "local", across, "Order of words close by", sentences.local_order, published, prefix)
+
+
+def global_order(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+    """Figure 2b: added loss against the nearest tokens that are left as they are."""
+    across, title = f"nearest {examined.counted_in()}s left as they are", "Order and identity of all words farther away"
+    return _order(examined, "global", across, title, sentences.global_order, published, prefix)
+
+
+def _order(
+    examined: Examinations,
+    span: str,
+    across: str,
+    title: str,
+    sentence: sentences.Sentence,
+    published: Published | None,
+    prefix: str,
+) -> Plot | None:
+    names = {"shuffle": "shuffled", "reverse": "reversed", "replace": "replaced"}
+    used = [examined.results[name] for name in names if name in examined.results]
+    used = [result for result in used if result.figures.conditions_with(span=span)]
+    lines: list[Line] = [(names[r.figures.experiment], r.figures.conditions_with(span=span)) for r in used]
+    if not lines:
+        return None
+    caption = f"{sentence(examined, published)} Bands: {spread_words(used)}."
+    return _drawn_curves(lines, "boundary", across, examined.counted_in(), prefix, title, caption)
+
+
+def _drawn_curves(
+    lines: Sequence[Line], parameter: str, across: str, unit: str, prefix: str, title: str, caption: str
+) -> Plot:
+    """Draw effects against a number of tokens or words (`unit`), a line with its band for each, named beside the axes."""
+    with svg.style():
+        figure, axes = svg.blank(height=height_of(len(lines)))
+        axes.axhline(0, color=svg.INK, linewidth=0.6)
+        for place, (_, conditions) in enumerate(lines):
+            curve(axes, conditions, parameter, place, 0.2 if len(lines) < 4 else 0.1)
+        log_axis(axes, across, added_loss(unit), (1, 2, 5))
+        labels(axes, [svg.label(name) for name, _ in lines])
+        return svg.plot(figure, prefix, title, caption)
+
+
+def dropped(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+    """Figure 3: added loss when content or function words are dropped, beside as many words at random."""
+    result = examined.results.get("drop")
+    if result is None:
+        return None
+    f, bars, names = result.figures, [], []
+    boundaries = sorted({boundary_of(c) for c in f.conditions})
+    for kind in ("content", "function"):
+        for control in (False, True):
+            conditions = {boundary_of(c): c for c in reversed(f.conditions_with(words=kind, control=control))}
+            bars.append((f"at random, for {kind}" if control else f"{kind} words", [*map(conditions.get, boundaries)]))
+            names.append([f"drop-{kind}-{b}" + ("-control" if control else "") for b in boundaries])
+    return _barred(examined, bars, names, published, prefix, title="Content and function words dropped",
+                   caption=sentences.dropped(examined, published), places=[*map(count, boundaries)],
+                   across=f"nearest {f.counted_in}s that none are dropped from", results=[result])  # fmt: skip
+
+
+def copied(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+    """Figure 4a: added loss by where a word last came, without that word and without all distant context."""
+    titles = {"drop-target": "earlier occurrences dropped", "drop-distant": "distant context dropped"}
+    used = [name for name in titles if name in examined.results]
+    if not used:
+        return None
+    bars = [(titles[name], [examined.in_class(name, group) for group in sentences.CLASSES]) for name in used]
+    names = [[f"{name}-{group}" for group in sentences.CLASSES] for name in used]
+    caption = sentences.copied(examined, published)
+    return _by_class(examined, "Words that come back", caption, bars, names, used, published, prefix)
+
+
+def replaced(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+    """Figure 4b: added loss by where a word last came, with that word replaced, and dropped."""
+    if "replace-target" not in examined.results:
+        return None
+    bars: list[tuple[str, list[EffectRecord | None]]] = []
+    for replacement, name in (("unknown", "replaced by <unk>"), ("similar", "replaced by a similar word")):
+        conditions = [examined.in_class("replace-target", g, replacement=replacement) for g in sentences.CLASSES]
+        bars.append((name, conditions))
+    used = ["replace-target"]
+    if "drop-target" in examined.results:
+        bars.append(("dropped", [examined.in_class("drop-target", group) for group in sentences.CLASSES]))
+        used.append("drop-target")
+    caption = sentences.replaced(examined, published)
+    return _by_class(examined, "Words that come back, replaced", caption, bars, [], used, published, prefix)
+
+
+def cached(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
+    """Figure 7: what is lost without the cache, by where a word last came."""
+    if CACHE not in examined.results:
+        return None
+    bars = [("without the cache", [examined.in_class(CACHE, group) for group in sentences.CLASSES])]
+    names = [[f"without-cache-{group}" for group in sentences.CLASSES]]
+    caption = sentences.cached(examined, published)
+    return _by_class(examined, "What the cache is worth", caption, bars, names, [CACHE], published, prefix)
+
+
+def _by_class(
+    examined: Examinations,
+    title: str,
+    caption: str,
+    bars: Bars,
+    names: Sequence[Sequence[str]],
+    used: Sequence[str],
+    published: Published | None,
+    prefix: str,
+) -> Plot | None:
+    """Draw bars for the classes near, far and none, where there are any."""
+    results = [examined.results[name] for name in used]
+    classes = sentences.IN_WINDOW if used == [CACHE] else sentences.CLASSES
+    targets = {name: g.targets for r in results for name, g in groups_by_class(r).items() if name in classes}
+    if not targets:
+        return None
+    near, unit = results[0].figures.near, results[0].figures.counted_in
+    far = "only before them, in the cache’s window" if used == [CACHE] else "only before them"
+    about = f"Near: the word came among the nearest {count(near)} {unit}s; far: {far}. Numbers: how many targets."
+    places = [f"{name}\n{count(targets.get(group, 0))}" for group, name in classes.items()]
+    return _barred(examined, bars, names, published, prefix, title=title, caption=f"{caption} {about}", places=places,
+                   across="where the word came before", results=results)  # fmt: skip
+
+
+def _barred(
+    examined: Examinations,
+    bars: Bars,
+    names: Sequence[Sequence[str]],
+    published: Published | None,
+    prefix: str,
+    *,
+    title: str,
+    caption: str,
+    places: Sequence[str],
+    across: str,
+    results: Sequence[Examination],
+) -> Plot:
+    """Draw groups of bars with their intervals; diamonds where something was published of the same text."""
+    marks = [[_printed(published, examined.corpus, name) for name in row] for row in names]
+    diamonds = " Diamonds: published." if any(value is not None for row in marks for value in row) else ""
+    with svg.style():
+        figure, axes = svg.blank(height=3.4)
+        _bars(axes, places, bars, marks)
+        axes.set_xlabel(across)
+        axes.set_ylabel(added_loss(counted_in([result.figures for result in results])))
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2 if len(bars) > 1 else 1)
+        return svg.plot(figure, prefix, title, f"{caption} Lines on bars: {spread_words(results)}.{diamonds}")
+
+
+def _printed(published: Published | None, corpus: str, name: str) -> float | None:
+    printed = published.beside(corpus, name) if published else None
+    return printed.values[0] if printed and printed.same else None
+
+
+def _bars(axes: "Axes", places: Sequence[str], bars: Bars, marks: Marks) -> None:
+    width = 0.8 / len(bars)
+    for number, (name, conditions) in enumerate(bars):
+        colour = svg.series(number)["color"]
+        shown = [(i, c) for i, c in enumerate(conditions) if c is not None and abs(c.effect) < LARGEST]
+        x = [i + width * (number - (len(bars) - 1) / 2) for i, _ in shown]
+        axes.bar(x, [c.effect for _, c in shown], 0.9 * width, color=colour, label=name)
+        for at, (_, condition) in zip(x, shown, strict=True):
+            axes.plot([at, at], [*map(bounded, condition.spread)], color=svg.INK, linewidth=0.9)
+    for number, row in enumerate(marks):
+        for i, value in enumerate(row):
+            if value is not None:
+                at = i + width * (number - (len(bars) - 1) / 2)
+                axes.plot([at], [math.log1p(value / 100)], "D", markersize=4.5, markerfacecolor="#ffffff",
+                          markeredgecolor=svg.INK, markeredgewidth=0.9, zorder=5)  # fmt: skip
+    axes.axhline(0, color=svg.INK, linewidth=0.6)
+    axes.set_xticks(range(len(places)), places)

@@ -1,0 +1,221 @@
+"""Experiments on context in a report: a figure for each question, and tables of every condition."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from markupsafe import Markup
+
+from backstory.config import formats, plural
+from backstory.config.formats import MISSING, count, decimal
+from backstory.reports.format import html_pieces as html
+from backstory.reports.format.tables import Table, columns, without_empty_columns
+from backstory.reports.phrases import Examined, published_context, text_and_unit
+from backstory.reports.plots.svg import Plot
+from backstory.reports.sections import context_plots as plots
+from backstory.reports.sections import context_sentences as sentences
+from backstory.reports.sections.examined import Examinations, examined_models, name_of
+from backstory.reports.sections.figures_section import over, text_of, unknown_cell
+from backstory.reports.sections.section import Section, of_kind
+from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
+from backstory.results.examination_record import EXPERIMENTS, TRUNCATE, EffectRecord, Published
+
+PLOTS: tuple[Callable[[Examinations, Published | None, str], Plot | None], ...] = (
+    plots.frequency,
+    plots.speech,
+    plots.local_order,
+    plots.global_order,
+    plots.dropped,
+    plots.copied,
+    plots.replaced,
+    plots.cached,
+)
+"""Figures 1c, 1d, 2a, 2b, 3, 4a, 4b and 7 of the paper, of whatever was examined."""
+_SENTENCES: dict[str, sentences.Sentence] = {
+    "drop": sentences.dropped,
+    "drop-target": sentences.copied,
+    "drop-distant": sentences.copied,
+    "replace-target": sentences.replaced,
+    "cache": sentences.cached,
+}
+
+
+def examination_plots(result: Result[Figures], published: Published | None = None) -> list[Plot]:
+    """Return the figures of one examination alone, from the first on; none of an experiment that has none."""
+    if not isinstance(result.figures, ExaminationFigures):
+        return []
+    examined = Examinations(result.name, {result.figures.experiment: result})  # type: ignore[dict-item]
+    truncations = [(result.name, examined.truncation)] if examined.truncation else []
+    curves = plots.context_curves(truncations, "context", published)
+    all_plots = [curves, *(plot(examined, published, f"figure{i}") for i, plot in enumerate(PLOTS))]
+    return [plot for plot in all_plots if plot is not None]
+
+
+def examination_sentences(result: Result[Figures], published: Published) -> list[str]:
+    """Return what one examination found beside the published figures, in sentences."""
+    f = result.figures
+    if not isinstance(f, ExaminationFigures) or f.experiment not in EXPERIMENTS:
+        return []
+    examined = Examinations(result.name, {f.experiment: result})  # type: ignore[dict-item]
+    if f.experiment == TRUNCATE:
+        found = [published_context(examined.corpus, published).strip()]
+        found += [sentences.frequency(examined, published)] if f.groups_by("frequency") else []
+        found += [sentences.speech(examined, published)] if f.groups_by("tag") else []
+    elif f.experiment in sentences.CHANGES:
+        found = [sentences.local_order(examined, published)] if f.conditions_with(span="local") else []
+        found += [sentences.global_order(examined, published)] if f.conditions_with(span="global") else []
+    else:
+        found = [_SENTENCES[f.experiment](examined, published)]
+    return [*filter(None, found), sentences.comparability(examined, published)]
+
+
+def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    yield from _truncations(runs, published)
+    models = examined_models(runs)
+    for number, examined in enumerate(models, start=1):
+        yield from _one_model(examined, published, f"examined{number}", several=len(models) > 1)
+
+
+SECTION = Section("Context", of_kind(ExaminationFigures), _html)
+
+
+def _truncations(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    """Figures 1a and 1b: truncation experiments, those on the same axes (split, unit and threshold) in one figure."""
+    by_axes: dict[tuple[str, str, float], list[Examined]] = {}
+    for run in runs:
+        for result in run.of(TruncationFigures):
+            f = result.figures
+            key = (f.split, f.unit, f.effective_context.threshold_percent)
+            # What a reader remembers is beside what the model alone does, under a name of its own.
+            by_axes.setdefault(key, []).append((name_of(run.name, result), result))  # type: ignore[arg-type]
+    for number, group in enumerate(by_axes.values(), start=1):
+        yield html.html_plot(plots.context_curves(group, f"context{number}", published))
+        for i, alike in enumerate(_same_targets(group)):
+            yield html.html_plot(plots.levels(alike, published, f"levels{number}-{i}"))
+        yield html.html_table(contexts_table(group), "Effective context")
+        for name, result in group:
+            heading = f"Every context length: {name}, {result.figures.split}"
+            yield html.details(heading, html.html_table(lengths_table(result.figures), heading))
+        for name, result in group:
+            about = about_pieces(result.figures)
+            yield html.note(about and f"{name}: {about}")
+
+
+def _same_targets(group: Sequence[Examined]) -> list[list[Examined]]:
+    """Return those whose perplexities compare together: of the same targets of one text in one vocabulary."""
+    alike: dict[tuple[object, ...], list[Examined]] = {}
+    for name, result in group:
+        f = result.figures
+        alike.setdefault((*text_and_unit(result), f.targets, f.maximum_context, f.seed), []).append((name, result))
+    return list(alike.values())
+
+
+def _one_model(examined: Examinations, published: Published | None, prefix: str, several: bool) -> Iterator[Markup]:
+    """Yield the other figures of one model on one text, and what of the published figures does not compare."""
+    f = examined.first.figures
+    shown = [plot for i, draw in enumerate(PLOTS) if (plot := draw(examined, published, f"{prefix}-{i}"))]
+    if several and shown:
+        yield html.heading(f"{examined.name}, {f.split}")
+    for plot in shown:
+        yield html.heading(plot.title, 4 if several else 3)
+        yield html.html_plot(plot)
+    if TRUNCATE not in examined.results:  # else it stands with that
+        yield html.note(about_pieces(f))
+    if published and shown:
+        yield html.note(sentences.comparability(examined, published))
+    for experiment, result in examined.results.items():
+        truncation = isinstance(result.figures, TruncationFigures)
+        about = "Context that is used" if truncation else f"Every condition of {experiment}"
+        heading = f"{about}: {examined.name}, {f.split}"
+        table = groups_table(result.figures) if truncation else conditions_table(result.figures)  # type: ignore[arg-type]
+        yield html.details(heading, html.html_table(table, heading))
+
+
+def about_pieces(figures: ExaminationFigures) -> str:
+    """Return what words of pieces are, and how many contexts were longer than the model reads; empty for plain tokens."""
+    f, parts = figures, []
+    if f.pieces_per_word:
+        parts.append(f"Words are of {f.pieces_per_word:.2f} pieces on average")
+    scores = {"corrected": "corrected for where they begin and end", "sum": "the plain sum over their pieces"}
+    if f.word_score:
+        parts.append(f"their scores are {scores[f.word_score]}")
+    if f.window:
+        parts.append(f"the model reads {count(f.window)} {'pieces' if parts else plural(f.unit, 2)} at most")
+    if f.cut_contexts:
+        targets = f"{count(f.cut_contexts)} {plural('target', f.cut_contexts)}"
+        parts.append(f"contexts of {targets} were longer, and cut")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+# --- tables ---
+
+
+def contexts_table(examinations: Sequence[Examined]) -> Table:
+    """Return the effective context of every truncation experiment, given as (name, result)."""
+    rows = []
+    for name, result in examinations:
+        f = result.figures
+        rows.append((name, f.context_in_words(), f"{f.effective_context.threshold_percent:g}%",
+                     f"{formats.perplexity(f.baseline.perplexity)} per {f.unit}", _whole_context(f),
+                     over(f.targets, f.unit), unknown_cell(f, f.targets), text_of(result, f.split)))  # fmt: skip
+    heads = columns("Run", "Effective context", "Threshold#", "Perplexity with the whole context#", "Which is#",
+                    "Over#", "<unk>#", "Text")  # fmt: skip
+    return without_empty_columns(Table(heads, tuple(rows)))
+
+
+def _whole_context(figures: ExaminationFigures) -> str:
+    """Return the context of the baseline."""
+    if figures.baseline.context is not None:
+        return _length(figures, figures.baseline.context)
+    if figures.batch_size > 1:
+        return f"at least {count(figures.maximum_context)} (read in a batch of {figures.batch_size})"
+    return "all before it"
+
+
+def _length(figures: ExaminationFigures, context: int) -> str:
+    return f"{count(context)} {plural(figures.counted_in, context)}"
+
+
+def lengths_table(figures: TruncationFigures) -> Table:
+    """Return each context length of a truncation experiment with its effect and the 95% interval of it."""
+    f = figures
+    targets = over(f.targets, f.unit)
+    rows = [(_length(f, c.context), formats.perplexity(c.perplexity), *_effect(c), targets) for c in f.conditions]
+    if f.baseline.context is None:  # else it is one of the conditions
+        rows.append(("full", formats.perplexity(f.baseline.perplexity), MISSING, MISSING, MISSING, targets))
+    return Table(columns("Context", f"Perplexity per {f.unit}#", f"Increase (nats per {f.counted_in})#", "95% interval#",
+                         "Increase of perplexity#", "Over#"), tuple(rows))  # fmt: skip
+
+
+def _effect(c: EffectRecord) -> tuple[str, str, str]:
+    return decimal(c.effect, 3), f"{decimal(c.low, 3)} to {decimal(c.high, 3)}", formats.percent(c.effect_percent)
+
+
+def groups_table(figures: TruncationFigures) -> Table:
+    """Return the effective context of every group of the targets of a truncation experiment."""
+    rows = [
+        (f"{g.by}: {g.group}", figures.context_in_words(g), formats.perplexity(g.baseline.perplexity),
+         count(g.targets), formats.percent(100 * g.share))
+        for g in figures.groups
+    ]  # fmt: skip
+    heads = columns("Words", "Effective context", "Perplexity with all context#", "Over#", "Share#")
+    return Table(heads, tuple(rows))
+
+
+def conditions_table(figures: ExaminationFigures) -> Table:
+    """Return every condition of an experiment, of all targets and of each group of them, with its effect."""
+    f = figures
+    named = [("all", c) for c in f.conditions] + [(f"{g.by}: {g.group}", c) for g in f.groups for c in g.conditions]
+    rows = [
+        (
+            c.name,
+            group,
+            formats.perplexity(c.perplexity),
+            *_effect(c),
+            decimal(c.deviation, 3),
+            over(c.targets or 0, f.unit),
+        )
+        for group, c in named
+    ]
+    heads = columns("Condition", "Words", "Perplexity#", f"Increase (nats per {f.counted_in})#", "95% interval#",
+                    "Increase of perplexity#", "Deviation over models#", "Over#")  # fmt: skip
+    return without_empty_columns(Table(heads, tuple(rows)))

@@ -1,0 +1,220 @@
+"""Findings of the experiments on context, in a sentence each: this model's numbers, and the published ones beside them."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from backstory.config import formats, plural
+from backstory.config.formats import count, percent
+from backstory.reports.phrases import Examined, counted_in
+from backstory.reports.sections.examined import Examinations, boundary_of, small_from
+from backstory.results import ExaminationFigures, Result
+from backstory.results.examination_record import (
+    CACHE,
+    SMALL,
+    CacheEffect,
+    EffectRecord,
+    GroupRecord,
+    Published,
+    TruncationGroup,
+)
+
+Sentence = Callable[[Examinations, Published | None], str]
+CHANGES = {"shuffle": "shuffling", "reverse": "reversing", "replace": "replacing"}
+TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
+"""Tags of figure 1d; those of the Penn Treebank that begin so."""
+CLASSES = {"near": "near", "far": "far", "none": "not before"}
+"""Where a word came last, and what it is called."""
+IN_WINDOW = {**CLASSES, "none": "not in its window"}
+"""The same of a cache, which holds a window."""
+
+
+def raised(condition: EffectRecord | None) -> str:
+    """Return the cost of a condition, in percent of perplexity with its sign: `+12.3%`."""
+    if condition is None:
+        return formats.MISSING
+    return f"{'+' if condition.effect_percent > 0 else ''}{percent(condition.effect_percent)}"
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _printed(published: Published | None, figure: str, corpus: str, names: Sequence[str], text: str) -> str:
+    """Return the values that a figure of the paper prints, in a template of their own; empty without them."""
+    printed = published.beside(corpus, *names) if published else None
+    if published is None or printed is None:
+        return ""
+    values = text.format(*(f"{value:g}" for value in printed.values))
+    return f"{published.cited}, figure {figure} ({printed.where}): {values}"
+
+
+def levels(examinations: Sequence[Examined], published: Published | None) -> str:
+    """Figure 1b: how far the models are apart with little and with all context, and how much each uses."""
+    results = [result for _, result in examinations]
+    figures = [result.figures for result in results]
+    contexts = ", ".join(f"{name} {r.figures.context_in_words()}" for name, r in examinations)
+    parts = [f"Models differ in level and in the context they use: {contexts}"]
+    if shared := set.intersection(*({c.context for c in f.conditions} for f in figures)):
+        least = min(shared)
+        few = [next(c.perplexity for c in f.conditions if c.context == least) for f in figures]
+        full = [f.baseline.perplexity for f in figures]
+        apart = f"{max(few) / min(few):.2f} and {max(full) / min(full):.2f} times the lowest"
+        with_least = f"with {count(least)} {counted_in(figures)}s and with all context"
+        parts.append(f"the highest perplexity is, {with_least}, {apart}")
+    return _joined(*parts, _printed(published, "1b", str(results[0].corpus.name), ["effective-context-average"],
+                                    "settings change the level, not the trend, and about {} tokens are used"))  # fmt: skip
+
+
+def frequency(examined: Examinations, published: Published | None) -> str:
+    """Figure 1c: how much context frequent and infrequent words need."""
+    groups = {f"{name} words": group for name, group in truncation_groups(examined, "frequency").items()}
+    names = ["effective-context-frequent", "effective-context-infrequent"]
+    printed = _printed(published, "1c", examined.corpus, names, "frequent {}, infrequent more than {} tokens")
+    return _joined(_beyond(examined, groups), printed)
+
+
+def speech(examined: Examinations, published: Published | None) -> str:
+    """Figure 1d: how much context words of each part of speech need."""
+    groups = {TAGS[tag]: g for tag, g in truncation_groups(examined, "tag").items() if tag in TAGS}
+    return _joined(_beyond(examined, groups), _tagged(examined.results["truncate"]),
+                   _printed(published, "1d", examined.corpus, ["effective-context-DT"],
+                            "determiners {} tokens, nouns and verbs more than any other"))  # fmt: skip
+
+
+def truncation_groups(examined: Examinations, by: str) -> dict[str, GroupRecord]:
+    """Return the groups of the truncation experiment's targets; empty where they were not split so."""
+    return examined.truncation.figures.groups_by(by) if examined.truncation else {}
+
+
+def _beyond(examined: Examinations, groups: Mapping[str, GroupRecord]) -> str:
+    """Return how much context each group of words needs, and of which words more context hurts."""
+    needed, hurt = [], []
+    for name, group in groups.items():
+        if examined.truncation and isinstance(group, TruncationGroup):
+            words = examined.truncation.figures.context_in_words(group)
+            part = f"{name} ({percent(100 * group.share)} of the targets) {words}"
+            (needed if group.effective_context.best is None else hurt).append(part)
+    return "; ".join([*(["Less than 1% is gained beyond: " + ", ".join(needed)] if needed else []), *hurt])
+
+
+def _tagged(result: Result[ExaminationFigures]) -> str:
+    """Return who gave the tags, and how many words have none of a known word."""
+    f = result.figures
+    if not f.tagger:
+        return ""
+    share = f.unknown_tag_share
+    unknown = "" if share is None else f", {percent(100 * share)} of the {f.counted_in}s tagged unknown"
+    return f"tags: {f.tagger}{unknown}"
+
+
+def local_order(examined: Examinations, published: Published | None) -> str:
+    """Figure 2a: what the order of near words is worth."""
+    unit = examined.counted_in()
+    return _order(examined, "local", f"20 {unit}s that begin so many {unit}s away",
+                  _printed(published, "2a", examined.corpus, ["local-order"],
+                           "order matters among the nearest {} tokens"))  # fmt: skip
+
+
+def global_order(examined: Examinations, published: Published | None) -> str:
+    """Figure 2b: what the order and the identity of far words are worth."""
+    return _order(examined, "global", f"all {examined.counted_in()}s that are farther away than so many",
+                  _printed(published, "2b", examined.corpus, ["global-order"],
+                           "beyond {} tokens other words matter, another order does not"))  # fmt: skip
+
+
+def _order(examined: Examinations, span: str, changed: str, printed: str) -> str:
+    costs = []
+    for experiment, change in CHANGES.items():
+        result = examined.results.get(experiment)
+        conditions = result.figures.conditions_with(span=span) if result else []
+        if conditions := sorted(conditions, key=boundary_of):
+            nearest, farthest = conditions[0], conditions[-1]
+            end = small_from(conditions)
+            on = f"{raised(farthest)} at {count(boundary_of(farthest))}"
+            if end is not None:
+                on = f"less than {SMALL:g}% from {count(end)} on"
+            costs.append(f"{change} {raised(nearest)} at {count(boundary_of(nearest))}, {on}")
+    return _joined(f"Perplexity after changing {changed}: {', '.join(costs)}", printed)
+
+
+def dropped(examined: Examinations, published: Published | None) -> str:
+    """Figure 3: what content and function words are worth, beside as many words dropped at random."""
+    result = examined.results["drop"]
+    nearest = min(map(boundary_of, result.figures.conditions))
+    costs = []
+    for words in ("content", "function"):
+        pair = {c.control: c for c in result.figures.conditions_with(words=words, boundary=nearest)}  # type: ignore[attr-defined]
+        if False in pair:
+            costs.append(f"{words} words {raised(pair[False])}, as many at random {raised(pair.get(True))}")
+    names = ["drop-content-5", "drop-content-5-control", "drop-function-5"]
+    printed = _printed(published, "3", examined.corpus, names, "content +{}%, as many at random +{}%, function +{}%")
+    return _joined(f"Dropped beyond {count(nearest)} {result.figures.counted_in}s: {'; '.join(costs)}",
+                   printed if nearest == 5 else "", _tagged(result))  # fmt: skip
+
+
+def copied(examined: Examinations, published: Published | None) -> str:
+    """Figure 4a: whether words that come back are copied or expected from what the text is about."""
+    costs = []
+    for group, title in CLASSES.items():
+        # A word that did not come before has nothing to drop.
+        target = examined.in_class("drop-target", group) if group != "none" else None
+        distant = examined.in_class("drop-distant", group)
+        parts = [f"{raised(target)} without the word itself"] if target else []
+        parts += [f"{raised(distant)} without the distant context"] if distant else []
+        costs += [f"{title} {' and '.join(parts)}"] if parts else []
+    experiments = [name for name in ("drop-target", "drop-distant") if name in examined.results]
+    names = [f"{name}-{group}" for group in ("near", "far") for name in experiments]
+    both = "+{}% and +{}%" if len(experiments) == 2 else "+{}%"
+    return _joined(f"Perplexity of words by where they came before: {', '.join(costs)}",
+                   _printed(published, "4a", examined.corpus, names, f"near {both}, far {both}"))  # fmt: skip
+
+
+def replaced(examined: Examinations, published: Published | None) -> str:
+    """Figure 4b: what it costs when earlier occurrences of a word are another word."""
+    costs = []
+    for group in ("near", "far"):
+        pairs = [("unknown", "by <unk>"), ("similar", "by a similar word")]
+        conditions = [(examined.in_class("replace-target", group, replacement=kind), words) for kind, words in pairs]
+        parts = [f"{raised(c)} {words}" for c, words in conditions if c]
+        costs += [f"{CLASSES[group]} {' and '.join(parts)}"] if parts else []
+    return _joined(f"Perplexity of words whose earlier occurrences are replaced: {', '.join(costs)}",
+                   _printed(published, "4b", examined.corpus, ["replace-target-near"],
+                            "near up to +{}%, far next to nothing"))  # fmt: skip
+
+
+def cached(examined: Examinations, published: Published | None) -> str:
+    """Figure 7: what a cache is worth for words that come back within its window, and how many words it harms."""
+    condition = examined.results[CACHE].figures.conditions[0]
+    costs = [(title, examined.in_class(CACHE, group)) for group, title in IN_WINDOW.items()]
+    by_class = ", ".join(f"{title} {raised(c)}" for title, c in costs if c)
+    outside = harmed = ""
+    if isinstance(condition, CacheEffect) and condition.outside_window is not None:
+        outside = f"{percent(100 * condition.outside_window)} of the text is not in its window"
+    if isinstance(condition, CacheEffect) and condition.hurt is not None:
+        harmed = f"it harms {percent(100 * condition.hurt)} of the words"
+    names = ["without-cache-near", "without-cache-far", "outside-window"]
+    text = "near +{}%, far +{}%; {}% of the text not in its window"
+    where = f", by where a word came before: {by_class}" if by_class else ""
+    older = "" if by_class else "by where a word came before: examine again"
+    printed = _printed(published, "7", examined.corpus, names, text)
+    return _joined(f"Perplexity without the cache {raised(condition)}{where}", older, outside, harmed, printed)
+
+
+def comparability(examined: Examinations, published: Published) -> str:
+    """Return what the published figures are of, and in what this examination differs."""
+    f = examined.first.figures
+    # The baseline of the cache's experiment is with it.
+    level = f.conditions[0].perplexity if f.experiment == CACHE else f.baseline.perplexity
+    same = published.beside(examined.corpus, f.split) or published.beside(examined.corpus, "valid")
+    if same and same.same:
+        differs = [f"its perplexity is {same.values[0]:g} ({same.corpus}) and this model’s {formats.perplexity(level)}"]
+    else:
+        differs = [f"the text is {examined.corpus}, which it was not measured on"]
+    if f.unit != "word":
+        differs.append(f"it reads words, and this model {plural(f.unit)}")
+    if f.split not in ("valid", "validation"):
+        differs.append(f"this is the {f.split} split")
+    if f.read_by != "static" and f.experiment != CACHE:
+        differs.append(f"this is read by {f.read_by}")
+    models = f"{len(f.models)} models" if len(f.models) > 1 else "one model"
+    differs.append(f"here {count(f.targets)} {plural(f.unit, f.targets)} are scored, by {models}")
+    return f"Published figures are of {published.model}: {'; '.join(differs)}. Directions compare, sizes only roughly."

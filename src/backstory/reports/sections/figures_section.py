@@ -1,0 +1,235 @@
+"""Figures of every run: scores with their token counts and audits, trainings, and learning curves."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from backstory.config import formats, plural
+from backstory.config import scores as measures
+from backstory.config.arguments import checked
+from backstory.config.formats import MISSING, count, decimal, perplexity
+from backstory.reports.format import html_pieces as html
+from backstory.reports.format.tables import Table, columns, without_empty_columns
+from backstory.reports.phrases import (
+    audit_failures,
+    audit_word,
+    learning_caption,
+    overlap_warnings,
+    scored_in_bits,
+    special_settings,
+    text_and_unit,
+    unknown_warning,
+)
+from backstory.reports.plots import svg
+from backstory.reports.plots.axes import LARGEST, LINE, height_of, label, perplexity_axis, whole_numbers
+from backstory.reports.plots.svg import Plot
+from backstory.reports.sections.section import Section, of_kind
+from backstory.results import EvaluationFigures, Result, RunResults, TrainingFigures, UnknownTokens
+from backstory.results.evaluation_record import EpochRecord
+from backstory.results.examination_record import Published
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EARLIER_AUDIT = "by an earlier audit"
+THIN_POINTS = 300
+"""The most points of a training curve; longer logs are averaged in groups."""
+
+
+def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    evaluations = [(run, result) for run in runs for result in run.of(EvaluationFigures)]
+    measured = [(run, result) for run in runs for result in (*run.of(TrainingFigures), *run.of(EvaluationFigures))]
+    for run, result in evaluations:
+        if reasons := audit_failures(result.figures):
+            yield html.alarm(f"Audit failed: {run.name}, {result.figures.label}: {'; '.join(reasons)}")
+    yield html.html_table(figures_table(runs), "Figures of every run")
+    for run, result in measured:
+        for warning in (unknown_warning(result), *overlap_warnings(result.figures)):
+            yield html.note(f"{run.name}, {result.figures.label}: {warning}." if warning else "")
+    # Splits of one text stand in one table by design; different texts and vocabularies need the warning.
+    if len({text_and_unit(result) for _, result in measured}) > 1:
+        yield html.note("These figures are of different texts, vocabularies or units: they do not compare.")
+
+
+def _learning_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    yield html.html_plot(learning_curves(runs))
+    yield html.html_table(trainings_table(runs), "Training of every run")
+
+
+FIGURES = Section("Figures", of_kind(TrainingFigures, EvaluationFigures), _html)
+LEARNING = Section("Learning", lambda _: True, _learning_html)  # the training log needs no result
+
+
+@checked()
+def figures_table(runs: Sequence[RunResults]) -> Table:
+    """Return every perplexity of the runs with its text, reader, unit, token count and audit, without empty columns."""
+    rows = []
+    for run in runs:
+        rows += [_evaluation_row(run.name, result) for result in run.of(EvaluationFigures)]
+        rows += [_training_row(run.name, result) for result in run.of(TrainingFigures)]
+    heads = columns("Run", "Perplexity#", "Over#", "<unk>#", "Audit", "Read by", "Text", "Bits per token#",
+                    "Bits per character#", "Bits per byte#", "Perplexity per word#", "Batch#")  # fmt: skip
+    return without_empty_columns(Table(heads, tuple(rows)))
+
+
+def trainings_table(runs: Sequence[RunResults]) -> Table:
+    """Return size, length, speed and best validation perplexity of every run that was trained."""
+    rows = []
+    for run in runs:
+        for result in run.of(TrainingFigures):
+            f = result.figures
+            rows.append((run.name, count(f.parameters), over(f.tokens.train, f.unit), count(f.epochs),
+                         count(f.best_epoch), formats.score(f.valid_nats, f.unit), count(f.tokens_per_second),
+                         formats.duration(result.provenance.seconds)))  # fmt: skip
+    heads = columns("Run", "Parameters#", "Trained on#", "Epochs#", "Best epoch#", "Best validation#",
+                    "Tokens per second#", "Time#")  # fmt: skip
+    return Table(heads, tuple(rows))
+
+
+def _training_row(name: str, result: Result[TrainingFigures]) -> tuple[str, ...]:
+    f = result.figures
+    return (name, f"{perplexity(f.valid_perplexity)} per {f.unit}", over(f.tokens.valid, f.unit),
+            unknown_cell(f.unknown_in("valid"), f.tokens.valid), audit_word(f.audit),
+            f"training, epoch {count(f.best_epoch)}", text_of(result, "valid"), decimal(measures.bits(f.valid_nats), 3),
+            MISSING, MISSING, MISSING, MISSING)  # fmt: skip
+
+
+def _evaluation_row(name: str, result: Result[EvaluationFigures]) -> tuple[str, ...]:
+    f = result.figures
+    after = (f", after {f.after}" if f.after else "") + special_settings(f)
+    return (name, f"{perplexity(f.perplexity)} per {f.unit}", over(f.tokens, f.unit), unknown_cell(f, f.tokens),
+            _audit(result), f.reader + after, text_of(result, f.split), decimal(f.bits_per_token, 3),
+            decimal(f.bits_per_character, 3), decimal(f.bits_per_byte, 3),
+            # Where tokens are words it is the perplexity itself.
+            MISSING if f.unit == "word" else perplexity(f.perplexity_per_word),
+            # One row is how a text is read; several at once are an approximation worth a column.
+            MISSING if f.batch_size == 1 else count(f.batch_size))  # fmt: skip
+
+
+def unknown_cell(unknown: UnknownTokens, tokens: int) -> str:
+    """Return the share of `<unk>`, and which are outside the vocabulary."""
+    return unknown.unknown_among(tokens).cell() or MISSING
+
+
+def _audit(result: Result[EvaluationFigures]) -> str:
+    """Return the audit's verdict; of a stale result that passed, why it says nothing of the run as it is now.
+
+    A result without cuts was audited by an earlier version, which some cheats pass.
+    """
+    audit = result.figures.audit
+    word = audit_word(audit)
+    if audit is None or not audit.passed:
+        return word
+    return result.stale or (word if audit.cuts else EARLIER_AUDIT)
+
+
+def text_of(result: Result, split: str) -> str:
+    """Return the text that was read, in a few words."""
+    return f"{result.corpus.title()} {split}"
+
+
+def over(tokens: int, unit: str) -> str:
+    """Return a number of tokens with their unit."""
+    return f"{count(tokens)} {plural(unit, tokens)}"
+
+
+# --- learning curves ---
+
+
+def learning_curves(runs: Sequence[RunResults], prefix: str = "learning") -> Plot | None:
+    """Draw validation perplexity after each epoch, and training perplexity as a thin line; None if no run has a log.
+
+    `prefix` begins the ids inside the SVG: figures that share a page need different ones.
+    """
+    runs = [run for run in runs if _finite(run.epochs)]
+    if not runs:
+        return None
+    # Bits where all tokens are characters or bytes, else perplexities.
+    measure = measures.bits if scored_in_bits(runs) else measures.perplexity
+    with svg.style():
+        figure, axes = svg.blank(height=height_of(len(runs)))
+        for place, run in enumerate(runs):
+            _learning_curve(axes, run, place, measure)
+        _learning_axes(axes, runs, measure)
+        _name_ends(axes, runs, measure)
+        return svg.plot(figure, prefix, "Learning curves", learning_caption(runs))
+
+
+def _finite(epochs: Sequence[EpochRecord]) -> list[EpochRecord]:
+    """Return the epochs whose validation can be drawn."""
+    return [e for e in epochs if e.valid_perplexity < LARGEST and abs(e.valid_nats) < math.log(LARGEST)]
+
+
+def _learning_curve(axes: "Axes", run: RunResults, place: int, measure: Callable[[float], float]) -> None:
+    look = svg.series(place)
+    epochs = _finite(run.epochs)
+    x, y = [e.epoch for e in epochs], [measure(e.valid_nats) for e in epochs]
+    axes.plot(x, y, marker="o" if len(x) == 1 else "", **look)
+    thin = training_points(run, measure)
+    axes.plot([p[0] for p in thin], [p[1] for p in thin], color=look["color"], linewidth=0.7, alpha=0.75)
+    best = min(range(len(y)), key=y.__getitem__)
+    axes.plot(x[best], y[best], marker="o", color=look["color"], markeredgecolor="none", zorder=4)
+
+
+def training_points(
+    run: RunResults, measure: Callable[[float], float] = measures.perplexity
+) -> list[tuple[float, float]]:
+    """Return the training loss against epochs, as fine as the log has it, averaged to at most THIN_POINTS points."""
+    ends = {0: 0} | {e.epoch: e.step for e in run.epochs if e.step is not None}
+    points: list[tuple[float, float]] = []
+    for s in run.steps:
+        start, end = ends.get(s.epoch - 1), ends.get(s.epoch)
+        if start is not None and end is not None and start < s.step <= end and math.isfinite(s.nats):
+            points.append((s.epoch - 1 + (s.step - start) / (end - start), s.nats))
+    if not points:
+        points = [(e.epoch, e.train_nats) for e in run.epochs if math.isfinite(e.train_nats)]
+    size = math.ceil(len(points) / THIN_POINTS)
+    groups = [points[i : i + size] for i in range(0, len(points), size or 1)]
+    return [(sum(p[0] for p in g) / len(g), measure(sum(p[1] for p in g) / len(g))) for g in groups]
+
+
+def _learning_axes(axes: "Axes", runs: Sequence[RunResults], measure: Callable[[float], float]) -> None:
+    values = [measure(e.valid_nats) for run in runs for e in _finite(run.epochs)]
+    # The first steps of training would press everything else flat; upwards the axis follows whole epochs only.
+    whole = [measure(e.train_nats) for run in runs for e in run.epochs if e.train_nats < 700]
+    steps = [value for run in runs for _, value in training_points(run, measure)]
+    low, high = min(values + whole + steps), max(values + whole)
+    units = {run.training.figures.unit for run in runs if run.training}
+    axes.set_xlabel("epoch")
+    name = "bits" if measure is measures.bits else "perplexity"
+    axes.set_ylabel(f"{name} per {units.pop()}" if len(units) == 1 else name)
+    whole_numbers(axes)
+    perplexity_axis(axes, low, high)
+    axes.set_xlim(0, max(e.epoch for run in runs for e in run.epochs) * 1.01)
+
+
+def _name_ends(axes: "Axes", runs: Sequence[RunResults], measure: Callable[[float], float]) -> None:
+    """Write each run's name and best validation beside the end of its curve, spread so that none overlap."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = []
+    for place, run in enumerate(runs):
+        epochs = _finite(run.epochs)
+        height = to_axes.transform((epochs[-1].epoch, measure(epochs[-1].valid_nats)))[1]
+        # One run needs no name: its page has it in the heading.
+        name = "validation" if len(runs) == 1 else svg.label(run.name, 14)
+        best = measure(min(e.valid_nats for e in epochs))
+        written = decimal(best, 3) if measure is measures.bits else perplexity(best)
+        ends.append((float(height), place, f"{name} {written}"))
+    ends.sort()
+    heights = _spread([end for end, _, _ in ends], gap=min(LINE, 1.0 / len(ends)))
+    for height, (_, place, text) in zip(heights, ends, strict=True):
+        label(axes, height, place, text)
+
+
+def _spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Move sorted heights in [0, 1] up as little as keeps them `gap` apart, then down where they leave the top."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + gap) if placed else max(0.0, height))
+    limit = 1.0
+    for place in reversed(range(len(placed))):
+        placed[place] = min(placed[place], limit)
+        limit = placed[place] - gap
+    return placed

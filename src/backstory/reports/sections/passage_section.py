@@ -1,0 +1,171 @@
+"""Passages word by word, sample text, and what the heads of an external memory did over a passage."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+from rich.console import Console
+
+from backstory.config import plural
+from backstory.config.formats import count, decimal, percent, plain
+from backstory.reports.format import html_pieces as html
+from backstory.reports.format.tables import Table, columns, to_text
+from backstory.reports.passages import passage_html, passage_terminal
+from backstory.reports.passages.shades import STEPS
+from backstory.reports.phrases import passage_summary
+from backstory.reports.plots import svg
+from backstory.reports.plots.axes import whole_numbers
+from backstory.reports.plots.svg import Plot
+from backstory.reports.sections.section import Section, of_kind, print_lines
+from backstory.results import ExplanationFigures, Result, RunResults, SampleFigures
+from backstory.results.examination_record import Published
+from backstory.results.explanation_record import MemoryExplanation, MemoryWeights
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAMED = 48
+"""The most tokens that stand below the picture by themselves; more are counted."""
+MARKED = 12
+"""The most slots that are numbered."""
+WIDTH, ROW, LEAST = 7.6, 0.055, 1.3
+"""Inches: of the picture, of the height of a row, and of the least height of a panel."""
+
+
+def _samples_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    quote = Markup('<blockquote><span class="prompt">{}</span>{}</blockquote>')
+    for run in runs:
+        for result in run.of(SampleFigures):
+            f = result.figures
+            settings = (f"{name.replace('_', ' ')} {plain(v)}" for name, v in f.settings.items() if v is not None)
+            yield html.heading(run.name) if len(runs) > 1 else Markup()
+            yield quote.format(f.prompt, f.text)
+            after = " after the grey words" if f.prompt else ""
+            yield html.note(f"Written by the model{after}. {', '.join(settings)}")
+
+
+def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    results = [(run, result) for run in runs for result in run.of(ExplanationFigures)]
+    for number, (run, result) in enumerate(results, start=1):
+        passage = result.figures.passage
+        yield html.heading(f"{run.name}: {passage.title}" if len(runs) > 1 else passage.title)
+        yield html.paragraph(passage_summary(result))
+        yield passage_html.figure(passage, f"passage{number}")
+        yield from memory_html(result.figures, f"weights{number}")
+
+
+def _terminal(result: Result[ExplanationFigures], console: Console) -> None:
+    """Print the passage, and the means of a memory's heads."""
+    passage_terminal.show(result.figures.passage, console)
+    if isinstance(result.figures, MemoryExplanation):
+        print_lines(console, ["", *to_text(heads_table(result.figures)).splitlines(), older_words(result.figures)])
+
+
+SAMPLES = Section("Sample text", of_kind(SampleFigures), _samples_html)
+PASSAGES = Section("Word by word", of_kind(ExplanationFigures), _html, _terminal, scripted=True)
+
+
+def memory_html(figures: ExplanationFigures, prefix: str) -> Iterator[Markup]:
+    """Yield what the heads of a memory did; nothing for another explanation."""
+    if isinstance(figures, MemoryExplanation):
+        yield html.html_table(heads_table(figures), "The heads of the memory")
+        yield html.paragraph(older_words(figures))
+    yield html.html_plot(memory_weights(figures, prefix), wide=True)
+
+
+def heads_table(figures: MemoryExplanation) -> Table:
+    """Return the means over the passage of each head of a memory, a row each."""
+    f, reading = figures, len(figures.entropy_bits.read)
+    names = ["write", *(["read"] if reading == 1 else [f"read {head}" for head in range(1, reading + 1)])]
+    measured = [[means.write, *means.read] for means in f.head_means]
+    rows = [
+        (name, decimal(bits, 2), *map(percent, shares)) for name, bits, *shares in zip(names, *measured, strict=True)
+    ]
+    entropy = f"Entropy, of {math.log2(f.settings.slots):.3g} bits#"
+    of_rows = f"of {count(f.window)} {plural('slot', f.window)}#"
+    several = f.windows or 1  # older results have one
+    window = f"In a window {of_rows}" if several == 1 else f"In {count(several)} windows {of_rows}"
+    return Table(columns("Head", entropy, "Largest weight#", window, "Fall-back#"), tuple(rows))
+
+
+def older_words(figures: MemoryExplanation) -> str:
+    """Return how much is read of words before those that are shown one by one, in a sentence."""
+    return f"Of what is read, {percent(figures.older_percent)} is of older words."
+
+
+def memory_weights(figures: ExplanationFigures, prefix: str = "weights") -> Plot | None:
+    """Draw the weights that an explanation of a memory holds; None for another.
+
+    `prefix` begins the ids inside the SVG.
+    """
+    weights = figures.weights
+    if weights is None:
+        return None
+    with svg.style():
+        from matplotlib.figure import Figure
+
+        height = max(LEAST, ROW * len(weights.slots))
+        figure = Figure((WIDTH, 0.9 + 2 * height), layout="constrained")
+        figure.subplots(2, 1, sharex=True)
+        for axes, (name, slots) in zip(figure.axes, (("write", weights.write), ("read", weights.read)), strict=True):
+            _panel(axes, slots)
+            axes.set_ylabel(f"{name}: slot")
+            _slots(axes, weights.slots)
+        _tokens(figure.axes[-1], weights.tokens)
+        return svg.plot(figure, prefix, "Weights over time", weights_caption(weights, figures.tokens))
+
+
+def weights_caption(weights: MemoryWeights, total: int | None) -> str:
+    """Return what is drawn, and what is left out of a passage of `total` tokens."""
+    fulls = [f"{max(map(max, slots)):.2g}" for slots in (weights.write, weights.read)]
+    shown, slots, tokens = len(weights.slots), weights.of, len(weights.tokens)
+    of = f"the {count(shown)} of {count(slots)} slots that have most weight"
+    if shown == slots:
+        of = f"all {count(slots)} slots"
+    mean = f", the mean of {count(weights.heads)} heads" if weights.heads > 1 else ""
+    cut = f", the first {count(tokens)} of {count(total)}" if total is not None and tokens < total else ""
+    return (
+        f"Write weights (above) and read weights (below{mean}) of {of} of the memory, at each token of the passage{cut}. "
+        f"Before a token is predicted, the one before it is written, and then is read. The full colour is {fulls[0]} above "
+        f"and {fulls[1]} below."
+    )
+
+
+def _panel(axes: "Axes", weights: Sequence[Sequence[float]]) -> None:
+    """Draw one path for each shade: a rectangle for each cell would be a page of megabytes."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    full = max(map(max, weights))
+    boxes: dict[int, list[tuple[float, float]]] = {}
+    for row, values in enumerate(weights):
+        steps = [round(STEPS * value / full) if full else 0 for value in values]
+        end = 0
+        for step, run in groupby(steps):
+            start, end = end, end + len(list(run))
+            corners = [(start, row), (end, row), (end, row + 1), (start, row + 1), (start, row)]
+            boxes.setdefault(step, []).extend(corners)
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    for step in sorted(set(boxes) - {0}):
+        path = Path(boxes[step], codes * (len(boxes[step]) // len(codes)))
+        axes.add_patch(PathPatch(path, facecolor=svg.COLOURS[0], alpha=step / STEPS, linewidth=0))
+    axes.set_xlim(0, len(weights[0]))
+    axes.set_ylim(len(weights), 0)
+    axes.grid(False)
+
+
+def _slots(axes: "Axes", slots: Sequence[int]) -> None:
+    """Label some slots by their numbers in the memory."""
+    places = range(0, len(slots), -(-len(slots) // MARKED))
+    axes.set_yticks([place + 0.5 for place in places], [count(slots[place]) for place in places])
+
+
+def _tokens(axes: "Axes", tokens: Sequence[str]) -> None:
+    if len(tokens) > NAMED:
+        axes.set_xlabel("token of the passage")
+        whole_numbers(axes)
+        return
+    places = [place + 0.5 for place in range(len(tokens))]
+    axes.set_xticks(places, [svg.label(token, 14) for token in tokens], rotation=90)

@@ -1,0 +1,354 @@
+"""Reproductions: published beside ours, system by system, and whether each claim and finding holds."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+
+from markupsafe import Markup
+
+from backstory.config import formats, plural
+from backstory.config.formats import MISSING, count, span
+from backstory.reports.format import html_pieces as html
+from backstory.reports.format.tables import Table, columns, without_empty_columns
+from backstory.reports.plots import svg
+from backstory.reports.plots.axes import LARGEST, height_of, labels, perplexity_axis, whole_numbers
+from backstory.reports.plots.svg import Plot
+from backstory.reports.sections.section import Section, of_kind
+from backstory.results import ReproductionFigures, RunResults
+from backstory.results.evaluation_record import CurveRecord, DistanceRange, PolicyRecord, RecencyRecord
+from backstory.results.examination_record import Published
+from backstory.results.reproduction_record import FindingRecord, MeasureRecord, PlaceRecord, RunRecord, SystemRecord
+
+GATES = (
+    "Lambda is the mean share of the auxiliary prediction (q), PoU the share of tokens that give it half or more. p alone, q "
+    "alone, the oracle (the better of the two for each token, which no gate can know), other temperatures of the gate and the "
+    "best lambda for all tokens alike are perplexities from the same readings."
+)
+TRAINED = (
+    "Verdicts speak of the systems as they were trained here, which the tables name; published figures are of full size and "
+    "longer training. A claim whose sides differ in more than it says is confounded, and not judged."
+)
+RULE = (
+    "A claim holds where the 95% t interval of the mean gain over seeds lies above 0 (lower is better): of the differences "
+    "seed by seed where both sides have the same seeds, else Welch's. Where it holds 0 nothing is decided, and one seed "
+    "decides nothing."
+)
+
+JUDGED = (
+    "Costs are in percent of perplexity. A finding holds where the 95% interval of every number that has a bound lies on the "
+    "right side of it, does not hold where one lies on the other side, and is not decided otherwise. Intervals hold the chance "
+    "of the seeds and that of the targets, which are the same for all seeds; of one seed, that of its targets. A number of "
+    "tokens stands with the least and the most of the seeds, or with the bootstrap interval of one."
+)
+EPOCHS = (
+    "Validation perplexity after every epoch: the mean over seeds, and from the lowest to the highest of them shaded. What a "
+    "system gains from the first epoch on and loses again towards the last is a faster start; what it keeps is a better model."
+)
+
+
+def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    results = [(run, result.figures) for run in runs for result in run.of(ReproductionFigures)]
+    for number, (run, f) in enumerate(results, start=1):
+        yield html.heading(f"{f.title}, {f.scale} scale")
+        for failed in (r for r in f.runs if r.state == "failed"):
+            yield html.alarm(f"{failed.run} failed: {failed.problem}")
+        gates, findings, recency = gates_table(f), findings_table(f), recency_table(f)
+        yield html.html_table(systems_table(f), f"Systems of {run.name}")
+        yield html.html_table(gates, f"Gates of {run.name}")
+        yield html.html_table(memory_table(f), f"Nats above the exact cost, {run.name}")
+        yield html.html_table(claims_table(f), f"Claims of {run.name}")
+        yield html.html_table(findings, f"Findings, judged of {run.name}")
+        if plot := epoch_curves(f, f"epochs{number}-"):
+            heading = f"Validation by epoch: {run.name}"
+            yield html.html_plot(plot)
+            yield html.details(heading, html.html_table(epochs_table(f), heading))
+        heading = f"Nats by how many tokens ago the same one came last: {run.name}"
+        yield html.details(heading, html.html_table(recency, heading))
+        yield html.note(f.note or "")
+        yield html.note(TRAINED if f.claims or findings.rows else "")
+        yield html.note(GATES if gates.rows else "")
+        yield html.note(RULE if f.claims else "")
+        yield html.note(JUDGED if findings.rows else "")
+        yield from map(html.note, f.papers)
+
+
+SECTION = Section("Published and ours", of_kind(ReproductionFigures), _html)
+
+
+# --- systems ---
+
+
+def systems_table(figures: ReproductionFigures) -> Table:
+    """Return every system of a reproduction and how it was read: the published figure, and ours over its seeds."""
+    f = figures
+    rows = [
+        (s.system, _read(s), _published(f, s), _figure(f, s.mean), _figure(f, s.deviation), _seeds(s), count(s.parameters),
+         count(s.tokens), MISSING if s.unknown_share is None else formats.percent(100 * s.unknown_share), _audit(s),
+         _context(f, s.system), _speed(f, s), _training(s) or MISSING, s.note or MISSING)
+        for s in f.systems
+    ]  # fmt: skip
+    metric = f"bits per {f.unit or 'token'}" if f.metric == "bits_per_token" else f.metric
+    heads = columns("System", "Read", f"Published {metric}", f"Ours, {f.scale} scale#", "Deviation#", "Seeds#",
+                    "Parameters#", "Over#", "<unk>#", "Audit", "Effective context", "Tokens/s#", "Trained", "Note")  # fmt: skip
+    return without_empty_columns(Table(heads, tuple(rows)))
+
+
+def _read(place: PlaceRecord) -> str:
+    """Return what was read and how: `test, static`, `test, shuffled-buffer, batch of 10`, `test, dynamic, after valid`."""
+    batch = "" if place.batch_size == 1 else f", batch of {count(place.batch_size)}"
+    addressing = "" if place.addressing is None else f", {place.addressing}"
+    after = "" if place.after is None else f", after {place.after}"
+    return f"{place.split}, {place.reader}{batch}{addressing}{after}"
+
+
+def _figure(figures: ReproductionFigures, value: float | None) -> str:
+    return formats.decimal(value, 2 if figures.metric == "perplexity" else 4)
+
+
+def _published(figures: ReproductionFigures, system: SystemRecord) -> str:
+    if system.published is None:
+        return MISSING
+    deviation = system.published_deviation
+    spread = "" if deviation is None else f" +- {_figure(figures, deviation)}"
+    return f"{_figure(figures, system.published)}{spread} ({system.source})"
+
+
+def _seeds(of: SystemRecord | FindingRecord) -> str:
+    done, planned = len(of.seeds), len(of.planned_seeds)
+    return str(done) if done == planned else f"{done} of {planned}"
+
+
+def _audit(system: SystemRecord) -> str:
+    return MISSING if system.audited is None else "audited" if system.audited else "AUDIT FAILED"
+
+
+def _context(figures: ReproductionFigures, system: str) -> str:
+    """Return the effective contexts of a system's runs."""
+    contexts = (e.context_in_words for run in figures.runs if run.system == system for e in run.examinations)
+    return "; ".join(filter(None, contexts)) or MISSING
+
+
+def _speed(figures: ReproductionFigures, system: SystemRecord) -> str:
+    """Return the tokens read in a second: the median over the seeds; unknown of older results."""
+    readings = figures.readings_of(system)
+    speeds = [r.tokens / r.seconds for r in readings if r.seconds and r.tokens is not None]
+    return count(statistics.median(speeds)) if speeds else MISSING
+
+
+def _training(system: SystemRecord) -> str:
+    """Return the corpus, the epochs and the optimizer of a system; empty for older results."""
+    protocol = system.protocol
+    if protocol is None:
+        return ""
+    optimizer = {"sgd": "SGD", "adam": "Adam", "nadam": "NAdam"}.get(protocol.optimizer, protocol.optimizer)
+    epochs = f"{protocol.epochs} {plural('epoch', protocol.epochs)} of {optimizer}"
+    averaged = f" + {protocol.finetune_epochs} averaged" if protocol.finetune_epochs else ""
+    begin = "from nothing" if protocol.init_from is None else f"from the trained {protocol.init_from}"
+    return f"{protocol.corpus}, {epochs}{averaged}, {begin}"
+
+
+# --- readings: gates, memory and recency, as means over seeds ---
+
+
+def gates_table(figures: ReproductionFigures) -> Table:
+    """Return what the gate between two predictions made of them in every reading, and what others would have.
+
+    A perplexity for each prediction by itself, for the oracle (a bound, no result), other temperatures and one lambda for all.
+    """
+    rows = []
+    for system in figures.systems:
+        # A cache leaves the gate inside it as it was.
+        readings = [] if "cache" in system.reader else figures.readings_of(system)
+        if policies := [reading.policy for reading in readings if reading.policy]:
+            rows.append((system.system, _read(system), *_gate(policies), count(len(policies))))
+    heads = columns("System", "Read", "Lambda#", "PoU#", "p alone#", "q alone#", "Oracle#", "T 0.1#", "T 1#",
+                    "Best constant lambda#", "Seeds#")  # fmt: skip
+    return Table(heads, tuple(rows))
+
+
+def _gate(policies: Sequence[PolicyRecord]) -> tuple[str, ...]:
+    """Return mean lambda, PoU and perplexities over the readings of the seeds."""
+    return (
+        _mean((p.mean_lambda for p in policies), 3),
+        formats.percent(100 * statistics.fmean(p.utilization for p in policies)),
+        formats.alone(statistics.fmean(p.p_perplexity for p in policies)),
+        formats.alone(statistics.fmean(p.q_perplexity for p in policies)),
+        formats.alone(statistics.fmean(p.oracle_perplexity for p in policies)),
+        *(_mean(p.temperatures[t] for p in policies) for t in ("0.1", "1")),
+        _mean(p.best_constant_perplexity for p in policies),
+    )
+
+
+def memory_table(figures: ReproductionFigures) -> Table:
+    """Return what is paid above the exact cost where something comes back, by how many tokens ago it was seen."""
+    by_place: dict[tuple[str, str], list[CurveRecord]] = {}
+    for system in figures.systems:
+        for reading in figures.readings_of(system):
+            if reading.memory and reading.memory.curves:
+                by_place.setdefault((system.system, _read(system)), []).extend(reading.memory.curves)
+    bins, rows = _all_ends(c.bins for curves in by_place.values() for c in curves), []
+    for place, curves in by_place.items():
+        for kind in dict.fromkeys(c.kind for c in curves):
+            alike = [c for c in curves if c.kind == kind]
+            means = [_mean(b.excess for c in alike for b in c.bins if b.ends == ends) for ends in bins]
+            rows.append((*place, kind, *means, formats.decimal(alike[0].forgotten, 2), count(len(alike))))
+    heads = (f"{span(*ends)} ago#" for ends in bins)
+    return Table(columns("System", "Read", "What comes back", *heads, "All forgotten#", "Seeds#"), tuple(rows))
+
+
+def recency_table(figures: ReproductionFigures) -> Table:
+    """Return what is paid for a token, in nats, by how many tokens ago the same one came last."""
+    by_place: dict[tuple[str, str], list[RecencyRecord]] = {}
+    for system in figures.systems:
+        for reading in figures.readings_of(system):
+            if reading.recency:
+                by_place.setdefault((system.system, _read(system)), []).append(reading.recency)
+    bins = _all_ends(r.bins for records in by_place.values() for r in records)
+    rows = []
+    for place, records in by_place.items():
+        means = [_mean(b.nats for r in records for b in r.bins if b.ends == ends) for ends in bins]
+        rows.append((*place, *means, _mean(r.new.nats for r in records), count(len(records))))
+    heads = (f"{span(*ends)} ago#" for ends in bins)
+    return Table(columns("System", "Read", *heads, "New#", "Seeds#"), tuple(rows))
+
+
+def _all_ends(ranges: Iterable[Sequence[DistanceRange]]) -> list[tuple[int, int | None]]:
+    """Return the distances that any of these has, the nearest first."""
+    return sorted({one.ends for bins in ranges for one in bins}, key=itemgetter(0))
+
+
+def _mean(values: Iterable[float | None], digits: int = 2) -> str:
+    """Return the mean of those that are there."""
+    known = [value for value in values if value is not None]
+    return formats.decimal(statistics.fmean(known), digits) if known else MISSING
+
+
+# --- claims and findings ---
+
+
+def claims_table(figures: ReproductionFigures) -> Table:
+    """Return every claim with the published gain, ours with its 95% interval over seeds, and the verdict."""
+    f, rows = figures, []
+    for claim in f.claims:
+        interval = MISSING if claim.low is None else f"{_figure(f, claim.low)} to {_figure(f, claim.high)}"
+        sides = dict.fromkeys(side.system for side in (claim.better, claim.than) if side)
+        rows.append((claim.sentence, _figure(f, claim.published_gain), _figure(f, claim.gain), interval,
+                     " and ".join(map(str, claim.seeds)), claim.verdict, claim.confounded or MISSING,
+                     _tested(f, sides)))  # fmt: skip
+    heads = columns("Claim", "Published gain#", "Our gain#", "95% interval#", "Seeds#", "Does it hold here?",
+                    "Confounded by", "Tested on")  # fmt: skip
+    return without_empty_columns(Table(heads, tuple(rows)))
+
+
+def findings_table(figures: ReproductionFigures) -> Table:
+    """Return every finding of a paper that systems are judged by: the printed value, ours, and the verdict."""
+    rows = []
+    for f in figures.findings:
+        systems = [f.system] if f.baseline is None else [f.system, f.baseline]
+        measured = "; ".join(map(_measure, f.measures)) or MISSING
+        rows.append((f.sentence, " beside ".join(systems), f"{f.published} ({f.source})", measured, _seeds(f),
+                     f.verdict, _tested(figures, dict.fromkeys(systems))))  # fmt: skip
+    heads = columns("Finding", "System", "Published", "Ours", "Seeds#", "Does it hold here?", "Tested on")
+    return without_empty_columns(Table(heads, tuple(rows)))
+
+
+def _tested(figures: ReproductionFigures, names: Iterable[str]) -> str:
+    """Return size and training of the systems that a verdict is about, once where they agree; empty for older results."""
+    first = {system.system: system for system in reversed(figures.systems) if system.protocol}
+    sizes: dict[str, dict[str, None]] = {}
+    for system in (first[name] for name in names if name in first):
+        size = MISSING if system.parameters is None else f"{system.parameters / 1e6:.2g}"
+        sizes.setdefault(_training(system), {})[size] = None
+    texts = [f"{' and '.join(of)} M parameters, {training}" for training, of in sizes.items()]
+    return "; against ".join(texts) or MISSING
+
+
+def _measure(measure: MeasureRecord) -> str:
+    """Return a number with its name, its interval and its bound: `near +9.1% (+7.0% to +11.2%; above 0%)`."""
+    value, low, high = (_number(measure.unit, one) for one in (measure.value, measure.low, measure.high))
+    name = measure.label or "effective context"
+    if best := measure.best_lengths:
+        return f"{name}: more context hurts ({len(best)} of the seeds; best at {', '.join(map(count, best))} tokens)"
+    if measure.unit == "tokens":
+        return f"{name} {value}" if low == high else f"{name} {value} ({low} to {high})"
+    bounds = [_bound(measure.unit, bound) for bound in (measure.above, measure.below) if bound is not None]
+    if not bounds:
+        return f"{name} {value}"
+    side = "above" if measure.below is None else "below"
+    bound = f"between {bounds[0]} and {bounds[1]}" if len(bounds) == 2 else f"{side} {bounds[0]}"
+    return f"{name} {value} ({low} to {high}; {bound})"
+
+
+def _number(unit: str, value: float | None) -> str:
+    if unit == "tokens":
+        return "more than was tried" if value is None else f"{count(value)} tokens"
+    if value is None:
+        return MISSING
+    if unit == "share":
+        return formats.percent(100 * value)
+    return f"{'+' if value > 0 else ''}{formats.percent(_raised(value))}"
+
+
+def _bound(unit: str, value: float) -> str:
+    """Return a bound, which is a round number."""
+    return f"{round(100 * value if unit == 'share' else _raised(value), 6):g}%"
+
+
+def _raised(nats: float) -> float:
+    """Return a cost in percent of perplexity."""
+    return 100 * math.expm1(min(nats, 700))
+
+
+# --- learning curves ---
+
+
+def epochs_table(figures: ReproductionFigures) -> Table:
+    """Return mean validation perplexity after the first epochs of every system, after each doubling, and after the last."""
+    curves = _curves(figures)
+    last = max((len(curve) for of_system in curves.values() for curve in of_system), default=0)
+    shown = [epoch for epoch in (2**power for power in range(20)) if epoch < last] + ([last] if last else [])
+    rows = [
+        (name, *(_mean(c[epoch - 1] for c in of_system if len(c) >= epoch) for epoch in shown), count(len(of_system)))
+        for name, of_system in curves.items()
+    ]
+    return Table(columns("System", *(f"Epoch {count(epoch)}#" for epoch in shown), "Seeds#"), tuple(rows))
+
+
+def epoch_curves(figures: ReproductionFigures, prefix: str) -> Plot | None:
+    """Draw a line for each system; None where no run was trained for more than an epoch."""
+    curves = _curves(figures)
+    if not curves:
+        return None
+    with svg.style():
+        figure, axes = svg.blank(height=height_of(len(curves)))
+        ends = []
+        for place, of_system in enumerate(curves.values()):
+            look, epochs = svg.series(place), range(1, 1 + min(map(len, of_system)))
+            seeds = [[curve[epoch - 1] for curve in of_system] for epoch in epochs]
+            means = [statistics.fmean(values) for values in seeds]
+            lowest, highest = [min(values) for values in seeds], [max(values) for values in seeds]
+            axes.fill_between(epochs, lowest, highest, color=look["color"], alpha=0.2, linewidth=0)
+            axes.plot(epochs, means, **look)
+            ends += [means[0], means[-1], min(means)]
+        perplexity_axis(axes, min(ends), max(ends))
+        whole_numbers(axes)
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(f"perplexity per {figures.unit or 'token'}")
+        labels(axes, list(curves))
+        return svg.plot(figure, prefix, "Validation by epoch", EPOCHS)
+
+
+def _curves(figures: ReproductionFigures) -> dict[str, list[list[float]]]:
+    """Return the validation perplexities of every run of more than an epoch, by system; older results record none."""
+    curves: dict[str, list[list[float]]] = {}
+    for run in figures.runs:
+        if len(curve := _curve(run)) > 1:
+            curves.setdefault(run.system, []).append(curve)
+    return curves
+
+
+def _curve(run: RunRecord) -> list[float]:
+    """Return the perplexities up to where the training broke down, if it did."""
+    return list(itertools.takewhile(lambda value: value < LARGEST, (value for _, value in run.curve)))

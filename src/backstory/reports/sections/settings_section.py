@@ -1,0 +1,152 @@
+"""Settings of the runs, what it takes to measure them again, and results that this version does not know."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import yaml
+from markupsafe import Markup
+
+from backstory.config import formats
+from backstory.config.formats import MISSING, count
+from backstory.reports.format import html_pieces as html
+from backstory.reports.format.tables import Column, Table, columns
+from backstory.reports.sections.section import Section, of_kind
+from backstory.results import Figures, OtherFigures, ProvenanceRecord, Result, RunResults
+from backstory.results.examination_record import Published
+
+MOST_ROWS = 200
+"""The most rows of a table of a result this version does not know."""
+
+
+def _others_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    for run in runs:
+        for result in run.of(OtherFigures):
+            heading = f"{run.name}: {result.figures.label}"
+            yield html.heading(heading)
+            yield html.html_table(values_table(result.figures.values), heading, look="plain")
+
+
+def _settings_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    yield html.html_table(differences_table(runs), "Settings that differ", look="settings")
+    for run in runs:
+        yield html.details(f"Settings of {run.name}", html.code(run.config))
+
+
+def _again_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    for run in runs:
+        yield html.heading(run.name) if len(runs) > 1 else Markup()
+        yield html.code("\n".join(commands(run)))
+        yield html.facts(facts(run))
+
+
+def _any(figures: Figures) -> bool:
+    return True
+
+
+OTHERS = Section("Other results", of_kind(OtherFigures), _others_html)
+SETTINGS = Section("Settings", _any, _settings_html)
+AGAIN = Section("Measure it again", _any, _again_html)
+
+
+def differences_table(runs: Sequence[RunResults]) -> Table:
+    """Return the settings on which the runs differ, a row each and a column per run; empty where there are none."""
+    settings = [_settings(run) for run in runs]
+    if len(runs) < 2 or not all(settings):
+        return Table((), ())
+    names = dict.fromkeys(name for one in settings for name in one)
+    rows = [(name, *(one.get(name, MISSING) for one in settings)) for name in names]
+    heads = (Column("Setting"), *(Column(run.name) for run in runs))
+    return Table(heads, tuple(row for row in rows if len(set(row[1:])) > 1))
+
+
+def _settings(run: RunResults) -> dict[str, str]:
+    """Return a run's settings, nested keys joined by dots; empty where they cannot be read, or unfold from references."""
+    try:
+        referring = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(run.config, yaml.SafeLoader))
+        settings = {} if referring else yaml.safe_load(run.config)
+        return dict(_flat(settings, "")) if settings and isinstance(settings, dict) else {}
+    except Exception:  # impossible dates, numbers and depths come as errors of many kinds
+        return {}
+
+
+def values_table(values: Mapping[str, object]) -> Table:
+    """Return any figures as keys and values, nested keys joined by dots."""
+    pairs = _flat(values, "")
+    rows = pairs[:MOST_ROWS]
+    if len(pairs) > MOST_ROWS:
+        rows.append(("and more", f"{count(len(pairs) - MOST_ROWS)} further figures in the result file"))
+    return Table(columns("Figure", "Value"), tuple(rows))
+
+
+def _flat(value: object, path: str) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        return [p for key, inner in value.items() for p in _flat(inner, f"{path}.{key}" if path else str(key))]
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return [pair for index, inner in enumerate(value) for pair in _flat(inner, f"{path}[{index}]")]
+    return [(path or "figures", formats.plain(value) if value != {} else "none")]
+
+
+def commands(run: RunResults) -> list[str]:
+    """Return the commands that made the results, in the order of the results, each once."""
+    return _distinct(result.provenance.command for result in run.results if result.provenance.command)
+
+
+def facts(run: RunResults) -> list[tuple[str, str]]:
+    """Return seed, weights, commit, versions, device, precision, text and time as (term, text).
+
+    Where a run's results agree a fact stands once, else once for each that differs; `not recorded` where there is none.
+    """
+    pairs = []
+    for term, fact in _FACTS.items():
+        texts = [(result.figures.label, fact(result.provenance) or "not recorded") for result in run.results]
+        distinct = _distinct(text for _, text in texts)
+        if len(distinct) > 1:
+            labelled = [(text, ", ".join(label for label, t in texts if t == text)) for text in distinct]
+            distinct = ["; ".join(f"{text} ({labels})" for text, labels in labelled)]
+        pairs.append((term, distinct[0]))
+    return pairs
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _weights(origin: ProvenanceRecord) -> str:
+    """Return the first digits of the hash, which tell weights apart."""
+    weights = origin.weights if isinstance(origin.weights, list) else [origin.weights]
+    return ", ".join(str(one)[:12] for one in weights if one is not None or len(weights) > 1)
+
+
+def _versions(origin: ProvenanceRecord) -> str:
+    return ", ".join(f"{name} {formats.plain(version)}" for name, version in (origin.versions or {}).items())
+
+
+def _precision(origin: ProvenanceRecord) -> str:
+    if origin.precision and origin.precision_reason:
+        return f"{origin.precision}, because {origin.precision_reason}"
+    return origin.precision or ""
+
+
+def _text(origin: ProvenanceRecord) -> str:
+    if (corpus := origin.corpus) is None:
+        return ""
+    types = f"{corpus.types} types" if corpus.types else None
+    fingerprint = f"fingerprint {corpus.fingerprint}" if corpus.fingerprint else None
+    return ", ".join(part for part in (corpus.name, corpus.provenance, types, fingerprint) if part)
+
+
+_FACTS: dict[str, Callable[[ProvenanceRecord], str]] = {
+    "Seed": lambda origin: "" if origin.seed is None else formats.plain(origin.seed),
+    "Weights": _weights,
+    "Commit": lambda origin: origin.commit or "",
+    "Versions": _versions,
+    "Device": lambda origin: origin.device or "",
+    "Precision": _precision,
+    "Text": _text,
+    "Started": lambda origin: origin.started or "",
+    "Took": lambda origin: "" if origin.seconds is None else formats.duration(origin.seconds),
+}
+
+
+def again(result: Result) -> Iterator[Markup]:
+    """Yield the command and the facts of a page about one result."""
+    yield from _again_html([RunResults(result.name, "", (), (), (result,))], None)
