@@ -15,6 +15,7 @@ from rich.console import Console
 
 from backstory.config import RunConfig
 from backstory.data import Dataset, prepare
+from backstory.evaluation import evaluation
 from backstory.training import train
 
 # Results are compared bit for bit, and small products are faster so.
@@ -87,8 +88,8 @@ def brief_audits() -> Iterator[None]:
     """Evaluations audit a quarter of the usual places unless `--full`: in tiny runs the audit takes most of the time."""
     with pytest.MonkeyPatch.context() as patch:
         if not tiers.FULL:
-            patch.setattr("backstory.evaluation.audit.PLACES", 2)
-            patch.setattr("backstory.evaluation.audit.MOST_PLACES", 16)
+            usual = evaluation.usual_places
+            patch.setattr(evaluation, "usual_places", lambda *sizes: max(2, usual(*sizes) // 4))
         yield
 
 

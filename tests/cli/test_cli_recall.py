@@ -38,7 +38,7 @@ def test_from_drawing_to_a_report(command: Command) -> None:
     memory = result["figures"]["memory"]
     # A fresh run is evaluated on the same documents as one that is not.
     assert f"{memory['exact_perplexity']:.3f}" == told[1]
-    assert "is the perplexity of who forgets nothing" in read.out
+    assert "is the perplexity with perfect memory" in read.out
     for b, other in zip(*(curve["bins"][:2] for curve in memory["curves"]), strict=True):
         ends = f"{b['from']}–{b['to']}"
         assert re.search(rf"{ends} +{b['excess']:.2f} +{other['excess']:.2f}\n", read.out)

@@ -26,6 +26,7 @@ from backstory.models import Precision, Prediction
 from backstory.readers import StaticReader
 from backstory.reports import read as read_results
 from backstory.reports import result_from
+from backstory.results.examination_record import ExaminationFigures
 from backstory.runs.run import load_run
 
 FLOAT32 = Precision(torch.float32, "a test")
@@ -248,7 +249,7 @@ def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Pa
     assert {p.name for p in run.glob("examine-*")} == {
         "examine-truncate-valid", "examine-truncate-valid-cache_window_40_weight_0.3",
     }  # fmt: skip
-    labels = [r.label for r in read_results(run).of_kind("examination")]
+    labels = [r.label for r in read_results(run).of(ExaminationFigures)]
     assert labels == ["examine truncate on valid", "examine truncate on valid (cache:window=40,weight=0.3)"]
 
 

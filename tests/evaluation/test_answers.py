@@ -24,7 +24,7 @@ from backstory.models import Prediction, Softmax, choose_precision
 from backstory.readers.blocks import blocks
 from backstory.reports import read, trainings_table
 from backstory.reports.phrases import ranking, summary
-from backstory.results.evaluation_record import AnswersRecord
+from backstory.results.evaluation_record import AnswersRecord, TrainingFigures
 from backstory.training import train
 
 SETTINGS = AlgorithmConfig(bits=2, longest=3, documents=60, held_out=12)
@@ -147,7 +147,7 @@ def test_what_is_told_of_training_is_per_word_that_is_asked(
     assert run_training(asking(tiny_config, answer_loss_only=True, epochs=2), run, "resume") == 0
     assert f"validation perplexity {at} per answer word after epoch" in capsys.readouterr().out
     score = f"perplexity {formats.perplexity(best['valid_perplexity'])} per answer word"
-    alone = dataclasses.replace(read(run), results=tuple(read(run).of_kind("training")))
+    alone = dataclasses.replace(read(run), results=tuple(read(run).of(TrainingFigures)))
     assert f"validation {score} on copy over {result['tokens']['valid']} answer words, " in summary(alone)
     assert trainings_table([alone]).rows[0][5] == score
 
@@ -157,7 +157,7 @@ def test_an_evaluation_tells_them_and_at_other_lengths(run: Path, tmp_path: Path
     answers = result["figures"]["answers"]
     assert answers["task"] == "copy" and answers["documents"] == 12 and result["figures"]["audit"]["passed"]
     assert [one["length"] for one in answers["lengths"]] == [1, 2, 3]
-    assert " of the tokens asked, " in describe(result)
+    assert " of the answer tokens, " in describe(result)
     longer = bs.evaluate(run, lengths=(5, 9))
     found = longer["figures"]["answers"]["lengths"]
     assert [(one["length"], one["documents"], one["answer_tokens"]) for one in found] == [(5, 6, 30), (9, 6, 54)]

@@ -104,9 +104,7 @@ def test_it_is_read_here_again_as_the_run_is(run: Path, folder: Path, tiny_corpu
 def test_it_is_examined_as_the_run_is(run: Path, folder: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     how: dict[str, Any] = {"targets": 20, "maximum_context": 12, "precision": "float32", "by": ("frequency",)}
     wanted = bs.examine(run, None, "truncate", out=tmp_path / "run", **how).figures
-    found = bs.examine(
-        f"hf:{folder}", None, "truncate", corpus=str(tiny_corpus), out=tmp_path / "export", **how
-    ).figures
+    found = bs.examine(f"hf:{folder}", str(tiny_corpus), "truncate", out=tmp_path / "export", **how).figures
     assert found == wanted
 
 
@@ -167,7 +165,7 @@ def test_the_card_has_the_figures_and_its_code_runs(
     cached = bs.evaluate(run, reader="cache")["figures"]
     assert main(["export", str(run)]) == 0
     said = capsys.readouterr()
-    assert said.out == f"{run / 'export'}; {run / 'export' / 'README.md'} says how it is loaded\n" and said.err == ""
+    assert said.out == f"{run / 'export'}; {run / 'export' / 'README.md'} says how to load it\n" and said.err == ""
     card = (run / "export" / "README.md").read_text()
     ours = weights_hash(load_run(run).model)
     assert f"`{ours}`" in card

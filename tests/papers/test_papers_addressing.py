@@ -60,7 +60,7 @@ def test_a_trained_memory_is_read_with_another_addressing(desk: Path) -> None:
         (None, WINDOW, "small: a core of kind lstm has no setting addressing that can change after training"),
         (MEMORY, "localized:11", "small: addressing 'localized:11' selects more slots than the 9 of the memory"),
         (MEMORY, "localised:3", "small: there is no addressing 'localised'"),
-        (MEMORY, "window:3", "small: addressing `window` has nothing but content say where"),
+        (MEMORY, "window:3", "small: addressing `window` uses content alone"),
     ],
 )
 def test_an_addressing_that_no_run_can_have(

@@ -152,7 +152,6 @@ def log() -> list[dict[str, Any]]:
 Make = Callable[..., Path]
 
 
-
 @pytest.fixture
 def run(tmp_path: Path) -> Make:
     """Write a run folder: its results by subfolder ("" for the folder itself), its settings and its log."""

@@ -56,7 +56,7 @@ def test_the_example_of_recency_can_be_read() -> None:
 def records(kind: Any) -> set[type[Record]]:
     """The records that a type hint names, and those in their fields."""
     kind = typing.get_origin(kind) if dataclasses.is_dataclass(typing.get_origin(kind)) else kind
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Record):
         hints = typing.get_type_hints(kind, include_extras=True)
         return {kind}.union(*(records(hints[f.name]) for f in dataclasses.fields(kind)))  # type: ignore[arg-type]
     return set().union(*map(records, typing.get_args(kind)))

@@ -162,17 +162,13 @@ def test_sentences_hold_both_numbers(folder: Any) -> None:
         "context, far +2.0% without the word itself and +12.7% without the distant context, not before +5.1% without the "
         "distant context; Khandelwal et al. 2018, figure 4a (ptb): near +9% and +3.5%, far +2% and +12%."
     )
-    assert "near +16.2% by <unk> and +22.1% by a similar word, far +1.0% by" in sentences.replaced(
-        found, BESIDE
-    )
+    assert "near +16.2% by <unk> and +22.1% by a similar word, far +1.0% by" in sentences.replaced(found, BESIDE)
     assert sentences.cached(found, BESIDE) == (
         "Perplexity without the cache +10.5%, by where a word came before: near +22.1%, far +35.0%, not in its window "
         "-9.5%; 33.0% of the text is not in its window; it harms 40.0% of the words; Khandelwal et al. 2018, figure 7 (ptb): "
         "near +22%, far +28%; 36% of the text not in its window."
     )
-    assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in sentences.speech(
-        found, BESIDE
-    )
+    assert "nouns (33.3% of the targets) 100 tokens (95%: 75 to 150), determiners" in sentences.speech(found, BESIDE)
 
 
 HURTS = {"context": None, "low": None, "high": None, "threshold_percent": 1.0, "more_context_hurts": True, "best_length": 5,

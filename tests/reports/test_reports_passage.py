@@ -97,7 +97,10 @@ def test_the_words_before_the_first_of_which_anything_is_known() -> None:
         (wrong(layer={"high": math.nan}), "layers[0].high must be a number"),
         (wrong(layer={"digits": -1}), "layers[0].digits must be a number that is whole"),
         (wrong(layer={"kind": "weights"}), "layers[0].links must be a list"),
-        (wrong(layer={"kind": "weights", "links": [[], [[1, 0.5]]]}), "links must be weights on words that come before"),
+        (
+            wrong(layer={"kind": "weights", "links": [[], [[1, 0.5]]]}),
+            "links must be weights on words that come before",
+        ),
         (wrong(layer={"kind": "weights", "links": [[], [[-1, 0.5]]]}), "links[1][0][0] must be a number that is whole"),
         (wrong(layer={"kind": "weights", "links": [[], [[0]]]}), ""),
         (wrong(layer={"kind": "candidates", "lists": [{}, {"model": [["a", None]]}]}), "must be a number"),

@@ -40,7 +40,10 @@ def test_readings_of_other_tokens_stand_apart(two: Any, run: Any, made: Any) -> 
     in_rows = made.recency() | {"new": {"tokens": 3000, "nats": 9.1}}
     rows = measured(made, batch_size=10, recency=in_rows)
     other = read(run("b", {"evaluate-test-batch10": rows}))
-    assert [[name for name, _ in group] for group in recency.same_tokens([two, other])] == [["static", "cache"], ["static"]]
+    assert [[name for name, _ in group] for group in recency.same_tokens([two, other])] == [
+        ["static", "cache"],
+        ["static"],
+    ]
     html = render([run("c", {"evaluate-test": measured(made), "evaluate-test-batch10": rows})])
     assert "<h3>stdlib, test</h3>" in html and "<h3>stdlib, test, batch of 10</h3>" in html
     assert "words, in each of 10 rows of the batch)" in html
@@ -118,7 +121,10 @@ def test_without_new_or_repeated_tokens_and_with_a_breakdown(run: Any, made: Any
 def test_gains_times_tokens_are_what_the_reader_gains(tiny_run: Path, tmp_path: Path) -> None:
     readers = ("static", "cache:window=30,theta=1,weight=0.9")
     for rows in (1, 3):
-        made = [evaluate(tiny_run, split="test", reader=r, batch_size=rows, out=tmp_path / f"{rows}-{r[:5]}") for r in readers]
+        made = [
+            evaluate(tiny_run, split="test", reader=r, batch_size=rows, out=tmp_path / f"{rows}-{r[:5]}")
+            for r in readers
+        ]
         results = [result_from(json.dumps(result), "x") for result in made]
         static, cache = (
             [float(row[place].replace(",", "")) * int(row[1].replace(",", "")) for row in table.rows]

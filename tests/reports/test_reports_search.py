@@ -172,7 +172,10 @@ def test_a_search_without_a_complete_trial_is_shown() -> None:
             r"figures.trials\[0\].valid_perplexity must be a number",
         ),
         (lambda f: f["trials"][1].update(curve=[[1]]), r"figures.trials\[1\].curve\[0\] must be a list of 2"),
-        (lambda f: f["trials"][1].update(curve=[[1, "x"]]), r"figures.trials\[1\].curve\[0\]\[1\] must be a number above 0"),
+        (
+            lambda f: f["trials"][1].update(curve=[[1, "x"]]),
+            r"figures.trials\[1\].curve\[0\]\[1\] must be a number above 0",
+        ),
         (lambda f: f["parameters"][1].update(low=None), r"figures.parameters\[1\].low must be a number"),
         (lambda f: f["parameters"][2].update(when={"x": 3}), r"figures.parameters\[2\].when.x must be a list"),
         (lambda f: f.update(parameters=[]), r"figures.parameters must be a list that is not empty"),

@@ -29,7 +29,9 @@ def test_every_figure_with_unit_tokens_and_audit(run: Any) -> None:
 
 
 def test_bits_and_rows_have_columns_where_they_say_something(run: Any, made: Any) -> None:
-    bits = made.evaluation(2.5, unit="character", tokens=1, batch_size=10, bits_per_character=1.3219, bits_per_byte=1.29)
+    bits = made.evaluation(
+        2.5, unit="character", tokens=1, batch_size=10, bits_per_character=1.3219, bits_per_byte=1.29
+    )
     table = figures_table([read(run(results={"e": made.result("evaluation", bits)}))])
     row = dict(zip((c.heading for c in table.columns), table.rows[0], strict=True))
     assert row["Bits per character"] == "1.322" and row["Bits per byte"] == "1.290" and row["Batch"] == "10"

@@ -144,9 +144,7 @@ def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
     )
     head = columns("", *(f"{count(c.context)}#" for c in shown[0]), "effective context")
     table = to_text(Table(head, rows)).splitlines()
-    heading = (
-        f"perplexity of {figures[0].targets:,} words of {figures[0].split} with only so many words before them:"
-    )
+    heading = f"perplexity of {figures[0].targets:,} words of {figures[0].split} with only so many words before them:"
     return "\n".join(f"  {line}" for line in (heading, *table))
 
 
