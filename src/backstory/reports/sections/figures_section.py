@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -45,12 +45,22 @@ def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[M
         if reasons := audit_failures(result.figures):
             yield html.alarm(f"Audit failed: {run.name}, {result.figures.label}: {'; '.join(reasons)}")
     yield html.html_table(figures_table(runs), "Figures of every run")
-    for run, result in measured:
-        for warning in (unknown_warning(result), *overlap_warnings(result.figures)):
-            yield html.note(f"{run.name}, {result.figures.label}: {warning}." if warning else "")
+    yield from (html.note(f"{'; '.join(labels)}: {warning}.") for warning, labels in _warnings(measured).items())
     # Splits of one text stand in one table by design; different texts and vocabularies need the warning.
     if len({text_and_unit(result) for _, result in measured}) > 1:
         yield html.note("These figures are of different texts, vocabularies or units: they do not compare.")
+
+
+def _warnings(measured: Sequence[tuple[RunResults, Result[Any]]]) -> dict[str, list[str]]:
+    """Return the results that each warning is about; one that is about all is told once."""
+    about: dict[str, list[str]] = {}
+    for run, result in measured:
+        for warning in (unknown_warning(result), *overlap_warnings(result.figures)):
+            if warning:
+                about.setdefault(warning, []).append(f"{run.name}, {result.figures.label}")
+    return {
+        warning: ["All figures"] if 2 < len(labels) == len(measured) else labels for warning, labels in about.items()
+    }
 
 
 def _learning_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
