@@ -44,8 +44,8 @@ def test_a_trained_memory_is_read_with_another_addressing(desk: Path) -> None:
     for reading, name, addressed in ((dense, "", "dense"), (localized, "-localized_3", WINDOW)):
         file = folder / "runs" / "memory-seed1" / f"evaluate-test-batch3{name}" / "result.json"
         read = json.loads(file.read_text())
-        assert (read["figures"]["addressing"], read["figures"]["bits_per_token"]) == (addressed, reading["value"])
-        assert read["provenance"]["seconds"] == reading["seconds"]
+        assert (read["figures"]["addressing"], read["figures"]["bits_per_token"]) == (addressed, reading.value)
+        assert read["provenance"]["seconds"] == reading.seconds
     assert dense.value != localized.value
     first, second = result.figures.systems
     assert (first.published, first.published_deviation) == (None, None)

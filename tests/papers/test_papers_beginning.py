@@ -64,7 +64,7 @@ def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None
         "--out runs/suite-small/runs/spans-seed1 --init-from runs/suite-small/runs/plain-seed1"
     )
 
-    readings = {(r["reader"], r["systems"]): r for r in runs["spans"]["readings"]}
+    readings = {(r["reader"], r["batch_size"]): r for r in runs["spans"]["readings"]}
     assert list(readings) == [("static", 3), ("shuffled-buffer", 3)]
     assert len({r["value"] for r in readings.values()}) == 2, "each is a reading of its own"
     assert runs["plain"]["readings"][0]["policy"] is None
@@ -85,6 +85,9 @@ def test_runs_begin_with_others_and_are_read_in_several_rows(desk: Path) -> None
         "batch_size": 3,
         "after": None,
         "addressing": None,
+        "lengths": [],
+        "overrides": [],
+        "precision": "float32",
     }
     assert claim["verdict"] == "an audit failed: no claim", "rows with each other's buffers depend on each other"
     assert "test, shuffled-buffer, batch of 3" in out and "test, static, batch of 3" in out
@@ -116,36 +119,36 @@ def test_a_row_is_read_from_the_trained_weights_and_from_those_after_validation(
     assert code == 0, err
     folder = desk / "runs" / "suite-small"
     result = result_at(folder / "result.json")
-    trained, after, tempered = result.figures["runs"][0]["readings"]
+    trained, after, tempered = result.figures.runs[0].readings
     assert (
-        [r["after"] for r in result.figures["systems"]]
+        [r.after for r in result.figures.systems]
         == [None, "valid", None]
-        == [r["after"] for r in (trained, after, tempered)]
+        == [r.after for r in (trained, after, tempered)]
     )
     place = folder / "runs" / "plain-seed1"
     for reading, name in ((trained, ""), (after, "-after-valid")):
         file = place / f"evaluate-test-dynamic_rule_sgd_rate_0.05{name}" / "result.json"
         read = json.loads(file.read_text())["figures"]
-        assert (read["after"], read["perplexity"]) == (reading["after"], reading["value"])
-    assert trained["value"] != after["value"]
-    assert [system["mean"] for system in result.figures["systems"]] == [r["value"] for r in (trained, after, tempered)]
-    assert result.figures["claims"][0]["gain"] == pytest.approx(trained["value"] - after["value"])
+        assert (read["after"], read["perplexity"]) == (reading.after, reading.value)
+    assert trained.value != after.value
+    assert [system.mean for system in result.figures.systems] == [r.value for r in (trained, after, tempered)]
+    assert result.figures.claims[0].gain == pytest.approx(trained.value - after.value)
     assert f"test, {moving}, after valid" in out
     file = place / "evaluate-test-tempered" / "result.json"
     assert json.loads(file.read_text())["figures"]["readers"][1]["origin"].startswith("tuned on the first ")
 
     # A suite that asks for findings judges what was examined before it did, and runs nothing again.
     before = {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
-    assert result.figures["findings"] == []
+    assert list(result.figures.findings) == []
     write(suite(systems=[system], claims=[], findings=[{"paper": "context", "system": "plain"}]))
     assert main(["reproduce", "suite.yaml"]) == 0
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()} == before
     examined = json.loads((place / "examine-cache-valid" / "result.json").read_text())["figures"]
-    help_, harm = result_at(folder / "result.json").figures["findings"]
-    assert (help_["finding"], harm["finding"]) == ("cache", "cache-window")
-    assert help_["measures"] == [] and help_["verdict"] == "not measured", "so few words decide nothing"
-    assert harm["measures"][0]["value"] == pytest.approx(examined["conditions"][0]["outside_window"])
-    assert harm["verdict"] == "no", "this text is another"
+    help_, harm = result_at(folder / "result.json").figures.findings
+    assert (help_.finding, harm.finding) == ("cache", "cache-window")
+    assert list(help_.measures) == [] and help_.verdict == "not measured", "so few words decide nothing"
+    assert harm.measures[0].value == pytest.approx(examined["conditions"][0]["outside_window"])
+    assert harm.verdict == "no", "this text is another"
     told = capsys.readouterr().out
     assert (
         "36% of the words are not in a cache's window of 500 when they come" in told and "section 6.2, figure 7" in told

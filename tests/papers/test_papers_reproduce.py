@@ -18,6 +18,7 @@ from backstory.cli.main import main
 from backstory.config import RunConfig
 from backstory.papers.claims import judge
 from backstory.reports import read, render
+from backstory.results import EvaluationFigures
 
 NAMES = ["plain-seed1", "plain-seed2", "wide-seed1", "wide-seed2"]
 
@@ -65,22 +66,26 @@ def test_the_budget_comes_first(reproduced: Reproduced) -> None:
 
 def test_every_run_is_a_run_folder_with_commands_that_make_it_again(reproduced: Reproduced) -> None:
     for run in result(reproduced.folder)["figures"]["runs"][:4]:
-        found = read(reproduced.folder / "runs" / "suite-small" / "runs" / run["run"])
-        trained, [evaluated] = found.training, found.of_kind("evaluation")
+        found_at = reproduced.folder / "runs" / "suite-small" / "runs" / run["run"]
+        found = read(found_at)
+        trained, [evaluated] = found.training, found.of(EvaluationFigures)
         assert trained is not None
         place = f"runs/suite-small/runs/{run['run']}"
         recipe = f"runs/suite-small/recipes/{run['system']}.yaml"
-        assert trained.provenance["command"] == f"backstory train {recipe} --seed {run['seed']} --out {place}"
-        assert trained.provenance["seed"] == run["seed"]
-        assert trained.provenance["device"].startswith("cpu") and "1 thread)" in trained.provenance["device"]
-        assert evaluated.provenance["command"].startswith(f"backstory evaluate {place} --split test --reader static")
-        assert run["readings"][0]["value"] == evaluated.figures["perplexity"]
-        assert (run["valid_perplexity"], run["parameters"]) == (
-            trained.figures["valid_perplexity"],
-            trained.figures["parameters"],
+        assert trained.provenance.command == f"backstory train {recipe} --seed {run['seed']} --out {place}"
+        origin = json.loads((found_at / "result.json").read_text())["provenance"]
+        assert origin["seed"] == run["seed"]
+        assert origin["device"].startswith("cpu") and "1 thread)" in origin["device"]
+        assert (evaluated.provenance.command or "").startswith(
+            f"backstory evaluate {place} --split test --reader static"
         )
-        assert run["curve"] == [[e["epoch"], e["valid_perplexity"]] for e in trained.figures["curve"]]
-        assert run["seconds"] == pytest.approx(sum(r.provenance["seconds"] for r in found.results), abs=0.1)
+        assert run["readings"][0]["value"] == evaluated.figures.perplexity
+        assert (run["valid_perplexity"], run["parameters"]) == (
+            trained.figures.valid_perplexity,
+            trained.figures.parameters,
+        )
+        assert run["curve"] == [[e.epoch, e.valid_perplexity] for e in trained.figures.curve]
+        assert run["seconds"] == pytest.approx(sum(r.provenance.seconds or 0 for r in found.results), abs=0.1)
 
 
 def test_the_result_holds_published_and_ours_and_the_claims(reproduced: Reproduced) -> None:

@@ -85,7 +85,7 @@ from backstory.training.objectives import Likelihood
 
 RAISED = (UserError, NonFiniteError, TypeError, ValueError)
 """What a misuse may end in, each with a sentence of our own."""
-FUNCTIONS = ("function", "progress", "told", "order", "kind", "choices", "console")
+FUNCTIONS = ("function", "progress", "told", "order", "kind", "choices", "console", "baseline")
 """Arguments that are called: what a user's own function raises is theirs."""
 SAID = {"template": "state"}
 """What arguments are called where they are part of something."""
@@ -155,7 +155,7 @@ def uses(desk: Desk) -> Iterator[Use]:
     quiet = Console(file=io.StringIO())
     yield Use(bs.load, {"run": run})
     yield Use(bs.recipe, {"name_or_path": "demo"})
-    yield Use(bs.evaluate, {"folder": run, "split": "valid", "places": 1, "out": "evaluated"})
+    yield Use(bs.evaluate, {"model": run, "split": "valid", "audit_places": 1, "out": "evaluated"})
     yield Use(bs.examine, {"model": run, "out": "examined", **small})
     yield Use(bs.examine, {"model": model, "corpus": ids, **small})
     yield Use(bs.explain, {"run": run, "words": 4, "out": "explained"})
@@ -177,7 +177,7 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(prediction.log_prob, {"targets": tokens})
     yield Use(prediction.tempered, {"temperature": 2.0}, lambda made: made.log_probs())
     yield Use(
-        prediction.select, {"batch_size": torch.tensor([0]), "times": torch.tensor([1])}, lambda made: made.log_probs()
+        prediction.select, {"rows": torch.tensor([0]), "times": torch.tensor([1])}, lambda made: made.log_probs()
     )
     yield Use(Likelihood, {"activation_l2": 1.0, "temporal_l2": 1.0}, lambda made: made(prediction, tokens))
     yield Use(

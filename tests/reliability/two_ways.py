@@ -19,6 +19,7 @@ from odd_runs import KINDS, made
 from runs import outcome
 
 import backstory as bs
+from backstory.models import choose_precision
 
 DRAWN = ("copy", "recall")
 EXAMINE = ("--split", "test", "--targets", "99999", "--maximum-context", "10", "--context", "5", "--near", "2")
@@ -103,6 +104,12 @@ def _nats(*flags: str, tolerance: float = 1e-5) -> Callable[[Desk, str], str]:
 def _all(*flags: str) -> Callable[[Desk, str], str]:
     """That a reading with these flags has the same figures, all of them."""
     return lambda desk, kind: _same(desk.evaluated(kind, *flags), desk.read(kind))
+
+
+def _own_precision(desk: Desk, kind: str) -> str:
+    """Compare --precision auto with the precision that the processor has, by its name."""
+    named = choose_precision("auto", torch.device("cpu")).name
+    return _same(desk.evaluated(kind, "--precision", "auto"), desk.evaluated(kind, "--precision", named))
 
 
 def _python(desk: Desk, kind: str) -> str:
@@ -244,7 +251,7 @@ WAYS: dict[str, Callable[[Desk, str], str]] = {
     "in Python": _python,
     "with the figures of every token": _per_token,
     "saved all the time": _all("--save-every", "1e-9"),
-    "in the precision that the processor has": _all("--precision", "auto"),
+    "in the precision that the processor has": _own_precision,
     "at temperature 1": _nats("--reader", "tempered:temperature=1"),
     "with a cache that has no say": _nats("--reader", "cache:weight=0"),
     "as a text": _text,

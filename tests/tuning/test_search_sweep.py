@@ -76,7 +76,7 @@ def test_every_trial_is_a_run_folder_and_only_the_best_keeps_its_weights(searche
         run = read(sweep / trial["run"])
         assert run.training is not None
         assert run.training.figures.valid_perplexity == trial["valid_perplexity"]
-        assert [[e["epoch"], round(e["valid_perplexity"], 6)] for e in run.epochs] == trial["curve"]
+        assert [[e.epoch, round(e.valid_perplexity, 6)] for e in run.epochs] == trial["curve"]
         assert (sweep / trial["run"] / "checkpoints").exists() == (trial["trial"] == figures["best"])
         config = recipes.load(str(sweep / trial["run"]))
         drawn = trial["settings"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast
 
 from backstory.config.errors import UserError, nearest, shown
+from backstory.config.machine import out_of_memory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,9 +41,14 @@ def checked(**ranges: float | tuple[float, float]) -> Callable[[F], F]:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             bound = check(*args, **kwargs)
-            if bound is None:
-                return function(*args, **kwargs)  # Python says better what is missing or unknown
-            return function(*bound.args, **bound.kwargs)
+            try:
+                if bound is None:
+                    return function(*args, **kwargs)  # Python says better what is missing or unknown
+                return function(*bound.args, **bound.kwargs)
+            except (MemoryError, RuntimeError) as error:
+                if (lacking := out_of_memory(error)) is not None:
+                    raise lacking from error
+                raise
 
         return cast(F, wrapper)
 

@@ -80,6 +80,11 @@ class Examination:
     cached: np.ndarray | None = None
     """(N,) number of tokens in the cache when each is scored; None without a cache."""
 
+    def __post_init__(self) -> None:
+        documents = self.documents
+        if documents is not None and (documents.ndim != 1 or documents.dtype.kind not in "iu"):
+            raise ValueError("documents must be an array (documents,) of the tokens at which documents begin")
+
     def positions(self) -> np.ndarray:
         """Return the targets (N,), ascending: tokens with `maximum_context` tokens before them, the same for every condition.
 

@@ -80,7 +80,7 @@ def refuse_adapting(reader: str) -> NoReturn:
 def _check(scorer: "ReaderScorer", contexts: Any = None, targets: Any = None, progress: Any = None) -> None:
     """Raise TypeError or ValueError unless these are contexts of ids and a target for each."""
     known = isinstance(contexts, Sequence) or (isinstance(contexts, np.ndarray) and contexts.ndim == 2)
-    if not known or any(np.ndim(c) != 1 or np.asarray(c).dtype.kind not in "iu" for c in contexts):
+    if not known or not all(isinstance(c, np.ndarray) and c.ndim == 1 and c.dtype.kind in "iu" for c in contexts):
         raise TypeError("contexts must be a sequence of arrays of ids (n,)")
     if not isinstance(targets, np.ndarray) or targets.shape != (len(contexts),) or targets.dtype.kind not in "iu":
         raise TypeError(f"targets must be an array of {len(contexts)} ids, one for each context")
