@@ -397,7 +397,9 @@ def reproduction(name: str) -> Table:
 def claims(name: str) -> Table:
     """Whether the claims of the same file hold; those on systems not run yet are left out."""
     return _having(
-        reproductions.claims_table(result(f"reproduce-{name}").figures), "Does it hold here?", "runs are missing: no claim"
+        reproductions.claims_table(result(f"reproduce-{name}").figures),
+        "Does it hold here?",
+        "runs are missing: no claim",
     )
 
 

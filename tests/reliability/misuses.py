@@ -176,9 +176,7 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(_call(model.head, model.head.forward), {"hidden": hidden}, lambda made: made.log_probs())
     yield Use(prediction.log_prob, {"targets": tokens})
     yield Use(prediction.tempered, {"temperature": 2.0}, lambda made: made.log_probs())
-    yield Use(
-        prediction.select, {"rows": torch.tensor([0]), "times": torch.tensor([1])}, lambda made: made.log_probs()
-    )
+    yield Use(prediction.select, {"rows": torch.tensor([0]), "times": torch.tensor([1])}, lambda made: made.log_probs())
     yield Use(Likelihood, {"activation_l2": 1.0, "temporal_l2": 1.0}, lambda made: made(prediction, tokens))
     yield Use(
         _call(Likelihood(), Likelihood.__call__), {"prediction": prediction, "targets": tokens, "asked": tokens > 2}
