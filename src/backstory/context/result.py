@@ -14,7 +14,7 @@ from backstory.config.scores import UnknownShare
 from backstory.config.small_file import read_small
 from backstory.context.figures import figures as figures_of
 from backstory.context.losses import LOSSES, Losses
-from backstory.results.result_file import OtherFigures, figures_from, result_of
+from backstory.results.result_file import figures_from, result_of
 from backstory.results.validation import Amount, Count, Json, Name, Record, WrongValue, convert
 from backstory.storage.documents import parse
 from backstory.storage.provenance import RESULT, check_place, write_result
@@ -183,7 +183,7 @@ def table(result: dict[str, Any]) -> list[str]:
     models, baseline = figures.get("models"), figures["baseline"]
     reader = "" if figures["reader"] == "static" else f", {figures['reader']} reader"
     record: Any = figures_from("examination", figures)
-    unit = figures["unit"] if isinstance(record, OtherFigures) else record.counted_in
+    unit = getattr(record, "counted_in", figures["unit"])  # a plugin's experiment without a picture has no record
     batch = f" in a batch of {figures['batch_size']}" if figures.get("batch_size", 1) > 1 else ""
     read = "all" if baseline["context"] is None else f"{baseline['context']:,} {unit}s of"
     lines = [
