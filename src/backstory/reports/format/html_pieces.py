@@ -79,8 +79,8 @@ _TEMPLATES = {
 {% endif %}
 {% for layer, low, high, steps in legends %}
 <div class="legend"{% if not loop.first %} hidden{% endif %}><span class="ramp" role="img" \
-aria-label="Scale of {{ layer.name }}: \
-{{- low }} to {{ high }}">{{ low }} {% for step in steps %}<i class="{{ step }}"></i>{% endfor %} {{ high }}</span>
+aria-label="Scale of {{ layer.name }}: {{ low }} to {{ high }}">\
+{{ low }} {% for step in steps %}<i class="{{ step }}"></i>{% endfor %} {{ high }}</span>
 {%- if layer.note %}<span class="note">{{ layer.note }}</span>{% endif %}</div>
 {% endfor %}
 <div class="text">{# the panel stays in sight while the words are, and covers nothing else #}
