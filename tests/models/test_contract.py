@@ -13,11 +13,10 @@ from torch import Tensor
 
 from backstory.models import LanguageModel, State, flatten, unflatten
 from backstory.models.heads import Head
-from backstory.plugins.contract_checks import MODEL_CHECKS
+from backstory.plugins.contract_checks import BATCH, MODEL_CHECKS, TIME, example_tokens
+from backstory.plugins.contract_checks import log_probs as read
 from backstory.runs.run import load_weights, weights
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
-
-BATCH, TIME = 3, 12
 
 
 @pytest.fixture(params=MODELS)
@@ -28,17 +27,7 @@ def model(request: pytest.FixtureRequest) -> LanguageModel:
 
 @pytest.fixture
 def tokens() -> Tensor:
-    return torch.randint(TYPES, (BATCH, TIME), generator=torch.Generator().manual_seed(1))
-
-
-@torch.no_grad()
-def read(model: LanguageModel, tokens: Tensor, state: State, *sizes: int) -> tuple[Tensor, State]:
-    """The distributions over a text read in chunks of the given sizes (B, T, V), and the state after it."""
-    found = []
-    for chunk in tokens.split(list(sizes or (tokens.shape[1],)), 1):
-        prediction, state = model(chunk, state)
-        found.append(prediction.log_probs())
-    return torch.cat(found, 1), state
+    return example_tokens()
 
 
 def equal(a: State, b: State) -> bool:

@@ -158,12 +158,3 @@ def read(
         if passed is not None:
             passed(stream.position)
     return stream.result()
-
-
-@torch.no_grad()
-def scored_blocks(reader: Reader, ids: np.ndarray, first: int) -> Iterator[ScoredBlock]:
-    """Read a stream (N,) once in one row and yield every block before the reader learns from it."""
-    stream = StreamReading(reader, ids, first)
-    for block in stream.remaining():
-        yield stream.score(block)
-        stream.observe(block)
