@@ -70,6 +70,44 @@ def test_an_addressing_that_no_run_can_have(
         planned(suite(systems=[remembering(core, addressing=addressing)], claims=[]))
 
 
+def test_a_reading_takes_the_options_of_evaluate(desk: Path) -> None:
+    system = remembering(MEMORY, overrides=["core.addressing=literal"], precision="bfloat16")
+    del system["readings"][1]["addressing"]
+    reading = planned(suite(systems=[system], claims=[]))["memory-seed1"].readings[1]
+    flags = ("--batch-size", "3", "--set", "core.addressing=literal", "--precision", "bfloat16")
+    assert reading.flags() == ("--split", "test", "--reader", "static", *flags)
+    assert reading.folder_name() == "evaluate-test-bfloat16-batch3-literal"
+    assert reading.described() == "test with static in a batch of 3, core.addressing=literal, in bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"overrides": ["core.slots=3"]}, "a core of kind mdm has no setting slots that can change"),
+        ({"overrides": ["core.addressing"]}, "--set core.addressing must be written SETTING=VALUE"),
+        ({"overrides": ["core.addressing=dense"]}, "the setting core.addressing is given twice"),
+        ({"lengths": [3]}, "the documents of the corpus corpus have no lengths to choose"),
+        ({"lengths": [3], "after": "valid"}, "--after and --lengths cannot be combined"),
+    ],
+)
+def test_options_that_no_reading_can_have(desk: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"system memory(, small)?: {message}"):
+        planned(suite(systems=[remembering(MEMORY, **changes)], claims=[]))
+
+
+def test_a_synthetic_task_is_read_at_chosen_lengths(desk: Path) -> None:
+    lengths = {"readings": [{}, {"lengths": [30, 60]}]}
+    small = {"recipe": "ntm-copy", "seeds": [1], "minutes": 0.5}
+    system = {"name": "copy", "small": small} | lengths
+    reading = planned(suite(systems=[system], claims=[]))["copy-seed1"].readings[1]
+    assert reading.flags()[4:] == ("--lengths", "30", "60")
+    assert reading.described() == "test with static at lengths 30, 60"
+    assert reading.folder_name() == "evaluate-test-lengths-30-60"
+    small["recipe"] = "ptb-small"
+    with pytest.raises(UserError, match="the documents of the corpus ptb have no lengths to choose"):
+        planned(suite(systems=[system], claims=[]))
+
+
 def test_twice_the_same_addressing(desk: Path) -> None:
     system = remembering(MEMORY)
     system["readings"].append(dict(system["readings"][1]))

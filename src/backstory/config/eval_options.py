@@ -19,7 +19,7 @@ SPELT_OUT = 8
 """Lengths that the name of a result's folder lists one by one."""
 
 
-@checked(batch_size=1)
+@checked(batch_size=1, lengths=1)
 @dataclass(frozen=True)
 class ReadingOptions:
     """How a text is read, as suites, their tables and `backstory evaluate` tell one reading from another."""
@@ -35,27 +35,39 @@ class ReadingOptions:
     addressing: str | None = None
     """Of an external memory, in place of the one that it was trained with: dense, localized:257 (slots, odd), localized:257x3,
     literal, window:257. Short for --set core.addressing=VALUE."""
+    lengths: tuple[int, ...] = ()
+    """Of a synthetic task (copy and its like): make the split anew with sequences of these lengths, as many of each."""
+    overrides: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set")] = ()
+    """Settings of the model that may change after training, as core.addressing=window:257; may be given more than once."""
+    precision: Precision = "float32"
+    """Precision of matrix products."""
 
-    def name_parts(self) -> list[str]:
-        """Return the options that are not the default, as the name of the result's folder has them."""
-        return _not_default(
-            (self.reader, "static"),
-            (f"after-{self.after}", "after-None"),
-            (f"batch{self.batch_size}", "batch1"),
-            (self.addressing or "", ""),
-        )
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(self.lengths))
+        object.__setattr__(self, "overrides", tuple(self.overrides))
 
     def folder_name(self) -> str:
-        """Return the name of the result's folder in a run."""
-        return folder_name("evaluate", self.split, *self.name_parts())
+        """Return the name of the result's folder in a run: the split, and the options that are not the default."""
+        parts = _not_default(
+            (self.reader, "static"),
+            (f"after-{self.after}", "after-None"),
+            (self.precision, "float32"),
+            (f"batch{self.batch_size}", "batch1"),
+            (_lengths_part(self.lengths), "lengths"),
+            *((value, "") for value in self.inference_overrides().values()),
+        )
+        return folder_name("evaluate", self.split, *parts)
 
     def flags(self) -> tuple[str, ...]:
         """Return the flags of `backstory evaluate` for this reading: split, reader, and what is not the default."""
         flags = ["--split", self.split, "--reader", self.reader]
         for field in fields(ReadingOptions)[2:]:
             value = getattr(self, field.name)
-            if value != field.default:
-                flags += [f"--{field.name.replace('_', '-')}", str(value)]
+            if field.name == "overrides":
+                flags += [word for setting in self.overrides for word in ("--set", setting)]
+            elif value != field.default:
+                values = value if isinstance(value, tuple) else (value,)
+                flags += [f"--{field.name.replace('_', '-')}", *map(str, values)]
         return tuple(flags)
 
     def reading(self) -> "ReadingOptions":
@@ -66,12 +78,29 @@ class ReadingOptions:
         """Return the reading in words: `test with dynamic after valid`, `test with cache in a batch of 10`."""
         batch = "" if self.batch_size == 1 else f" in a batch of {self.batch_size}"
         after = "" if self.after is None else f" after {self.after}"
+        lengths = f" at lengths {', '.join(map(str, self.lengths))}" if self.lengths else ""
         addressed = "" if self.addressing is None else f", addressed {self.addressing}"
-        return f"{self.split} with {self.reader}{batch}{after}{addressed}"
+        changed = "".join(f", {setting}" for setting in self.overrides)
+        precision = "" if self.precision == "float32" else f", in {self.precision}"
+        return f"{self.split} with {self.reader}{batch}{after}{lengths}{addressed}{changed}{precision}"
 
     def inference_overrides(self) -> dict[str, str]:
         """Return the model's settings that differ from training, by dotted name. Raises UserError."""
-        return {} if self.addressing is None else {"core.addressing": self.addressing}
+        changes = {} if self.addressing is None else {"core.addressing": self.addressing}
+        for text in self.overrides:
+            name, equals, value = text.partition("=")
+            if not equals or not name or not value:
+                raise UserError(f"--set {text} must be written SETTING=VALUE, as in --set core.addressing=window:257")
+            if name in changes:
+                raise UserError(f"the setting {name} is given twice; give it once")
+            changes[name] = value
+        return changes
+
+    def check(self) -> None:
+        """Raise UserError for options that exclude each other."""
+        if self.after is not None and self.lengths:
+            raise UserError("--after and --lengths cannot be combined; remove one")
+        self.inference_overrides()
 
 
 @checked(batch_size=1, lengths=1, audit_places=1, audit_seed=(0, 2**256), save_every=0)
@@ -79,12 +108,6 @@ class ReadingOptions:
 class EvalOptions(ReadingOptions):
     """What to read and how, and where the result goes."""
 
-    lengths: tuple[int, ...] = ()
-    """Of a synthetic task (copy and its like): make the split anew with sequences of these lengths, as many of each."""
-    overrides: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set")] = ()
-    """Settings of the model that may change after training, as core.addressing=window:257; may be given more than once."""
-    precision: Precision = "float32"
-    """Precision of matrix products."""
     text: tyro.conf.Suppress[Path | BinaryIO | None] = None
     """A text of one's own instead of a split: a file by its path, or one that is open for bytes."""
     device: str = "auto"
@@ -112,31 +135,6 @@ class EvalOptions(ReadingOptions):
     allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Score a test split that is the same text as validation."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", tuple(self.lengths))
-        object.__setattr__(self, "overrides", tuple(self.overrides))
-
-    def name_parts(self) -> list[str]:
-        return _not_default(
-            (self.reader, "static"),
-            (f"after-{self.after}", "after-None"),
-            (self.precision, "float32"),
-            (f"batch{self.batch_size}", "batch1"),
-            (_lengths_part(self.lengths), "lengths"),
-            *((value, "") for value in self.inference_overrides().values()),
-        )
-
-    def inference_overrides(self) -> dict[str, str]:
-        changes = super().inference_overrides()
-        for text in self.overrides:
-            name, equals, value = text.partition("=")
-            if not equals or not name or not value:
-                raise UserError(f"--set {text} must be written SETTING=VALUE, as in --set core.addressing=window:257")
-            if name in changes:
-                raise UserError(f"the setting {name} is given twice; give it once")
-            changes[name] = value
-        return changes
-
     @classmethod
     def build(cls, options: "EvalOptions | None" = None, **fields: Any) -> Self:
         """Return options with some fields replaced; `reader` may be a sequence of readers that wrap each other."""
@@ -146,16 +144,13 @@ class EvalOptions(ReadingOptions):
         return cls(**{**({} if options is None else vars(options)), **fields})
 
     def check(self) -> None:
-        """Raise UserError for options that exclude each other."""
         if self.resume and self.per_token is not None:
             raise UserError(
                 "--resume and --per-token cannot be combined, as that file is written in one go; remove one"
             )
         if self.text is not None and self.lengths:
             raise UserError("--lengths works with synthetic tasks only; remove it to evaluate your own text")
-        if self.after is not None and self.lengths:
-            raise UserError("--after and --lengths cannot be combined; remove one")
-        self.inference_overrides()
+        super().check()
 
 
 def folder_name(*parts: str) -> str:

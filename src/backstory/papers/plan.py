@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args
 
-from backstory.config import RunConfig, UserError, changes, check_name, from_dict, recipes, to_dict
+from backstory.config import RunConfig, TextConfig, UserError, changes, check_name, from_dict, recipes, to_dict
 from backstory.config.readers import LearnedSettings
 from backstory.config.renamed import first_settings
 from backstory.context.experiments import check_experiment
 from backstory.context.splits import check_splits
 from backstory.data import check_synthetic
 from backstory.data.corpora.catalogue import SPLITS
+from backstory.data.synthetic.algorithms import TASKS, Algorithm
 from backstory.data.tags import check_tagger
 from backstory.evaluation.evaluation import check_after
 from backstory.models.composed import check_overrides
@@ -214,6 +215,7 @@ def _check_system(system: System, suite: Suite, where: str) -> None:
         _located(where, check_name, reading.split, SPLITS, "split")
         if reading.after is not None:
             _located(where, check_after, reading.after, reading.split, SPLITS)
+        _located(where, reading.check)
         if (name := stack_name(_located(where, parse_stack, reading.reader))) != reading.reader:
             raise UserError(f"{where}: the reader {reading.reader} is written {name}")
         if reading.published is not None:
@@ -265,8 +267,16 @@ def _check_setup(setup: SystemSetup, readings: Sequence[PlannedReading], where: 
     _located(where, check_settings, config.training)
     _located(where, check_synthetic, config.text)
     for reading in readings:
-        overrides = _located(where, reading.inference_overrides)
-        _located(where, check_overrides, config.model, overrides)
+        _located(where, check_overrides, config.model, _located(where, reading.inference_overrides))
+        if reading.lengths:
+            _located(where, _check_lengths, config.text, reading)
+
+
+def _check_lengths(text: TextConfig, reading: PlannedReading) -> None:
+    """Raise UserError unless the corpus is a task that can be generated with documents of a reading's lengths."""
+    if text.corpus not in TASKS:
+        raise UserError(f"the documents of the corpus {text.corpus} have no lengths to choose; leave `lengths` out")
+    Algorithm(text.corpus, text.algorithm).of_lengths(reading.split, reading.lengths)
 
 
 def _settings(setup: SystemSetup, where: str) -> dict[str, Any]:

@@ -100,7 +100,10 @@ def _read(place: PlaceRecord) -> str:
     batch = "" if place.batch_size == 1 else f", batch of {count(place.batch_size)}"
     addressing = "" if place.addressing is None else f", {place.addressing}"
     after = "" if place.after is None else f", after {place.after}"
-    return f"{place.split}, {place.reader}{batch}{addressing}{after}"
+    lengths = f", lengths {', '.join(map(count, place.lengths))}" if place.lengths else ""
+    changed = "".join(f", {setting}" for setting in place.overrides)
+    precision = "" if place.precision == "float32" else f", {place.precision}"
+    return f"{place.split}, {place.reader}{batch}{addressing}{after}{lengths}{changed}{precision}"
 
 
 def _figure(figures: ReproductionFigures, value: float | None) -> str:
