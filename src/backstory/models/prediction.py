@@ -110,6 +110,13 @@ class Prediction(ABC):
         """
         return {}
 
+    def output_information(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the expected Fisher information of each output weight of a softmax, summed over all positions.
+
+        Each comes after its parameter, of the same shape. The other kinds of prediction return nothing.
+        """
+        return []
+
     def _selected(self, rows: Tensor, times: Tensor) -> Activations | None:
         return self.activations and self.activations.select(rows, times)
 
@@ -138,6 +145,14 @@ class Softmax(Prediction):
 
     def log_probs(self) -> Tensor:
         return _wide_log_softmax(_logits(self.hidden, self.weight, self.bias))
+
+    def output_information(self) -> list[tuple[Tensor, Tensor]]:
+        """(p - p^2)^T h^2 of the weight (V, D), and p - p^2 of the bias (V,)."""
+        p = self.log_probs().flatten(0, 1).exp()
+        h = self.hidden.flatten(0, 1).to(p.dtype)
+        variance = p - p * p
+        of_weight = (self.weight, variance.t() @ (h * h))
+        return [of_weight] if self.bias is None else [of_weight, (self.bias, variance.sum(0))]
 
     def select(self, rows: Tensor, times: Tensor) -> "Softmax":
         return replace(self, activations=self._selected(rows, times), hidden=self.hidden[rows, times].unsqueeze(1))

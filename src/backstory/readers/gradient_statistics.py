@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, pasted
-from backstory.models import LanguageModel, Precision, Softmax, detach
+from backstory.models import LanguageModel, Precision, Prediction, detach
 from backstory.readers.blocks import blocks
 from backstory.readers.moving_weights import MovingWeights
 from backstory.runs.run import check_tensors, weights_hash
@@ -104,7 +104,7 @@ def collect(
     precision = precision or Precision(torch.float32, "the default for reading")
     weights = MovingWeights(model, moving)
     count = _whole_minibatches(len(ids), batch_size, segment)
-    squares, rows = torch.zeros_like(weights.delta), _Rows()
+    squares, expected = torch.zeros_like(weights.delta), ExpectedInformation(weights)
     minibatches = tokens = 0
     state = model.start(min(batch_size, len(ids)))
     for block in blocks(ids, first, batch_size, segment, weights.delta.device):
@@ -119,8 +119,8 @@ def collect(
                 if grad is not None:
                     flat = grad.reshape(-1).to(squares.dtype)
                     squares[place].addcmul_(flat, flat)
-            if isinstance(prediction, Softmax) and block.index % EVERY == 0:
-                rows.add(prediction)
+            if block.index % EVERY == 0:
+                expected.add(prediction, block.tokens.numel())
         state, minibatches, tokens = detach(state), minibatches + 1, tokens + block.tokens.numel()
         if progress is not None:
             progress(block.index + 1, count)
@@ -129,10 +129,7 @@ def collect(
     squares /= minibatches
     shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.places(), weights.static, strict=True)}
     information = {name: value * (batch_size * segment) for name, value in shaped.items()}
-    for name, moved in zip(weights.names, weights.moved, strict=True):
-        expected = rows.of(moved)
-        if expected is not None:
-            information[name] = expected
+    information |= expected.means()
     how = Collected(weights_hash(model), moving, text, batch_size, segment, minibatches, tokens, precision.name)
     return Statistics(shaped, information, how)
 
@@ -150,29 +147,22 @@ def _too_short(ids: np.ndarray, batch_size: int, segment: int) -> str:
     )
 
 
-class _Rows:
-    """Means of the expected Fisher information of a softmax's rows, (p - p^2)^T h^2, and of its bias, p - p^2."""
+class ExpectedInformation:
+    """Means over tokens of the expected Fisher information that predictions know of their output weights."""
 
-    def __init__(self) -> None:
-        self.weight: Tensor | None = None
-        self.bias: Tensor | None = None
-        self.sums: tuple[Tensor, Tensor] | None = None
-        self.tokens = 0
+    def __init__(self, weights: MovingWeights) -> None:
+        self._names = {id(p): name for name, p in zip(weights.names, weights.moved, strict=True)}
+        self._sums: dict[str, Tensor] = {}
+        self._tokens = 0
 
-    def add(self, prediction: Softmax) -> None:
-        p = prediction.log_probs().flatten(0, 1).exp()
-        h = prediction.hidden.flatten(0, 1).to(p.dtype)
-        p = p - p * p
-        new = p.t() @ (h * h), p.sum(0)
-        self.weight, self.bias = prediction.weight, prediction.bias
-        self.tokens += len(h)
-        self.sums = new if self.sums is None else (self.sums[0] + new[0], self.sums[1] + new[1])
+    def add(self, prediction: Prediction, tokens: int) -> None:
+        self._tokens += tokens
+        for parameter, information in prediction.output_information():
+            if (name := self._names.get(id(parameter))) is not None:
+                self._sums[name] = self._sums[name] + information if name in self._sums else information
 
-    def of(self, parameter: Tensor) -> Tensor | None:
-        """Return the mean for this parameter, if it is the softmax's."""
-        if self.sums is None or all(parameter is not p for p in (self.weight, self.bias)):
-            return None
-        return self.sums[0 if parameter is self.weight else 1].cpu() / self.tokens
+    def means(self) -> dict[str, Tensor]:
+        return {name: total.cpu() / self._tokens for name, total in self._sums.items()}
 
 
 def save_statistics(folder: Path, statistics: Statistics) -> Path:
