@@ -30,12 +30,12 @@ def spans_of(config: SpanBufferConfig, states: Tensor, t: int) -> list[tuple[int
 
 def score(model: ComposedModel, config: SpanBufferConfig, h: Tensor, s: Tensor) -> Tensor:
     """gamma, equation 7 and its variants."""
-    second = model.gated.second  # type: ignore[union-attr]
+    auxiliary = model.gated.auxiliary  # type: ignore[union-attr]
     if config.attention == "bilinear":
-        return (second.query.weight @ h) @ s
+        return (auxiliary.query.weight @ h) @ s
     if config.attention == "linear":
-        return second.v @ (second.key.weight @ s)
-    return second.v @ torch.tanh(second.query.weight @ h + second.key.weight @ s)
+        return auxiliary.v @ (auxiliary.key.weight @ s)
+    return auxiliary.v @ torch.tanh(auxiliary.query.weight @ h + auxiliary.key.weight @ s)
 
 
 def head_states(model: ComposedModel, tokens: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def probabilities(
 ) -> tuple[Tensor, Tensor]:
     """The blend (B, T, V) of a whole text read from its start in evaluation, and lambda (B, T)."""
     states, found, gates = head_states(model, tokens), [], []
-    second, gated = model.gated.second, model.gated  # type: ignore[union-attr]
+    auxiliary, gated = model.gated.auxiliary, model.gated  # type: ignore[union-attr]
     for row in range(len(tokens)):
         memory = row - 1 if foreign else row
         for t in range(tokens.shape[1]):
@@ -72,7 +72,7 @@ def probabilities(
             else:
                 values = torch.stack([s for _, s in spans])
                 if config.values != "spans":
-                    values = words @ model.embedding.weight @ second.value.weight.t()
+                    values = words @ model.embedding.weight @ auxiliary.value.weight.t()
                 xi = weights @ values + (h if config.residual else 0)
                 q = model.head(xi[None, None]).log_probs()[0, 0].exp()
             to_q, to_p = gated.policy.weight @ h

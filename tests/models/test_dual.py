@@ -93,7 +93,7 @@ def test_spans_gate_and_cache_are_of_what_the_head_reads() -> None:
         prediction, state = model(tokens(), model.start(ROWS))
     assert prediction.activations is not None
     d = prediction.activations.head_input
-    assert torch.equal(state.second.states[:, -STEPS:], d)
+    assert torch.equal(state.auxiliary.states[:, -STEPS:], d)
     gates = prediction.parts()["gate_logits"][:, 2:]  # of positions that have a span
     torch.testing.assert_close(gates, model.gated.policy(d)[:, 2:])  # type: ignore[union-attr]
     reader = StaticReader(model)
@@ -107,7 +107,7 @@ def test_spans_are_of_it_before_its_dropout() -> None:
     prediction, state = model(tokens(), model.start(ROWS))
     found = prediction.activations
     assert found is not None and not torch.equal(found.head_raw, found.head_input)
-    assert torch.equal(state.second.states[:, -STEPS:], found.head_raw)
+    assert torch.equal(state.auxiliary.states[:, -STEPS:], found.head_raw)
 
 
 def test_ar_and_tar_are_of_the_cores_output() -> None:

@@ -126,8 +126,8 @@ def test_each_weight_of_the_attention_is_that_of_the_words_it_is_said_to_cover(
     """Every weight is the softmax of the equations' score of the span that ends there, whatever the cut into segments."""
     torch.manual_seed(seed)
     model, config = made(options)
-    second = model.gated.second  # type: ignore[union-attr]
-    assert isinstance(second, SpanBuffer)
+    buffer = model.gated.auxiliary  # type: ignore[union-attr]
+    assert isinstance(buffer, SpanBuffer)
     tokens, length = torch.randint(TYPES, (1, sum(cuts))), 1 if config.vectors == "words" else config.span
     states = head_states(model, tokens)[0]
     state, begun = model.start(1), 0
@@ -136,7 +136,7 @@ def test_each_weight_of_the_attention_is_that_of_the_words_it_is_said_to_cover(
         assert isinstance(prediction, Interpolation) and prediction.attention is not None
         for time in range(piece.shape[1]):
             position, weights = begun + time, prediction.attention[0, time]
-            covered = second.covered(position, begun)
+            covered = buffer.covered(position, begun)
             spans = spans_of(config, states, position)
             assert sorted(covered.values()) == [(end - length + 1, end) for end, _ in spans]
             if spans:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from backstory.models import clone, detach, flatten, map_state, to, unflatten
+from backstory.models.auxiliary import GatedState
 
 
 class Memory(NamedTuple):
@@ -77,3 +78,11 @@ def test_a_state_holds_nothing_but_tensors(leaf: object) -> None:
         with pytest.raises(TypeError, match="a state holds tensors"):
             use({"h": torch.zeros(1), "count": leaf})
     assert flatten({"h": torch.zeros(1), "none": None}).keys() == {"h"}
+
+
+def test_parts_of_saved_states_are_found_under_their_former_names() -> None:
+    state = GatedState(torch.ones(2), torch.full((3,), 2.0))
+    saved = {name.replace("auxiliary", "second"): tensor for name, tensor in flatten(state).items()}
+    assert saved.keys() == {"core", "second"}
+    rebuilt = unflatten(GatedState(torch.zeros(2), torch.zeros(3)), saved)
+    assert all(map(torch.equal, rebuilt, state))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from runs import ADVERSARIAL, checkpoints, contents, events, outcome, with_settings, with_training
 
-from backstory.config import ModelConfig, NonFiniteError, RecallConfig, RunConfig, TextConfig
+from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig
 from backstory.config.signals import StopRequest
 from backstory.data import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.evaluation import read
@@ -265,7 +265,7 @@ def test_training_sees_it_and_validation_does_not(
 # --- parts with a rate of their own, figures of an objective's own ---
 
 
-def in_groups(model: torch.nn.Module, settings: ModelConfig) -> list[dict[str, Any]]:
+def in_groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     """The last parameters in front, at a tenth of the rate."""
     listed = list(model.parameters())
     return [{"params": listed[3:], "scale": 0.1}, {"params": listed[:3]}]

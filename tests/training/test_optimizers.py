@@ -165,7 +165,7 @@ def decays(config: ModelConfig) -> dict[str, float]:
     """The weight decay with which the optimizer updates each parameter, of 0.5 for the others."""
     model, settings = build_model(config, 7), TrainingConfig(weight_decay=0.5)
     names = {id(p): name for name, p in model.named_parameters()}
-    groups = build_optimizer(parameter_groups(model, config), settings).param_groups
+    groups = build_optimizer(parameter_groups(model), settings).param_groups
     listed = [(names[id(p)], group["weight_decay"]) for group in groups for p in group["params"]]
     assert len(listed) == len(names) == len(dict(listed))
     return dict(listed)
@@ -173,7 +173,7 @@ def decays(config: ModelConfig) -> dict[str, float]:
 
 def test_without_l2_of_parts_there_is_one_group_in_the_models_order() -> None:
     model = build_model(small(), 7)
-    (group,) = parameter_groups(model, small())
+    (group,) = parameter_groups(model)
     assert group.keys() == {"params"}
     assert all(one is other for one, other in zip(group["params"], model.parameters(), strict=True))
 
@@ -206,7 +206,7 @@ def test_an_l2_of_what_is_not_there_is_no_setting(kind: type) -> None:
 def test_a_gate_with_its_own_rate_stands_beside_parts_with_their_own_l2() -> None:
     config = small(gate=GateConfig(rate=0.1, after=2), **{"dual.l2": 0.1})
     model = build_model(config, 7)
-    rest, dual, policy = parameter_groups(model, config)
+    rest, dual, policy = parameter_groups(model)
     assert dual["weight_decay"] == 0.2 and (policy["scale"], policy["after"]) == (0.1, 2)
     assert policy["params"] == list(model.gated.policy.parameters())  # type: ignore[union-attr]
     assert sum(len(group["params"]) for group in (rest, dual, policy)) == len(list(model.parameters()))
@@ -221,7 +221,7 @@ def test_an_l2_is_the_penalty_in_the_loss(optimizer: Any) -> None:
         config = small(**{"dual.l2": penalty})
         model = build_model(config, 7).double()
         settings = TrainingConfig(optimizer=optimizer, learning_rate=0.01, weight_decay=0.0)
-        made = build_optimizer(parameter_groups(model, config), settings)
+        made = build_optimizer(parameter_groups(model), settings)
         assert model.dual is not None and model.dual.weight_de is not None
         for _ in range(3):
             made.zero_grad()

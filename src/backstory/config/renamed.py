@@ -66,6 +66,8 @@ FLAGS: Mapping[str, Table] = {
     "reader audit": {"--rows": "--batch-size"},
 }
 """Flags by command; those of settings follow from SETTINGS."""
+STATES: Table = {"second": "auxiliary"}
+"""First parts of the names of tensors in a model's saved state."""
 READERS: Table = {"foreign": "shuffled-buffer"}
 LISTINGS: Table = {"grids": "suites"}
 """Kinds that `backstory ls` lists."""

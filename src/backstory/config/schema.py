@@ -271,7 +271,7 @@ class ModelConfig:
         return (self.dual if isinstance(self.dual, DualConfig) else self.core).output_dropout
 
     @property
-    def second_dropout(self) -> float:
+    def auxiliary_dropout(self) -> float:
         """Dropout on the vectors from which the head predicts q; 0 if there is no q."""
         if isinstance(self.buffer, NoBufferConfig) or getattr(self.buffer, "prediction", "softmax") == "pointer":
             return 0.0

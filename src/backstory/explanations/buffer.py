@@ -24,8 +24,8 @@ from backstory.explanations.passage_reading import (
     surprisal_layer,
     weights_layer,
 )
-from backstory.models import ComposedModel, Interpolation, LanguageModel, Prediction
-from backstory.models.span_buffer import SpanBuffer
+from backstory.models import Interpolation, Prediction
+from backstory.models.span_buffer import SpanBuffer, span_buffer_of
 from backstory.results.passage import MOST_SHOWN, Candidates, Numbers
 
 BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
@@ -35,14 +35,10 @@ BUFFER, MODEL, MIXTURE = "buffer", "model", "mixture"
 def check_buffer(opened: EvalSetup) -> None:
     """Raise UserError unless the run has a span buffer, and its reader predicts with nothing but the model."""
     reader = opened.reader
-    if _span_buffer(opened.run.model) is None:
+    if span_buffer_of(opened.run.model) is None:
         raise UserError(f"{opened.run.folder} has no span buffer; train one with --model.buffer.kind span-buffer")
     if reader.inner is not None:
         raise UserError(f"`explain buffer` shows what the model itself is made of; leave the reader {reader.name} out")
-
-
-def _span_buffer(model: LanguageModel) -> SpanBuffer | None:
-    return model.span_buffer if isinstance(model, ComposedModel) else None
 
 
 def buffer(task: PassageTask, progress: Progress) -> Explanation:
@@ -53,7 +49,7 @@ def buffer(task: PassageTask, progress: Progress) -> Explanation:
     """
     if task.against is not None:
         raise UserError("`explain buffer` compares with the sequence model beside the buffer; leave --against out")
-    second = _span_buffer(task.reader.model)
+    second = span_buffer_of(task.reader.model)
     assert second is not None
     words, all_of_it = _words(task, second)
     lead = len(words) - len(task.spans)

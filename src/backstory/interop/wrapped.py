@@ -139,7 +139,7 @@ class HuggingFaceModel(LanguageModel):
     is cut into blocks.
     """
 
-    gated = span_buffer = dual = None
+    gated = dual = None
 
     def __init__(self, causal: nn.Module) -> None:
         """Takes the output layer out of the model, which is then no longer usable by itself. Raises UserError."""

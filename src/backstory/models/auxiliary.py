@@ -5,12 +5,13 @@
 """
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from backstory.config import AuxiliarySoftmaxConfig, SpanBufferConfig
+from backstory.models.contract import ParamGroup
 from backstory.models.dropout import locked_dropout
 from backstory.models.heads import Head
 from backstory.models.prediction import Interpolation, Pointer, Prediction
@@ -21,7 +22,7 @@ class GatedState(NamedTuple):
     """State of a model with an auxiliary predictor."""
 
     core: State
-    second: State
+    auxiliary: State
 
 
 class AuxiliaryOutput(NamedTuple):
@@ -41,7 +42,7 @@ class AuxiliaryOutput(NamedTuple):
 
 
 class AuxiliaryPredictor(nn.Module, ABC):
-    """A second prediction from the same hidden states."""
+    """An auxiliary prediction q from the same hidden states as p."""
 
     @abstractmethod
     def start(self, batch_size: int) -> State:
@@ -53,7 +54,7 @@ class AuxiliaryPredictor(nn.Module, ABC):
 
 
 class AuxiliarySoftmax(AuxiliaryPredictor):
-    """tanh(W h + b): a second prediction from the present state, without memory."""
+    """tanh(W h + b): an auxiliary prediction from the present state, without memory."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -72,22 +73,31 @@ class GatedPredictor(nn.Module):
     def __init__(
         self,
         config: SpanBufferConfig | AuxiliarySoftmaxConfig,
-        second: AuxiliaryPredictor,
+        auxiliary: AuxiliaryPredictor,
         size: int,
         dropout: float = 0.0,
     ) -> None:
         """`dropout` applies to the vectors from which the head makes q, in training."""
         super().__init__()
-        self.config, self.second, self.dropout = config, second, dropout
+        self.config, self.dropout = config, dropout
+        # The name of its parameters in checkpoints and in the hash of the weights.
+        self.add_module("second", auxiliary)
         self.policy = nn.Linear(size, 2, bias=False)
+
+    @property
+    def auxiliary(self) -> AuxiliaryPredictor:
+        return cast(AuxiliaryPredictor, self.get_submodule("second"))
+
+    def param_groups(self) -> list[ParamGroup]:
+        return [ParamGroup(list(self.policy.parameters()), rate=self.config.gate.rate, after=self.config.gate.after)]
 
     def forward(
         self, p: Prediction, head: Head, tokens: Tensor, embedding: Tensor, state: State
     ) -> tuple[Interpolation, State]:
         """Return the interpolation of the head's prediction p with q, and the state of the auxiliary predictor."""
         assert p.activations is not None
-        auxiliary = self.second(p.activations.head_raw, tokens, embedding, state)
-        return self.interpolate(p, head, auxiliary), auxiliary.state
+        output = self.auxiliary(p.activations.head_raw, tokens, embedding, state)
+        return self.interpolate(p, head, output), output.state
 
     def interpolate(self, p: Prediction, head: Head, auxiliary: AuxiliaryOutput) -> Interpolation:
         """Return (1 - lambda) p + lambda q for the output of the auxiliary predictor."""
@@ -104,9 +114,11 @@ class GatedPredictor(nn.Module):
         logits = torch.stack([to_q, to_p], 2)
         temperature = gate.training_temperature if self.training else gate.temperature
         attention = None if auxiliary.weights is None else auxiliary.weights.detach()
-        return Interpolation(p.activations, p, self._second(auxiliary, head), logits, temperature, attention)
+        return Interpolation(
+            p.activations, p, self._auxiliary_prediction(auxiliary, head), logits, temperature, attention
+        )
 
-    def _second(self, auxiliary: AuxiliaryOutput, head: Head) -> Prediction:
+    def _auxiliary_prediction(self, auxiliary: AuxiliaryOutput, head: Head) -> Prediction:
         """q: the head's prediction from the vectors, or a pointer to the words."""
         if auxiliary.vectors is not None:
             return head(locked_dropout(auxiliary.vectors, self.dropout, self.training))

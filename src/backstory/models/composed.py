@@ -20,7 +20,7 @@ from backstory.config.arguments import checked
 from backstory.config.errors import off
 from backstory.config.strict import conforming
 from backstory.models.auxiliary import AuxiliarySoftmax, GatedPredictor, GatedState
-from backstory.models.contract import LanguageModel
+from backstory.models.contract import LanguageModel, ParamGroup
 from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
 from backstory.models.dual import Dual
@@ -33,13 +33,14 @@ from backstory.models.state import State
 class WordEmbedding(nn.Module):
     """Vectors of V words of size E, initialised from U(-initial, initial), with word dropout.
 
-    `noise` is the standard deviation of Gaussian noise on the vectors in training; each stage of training sets it.
+    `noise` is the standard deviation of Gaussian noise on the vectors in training; each stage of training sets it. `l2` is the
+    L2 of the vectors and of the output weights.
     """
 
-    def __init__(self, types: int, size: int, dropout: float, initial: float = 0.1) -> None:
+    def __init__(self, types: int, size: int, dropout: float, initial: float = 0.1, l2: float | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(types, size).uniform_(-initial, initial))
-        self.dropout, self.noise = dropout, 0.0
+        self.dropout, self.noise, self.l2 = dropout, 0.0, l2
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) -> (B, T, E)."""
@@ -72,11 +73,13 @@ class ComposedModel(LanguageModel):
     def vocabulary_size(self) -> int:
         return self.embedding.weight.shape[0]
 
-    @property
-    def span_buffer(self) -> SpanBuffer | None:
-        """The auxiliary predictor, if it is a span buffer."""
-        second = None if self.gated is None else self.gated.second
-        return second if isinstance(second, SpanBuffer) else None
+    def layer_stack(self) -> list[nn.Module]:
+        return self.core.layer_stack()
+
+    def param_groups(self) -> list[ParamGroup]:
+        words = {id(p): p for p in (self.embedding.weight, self.head.weight)}  # one where they are tied
+        groups = [ParamGroup(list(words.values()), self.embedding.l2), *self.core.param_groups()]
+        return groups + [group for part in (self.dual, self.gated) if part is not None for group in part.param_groups()]
 
     def inference_overrides(self) -> dict[str, str]:
         return {f"core.{name}": value for name, value in self.core.inference_overrides().items()}
@@ -84,14 +87,14 @@ class ComposedModel(LanguageModel):
     @checked(batch_size=1)
     def start(self, batch_size: int) -> State:
         core = self.core.start(batch_size)
-        return core if self.gated is None else GatedState(core, self.gated.second.start(batch_size))
+        return core if self.gated is None else GatedState(core, self.gated.auxiliary.start(batch_size))
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Prediction, State]:
         if self.gated is None:
             return self.head_prediction(tokens, state)
         p, core = self.head_prediction(tokens, state.core)
-        prediction, second = self.gated(p, self.head, tokens, self.embedding.weight, state.second)
-        return prediction, GatedState(core, second)
+        prediction, auxiliary = self.gated(p, self.head, tokens, self.embedding.weight, state.auxiliary)
+        return prediction, GatedState(core, auxiliary)
 
     def head_prediction(self, tokens: Tensor, core_state: State) -> tuple[Prediction, State]:
         """Return the head's prediction for tokens (B, T), and the core's state after them."""
@@ -115,7 +118,7 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     """
     config = conforming(config, "settings")
     words = config.embedding
-    embedding = WordEmbedding(vocabulary_size, words.size, words.dropout, words.initial)
+    embedding = WordEmbedding(vocabulary_size, words.size, words.dropout, words.initial, words.l2)
     core = _build_core(config)
     core.check_vocabulary(vocabulary_size)
     dual = _build_dual(config, core.output_size)
@@ -154,8 +157,8 @@ def _build_gated(config: ModelConfig, size: int) -> GatedPredictor | None:
     if isinstance(buffer, NoBufferConfig):
         return None
     spans = isinstance(buffer, SpanBufferConfig)
-    second = SpanBuffer(buffer, size, config.embedding.size) if spans else AuxiliarySoftmax(size)
-    return GatedPredictor(buffer, second, size, config.second_dropout)
+    auxiliary = SpanBuffer(buffer, size, config.embedding.size) if spans else AuxiliarySoftmax(size)
+    return GatedPredictor(buffer, auxiliary, size, config.auxiliary_dropout)
 
 
 def _build_core(config: ModelConfig) -> Core:

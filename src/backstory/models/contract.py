@@ -4,7 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -31,6 +31,23 @@ class Capabilities:
     """Every block reads the text before it again, so that few long blocks are cheaper."""
 
 
+class ParamGroup(NamedTuple):
+    """Weights with settings of their own in the optimizer."""
+
+    weights: list[nn.Parameter]
+    l2: float | None = None
+    """lambda of lambda |w|^2 in the loss; None: the `weight_decay` of the training."""
+    rate: float = 1.0
+    """Their learning rate, as a share of the model's."""
+    after: int = 0
+    """Epochs of training before they learn."""
+
+
+def module_lists(module: nn.Module) -> list[list[nn.Module]]:
+    """Return the lists of modules inside a module."""
+    return [list(part) for part in module.modules() if isinstance(part, nn.ModuleList)]
+
+
 def _check(model: "LanguageModel", tokens: Any = None, state: State = None) -> None:
     check_ids("tokens", tokens, model.vocabulary_size, next(model.parameters()))
     check_state(state, model.start, len(tokens), "tokens")
@@ -55,6 +72,14 @@ class LanguageModel(nn.Module, ABC):
     @abstractmethod
     def vocabulary_size(self) -> int:
         """V, the number of types in the vocabulary."""
+
+    def layer_stack(self) -> list[nn.Module]:
+        """Return the layers, first to last: by default the longest list of modules."""
+        return max(module_lists(self), key=len, default=[])
+
+    def param_groups(self) -> list[ParamGroup]:
+        """Return the weights with settings of their own in the optimizer; all others have those of the training."""
+        return []
 
     def inference_overrides(self) -> dict[str, str]:
         """Return the settings that may change after training, as `core.addressing`, with their present values."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import DualConfig
+from backstory.models.contract import ParamGroup
 from backstory.models.dropout import locked_dropout
 
 
@@ -26,6 +27,9 @@ class Dual(nn.Module):
         self.register_parameter("weight_de", direct)
         self.weight_dh = nn.Parameter(torch.empty(size, hidden).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(size))
+
+    def param_groups(self) -> list[ParamGroup]:
+        return [ParamGroup([p for p in self.parameters() if p.dim() == 2], self.config.l2)]
 
     def forward(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Of e (B, T, E) and h (B, T, H): d (B, T, D) before the output's dropout and after it."""

@@ -279,6 +279,12 @@ class SpanBuffer(AuxiliaryPredictor):
         return Memory(keys, keys, present, None), after
 
 
+def span_buffer_of(model: nn.Module) -> SpanBuffer | None:
+    """Return the span buffer of a model, None if it has none."""
+    auxiliary = getattr(getattr(model, "gated", None), "auxiliary", None)
+    return auxiliary if isinstance(auxiliary, SpanBuffer) else None
+
+
 def _at(vectors: Tensor, index: Tensor) -> Tensor:
     """Vectors (B, N, D) at an index (B, K), clamped to the last."""
     index = index.clamp(max=vectors.shape[1] - 1)[..., None].expand(-1, -1, vectors.shape[2])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from backstory.config.arguments import diagnosed
+from backstory.config.renamed import STATES
 
 State = Any
 """Named tuples, tuples, lists or dictionaries of tensors and of further such trees; None where there is no state."""
@@ -72,6 +73,11 @@ def flatten(state: State) -> dict[str, Tensor]:
     return found
 
 
+def _current_name(name: str) -> str:
+    first, dot, rest = name.partition(".")
+    return f"{STATES.get(first, first)}{dot}{rest}"
+
+
 @diagnosed()
 def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
     """Rebuild a state shaped like `template` (from `start`) out of `flatten`'s dictionary.
@@ -79,6 +85,8 @@ def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
     Raises ValueError when names, shapes or types differ from the template's; but what has size 0 there may have grown.
     """
     expected = flatten(template)
+    if expected.keys() != tensors.keys():
+        tensors = {_current_name(name): tensor for name, tensor in tensors.items()}
     if expected.keys() != tensors.keys():
         raise ValueError(f"state holds {sorted(tensors)}, the model expects {sorted(expected)}")
     for name, tensor in expected.items():

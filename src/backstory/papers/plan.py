@@ -137,8 +137,8 @@ def _settings_to_hash(config: RunConfig) -> dict[str, Any]:
     settings = first_settings(changes(config))
     if buffer := settings.get("model", {}).get("buffer"):
         buffer.pop("dropout", None)  # 0 at first; now that of the head, unless it is set
-        if config.model.second_dropout:
-            buffer["dropout"] = config.model.second_dropout
+        if config.model.auxiliary_dropout:
+            buffer["dropout"] = config.model.auxiliary_dropout
     return settings
 
 

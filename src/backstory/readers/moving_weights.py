@@ -136,7 +136,7 @@ def rank_of(moving: str) -> int:
     return int(found[1])
 
 
-def moving_names(model: nn.Module, moving: str) -> list[str]:
+def moving_names(model: LanguageModel, moving: str) -> list[str]:
     """Return the names of the parameters that move, in the model's order, tied ones once. Raises UserError."""
     names = [name for name, _ in model.named_parameters()]
     if moving == "all":
@@ -147,7 +147,7 @@ def moving_names(model: nn.Module, moving: str) -> list[str]:
         chosen = {id(p) for p in _output(model).parameters(recurse=False)}
         return [name for name, p in model.named_parameters() if id(p) in chosen]
     if found := re.fullmatch(r"last:([1-9]\d{0,5})", moving):
-        return _last(model, names, int(found[1]))
+        return _last(model, int(found[1]))
     raise UserError(f"'{moving}' is no choice of weights; use all, last:N (layers), output or low-rank:R")
 
 
@@ -161,14 +161,13 @@ def _output(model: nn.Module) -> nn.Module:
     return head
 
 
-def _last(model: nn.Module, names: list[str], count: int) -> list[str]:
-    """Return the last `count` of the longest list of layers in the model, and what comes after the list."""
-    lists = [(len(m), name) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)]
-    if not lists:
+def _last(model: LanguageModel, count: int) -> list[str]:
+    """Return the parameters of the last `count` layers of the model, and those that come after the layers."""
+    layers, parameters = model.layer_stack(), list(model.named_parameters())
+    if not layers:
         raise UserError(f"backstory finds no list of layers in {type(model).__name__}; choose moving=all or low-rank:R")
-    layers, path = max(lists, key=lambda found: found[0])
-    if count > layers:
-        raise UserError(f"this model has {layers} layers, so last:{count} is too many")
-    kept = {f"{path}.{i}." for i in range(layers - count, layers)}
-    inside = [i for i, name in enumerate(names) if name.startswith(f"{path}.")]
-    return [n for i, n in enumerate(names) if any(n.startswith(k) for k in kept) or i > inside[-1]]
+    if count > len(layers):
+        raise UserError(f"this model has {len(layers)} layers, so last:{count} is too many")
+    inside, last = ({id(p) for layer in some for p in layer.parameters()} for some in (layers, layers[-count:]))
+    end = max(i for i, (_, p) in enumerate(parameters) if id(p) in inside)
+    return [name for i, (name, p) in enumerate(parameters) if id(p) in last or i > end]

@@ -8,6 +8,7 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.models import ComposedModel, LanguageModel, Precision, Prediction
 from backstory.models.auxiliary import GatedState
+from backstory.models.span_buffer import span_buffer_of
 from backstory.readers.base import StaticReader, evaluating
 from backstory.readers.kind import ReaderKind
 
@@ -24,7 +25,7 @@ class ShuffledBuffer(StaticReader):
     @checked()
     def __init__(self, model: LanguageModel, precision: Precision | None = None) -> None:
         """Raises UserError for a model that has no buffer."""
-        if not isinstance(model, ComposedModel) or model.span_buffer is None:
+        if not isinstance(model, ComposedModel) or span_buffer_of(model) is None:
             raise UserError(
                 "the reader shuffled-buffer is a control of a span buffer, and the model has none; train one with "
                 "--model.buffer.kind span-buffer"
@@ -48,14 +49,14 @@ class ShuffledBuffer(StaticReader):
 
 def shuffled_prediction(model: ComposedModel, tokens: Tensor, state: GatedState) -> tuple[Prediction, GatedState]:
     """Return the prediction for tokens (B, T) with the buffers rolled across the batch, and the model's usual next state."""
-    buffer, gated = model.span_buffer, model.gated
+    buffer, gated = span_buffer_of(model), model.gated
     assert buffer is not None and gated is not None
     p, core = model.head_prediction(tokens, state.core)
     assert p.activations is not None
     hidden = p.activations.head_raw
-    memory, second = buffer.recall(hidden, tokens, model.embedding.weight, state.second)
-    prediction = gated.interpolate(p, model.head, buffer.attend(hidden, memory.rolled(), second))
-    return prediction, GatedState(core, second)
+    memory, after = buffer.recall(hidden, tokens, model.embedding.weight, state.auxiliary)
+    prediction = gated.interpolate(p, model.head, buffer.attend(hidden, memory.rolled(), after))
+    return prediction, GatedState(core, after)
 
 
 KIND = ReaderKind(

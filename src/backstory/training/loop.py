@@ -68,7 +68,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         settings = self.config.training
-        self.optimizer = build_optimizer(parameter_groups(self.model, self.config.model), settings)
+        self.optimizer = build_optimizer(parameter_groups(self.model), settings)
         self.parameters: list[nn.Parameter] = list(self.model.parameters())
         self.average: WeightAverage | None = None
         self.progress = Progress()
@@ -382,7 +382,7 @@ class Trainer:
             raise UserError(
                 f"{error}; fine-tuning has no weights to begin from: start again with --overwrite"
             ) from None
-        self.optimizer = build_optimizer(parameter_groups(self.model, self.config.model), self.config.training)
+        self.optimizer = build_optimizer(parameter_groups(self.model), self.config.training)
         self.average = WeightAverage(self.parameters)
         stages.begin_finetuning(self.progress)
         self._take_stage()

@@ -84,7 +84,7 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     # Whatever a core or a head computes of a token, most of it is outputs of its matrices and functions of these.
     core, head = (sum(p.shape[0] for p in part.parameters() if p.dim() == 2) for part in (model.core, model.head))
     longest = _longest(settings, text.tokens)
-    core += model.core.kept(longest)
+    core += model.core.extra_activations(longest)
     core *= 0.5 + precision.dtype.itemsize / 4  # kept partly in the precision of products
     dual = 0 if model.dual is None else DUAL * (model.head_size + model.core.output_size)
     own = head - sum(p.shape[0] for p in model.head.parameters() if p is model.head.weight)

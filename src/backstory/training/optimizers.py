@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import ModelConfig, TrainingConfig
-from backstory.models import ComposedModel
+from backstory.config import TrainingConfig
+from backstory.models import LanguageModel
 
 Group = dict[str, Any]
 """Parameters (`params`), their learning rate as a share of the model's (`scale`), epochs before they learn (`after`), and their
@@ -28,29 +28,19 @@ def build_optimizer(
     return torch.optim.NAdam(groups, lr=rate, weight_decay=decay, foreach=True)
 
 
-def parameter_groups(model: ComposedModel, config: ModelConfig) -> list[Group]:
-    """Return the model's parameters: those of parts with settings of their own in groups, all others in the first group.
+def parameter_groups(model: LanguageModel) -> list[Group]:
+    """Return the model's parameters: those with settings of their own in its `param_groups`, all others in the first group.
 
     lambda |w|^2 in the loss is 2 lambda w in the gradient, to which torch adds `weight_decay` times w.
     """
-    groups = [
-        {"params": weights, "weight_decay": 2 * l2}
-        for weights, l2 in _l2_of_parts(model, config)
-        if l2 is not None and weights
-    ]
-    gate = None if model.gated is None else model.gated.config.gate
-    if model.gated is not None and gate is not None and (gate.rate != 1 or gate.after):
-        groups.append({"params": list(model.gated.policy.parameters()), "scale": gate.rate, "after": gate.after})
+    groups: list[Group] = []
+    for group in model.param_groups():
+        decay = {} if group.l2 is None else {"weight_decay": 2 * group.l2}
+        rate = {} if group.rate == 1 and not group.after else {"scale": group.rate, "after": group.after}
+        if group.weights and (decay or rate):
+            groups.append({"params": group.weights, **decay, **rate})
     grouped = {id(p) for group in groups for p in group["params"]}
     return [{"params": [p for p in model.parameters() if id(p) not in grouped]}, *groups]
-
-
-def _l2_of_parts(model: ComposedModel, config: ModelConfig) -> Iterator[tuple[list[nn.Parameter], float | None]]:
-    """Yield the matrices of each part that may have an L2 of its own, with it. Biases have `weight_decay`."""
-    yield list({id(p): p for p in (model.embedding.weight, model.head.weight)}.values()), config.embedding.l2
-    yield from model.core.l2_groups()
-    if model.dual is not None:
-        yield [p for p in model.dual.parameters() if p.dim() == 2], model.dual.config.l2
 
 
 def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:

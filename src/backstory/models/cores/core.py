@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from backstory.config import UserError
 from backstory.config.arguments import diagnosed
 from backstory.config.cores import CoreConfig
-from backstory.models.contract import Capabilities
+from backstory.models.contract import Capabilities, ParamGroup, module_lists
 from backstory.models.shape_checks import check_state, check_vectors
 from backstory.models.state import State
 
@@ -49,8 +49,12 @@ class Core(nn.Module, ABC):
         `tokens` (B, T) are their ids, for a core that starts again at the first token of a document.
         """
 
-    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
-        """Return the matrices that have an L2 of their own, with its lambda; None: the `weight_decay` of the training."""
+    def layer_stack(self) -> list[nn.Module]:
+        """Return the layers, first to last: by default the longest list of modules."""
+        return max(module_lists(self), key=len, default=[])
+
+    def param_groups(self) -> list[ParamGroup]:
+        """Return the weights with settings of their own in the optimizer; all others have those of the training."""
         return []
 
     def matrices(self, name: str) -> list[nn.Parameter]:
@@ -76,9 +80,9 @@ class Core(nn.Module, ABC):
             f"a core of kind {config.kind} has no setting {setting} that can change after training; remove it"
         )
 
-    def kept(self, steps: int) -> float:
-        """What training on segments of so many steps holds of a token, counted in outputs of matrices, beside those.
+    def extra_activations(self, steps: int) -> float:
+        """Estimate the numbers that training stores for a token of a segment of `steps`, beside the outputs of matrices.
 
-        Each stands for its number and for what is computed from it (`training.memory`).
+        Each stands for itself and for what is computed from it (`training.memory_estimate`).
         """
         return 0.0

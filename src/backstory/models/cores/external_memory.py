@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from backstory.config import ExternalMemoryConfig, UserError, plural
 from backstory.config.cores import CoreConfig, NeuralComputerConfig
 from backstory.config.errors import off
+from backstory.models.contract import ParamGroup
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.cores.lstm import LSTMState
 from backstory.models.devices import available, compute_dtype, shown_bytes
@@ -71,9 +72,12 @@ class ExternalMemory(Core):
         self.output_size = output or joined
         self._trace: list[AddressingTrace] | None = None
 
-    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
-        config = self.config
-        return [(self.matrices("weight_ih"), config.input_l2), (self.matrices("weight_hh"), config.recurrent_l2)]
+    def param_groups(self) -> list[ParamGroup]:
+        matrices, config = self.matrices, self.config
+        return [
+            ParamGroup(matrices("weight_ih"), config.input_l2),
+            ParamGroup(matrices("weight_hh"), config.recurrent_l2),
+        ]
 
     def check_vocabulary(self, size: int) -> None:
         if self.reset_token is not None and self.reset_token >= size:
@@ -82,7 +86,7 @@ class ExternalMemory(Core):
                 "give the id of the token that begins a document, or None"
             )
 
-    def kept(self, steps: int) -> float:
+    def extra_activations(self, steps: int) -> float:
         slots = self.machine.slots
         # The state, and a dozen numbers per head and slot. They stay in float32 in any precision, while the estimate multiplies
         # them by 1.5 or 1: the divisor is between the two.

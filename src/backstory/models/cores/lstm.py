@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import LSTMConfig, MogrifierConfig
+from backstory.models.contract import ParamGroup
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.devices import compute_dtype
 from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
@@ -39,9 +40,12 @@ class RecurrentStack(Core):
         self.layers = nn.ModuleList(layers)
         self.output_size = layers[-1].weight_hh.shape[1]
 
-    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
-        config = self.config
-        return [(self.matrices("weight_ih"), config.input_l2), (self.matrices("weight_hh"), config.recurrent_l2)]
+    def param_groups(self) -> list[ParamGroup]:
+        matrices, config = self.matrices, self.config
+        return [
+            ParamGroup(matrices("weight_ih"), config.input_l2),
+            ParamGroup(matrices("weight_hh"), config.recurrent_l2),
+        ]
 
     def start(self, batch_size: int) -> LSTMState:
         weights = [cast(RecurrentLayer, layer).weight_hh for layer in self.layers]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import MogrifierConfig
+from backstory.models.contract import ParamGroup
 from backstory.models.cores.lstm import RecurrentLayer, RecurrentStack
 from backstory.models.devices import compute_dtype
 from backstory.models.dropout import recurrent_mask
@@ -70,5 +71,5 @@ class Mogrifier(RecurrentStack):
         super().__init__(config, [MogrifierLayer(a, b, config) for a, b in pairwise(sizes)])
         self.round_l2 = config.round_l2
 
-    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
-        return [*super().l2_groups(), (self.matrices("rounds"), self.round_l2)]
+    def param_groups(self) -> list[ParamGroup]:
+        return [*super().param_groups(), ParamGroup(self.matrices("rounds"), self.round_l2)]

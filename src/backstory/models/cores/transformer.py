@@ -137,7 +137,7 @@ class Transformer(Core):
         dropped = locked_dropout(x, config.output_dropout, self.training)
         return CoreOutput((*outputs[:-1], x), dropped, next_state)
 
-    def kept(self, steps: int) -> float:
+    def extra_activations(self, steps: int) -> float:
         # Masks and vectors between the parts; keys and values of the window and of the segment, and of the state before it.
         config, before = self.config, self.config.window - 1
         vectors = config.hidden * (4.5 + 3.2 * (before + steps) / steps)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import TrellisConfig, UserError
+from backstory.models.contract import ParamGroup
 from backstory.models.cores.core import Core, CoreOutput
 from backstory.models.devices import compute_dtype
 from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
@@ -52,9 +53,12 @@ class Trellis(Core):
         for name, weight in (("scale_ih", self.weight_ih), ("scale_hh", self.weight_hh)):
             self.register_parameter(name, nn.Parameter(weight.detach().norm(dim=1)) if config.weight_norm else None)
 
-    def l2_groups(self) -> list[tuple[list[nn.Parameter], float | None]]:
-        config = self.config
-        return [(self.matrices("weight_ih"), config.input_l2), (self.matrices("weight_hh"), config.recurrent_l2)]
+    def param_groups(self) -> list[ParamGroup]:
+        matrices, config = self.matrices, self.config
+        return [
+            ParamGroup(matrices("weight_ih"), config.input_l2),
+            ParamGroup(matrices("weight_hh"), config.recurrent_l2),
+        ]
 
     def start(self, batch_size: int) -> TrellisState:
         zeros, inner = self.weight_hh.new_zeros, self.config.levels - 1
@@ -89,7 +93,7 @@ class Trellis(Core):
         after = after._replace(embedded=embedded[:, -1].to(state.embedded.dtype))
         return CoreOutput(tuple(outputs), dropped[-1], after, tuple(dropped[:-1]) if self.training else ())
 
-    def kept(self, steps: int) -> float:
+    def extra_activations(self, steps: int) -> float:
         # Per level: the input of the next one, the gates, and the cells before and after tanh.
         return 9.0 * self.config.levels * self.config.hidden
 
