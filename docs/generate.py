@@ -20,6 +20,7 @@ from typing import Any
 from backstory.config.formats import MISSING, duration
 from backstory.config.scores import UnknownShare
 from backstory.data.synthetic.algorithms import TASKS
+from backstory.papers.claims import with_p_values
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
 from backstory.reports import Column, Table, fill
@@ -397,7 +398,7 @@ def reproduction(name: str) -> Table:
 def claims(name: str) -> Table:
     """Whether the claims of the same file hold; those on systems not run yet are left out."""
     return _having(
-        reproductions.claims_table(result(f"reproduce-{name}").figures),
+        reproductions.claims_table(with_p_values(result(f"reproduce-{name}").figures)),
         "Does it hold here?",
         "runs are missing: no claim",
     )

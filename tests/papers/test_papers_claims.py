@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.papers.claims import MISSING, ONE_SEED, OPPOSITE, UNDECIDED, YES, judge, t_limit
+from backstory.papers.claims import MISSING, ONE_SEED, OPPOSITE, UNDECIDED, YES, corrected, holm, judge, t_limit
+from backstory.results.reproduction_record import ClaimRecord
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,34 @@ def test_a_side_that_does_not_vary_leaves_the_other_its_degrees_of_freedom() -> 
     judged = judge({1: 10.0, 2: 10.0}, {3: 20.0, 4: 24.0})
     assert judged.verdict == UNDECIDED
     assert (judged.gain, judged.low, judged.high) == pytest.approx((12.0, -13.412409, 37.412409), abs=1e-5)
+
+
+def test_p_values_are_those_of_the_closed_forms() -> None:
+    # The paired case above: t = 2 / (0.5 / sqrt(3)) = 6.9282 with 2 degrees of freedom, p = 1 - t / sqrt(2 + t^2) = 0.020204.
+    assert judge({1: 10.0, 2: 11.0, 3: 12.0}, {3: 13.5, 1: 12.0, 2: 13.5}).p_value == pytest.approx(0.020204, abs=1e-6)
+    # The last case above: t = 12 / 2 with 1 degree of freedom, p = 1 - atan(6) / 90 degrees = 0.105137.
+    assert judge({1: 10.0, 2: 10.0}, {3: 20.0, 4: 24.0}).p_value == pytest.approx(0.105137, abs=1e-6)
+    same = {1: 5.0, 2: 6.0}
+    assert judge(same, same).p_value == 1.0 and judge(same, {1: 6.0, 2: 7.0}).p_value == pytest.approx(0.0, abs=1e-9)
+    assert judge({1: 5.0}, {1: 50.0}).p_value is None
+
+
+def test_holm_corrects_for_the_number_of_claims() -> None:
+    # In order 0.01, 0.015, 0.03, 0.4, times 4, 3, 2, 1: 0.04, 0.045, 0.06, 0.4.
+    assert holm([0.03, 0.01, 0.4, 0.015]) == pytest.approx([0.06, 0.04, 0.4, 0.045])
+    # 0.02 times 2 and 0.021 times 1: the second is raised to the first.
+    assert holm([0.021, 0.02]) == pytest.approx([0.04, 0.04])
+    assert holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
+    assert holm([0.01, 0.02], family=5) == pytest.approx([0.05, 0.08])
+
+
+def test_a_claim_without_a_p_value_counts_in_the_family() -> None:
+    def claim(p: float | None) -> ClaimRecord:
+        return ClaimRecord(
+            sentence="", published_gain=None, gain=None, low=None, high=None, seeds=(), verdict="", p_value=p
+        )
+
+    assert [one.holm_p_value for one in corrected([claim(0.01), claim(None), claim(0.02)])] == [0.03, None, 0.04]
 
 
 def test_an_interval_below_zero_is_the_opposite() -> None:

@@ -17,8 +17,7 @@ from backstory.context.losses import Losses
 from backstory.context.splits import Groups
 from backstory.papers import suite as suites
 from backstory.papers.claims import MISSING, UNDECIDED, YES, judge
-from backstory.papers.effect_sizes import measure_effects
-from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_findings
+from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_findings, measure_effects
 from backstory.papers.paper import paper
 from backstory.papers.plan import runs_of
 from backstory.papers.suite import FindingCheck, Suite

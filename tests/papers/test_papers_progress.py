@@ -16,8 +16,16 @@ from backstory.jobs.child import threads
 from backstory.jobs.display import JobDisplay
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite import Metric
-from backstory.papers.suite_folder import SuiteFolder
-from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, RunJob, SuiteJobs, expected_minutes, minutes_to_go
+from backstory.papers.suite_jobs import (
+    COLUMNS,
+    DONE,
+    FAILED,
+    RunJob,
+    SuiteFolder,
+    SuiteJobs,
+    expected_minutes,
+    minutes_to_go,
+)
 
 
 def run(system: str, seed: int, minutes: float) -> SuiteRun:

@@ -23,11 +23,10 @@ from backstory.config.signals import Stopped, StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.display import JobDisplay
 from backstory.papers import reproduction as reproduce
-from backstory.papers import suite_folder as folders
+from backstory.papers import suite_jobs
 from backstory.papers.plan import SuiteRun, runs_of
 from backstory.papers.suite import Suite
-from backstory.papers.suite_folder import SuiteCommand, SuiteFolder
-from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteJobs
+from backstory.papers.suite_jobs import COLUMNS, RunJob, SuiteCommand, SuiteFolder, SuiteJobs
 from backstory.storage.atomic import TEMPORARY
 
 
@@ -55,7 +54,7 @@ def test_a_crash_at_the_start_does_not_block_the_folder(desk: Path, monkeypatch:
         left = [steps]
         with monkeypatch.context() as patch:
             patch.setattr(Path, "mkdir", crashing(Path.mkdir, left))
-            patch.setattr(folders, "write_atomically", crashing(folders.write_atomically, left))
+            patch.setattr(suite_jobs, "write_atomically", crashing(suite_jobs.write_atomically, left))
             try:
                 folder.open(mine, runs)
                 break

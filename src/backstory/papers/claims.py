@@ -1,14 +1,17 @@
-"""Test a paper's claims on the readings of a suite's runs: gain over seeds, its 95% t interval, verdict."""
+"""Test a paper's claims on the readings of a suite's runs: gain over seeds, its 95% t interval, p-value and verdict."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from backstory.config.eval_options import ReadingOptions
 from backstory.context.bootstrap import t_limit
 from backstory.papers.plan import published_figure
 from backstory.papers.suite import Claim, ClaimSide, Suite
+from backstory.results import ReproductionFigures
 from backstory.results.reproduction_record import ClaimRecord, ReadingRecord, RunRecord, SideRecord
 
 YES, OPPOSITE, UNDECIDED = "yes", "no, the opposite", "not decided"
@@ -27,15 +30,50 @@ class Judgement:
     high: float | None = None
     """Limits of the gain's 95% interval; None if a side has one seed."""
     paired: bool | None = None
+    p_value: float | None = None
+    """Two-sided, of no gain; None without an interval."""
 
 
 def check_claims(suite: Suite, runs: Mapping[str, Sequence[RunRecord]]) -> tuple[ClaimRecord, ...]:
     """Return the outcome of the suite's claims about systems that have runs; `runs` by system."""
-    return tuple(
-        _check(claim, suite, runs)
-        for claim in suite.claims
-        if claim.better.system in runs and claim.than.system in runs
-    )
+    claims = [c for c in suite.claims if c.better.system in runs and c.than.system in runs]
+    return corrected([_check(claim, suite, runs) for claim in claims])
+
+
+def with_p_values(figures: ReproductionFigures) -> ReproductionFigures:
+    """Return a result with the p-values of its claims, which older results lack, from the readings of its runs."""
+    claims = []
+    for claim in figures.claims:
+        if claim.low is not None and claim.better and claim.than:
+            better, than = (
+                _values(readings_at([run for run in figures.runs if run.system == side.system], side.place))
+                for side in (claim.better, claim.than)
+            )
+            claim = replace(claim, p_value=judge(better, than).p_value)
+        claims.append(claim)
+    return replace(figures, claims=corrected(claims))
+
+
+def corrected(claims: Sequence[ClaimRecord]) -> tuple[ClaimRecord, ...]:
+    """Return the claims with p-values by Holm's method, over all claims of the suite at one scale.
+
+    A claim without a p-value counts as one that was tested and showed nothing.
+    """
+    adjusted = iter(holm([c.p_value for c in claims if c.p_value is not None], len(claims)))
+    return tuple(c if c.p_value is None else replace(c, holm_p_value=next(adjusted)) for c in claims)
+
+
+def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
+    """Return p-values that bound the chance of any false rejection among `family` tests (by default as many as are given).
+
+    The k-th smallest is multiplied by family - k + 1, and none is below a smaller one (Holm 1979).
+    """
+    family = len(p_values) if family is None else family
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (family - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
 
 
 def readings_at(runs: Sequence[RunRecord], reading: ReadingOptions) -> dict[int, ReadingRecord]:
@@ -46,9 +84,7 @@ def readings_at(runs: Sequence[RunRecord], reading: ReadingOptions) -> dict[int,
 def _check(claim: Claim, suite: Suite, runs: Mapping[str, Sequence[RunRecord]]) -> ClaimRecord:
     sides = claim.better, claim.than
     better, than = (readings_at(runs[side.system], side) for side in sides)
-    published_better, published_than = (_published(suite, side) for side in sides)
-    complete = all(_complete(runs[side.system], side) for side in sides)
-    if not complete:
+    if not all(_complete(runs[side.system], side) for side in sides):
         judgement = Judgement(MISSING)
     elif any(reading.audited is False for reading in (*better.values(), *than.values())):
         judgement = Judgement(AUDIT_FAILED)
@@ -56,20 +92,27 @@ def _check(claim: Claim, suite: Suite, runs: Mapping[str, Sequence[RunRecord]]) 
         judgement = judge(_values(better), _values(than))
     if claim.confounded and judgement.verdict in (YES, OPPOSITE, UNDECIDED):
         judgement = replace(judgement, verdict=CONFOUNDED)
-    gain = None if published_better is None or published_than is None else round(published_than - published_better, 6)
     return ClaimRecord(
         sentence=claim.sentence,
-        better=_side_record(claim.better),
-        than=_side_record(claim.than),
-        published_gain=gain,
+        better=SideRecord(system=claim.better.system, **vars(claim.better.reading())),
+        than=SideRecord(system=claim.than.system, **vars(claim.than.reading())),
+        published_gain=published_gain(suite, claim),
         seeds=(len(better), len(than)),
         confounded=claim.confounded,
         **vars(judgement),
     )
 
 
-def _side_record(side: ClaimSide) -> SideRecord:
-    return SideRecord(system=side.system, **vars(side.reading()))
+def published_gain(suite: Suite, claim: Claim) -> float | None:
+    """Return the printed gain of a claim; None unless both sides stand beside a printed value."""
+    better, than = (_published(suite, side) for side in (claim.better, claim.than))
+    return None if better is None or than is None else round(than - better, 6)
+
+
+def _published(suite: Suite, side: ClaimSide) -> float | None:
+    readings = next(system.readings for system in suite.systems if system.name == side.system)
+    reference = next(reading.published for reading in readings if reading.reading() == side.reading())
+    return published_figure(reference)[0] if reference else None
 
 
 def _complete(runs: Sequence[RunRecord], side: ClaimSide) -> bool:
@@ -79,13 +122,6 @@ def _complete(runs: Sequence[RunRecord], side: ClaimSide) -> bool:
 
 def _values(readings: Mapping[int, ReadingRecord]) -> dict[int, float]:
     return {seed: reading.value for seed, reading in readings.items() if reading.value is not None}
-
-
-def _published(suite: Suite, side: ClaimSide) -> float | None:
-    """Return the printed value of a claim's side."""
-    readings = next(system.readings for system in suite.systems if system.name == side.system)
-    reference = next(reading.published for reading in readings if reading.reading() == side.reading())
-    return published_figure(reference)[0] if reference else None
 
 
 def judge(better: Mapping[int, float], than: Mapping[int, float]) -> Judgement:
@@ -100,20 +136,15 @@ def judge(better: Mapping[int, float], than: Mapping[int, float]) -> Judgement:
     gain = statistics.fmean(than.values()) - statistics.fmean(better.values())
     if min(len(better), len(than)) < 2:
         return Judgement(ONE_SEED, gain)
-    paired = better.keys() == than.keys()
-    if paired:
-        variance, freedom = _paired([than[seed] - better[seed] for seed in better])
+    if paired := better.keys() == than.keys():
+        variance = statistics.variance(than[seed] - better[seed] for seed in better) / len(better)
+        freedom: float = len(better) - 1
     else:
         variance, freedom = _welch(list(better.values()), list(than.values()))
     margin = t_limit(freedom) * math.sqrt(variance)
     low, high = gain - margin, gain + margin
     verdict = YES if low > 0 else OPPOSITE if high < 0 else UNDECIDED
-    return Judgement(verdict, gain, low, high, paired)
-
-
-def _paired(differences: list[float]) -> tuple[float, float]:
-    """Return the variance of the mean difference and its degrees of freedom."""
-    return statistics.variance(differences) / len(differences), len(differences) - 1
+    return Judgement(verdict, gain, low, high, paired, _p_value(gain, variance, freedom))
 
 
 def _welch(a: list[float], b: list[float]) -> tuple[float, float]:
@@ -122,3 +153,14 @@ def _welch(a: list[float], b: list[float]) -> tuple[float, float]:
     variance = sum(v for v, _ in parts)
     below = sum(v * v / n for v, n in parts)
     return variance, variance * variance / below if below else sum(n for _, n in parts)
+
+
+def _p_value(gain: float, variance: float, freedom: float) -> float:
+    """Return the mass of Student's distribution beyond t = gain / deviation, on both sides.
+
+    With t = sqrt(n) tan(a), the density of the angle a is proportional to cos(a)^(n-1), as in `t_limit`.
+    """
+    angle = math.atan2(abs(gain), math.sqrt(variance * freedom)) if gain else 0.0
+    tail, whole = (np.linspace(start, math.pi / 2, 50_001) for start in (angle, 0.0))
+    masses = [np.trapezoid(np.cos(angles) ** (freedom - 1), angles) for angles in (tail, whole)]
+    return float(masses[0] / masses[1])

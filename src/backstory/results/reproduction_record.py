@@ -323,6 +323,10 @@ class ClaimRecord(Record):
     """Upper end of it."""
     paired: Any = None
     """True if the interval is of differences seed by seed."""
+    p_value: Share | None = None
+    """Two-sided p-value of no gain. Absent from older results."""
+    holm_p_value: Share | None = None
+    """The same by Holm's method, over all claims of the suite at this scale. Absent from older results."""
     seeds: tuple[Any, ...]
     """How many seeds each side has."""
     verdict: str

@@ -33,7 +33,7 @@ TRAINED = (
 RULE = (
     "A claim holds where the 95% t interval of the mean gain over seeds lies above 0 (lower is better): of the differences "
     "seed by seed where both sides have the same seeds, else Welch's. Where it holds 0 nothing is decided, and one seed "
-    "decides nothing."
+    "decides nothing. The interval is of one claim; p (Holm) is corrected for the number of claims in the table."
 )
 
 JUDGED = (
@@ -238,11 +238,15 @@ def claims_table(figures: ReproductionFigures) -> Table:
         interval = MISSING if claim.low is None else f"{_figure(f, claim.low)} to {_figure(f, claim.high)}"
         sides = dict.fromkeys(side.system for side in (claim.better, claim.than) if side)
         rows.append((claim.sentence, _figure(f, claim.published_gain), _figure(f, claim.gain), interval,
-                     " and ".join(map(str, claim.seeds)), claim.verdict, claim.confounded or MISSING,
-                     _tested(f, sides)))  # fmt: skip
-    heads = columns("Claim", "Published gain#", "Our gain#", "95% interval#", "Seeds#", "Does it hold here?",
-                    "Confounded by", "Tested on")  # fmt: skip
+                     _p_value(claim.p_value), _p_value(claim.holm_p_value), " and ".join(map(str, claim.seeds)),
+                     claim.verdict, claim.confounded or MISSING, _tested(f, sides)))  # fmt: skip
+    heads = columns("Claim", "Published gain#", "Our gain#", "95% interval#", "p#", "p (Holm)#", "Seeds#",
+                    "Does it hold here?", "Confounded by", "Tested on")  # fmt: skip
     return without_empty_columns(Table(heads, tuple(rows)))
+
+
+def _p_value(p: float | None) -> str:
+    return MISSING if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
 def findings_table(figures: ReproductionFigures) -> Table:
