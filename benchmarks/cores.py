@@ -23,9 +23,9 @@ from training import Contenders, timed
 
 from backstory.config import DualConfig, EmbeddingConfig, LSTMConfig, ModelConfig, MogrifierConfig, SoftmaxConfig
 from backstory.models import ComposedModel, Precision, build_model, choose_device, choose_precision
-from backstory.models.cores import mogrifier
+from backstory.models.cores import recurrent
 from backstory.models.devices import keep_freed_memory
-from backstory.models.kernels.mogrifier_segment import Round
+from backstory.models.kernels.recurrence import Round
 
 TYPES, UNITS, ROWS, STEPS, WARM_UP = 10_000, 850, 32, 25, 1
 PLAIN = "plain loop"
@@ -75,7 +75,7 @@ def ours(core: LSTMConfig | MogrifierConfig, dual: bool, on: str, precision: str
 
 def plain(on: str, precision: str) -> Callable[[], None]:
     """The same of a Mogrifier whose layers are plain loops."""
-    mogrifier.mogrifier_segment = plain_segment
+    recurrent.mogrifier_segment = plain_segment
     device = choose_device(on)
     return step(model(MOGRIFIER, False, device), choose_precision(precision, device), device)
 

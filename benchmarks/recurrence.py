@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/recurrence.py
 
-The two take turns; the table gives medians. `cores/recurrence.py` switches at `OWN_FROM` units by it.
+The two take turns; the table gives medians. `models/kernels/recurrence.py` switches at `OWN_FROM` units by it.
 """
 
 import statistics
@@ -12,7 +12,7 @@ from unittest import mock
 import torch
 
 from backstory.models.devices import keep_freed_memory
-from backstory.models.kernels import lstm_segment as recurrence
+from backstory.models.kernels import recurrence
 
 ROWS, STEPS, TURNS = 20, 70, 7
 

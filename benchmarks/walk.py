@@ -24,7 +24,7 @@ from backstory.models import ComposedModel
 
 PACKAGE = Path(backstory.__file__).parent
 SKIPPED = ("config/arguments.py",)
-OTHER_PARTS = ("external_memory", "trellis", "transformer", "mogrifier", "span_buffer", "auxiliary", "memory")
+OTHER_PARTS = ("external_memory", "trellis", "transformer", "span_buffer", "auxiliary", "memory")
 """Modules under `models` that belong to parts which the LSTM run does not have."""
 
 

@@ -222,7 +222,7 @@ def test_any_choice_of_weights_is_honest_and_leaves_the_model(model: ComposedMod
 
 def test_gradients_that_share_memory_are_clipped_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layer for many units adds the two biases, which then have one gradient."""
-    from backstory.models.kernels import lstm_segment as recurrence
+    from backstory.models.kernels import recurrence
 
     monkeypatch.setattr(recurrence, "OWN_FROM", 1)
     model, how, ids = lstm(), DynamicSettings("sgd", 1.0, 0.0, segment=5, clip=0.01), text(5)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backstory.config import DualConfig
 from backstory.models import ComposedModel, dropout
-from backstory.models.dual import Dual
+from backstory.models.heads import Dual
 from backstory.readers import StaticReader
 from backstory.readers.neural_cache import head_input
 from backstory.training.objectives import Likelihood

@@ -39,8 +39,7 @@ from backstory.models.memory import (
     cosines,
     parse_addressing,
 )
-from backstory.models.memory.addressing import EPSILON, TIE, window_mask
-from backstory.models.memory.interface import sharpened
+from backstory.models.memory.addressing import EPSILON, TIE, sharpened, window_mask
 
 ADDRESSINGS = [
     "dense", "literal", "localized:3", "localized:3x2", "literal:3", "localized:3:strict", "localized:3x2:strict",
@@ -387,10 +386,9 @@ def test_gradients_go_through_the_state_from_segment_to_segment(core: Any) -> No
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES)
 @pytest.mark.parametrize("piece", [1, 7, 1 << 17])
 def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("kernels.memory_passes", "memory.slots"):
-        monkeypatch.setattr(f"backstory.models.{module}.PIECE", piece)
-    monkeypatch.setattr("backstory.models.kernels.memory_passes.LARGE", piece)
-    monkeypatch.setattr("backstory.models.kernels.memory_passes._memory_first", lambda: True)
+    for name in ("PIECE", "LARGE"):
+        monkeypatch.setattr(f"backstory.models.memory.slots.{name}", piece)
+    monkeypatch.setattr("backstory.models.memory.slots._memory_first", lambda: True)
     model = model_of(core)
     tokens = torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(6))
     embedded, start = model.embedding(tokens), model.start(2)

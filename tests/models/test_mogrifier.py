@@ -14,8 +14,8 @@ from torch import Tensor
 from backstory.config import LSTMConfig, MogrifierConfig
 from backstory.models import dropout, flatten
 from backstory.models.cores import LSTM, LSTMState, Mogrifier
-from backstory.models.kernels import mogrifier_segment as mogrification
-from backstory.models.kernels.mogrifier_segment import Round, mogrifier_segment
+from backstory.models.kernels import recurrence
+from backstory.models.kernels.recurrence import Round, mogrifier_segment
 
 ROWS, INPUTS, UNITS = 2, 3, 5
 DROPOUTS = ("input_dropout", "state_dropout", "round_dropout", "layer_dropout", "output_dropout")
@@ -104,10 +104,10 @@ def test_a_segment_in_two_pieces_is_the_segment() -> None:
     torch.testing.assert_close(later, after, rtol=0, atol=1e-12)
 
 
-@pytest.fixture(params=[0, mogrification.SMALL], ids=["rounds in bfloat16", "rounds in float32"])
+@pytest.fixture(params=[0, recurrence.SMALL], ids=["rounds in bfloat16", "rounds in float32"])
 def of_rounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Either of what the rounds of a layer in bfloat16 multiply in."""
-    monkeypatch.setattr(mogrification, "SMALL", request.param)
+    monkeypatch.setattr(recurrence, "SMALL", request.param)
 
 
 @pytest.mark.usefixtures("of_rounds")

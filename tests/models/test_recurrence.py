@@ -5,7 +5,7 @@ import torch
 from references import lstm_layer
 from torch import Tensor
 
-from backstory.models.kernels import lstm_segment as recurrence
+from backstory.models.kernels import recurrence
 
 ROWS, INPUTS = 2, 3
 
@@ -27,7 +27,7 @@ def trained_size() -> list[Tensor]:
 def segment(
     x: Tensor, h: Tensor, c: Tensor, w: Tensor, u: Tensor, b: Tensor, a: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return recurrence._Segment.apply(x, h, c, w, u, b + a, None)
+    return recurrence._LSTMSegment.apply(x, h, c, w, u, b + a, None)
 
 
 def dropped(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,7 +94,7 @@ def test_bfloat16_stays_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = torch.autograd.grad(sum(out.sin().sum() for out in expected), given)
     with torch.autocast("cpu", torch.bfloat16):
         found = recurrence.lstm_segment(*given)
-    assert type(found[0].grad_fn).__name__ == "_SegmentBackward"
+    assert type(found[0].grad_fn).__name__ == "_LSTMSegmentBackward"
     assert [out.dtype for out in found] == [torch.bfloat16, torch.float32, torch.float32]
     gradients = torch.autograd.grad(sum(out.float().sin().sum() for out in found), given)
     for mine, reference in zip(found, expected, strict=True):

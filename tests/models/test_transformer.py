@@ -15,7 +15,6 @@ from backstory.config import TransformerConfig, UserError
 from backstory.models import dropout, flatten
 from backstory.models.cores import Transformer
 from backstory.models.cores import transformer as module
-from backstory.models.kernels import window_attention as windowed
 
 ROWS, INPUTS = 2, 3
 DROPOUTS = ("input_dropout", "attention_dropout", "layer_dropout", "output_dropout")
@@ -56,7 +55,7 @@ def test_values_and_gradients_are_the_equations(
     made = core(output, **settings, **dict.fromkeys(DROPOUTS, probability)).train()
     xs, masks, draw = embedded(steps).requires_grad_(), [], dropout.keep_mask
     with pytest.MonkeyPatch.context() as patch:
-        for place in (dropout, module, windowed):
+        for place in (dropout, module):
             patch.setattr(place, "keep_mask", lambda *a: masks.append(draw(*a)) or masks[-1])
         found = made(xs, made.start(ROWS))
     config = made.config
@@ -149,11 +148,11 @@ def test_a_long_text_is_scored_a_window_at_a_time(monkeypatch: pytest.MonkeyPatc
     made, text, shapes = core(4, layers=1, window=6).eval(), embedded(300), []
     attend = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
-        windowed.F, "scaled_dot_product_attention", lambda q, k, v, m: shapes.append(m.shape[-2:]) or attend(q, k, v, m)
+        module.F, "scaled_dot_product_attention", lambda q, k, v, m: shapes.append(m.shape[-2:]) or attend(q, k, v, m)
     )
     found = made(text, made.start(ROWS)).dropped
     assert [tuple(s) for s in shapes] == [(128, 133), (128, 133), (44, 49)]
-    monkeypatch.setattr(windowed, "QUERIES", 1000)
+    monkeypatch.setattr(module, "QUERIES", 1000)
     torch.testing.assert_close(made(text, made.start(ROWS)).dropped, found, rtol=0, atol=1e-12)
     assert tuple(shapes[-1]) == (300, 305)
 

@@ -35,7 +35,7 @@ from backstory.config import (
     UserError,
     to_yaml,
 )
-from backstory.models.kernels import lstm_segment as recurrence
+from backstory.models.kernels import recurrence
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 from backstory.training import Stopped
 

@@ -23,8 +23,7 @@ from backstory.models.auxiliary import AuxiliarySoftmax, GatedPredictor, GatedSt
 from backstory.models.contract import LanguageModel, ParamGroup
 from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
-from backstory.models.dual import Dual
-from backstory.models.heads import Head, MixtureHead, SoftmaxHead
+from backstory.models.heads import Dual, Head, MixtureHead, SoftmaxHead
 from backstory.models.prediction import Activations, Prediction
 from backstory.models.span_buffer import SpanBuffer
 from backstory.models.state import State

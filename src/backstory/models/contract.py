@@ -1,4 +1,8 @@
-"""The contract of every language model: `forward(tokens, state) -> (prediction, state)`, with the state made by `start`."""
+"""The contract of every language model and of every core.
+
+A model is `forward(tokens, state) -> (prediction, state)`, a core `forward(embedded, state, tokens) -> CoreOutput`; both make
+their state by `start`.
+"""
 
 import copy
 from abc import ABC, abstractmethod
@@ -10,9 +14,9 @@ from torch import Tensor, nn
 
 from backstory.config import UserError
 from backstory.config.arguments import diagnosed
+from backstory.config.cores import CoreConfig
 from backstory.models.prediction import Prediction
-from backstory.models.shape_checks import check_ids, check_state
-from backstory.models.state import State
+from backstory.models.state import State, check_ids, check_state, check_vectors
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def module_lists(module: nn.Module) -> list[list[nn.Module]]:
     return [list(part) for part in module.modules() if isinstance(part, nn.ModuleList)]
 
 
-def _check(model: "LanguageModel", tokens: Any = None, state: State = None) -> None:
+def _check_model(model: "LanguageModel", tokens: Any = None, state: State = None) -> None:
     check_ids("tokens", tokens, model.vocabulary_size, next(model.parameters()))
     check_state(state, model.start, len(tokens), "tokens")
 
@@ -58,7 +62,7 @@ class LanguageModel(nn.Module, ABC):
 
     capabilities: Capabilities = Capabilities()
 
-    __call__ = diagnosed(_check)(nn.Module.__call__)
+    __call__ = diagnosed(_check_model)(nn.Module.__call__)
 
     @abstractmethod
     def start(self, batch_size: int) -> State:
@@ -98,3 +102,78 @@ class LanguageModel(nn.Module, ABC):
             part, _, setting = name.partition(".")
             getattr(other, part).override(setting, value)
         return other
+
+
+class CoreOutput(NamedTuple):
+    """Output of a core for a segment of B texts and T steps."""
+
+    layers: tuple[Tensor, ...]
+    """The raw output (B, T, H_l) of each layer."""
+    dropped: Tensor
+    """(B, T, H): the last layer's output after its dropout, which the head reads."""
+    state: State
+    auxiliary: tuple[Tensor, ...] = ()
+    """(B, T, H) of each inner level that predicts as well, after its dropout; in training only."""
+
+
+def _check_core(core: "Core", embedded: Any = None, state: State = None, *_: object, **__: object) -> None:
+    check_vectors("embedded", embedded, core, core.input_size)
+    check_state(state, core.start, len(embedded), "embedded")
+
+
+class Core(nn.Module, ABC):
+    """A core. `input_size` is E, of the embedded words, and `output_size` H, of its last layer."""
+
+    capabilities: Capabilities = Capabilities()
+    input_size: int | None = None
+    output_size: int
+    __call__ = diagnosed(_check_core)(nn.Module.__call__)
+
+    @abstractmethod
+    def start(self, batch_size: int) -> State:
+        """Return the state before the first word."""
+
+    @abstractmethod
+    def forward(self, embedded: Tensor, state: State, tokens: Tensor | None = None) -> CoreOutput:
+        """Read embedded words (B, T, E) from a state.
+
+        `tokens` (B, T) are their ids, for a core that starts again at the first token of a document.
+        """
+
+    def layer_stack(self) -> list[nn.Module]:
+        """Return the layers, first to last: by default the longest list of modules."""
+        return max(module_lists(self), key=len, default=[])
+
+    def param_groups(self) -> list[ParamGroup]:
+        """Return the weights with settings of their own in the optimizer; all others have those of the training."""
+        return []
+
+    def matrices(self, name: str) -> list[nn.Parameter]:
+        """Return the matrices whose dotted name has this part."""
+        return [p for path, p in self.named_parameters() if name in path.split(".") and p.dim() == 2]
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raise UserError if a setting of the core is the id of a token outside a vocabulary of this size."""
+        return None
+
+    def inference_overrides(self) -> dict[str, str]:
+        """Return the settings that may change after training, by name, with their present values."""
+        return {}
+
+    def override(self, setting: str, value: str) -> None:
+        """Change one of these settings. Raises UserError."""
+        raise UserError(f"this core has no setting {setting} that can change after training")
+
+    @classmethod
+    def check_override(cls, config: CoreConfig, setting: str, value: str) -> None:
+        """Raise UserError unless a core of this config can have another value of a setting after training."""
+        raise UserError(
+            f"a core of kind {config.kind} has no setting {setting} that can change after training; remove it"
+        )
+
+    def extra_activations(self, steps: int) -> float:
+        """Estimate the numbers that training stores for a token of a segment of `steps`, beside the outputs of matrices.
+
+        Each stands for itself and for what is computed from it (`training.memory_estimate`).
+        """
+        return 0.0

@@ -1,4 +1,10 @@
-"""The softmax head and the mixture-of-softmaxes head (Yang et al. 2018, eqs. of section 3)."""
+"""Heads, and the dual connection before them.
+
+The softmax and the mixture of softmaxes (Yang et al. 2018, section 3). The dual connection (Oliva and Lago-Fernandez 2021, eqs.
+4 to 7) is d_t = ReLU(W_de e_t + W_dh h_t + b_d) between any core and any head: e_t is the word's vector as the core is given
+it, before `input_dropout` of the core, and h_t the core's output after its own `output_dropout`. What follows reads d_t in the
+place of h_t: the head, a span buffer and its gate, a cache. AR and TAR stay with the core's output.
+"""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -6,11 +12,43 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import MixtureConfig, SoftmaxConfig
+from backstory.config import DualConfig, MixtureConfig, SoftmaxConfig
 from backstory.config.arguments import diagnosed
+from backstory.models.contract import ParamGroup
 from backstory.models.dropout import locked_dropout
 from backstory.models.prediction import Activations, MixtureOfSoftmaxes, Prediction, Softmax
-from backstory.models.shape_checks import check_vectors
+from backstory.models.state import check_vectors
+
+
+class Dual(nn.Module):
+    """A layer of D units over a word's vector, of size E, and the core's output, of size H."""
+
+    weight_de: nn.Parameter | None
+
+    def __init__(self, config: DualConfig, embedding: int, hidden: int, size: int) -> None:
+        super().__init__()
+        self.config = config
+        inputs = hidden + (embedding if config.direct else 0)
+        bound = (6 / (inputs + size)) ** 0.5
+        direct = nn.Parameter(torch.empty(size, embedding).uniform_(-bound, bound)) if config.direct else None
+        self.register_parameter("weight_de", direct)
+        self.weight_dh = nn.Parameter(torch.empty(size, hidden).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def param_groups(self) -> list[ParamGroup]:
+        return [ParamGroup([p for p in self.parameters() if p.dim() == 2], self.config.l2)]
+
+    def forward(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Of e (B, T, E) and h (B, T, H): d (B, T, D) before the output's dropout and after it."""
+        config = self.config
+        summed = nn.functional.linear(self._dropped(hidden), self.weight_dh, self.bias)
+        if self.weight_de is not None:
+            summed = summed + nn.functional.linear(self._dropped(embedded), self.weight_de)
+        found = torch.relu(summed)
+        return found, locked_dropout(found, config.output_dropout, self.training)
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return locked_dropout(x, self.config.input_dropout, self.training)
 
 
 def _check(head: "Head", hidden: Any = None, *_: object, **__: object) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from backstory.config.arguments import checked, diagnosed
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import CHUNK, linear_log_prob
-from backstory.models.shape_checks import check_ids
+from backstory.models.state import check_ids
 
 LARGEST_SHIFT = 80.0
 """Upper bound of an adversarial shift of a logit, in nats; the exponential of more overflows float32."""

@@ -12,10 +12,9 @@ from backstory.config import (
     TransformerConfig,
     TrellisConfig,
 )
-from backstory.models.cores.core import Core, CoreOutput
+from backstory.models.contract import Core, CoreOutput
 from backstory.models.cores.external_memory import ExternalMemory
-from backstory.models.cores.lstm import LSTM, LSTMState
-from backstory.models.cores.mogrifier import Mogrifier
+from backstory.models.cores.recurrent import LSTM, LSTMState, Mogrifier
 from backstory.models.cores.transformer import Transformer, TransformerState
 from backstory.models.cores.trellis import Trellis, TrellisState
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from backstory.config import ExternalMemoryConfig, UserError, plural
 from backstory.config.cores import CoreConfig, NeuralComputerConfig
 from backstory.config.errors import off
-from backstory.models.contract import ParamGroup
-from backstory.models.cores.core import Core, CoreOutput
-from backstory.models.cores.lstm import LSTMState
+from backstory.models.contract import Core, CoreOutput, ParamGroup
+from backstory.models.cores.recurrent import LSTMState
 from backstory.models.devices import available, compute_dtype, shown_bytes
 from backstory.models.dropout import locked_dropout, recurrent_mask
 from backstory.models.memory import (

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import TrellisConfig, UserError
-from backstory.models.contract import ParamGroup
-from backstory.models.cores.core import Core, CoreOutput
+from backstory.models.contract import Core, CoreOutput, ParamGroup
 from backstory.models.devices import compute_dtype
 from backstory.models.dropout import locked_dropout, recurrent_mask, weight_drop
 

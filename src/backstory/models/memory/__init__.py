@@ -1,10 +1,9 @@
 """External memories with one step interface, and the controller that reads and writes them."""
 
-from backstory.models.memory.addressing import Addressing, Keys, content_weights, cosines, parse_addressing
+from backstory.models.memory.addressing import Addressing, content_weights, parse_addressing
 from backstory.models.memory.controller import ControllerWeights, LayerWeights, controlled
-from backstory.models.memory.dnc import NeuralComputer
-from backstory.models.memory.interface import AddressingTrace, Machine, MemoryState
-from backstory.models.memory.ntm import TuringMachine
+from backstory.models.memory.machines import AddressingTrace, Machine, MemoryState, NeuralComputer, TuringMachine
+from backstory.models.memory.slots import Keys, cosines
 
 __all__ = [
     "Addressing",

@@ -7,14 +7,13 @@ with sign(CS) |CS|^ks.
 
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from backstory.config import UserError, check_name
-from backstory.models.kernels.memory_passes import key_products, outer, squared_lengths
 
 EPSILON = 1e-6
 """Added inside every root, and a lower bound of every divisor: no step makes NaN of finite numbers."""
@@ -82,64 +81,6 @@ def parse_addressing(text: str, slots: int) -> Addressing:
     return Addressing(name, selected, windows, strict)
 
 
-class Keys(NamedTuple):
-    """Keys of H heads."""
-
-    vectors: Tensor
-    """(B, H, M)"""
-    strengths: Tensor
-    """(B, H), at least 1."""
-    masks: Tensor | None = None
-    """(B, H, M) in (0, 1): the weight of each number of a slot and of the key."""
-
-
-def cosines(memory: Tensor, keys: Keys) -> Tensor:
-    """Return the cosines of every slot of memory (B, N, M) with every key: (B, H, N); 0 for a slot of zeros."""
-    return _Cosines.apply(memory, keys.vectors, keys.masks)  # type: ignore[return-value]
-
-
-def known_cosines(products: Tensor, vectors: Tensor, squares: Tensor) -> Tensor:
-    """The same without gradients, from products (B, H, N) with keys (B, H, M) and the squared norms of the slots (B, N)."""
-    return products * _inverse_norms(squares.unsqueeze(1), vectors.square().sum(2, keepdim=True))
-
-
-def _inverse_norms(slot_squares: Tensor, key_squares: Tensor) -> Tensor:
-    """1 / (|m| |k|) from the squares of both norms."""
-    return ((slot_squares + EPSILON) * (key_squares + EPSILON)).rsqrt()
-
-
-class _Cosines(torch.autograd.Function):
-    """c = m.k / (|m| |k|), or of the masked m o z and k o z, with products of z^2: no copy of the memory for each head."""
-
-    @staticmethod
-    def forward(ctx: Any, memory, vectors, masks):  # type: ignore[override]
-        if masks is None:
-            keys, slot_squares = vectors, torch.linalg.vector_norm(memory, dim=2).square_().unsqueeze(1)
-        else:
-            shares = masks.square()
-            keys, slot_squares = vectors * shares, squared_lengths(memory, shares)
-        key_squares = (keys * vectors).sum(2, keepdim=True)
-        inverse = _inverse_norms(slot_squares, key_squares)
-        cosine = key_products(memory, keys) * inverse
-        ctx.save_for_backward(memory, vectors, masks, keys, slot_squares, key_squares, inverse, cosine)
-        return cosine
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_cosine):  # type: ignore[override]
-        memory, vectors, masks, keys, slot_squares, key_squares, inverse, cosine = ctx.saved_tensors
-        d_products, both = d_cosine * inverse, d_cosine * cosine
-        of_slots, of_keys = both / (slot_squares + EPSILON), both.sum(2, keepdim=True) / (key_squares + EPSILON)
-        d_keys, shorter = torch.bmm(d_products, memory), of_keys * vectors
-        if masks is None:
-            d_vectors, d_masks, of_numbers = d_keys - shorter, None, of_slots.sum(1).unsqueeze(2)
-        else:
-            shares = masks.square()
-            d_vectors, of_numbers = shares * (d_keys - shorter), outer(of_slots, shares)
-            d_masks = masks * (vectors * (2 * d_keys - shorter) - torch.bmm(of_slots, memory.square()))
-        return outer(d_products, keys).addcmul_(memory, of_numbers, value=-1), d_vectors, d_masks
-
-
 def content_weights(cosine: Tensor, strengths: Tensor, addressing: Addressing) -> Tensor:
     """softmax(ks CS) (eq. 2): weights (B, H, N) from cosines and the keys' strengths ks (B, H); each head's sum to one."""
     scores = strengths.unsqueeze(2) * cosine
@@ -168,3 +109,68 @@ def window_mask(cosine: Tensor, addressing: Addressing) -> Tensor:
         inside |= ((index - centre).abs() <= reach) & (best >= 0)
         left = cosine.masked_fill(inside, -torch.inf)
     return inside | ~inside.any(2, keepdim=True)
+
+
+def located(content: Tensor, before: Tensor, gate: Tensor, shift: Tensor, sharpness: Tensor) -> Tensor:
+    """Location addressing (eqs. 3 to 5) of weights (B, H, N): gate and sharpness (B, H, 1), shift (B, H, 3) by -1, 0, 1."""
+    mixed = before + gate * (content - before)
+    left, stay, right = shift.split(1, 2)
+    moved = left * mixed.roll(-1, 2) + stay * mixed + right * mixed.roll(1, 2)
+    return sharpened(moved, sharpness)
+
+
+def sharpened(weights: Tensor, power: Tensor) -> Tensor:
+    """Weights (B, H, N) to a power (B, H, 1) of at least 1, normalised again; zeros stay zeros.
+
+    If all weights are so small that the powers of weight / EPSILON sum to less than 1, they are not normalised: they fade.
+    """
+    return _Sharpened.apply(weights, power)  # type: ignore[return-value]
+
+
+class _Sharpened(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights, power):  # type: ignore[override]
+        # Powers of shares of the largest: nothing underflows, and a factor common to all slots has no gradient.
+        largest = weights.amax(2, keepdim=True).clamp_min_(EPSILON)
+        shares = (weights / largest).clamp_min_(0)
+        powers = shares.pow(power)
+        # At least 1 unless the largest was raised to EPSILON. A second bound would multiply the slopes of the first.
+        total = powers.sum(2, keepdim=True)
+        output = powers / total.clamp_min(1)
+        ctx.save_for_backward(shares, power, output, largest, total)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_output):  # type: ignore[override]
+        shares, power, output, largest, total = ctx.saved_tensors
+        # Weights that fade were divided by 1, which has no gradient.
+        d_powers = d_output - (d_output * output).sum(2, keepdim=True) * (total >= 1)
+        d_power = (d_powers * torch.xlogy(output, shares)).sum(2, keepdim=True)
+        return d_powers.mul_(shares.pow(power - 1)).mul_(power / (largest * total.clamp_min(1))), d_power
+
+
+def allocation_weights(usage: Tensor) -> Tensor:
+    """Allocation weights (B, N) from usage: (1 - u) times the product of the usage of all slots that are freer."""
+    return _AllocationWeights.apply(usage)  # type: ignore[return-value]
+
+
+class _AllocationWeights(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, usage):  # type: ignore[override]
+        ranked, order = usage.sort(dim=1, stable=True)
+        ranked = ranked.mul_(1 - EPSILON).add_(EPSILON)
+        freer = torch.ones_like(ranked)
+        torch.cumprod(ranked[:, :-1], 1, out=freer[:, 1:])
+        ctx.save_for_backward(ranked, order, freer)
+        return torch.empty_like(usage).scatter_(1, order, (1 - ranked) * freer)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_weights):  # type: ignore[override]
+        ranked, order, freer = ctx.saved_tensors
+        d_ranked = d_weights.gather(1, order).mul_(freer)
+        # Each usage is a factor of all products after it: sums from the end.
+        factors = (d_ranked * (1 - ranked)).flip(1).cumsum(1).flip(1)
+        d_ranked[:, :-1] -= factors[:, 1:] / ranked[:, :-1]
+        return torch.empty_like(ranked).scatter_(1, order, d_ranked).mul_(EPSILON - 1)

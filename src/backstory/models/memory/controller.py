@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from backstory.models.kernels.lstm_segment import CellGradients, Cells
-from backstory.models.memory.interface import AddressingTrace, Machine, MemoryState, expand_mask
+from backstory.models.kernels.recurrence import CellGradients, Cells
+from backstory.models.memory.machines import AddressingTrace, Machine, MemoryState, expand_mask
 from backstory.models.memory.slots import Slots, SlotsInPlace
 
 

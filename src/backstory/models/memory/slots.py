@@ -1,25 +1,38 @@
-"""The slots of a memory as a step looks at, writes and reads them: differentiable, or in place if no gradient is wanted.
+"""The slots of a memory: a step compares them with keys, writes and reads them, and follows the link between them.
 
-Both give the same numbers. A step costs passes over the memory, and newly allocated memory costs more than any arithmetic. The
-version in place therefore writes pieces that stay in the processor's cache, remembers the norms of the slots, and skips slots
-without weight.
+`Slots` is differentiable, `SlotsInPlace` overwrites the memory where no gradient is wanted; both give the same numbers. A step
+costs passes over the memory, and newly allocated memory costs more than any arithmetic. Passes therefore go piece by piece
+through the processor's cache, and their backward passes store inputs and outputs alone. In place, the norms of the slots are
+remembered, and slots without weight are skipped.
 """
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from backstory.models.kernels.memory_passes import (
-    PIECE,
-    follow_into,
-    followed,
-    key_products,
-    pieces,
-    write_into,
-    written,
-)
-from backstory.models.memory.addressing import Keys, cosines, known_cosines
+from backstory.models.memory.addressing import EPSILON
+from backstory.storage.provenance import processor
+
+LARGE = 1 << 21
+"""Numbers from which a memory fits in no cache."""
+
+PIECE = 1 << 17
+"""Numbers that are processed at a time, so that they stay in the processor's cache."""
+
+
+class Keys(NamedTuple):
+    """Keys of H heads."""
+
+    vectors: Tensor
+    """(B, H, M)"""
+    strengths: Tensor
+    """(B, H), at least 1."""
+    masks: Tensor | None = None
+    """(B, H, M) in (0, 1): the weight of each number of a slot and of the key."""
 
 
 class Slots:
@@ -37,7 +50,7 @@ class Slots:
 
         `retention` (B, N) is the share of each slot that was not freed; it multiplies the memory first.
         """
-        self.memory = written(self.memory, weights, erase, vector, retention)
+        self.memory = _Written.apply(self.memory, weights, erase, vector, retention)  # type: ignore[assignment]
 
     def read(self, weights: Tensor) -> Tensor:
         """EM^T w (eq. 6) with the weights (B, R, N) of each head: (B, R, M)."""
@@ -48,7 +61,7 @@ class Slots:
 
         The link is (1 - w_i - w_j) L[i, j] + w_i p_j with zeros on the diagonal; the heads have weights (B, R, N) before.
         """
-        return followed(link, write, precedence, weights, self.overwrite)
+        return _Followed.apply(link, write, precedence, weights, self.overwrite)  # type: ignore[return-value]
 
 
 class SlotsInPlace(Slots):
@@ -132,3 +145,207 @@ def nonzero_ranges(weights: Tensor) -> list[tuple[int, int]]:
     end = count - nonzero.flip(1).to(torch.uint8).argmax(1)
     present = nonzero.any(1)
     return [(f, e) if p else (0, 0) for f, e, p in zip(first.tolist(), end.tolist(), present.tolist(), strict=True)]
+
+
+def cosines(memory: Tensor, keys: Keys) -> Tensor:
+    """Return the cosines of every slot of memory (B, N, M) with every key: (B, H, N); 0 for a slot of zeros."""
+    return _Cosines.apply(memory, keys.vectors, keys.masks)  # type: ignore[return-value]
+
+
+def known_cosines(products: Tensor, vectors: Tensor, squares: Tensor) -> Tensor:
+    """The same without gradients, from products (B, H, N) with keys (B, H, M) and the squared norms of the slots (B, N)."""
+    return products * _inverse_norms(squares.unsqueeze(1), vectors.square().sum(2, keepdim=True))
+
+
+def _inverse_norms(slot_squares: Tensor, key_squares: Tensor) -> Tensor:
+    """1 / (|m| |k|) from the squares of both norms."""
+    return ((slot_squares + EPSILON) * (key_squares + EPSILON)).rsqrt()
+
+
+class _Cosines(torch.autograd.Function):
+    """c = m.k / (|m| |k|), or of the masked m o z and k o z, with products of z^2: no copy of the memory for each head."""
+
+    @staticmethod
+    def forward(ctx: Any, memory, vectors, masks):  # type: ignore[override]
+        if masks is None:
+            keys, slot_squares = vectors, torch.linalg.vector_norm(memory, dim=2).square_().unsqueeze(1)
+        else:
+            shares = masks.square()
+            keys, slot_squares = vectors * shares, squared_lengths(memory, shares)
+        key_squares = (keys * vectors).sum(2, keepdim=True)
+        inverse = _inverse_norms(slot_squares, key_squares)
+        cosine = key_products(memory, keys) * inverse
+        ctx.save_for_backward(memory, vectors, masks, keys, slot_squares, key_squares, inverse, cosine)
+        return cosine
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_cosine):  # type: ignore[override]
+        memory, vectors, masks, keys, slot_squares, key_squares, inverse, cosine = ctx.saved_tensors
+        d_products, both = d_cosine * inverse, d_cosine * cosine
+        of_slots, of_keys = both / (slot_squares + EPSILON), both.sum(2, keepdim=True) / (key_squares + EPSILON)
+        d_keys, shorter = torch.bmm(d_products, memory), of_keys * vectors
+        if masks is None:
+            d_vectors, d_masks, of_numbers = d_keys - shorter, None, of_slots.sum(1).unsqueeze(2)
+        else:
+            shares = masks.square()
+            d_vectors, of_numbers = shares * (d_keys - shorter), outer(of_slots, shares)
+            d_masks = masks * (vectors * (2 * d_keys - shorter) - torch.bmm(of_slots, memory.square()))
+        return outer(d_products, keys).addcmul_(memory, of_numbers, value=-1), d_vectors, d_masks
+
+
+def key_products(memory: Tensor, keys: Tensor) -> Tensor:
+    """k.m of every slot of memory (B, N, M) with every key (B, H, M): (B, H, N)."""
+    if memory.device.type == "cpu" and memory.numel() >= LARGE and _memory_first():
+        return torch.bmm(memory, keys.transpose(1, 2)).transpose(1, 2).contiguous()
+    return torch.bmm(keys, memory.transpose(1, 2))
+
+
+@cache
+def _memory_first() -> bool:
+    """True if EM k is faster than k EM^T for a large memory: two to four times on AMD's processors, but 12 times slower on
+    Intel's.
+
+    The make of the processor decides, and no measurement: a close race could end differently when a run is resumed, and the two
+    products round differently.
+    """
+    return any(name in processor() for name in ("AMD ", "AuthenticAMD"))
+
+
+def squared_lengths(memory: Tensor, shares: Tensor) -> Tensor:
+    """sum_i z_i m_i^2 of every slot of memory (B, N, M), with the shares z (B, H, M) of every head: (B, H, N)."""
+    lengths = memory.new_empty(*shares.shape[:2], memory.shape[1])
+    scratch = scratch_for(memory)
+    for b, part in pieces_of(memory):
+        slots = memory[b, part]
+        squares = torch.mul(slots, slots, out=scratch[: slots.numel()].view_as(slots))
+        lengths[b, :, part] = key_products(squares, shares[b])
+    return lengths
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """Sum the outer products of all heads: (B, H, N) and (B, H, M) -> (B, N, M)."""
+    across = a.transpose(1, 2)
+    return across * b if a.shape[1] == 1 else torch.bmm(across, b)  # bmm is slow for a single head
+
+
+def write_into(
+    new: Tensor,
+    slots: Tensor,
+    weights: Tensor,
+    erase: Tensor,
+    vector: Tensor,
+    retention: Tensor | None,
+    scratch: Tensor | None = None,
+) -> None:
+    """Write (`written`) slots (B, n, M) into `new`: w and retention (B, n), e and v (B, M).
+
+    `scratch` is needed if `new` is `slots`.
+    """
+    shares = new if scratch is None else scratch[: slots.numel()].view_as(slots)
+    if retention is None:
+        retention = torch.ones_like(weights)
+    torch.addcmul(retention.unsqueeze(2), (retention * weights).unsqueeze(2), erase.unsqueeze(1), value=-1, out=shares)
+    torch.mul(slots, shares, out=new).addcmul_(weights.unsqueeze(2), vector.unsqueeze(1))
+
+
+class _Written(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, memory, weights, erase, vector, retention):  # type: ignore[override]
+        ctx.save_for_backward(memory, weights, erase, vector, retention)
+        new = torch.empty_like(memory)
+        for b, part in pieces_of(memory):
+            retained = None if retention is None else retention[b, part]
+            write_into(new[b, part], memory[b, part], weights[b, part], erase[b], vector[b], retained)
+        return new
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_new):  # type: ignore[override]
+        memory, weights, erase, vector, retention = ctx.saved_tensors
+        across = weights.unsqueeze(1)
+        product = d_new * memory
+        if retention is not None:
+            product.mul_(retention.unsqueeze(2))
+        d_weights = (torch.bmm(d_new, vector.unsqueeze(2)) - torch.bmm(product, erase.unsqueeze(2))).squeeze(2)
+        d_erase, d_vector = -torch.bmm(across, product).squeeze(1), torch.bmm(across, d_new).squeeze(1)
+        d_memory = torch.mul(d_new, erase.unsqueeze(1), out=product)
+        torch.addcmul(d_new, weights.unsqueeze(2), product, value=-1, out=d_memory)
+        if retention is None:
+            return d_memory, d_weights, d_erase, d_vector, None
+        d_retention = (d_memory * memory).sum(2)
+        return d_memory.mul_(retention.unsqueeze(2)), d_weights, d_erase, d_vector, d_retention
+
+
+def follow_into(
+    new: Tensor, link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor, scratch: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Compute the next link (`followed`) of links (B, N, N) with w and p (B, N) into `new`.
+
+    `scratch`, of one piece at least, is needed if `new` is `link`. Returns the weights of heads with weights (B, R, N) that
+    follow the new link back and forward, each (B, R, N).
+    """
+    for b, part in pieces_of(link):
+        old, w = link[b, part], write[b]
+        shares = new[b, part] if scratch is None else scratch[: old.numel()].view_as(old)
+        torch.sub((1 - w[:, part]).unsqueeze(2), w.unsqueeze(1), out=shares)
+        updated = torch.mul(old, shares, out=new[b, part])
+        updated.addcmul_(w[:, part].unsqueeze(2), precedence[b].unsqueeze(1))
+    new.diagonal(dim1=1, dim2=2).zero_()
+    return torch.bmm(weights, new), torch.bmm(weights, new.transpose(1, 2))
+
+
+class _Followed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, link, write, precedence, weights, overwrite):  # type: ignore[override]
+        new = torch.empty_like(link)
+        backward, forward = follow_into(new, link, write, precedence, weights)
+        ctx.save_for_backward(link, new, write, precedence, weights)
+        ctx.overwrite = overwrite
+        return new, backward, forward
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_new, d_backward, d_forward):  # type: ignore[override]
+        link, new, write, precedence, weights = ctx.saved_tensors
+        d_link = d_new if ctx.overwrite else torch.empty_like(link).copy_(d_new)
+        d_weights = torch.bmm(d_backward, new.transpose(1, 2)).baddbmm_(d_forward, new)
+        d_write, d_precedence = torch.empty_like(write), torch.empty_like(precedence)
+        several = at_once(link[0].numel()) if link.device.type == "cpu" else len(link)
+        scratch = torch.empty_like(link[:several])
+        for i in range(0, len(link), several):
+            b = slice(i, i + several)
+            d, w, p = d_link[b], write[b], precedence[b]
+            heads = weights[b].unbind(1), d_backward[b].unbind(1), d_forward[b].unbind(1)
+            for head, d_back, d_ahead in zip(*heads, strict=True):
+                d.addcmul_(head.unsqueeze(2), d_back.unsqueeze(1)).addcmul_(d_ahead.unsqueeze(2), head.unsqueeze(1))
+            d.diagonal(dim1=1, dim2=2).zero_()
+            shares = torch.mul(d, link[b], out=scratch[: len(d)])
+            d_write[b] = torch.bmm(d, p.unsqueeze(2)).squeeze(2) - shares.sum(2) - shares.sum(1)
+            d_precedence[b] = torch.bmm(w.unsqueeze(1), d).squeeze(1)
+            d.mul_(torch.sub((1 - w).unsqueeze(2), w.unsqueeze(1), out=shares))
+        return d_link, d_write, d_precedence, d_weights, None
+
+
+def pieces(count: int, slots: int, width: int) -> Iterator[tuple[slice, slice]]:
+    """Yield slices of `count` memories and of their slots that are processed together: whole memories, or part of one."""
+    several, step = at_once(slots * width), at_once(width)
+    for first in range(0, count, several):
+        for i in range(0, slots, step):
+            yield slice(first, first + several), slice(i, min(i + step, slots))
+
+
+def pieces_of(tensor: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Yield the pieces of memories (B, N, M) or links (B, N, N); on a GPU there is one piece."""
+    return pieces(*tensor.shape) if tensor.device.type == "cpu" else iter([(slice(None), slice(None))])
+
+
+def at_once(numbers: int) -> int:
+    """Return how many items of this many numbers are processed together."""
+    return max(1, PIECE // max(1, numbers))
+
+
+def scratch_for(tensor: Tensor) -> Tensor:
+    """Return a buffer that holds each of `pieces_of` the tensor."""
+    largest = max(PIECE, tensor.shape[2]) if tensor.device.type == "cpu" else tensor.numel()
+    return tensor.new_empty(min(tensor.numel(), largest))
