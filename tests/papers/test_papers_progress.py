@@ -13,7 +13,7 @@ from rich.console import Console
 
 from backstory.config import RunConfig
 from backstory.jobs.child import threads
-from backstory.jobs.display import JobDisplay
+from backstory.jobs.runner import JobDisplay
 from backstory.papers.plan import SuiteRun
 from backstory.papers.suite import Metric
 from backstory.papers.suite_jobs import (

@@ -21,7 +21,7 @@ from backstory.cli.main import main
 from backstory.config import RunConfig, UserError, from_yaml
 from backstory.config.signals import Stopped, StopRequest
 from backstory.jobs import child, runner
-from backstory.jobs.display import JobDisplay
+from backstory.jobs.runner import JobDisplay
 from backstory.papers import reproduction as reproduce
 from backstory.papers import suite_jobs
 from backstory.papers.plan import SuiteRun, runs_of

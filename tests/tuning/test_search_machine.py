@@ -15,7 +15,7 @@ from backstory.config import UserError
 from backstory.config.machine import NoDisk
 from backstory.config.signals import StopRequest
 from backstory.jobs import child, runner
-from backstory.jobs.display import JobDisplay
+from backstory.jobs.runner import JobDisplay
 from backstory.storage.lock import locked
 from backstory.tuning.study import open_storage
 from backstory.tuning.sweep_folder import SweepFolder

@@ -1,4 +1,4 @@
-"""Run jobs side by side: each is a sequence of commands in child processes, watched while they run.
+"""Run jobs side by side, each a sequence of commands in child processes, and show their progress.
 
 The runs of a suite (`backstory reproduce`) and the trials of a sweep (`backstory sweep run`) are such jobs. What stops the
 runner stops its children, and each saves its work.
@@ -13,8 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
 from backstory.config.machine import NoDisk
 from backstory.config.signals import StopRequest
+from backstory.config.terminal import LiveDisplay, say
 from backstory.jobs import child
 
 POLL_SECONDS = 0.05
@@ -173,3 +178,49 @@ def _interrupt(running: list[_Running]) -> None:
         work = running.pop()
         work.log.close()
         work.job.interrupted(CommandExit(work.process.returncode))
+
+
+_LEFT = ("run", "state", "settings")
+"""Columns of text, aligned left; numbers are aligned right."""
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job in the display."""
+
+    cells: tuple[str, ...]
+    style: str | None = None
+    line: str = ""
+    """Line printed whenever it changes, if the output is no terminal."""
+
+
+class JobDisplay(LiveDisplay):
+    """Progress of jobs: a table on a terminal; elsewhere a line whenever a job has moved on."""
+
+    def __init__(self, console: Console, columns: Sequence[str]) -> None:
+        super().__init__(console)
+        self._columns = columns
+        self._said: set[str] = set()
+
+    def say(self, line: str) -> None:
+        """Print a line, above the table on a terminal."""
+        say(self.console, line)
+
+    def show(self, title: str, rows: Sequence[JobRow]) -> None:
+        """Update the table, or print the lines that have changed."""
+        if self._live is not None:
+            self._live.update(self._table(title, rows))
+            return
+        lines = [row.line for row in rows if row.line]
+        for line in lines:
+            if line not in self._said:
+                self.say(line)
+        self._said = set(lines)
+
+    def _table(self, title: str, rows: Sequence[JobRow]) -> Group:
+        table = Table()
+        for heading in self._columns:
+            table.add_column(heading, justify="left" if heading in _LEFT else "right", no_wrap=heading == "settings")
+        for row in rows:
+            table.add_row(*map(Text, row.cells), style=row.style)
+        return Group(Text(title), table)

@@ -14,8 +14,7 @@ from backstory.config.terminal import make_console
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare
 from backstory.jobs.child import threads
-from backstory.jobs.display import JobDisplay
-from backstory.jobs.runner import run_jobs
+from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of, select
 from backstory.papers.suite import Scale, Suite, load

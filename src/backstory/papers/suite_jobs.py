@@ -13,8 +13,7 @@ from backstory.config.formats import MISSING, decimal, duration, perplexity
 from backstory.config.renamed import current_provenance
 from backstory.config.small_file import read_small
 from backstory.config.strict import from_file
-from backstory.jobs.display import JobDisplay, JobRow
-from backstory.jobs.runner import CommandExit, Job
+from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow
 from backstory.papers.paper import Metric
 from backstory.papers.plan import SuiteRun, preparation
 from backstory.papers.suite import PlannedExamination, PlannedReading, Suite

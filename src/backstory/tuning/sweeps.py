@@ -15,8 +15,7 @@ from backstory.config.signals import Stopped, StopRequest
 from backstory.config.small_file import read_small_text
 from backstory.config.terminal import make_console
 from backstory.data import Dataset, check_synthetic, prepare
-from backstory.jobs.display import JobDisplay
-from backstory.jobs.runner import run_jobs
+from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked

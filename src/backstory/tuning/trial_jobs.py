@@ -9,8 +9,7 @@ from backstory.config import UserError
 from backstory.config.errors import as_argument
 from backstory.config.formats import MISSING, figure, perplexity, validation
 from backstory.config.scores import nats
-from backstory.jobs.display import JobDisplay, JobRow
-from backstory.jobs.runner import CommandExit, Job
+from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow
 from backstory.results import TrainingFigures, result_or_none
 from backstory.results.run_results import read_epochs
 from backstory.storage.provenance import RESULT
