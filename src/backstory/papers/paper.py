@@ -30,7 +30,7 @@ _EXPERIMENT_OF = {EFFECTIVE_CONTEXT: "truncate", OUTSIDE_WINDOW: "cache", "witho
 
 
 @dataclass(frozen=True)
-class Column:
+class PublishedColumn:
     """How the values in a column of a table were read."""
 
     split: str
@@ -267,16 +267,16 @@ def published_examinations() -> Published:
 
 def _values(table: PublishedTable, columns: dict, source: str) -> dict[str, PublishedValue]:
     """Return the values of a table by their names."""
-    named = {key: from_dict(Column, c, f"{source}: columns") for key, c in (table.columns or columns).items()}
+    named = {key: from_dict(PublishedColumn, c, f"{source}: columns") for key, c in (table.columns or columns).items()}
     values = {}
     for system, printed in table.values.items():
         prefixes = [prefix for prefix in table.parameters if system.startswith(prefix)]
         parameters = table.parameters[max(prefixes, key=len)] if prefixes else ""
-        cells: list[tuple[str, Column, Any]]
+        cells: list[tuple[str, PublishedColumn, Any]]
         if isinstance(printed, list):
             cells = [(key, column, cell) for (key, column), cell in zip(named.items(), printed, strict=True)]
         else:
-            cells = [("", Column(table.split, table.reader), printed)]
+            cells = [("", PublishedColumn(table.split, table.reader), printed)]
         for key, column, cell in cells:
             if cell is None:
                 continue
