@@ -105,7 +105,7 @@ class SlidingState(NamedTuple):
     """(B,) int64: words read so far, R + 1 at most."""
 
 
-class GridState(NamedTuple):
+class FixedState(NamedTuple):
     """The last spans of B texts."""
 
     spans: Tensor
@@ -161,12 +161,12 @@ class SpanBuffer(AuxiliaryPredictor):
             if embedding_size == size:
                 nn.init.eye_(self.value.weight)  # the word itself, if the head is tied to the embedding
 
-    def start(self, batch_size: int) -> SlidingState | GridState:
+    def start(self, batch_size: int) -> SlidingState | FixedState:
         zeros = next(self.parameters()).new_zeros
         none = zeros(batch_size, dtype=torch.long)
         if self.config.alignment == "fixed":
             spans = zeros(batch_size, self.spans.count, self.size)
-            return GridState(spans, zeros(batch_size, self.config.span, self.size), none)
+            return FixedState(spans, zeros(batch_size, self.config.span, self.size), none)
         words = zeros(batch_size, self.spans.reach if self.stores_words else 0, dtype=torch.long)
         return SlidingState(zeros(batch_size, self.spans.reach, self.size), words, none)
 
@@ -186,22 +186,22 @@ class SpanBuffer(AuxiliaryPredictor):
         return {number - before: (number * length, (number + 1) * length - 1) for number in numbers}
 
     def forward(
-        self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState | GridState
+        self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState | FixedState
     ) -> AuxiliaryOutput:
         memory, after = self.recall(hidden, tokens, embedding, state)
         return self.attend(hidden, memory, after)
 
     def recall(
-        self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState | GridState
-    ) -> tuple[Memory, SlidingState | GridState]:
+        self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState | FixedState
+    ) -> tuple[Memory, SlidingState | FixedState]:
         """Return the spans that the positions of a segment may attend to (eq. 4), and the state after it."""
         hidden = hidden.to(state[0].dtype)
         if isinstance(state, SlidingState):
-            return self._sliding(hidden, tokens, embedding, state)
-        return self._grid(hidden, state)
+            return self._sliding_spans(hidden, tokens, embedding, state)
+        return self._fixed_spans(hidden, state)
 
-    def attend(self, hidden: Tensor, memory: Memory, after: SlidingState | GridState) -> AuxiliaryOutput:
-        """alpha = softmax(gamma), xi = sum_i alpha_i s_i (eqs. 6 and 7), for the states (B, T, D) of a segment."""
+    def attend(self, hidden: Tensor, memory: Memory, after: SlidingState | FixedState) -> AuxiliaryOutput:
+        """xi = sum_i alpha_i s_i, alpha = softmax(gamma) (eqs. 5 and 6), for the states (B, T, D) of a segment."""
         scores, index = self._scores(hidden, memory), memory.index()
         weights, any_present = masked_softmax(scores, memory.present), memory.present.any(2)
         evidence = log_mean_exp(scores, memory.present) if self.config.sentinel else None
@@ -214,7 +214,7 @@ class SpanBuffer(AuxiliaryPredictor):
         return AuxiliaryOutput(xi, any_present, weights, after, None, evidence)
 
     def _scores(self, hidden: Tensor, memory: Memory) -> Tensor:
-        """gamma (B, T, m) (eq. 5)."""
+        """gamma (B, T, m) (eq. 7)."""
         if self.config.attention == "bilinear":
             return dot_scores(self.query(hidden), memory.keys, memory.index())
         old, new = self.key(memory.keys[0]), self.key(memory.keys[1])
@@ -225,7 +225,7 @@ class SpanBuffer(AuxiliaryPredictor):
         keys, width = torch.cat([old, new], 1), 1 if memory.starts is None else hidden.shape[1]
         return additive_scores(self.query(hidden), keys, self.v, memory.starts or range(keys.shape[1]), width)
 
-    def _sliding(
+    def _sliding_spans(
         self, hidden: Tensor, tokens: Tensor, embedding: Tensor, state: SlidingState
     ) -> tuple[Memory, SlidingState]:
         spans, time, reach, back = self.spans, hidden.shape[1], self.spans.reach, self.spans.back
@@ -256,7 +256,7 @@ class SpanBuffer(AuxiliaryPredictor):
         """Return the words that end the spans (B, N), or those after them: the newest is unknown, and is never attended to."""
         return F.pad(last[:, 1:], (0, 1)) if self.config.values == "following" else last
 
-    def _grid(self, hidden: Tensor, state: GridState) -> tuple[Memory, GridState]:
+    def _fixed_spans(self, hidden: Tensor, state: FixedState) -> tuple[Memory, FixedState]:
         spans, length, time = self.spans, self.config.span, hidden.shape[1]
         # Spans that may end within the segment: one after every `length` words since the text began.
         number = -(-time // length)
@@ -274,7 +274,7 @@ class SpanBuffer(AuxiliaryPredictor):
         present = filled[:, None] & (slot >= ended) & (slot < ended + spans.count)
         done = (ends < time).sum(1, keepdim=True)
         last = _at(spans_now, done + torch.arange(spans.count, device=hidden.device))
-        after = GridState(last, joined[:, -length:], state.read + time)
+        after = FixedState(last, joined[:, -length:], state.read + time)
         keys = state.spans.to(compute_dtype(hidden)), new
         return Memory(keys, keys, present, None), after
 
