@@ -8,7 +8,6 @@ import tyro
 
 from backstory.cli.command_line import CorpusArguments, dispatch, parse
 from backstory.config import UserError, pasted, plural
-from backstory.config.eval_options import EvalOptions
 from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.strict import between
 
@@ -97,9 +96,7 @@ def _opened(args: StatisticsArguments | TrainArguments) -> "EvalSetup":
     """Open the run with the static reader, and the split to learn from."""
     from backstory.evaluation.opening import open_evaluation
 
-    names = ("split", "precision", "device", "data_dir", "corpus")
-    options = EvalOptions(**{name: getattr(args, name) for name in names}, allow_unknown=True)
-    return open_evaluation(args.run, options)
+    return open_evaluation(args.run, args, reader="static", allow_unknown=True)
 
 
 def statistics(arguments: Sequence[str]) -> int:
@@ -188,21 +185,12 @@ def audit(arguments: Sequence[str]) -> int:
     from backstory.evaluation.opening import open_evaluation
     from backstory.readers.registry import parse_stack, stack_name
 
-    options = EvalOptions.build(
-        split=args.split,
-        reader=args.reader,
-        batch_size=args.batch_size,
-        device=args.device,
-        data_dir=args.data_dir,
-        corpus=args.corpus,
-        audit_places=args.places,
-        audit_seed=args.seed,
-        allow_unknown=True,
+    setup = open_evaluation(
+        args.run, args, audit_places=args.places, audit_seed=args.seed, batch_size=args.batch_size, allow_unknown=True
     )
-    setup = open_evaluation(args.run, options)
     with progress_bar(f"auditing on {args.split}") as progress:
-        _, report = audit_reader(setup, options, progress)
-    name = stack_name(parse_stack(options.reader))
+        _, report = audit_reader(setup, progress)
+    name = stack_name(parse_stack(args.reader))
     extent = f"{report.places} {plural('place', report.places)}, {report.cuts:,} {plural('cut', report.cuts)}"
     print(f"{args.run}, {name} reader, {args.split} split, {extent}, seed {report.seed}")
     for check, passed in report.checks.items():

@@ -136,12 +136,17 @@ class EvalOptions(ReadingOptions):
     """Score a test split that is the same text as validation."""
 
     @classmethod
-    def build(cls, options: "EvalOptions | None" = None, **fields: Any) -> Self:
-        """Return options with some fields replaced; `reader` may be a sequence of readers that wrap each other."""
-        reader = fields.get("reader")
+    def build(cls, options: Any = None, **values: Any) -> Self:
+        """Return options with some fields replaced; `reader` may be a sequence of readers that wrap each other.
+
+        `options` may also be those of another verb: the fields that they share are taken.
+        """
+        shared = {field.name for field in fields(cls)} & set(() if options is None else vars(options))
+        values = {name: getattr(options, name) for name in shared} | values
+        reader = values.get("reader")
         if isinstance(reader, list | tuple) and all(isinstance(one, str) for one in reader):
-            fields["reader"] = "+".join(reader) or "static"
-        return cls(**{**({} if options is None else vars(options)), **fields})
+            values["reader"] = "+".join(reader) or "static"
+        return cls(**values)
 
     def check(self) -> None:
         if self.resume and self.per_token is not None:

@@ -50,18 +50,18 @@ def evaluate(
         check_per_token(options.per_token, options.batch_size, options.overwrite)
     setup = open_evaluation(model, options)
     overlap = setup.overlap(options.data_dir, options.allow_equal_splits)
-    check_text(setup, options)
-    destination = result_folder(setup, options)
+    check_text(setup)
+    destination = result_folder(setup)
     origin = setup.provenance()
 
     reader, start, batch_size = setup.reader, setup.dataset.vocabulary.start, options.batch_size
     before = setup.split.ids[:0] if options.after is None else setup.dataset.splits[options.after].ids
     adapted = setup.layers[0].name != "static"  # then the static reader reads the text too, for comparison
     metrics = MetricSet.for_evaluation(setup, options)
-    audit = audit_of(setup, options)
+    audit = audit_of(setup)
     checkpoint = EvaluationCheckpoint(
         destination,
-        lambda: evaluation_identity(setup, options, origin["device"]),
+        lambda: evaluation_identity(setup, origin["device"]),
         {metric.name: metric for metric in metrics} | {"audit": audit},
         save_every=0.0 if options.per_token is not None else options.save_every,
         resume=options.resume,
@@ -82,21 +82,19 @@ def evaluate(
             static = StaticReader(setup.run.model, reader.precision)
             for _ in checkpoint.read("static", static, setup.split.ids, start, batch_size=batch_size):
                 pass
-        figures = collect_figures(setup, options, checkpoint.readings, metrics, audit.report)
+        figures = collect_figures(setup, checkpoint.readings, metrics, audit.report)
         figures["overlap"] = None if overlap is None else [one.figures() for one in overlap]
         origin["seconds"] = round(checkpoint.readings["text"].seconds, 1)
         setup.run.check_unchanged(destination)
         return write_result(destination, "evaluation", setup.run.name, figures, origin)
 
 
-def audit_reader(
-    setup: EvalSetup, options: EvalOptions, progress: Progress | None = None
-) -> tuple[Reading, AuditReport]:
+def audit_reader(setup: EvalSetup, progress: Progress | None = None) -> tuple[Reading, AuditReport]:
     """Read the text once, audited, without any metric; return the score and the audit's report. Raises UserError."""
-    check_text(setup, options)
-    audit, ids = audit_of(setup, options), setup.split.ids
+    check_text(setup)
+    audit, ids = audit_of(setup), setup.split.ids
     stream = StreamReading(
-        setup.reader, ids, setup.dataset.vocabulary.start, batch_size=options.batch_size, observer=audit
+        setup.reader, ids, setup.dataset.vocabulary.start, batch_size=setup.options.batch_size, observer=audit
     )
     tokens = 0
     for block in stream.remaining():
@@ -108,15 +106,16 @@ def audit_reader(
     return stream.result(), audit.report
 
 
-def audit_of(setup: EvalSetup, options: EvalOptions) -> Audit:
+def audit_of(setup: EvalSetup) -> Audit:
     """Return the audit of a reading."""
-    block = setup.reader.block
+    options, block = setup.options, setup.reader.block
     places = options.audit_places or usual_places(block, options.batch_size)
     return Audit(block_count(len(setup.split.ids), options.batch_size, block), places, options.audit_seed)
 
 
-def check_text(setup: EvalSetup, options: EvalOptions) -> None:
+def check_text(setup: EvalSetup) -> None:
     """Raise UserError if the text is shorter than the batch, or may not be read after the split that is read first."""
+    options = setup.options
     if options.after is not None:
         check_after(options.after, setup.split.name, setup.dataset.splits)
     if options.batch_size > (tokens := len(setup.split.ids)):
@@ -136,9 +135,9 @@ def check_after(after: str, split: str, splits: Iterable[str]) -> None:
         raise UserError("nothing is learned from the test split before another is scored; use --after train or valid")
 
 
-def result_folder(setup: EvalSetup, options: EvalOptions) -> Path | None:
+def result_folder(setup: EvalSetup) -> Path | None:
     """Return the folder of the result; None if it is not written. Raises UserError if it cannot be."""
-    folder = options.out
+    options, folder = setup.options, setup.options.out
     if folder is None and options.text is None and setup.run.results is not None:
         overrides = (
             () if setup.run.as_trained else tuple("=".join(item) for item in options.inference_overrides().items())
@@ -160,8 +159,9 @@ def result_folder(setup: EvalSetup, options: EvalOptions) -> Path | None:
     return folder
 
 
-def evaluation_identity(setup: EvalSetup, options: EvalOptions, device: str) -> dict[str, Any]:
+def evaluation_identity(setup: EvalSetup, device: str) -> dict[str, Any]:
     """Return what the figures of an evaluation depend on; a checkpoint of another is not resumed."""
+    options = setup.options
     text = {
         "text": setup.dataset.fingerprint,
         "split": setup.split.name,
@@ -176,14 +176,10 @@ def evaluation_identity(setup: EvalSetup, options: EvalOptions, device: str) -> 
 
 
 def collect_figures(
-    setup: EvalSetup,
-    options: EvalOptions,
-    readings: dict[str, Reading],
-    metrics: MetricSet,
-    audit: AuditReport,
+    setup: EvalSetup, readings: dict[str, Reading], metrics: MetricSet, audit: AuditReport
 ) -> dict[str, Any]:
     """Return the figures of an evaluation (docs/results.md) from its readings, metrics and audit."""
-    reading, vocabulary = readings["text"], setup.dataset.vocabulary
+    options, reading, vocabulary = setup.options, readings["text"], setup.dataset.vocabulary
     sections = metrics.results()
     static = [gain("static", readings["static"].nats)] if "static" in readings else []
     return {

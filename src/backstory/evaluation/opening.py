@@ -35,6 +35,8 @@ class EvalSetup:
     reader: Reader
     layers: tuple[Chosen, ...]
     """The reader and those that it wraps, with their settings, the innermost first."""
+    options: EvalOptions
+    """How it was opened."""
 
     def stack(self) -> list[Reader]:
         """Return the reader and those that it wraps, the innermost first."""
@@ -101,12 +103,15 @@ def open_reader(
     return run, build(layers, run, choose_precision(precision, place)), layers
 
 
-def open_evaluation(model: Path | str, options: EvalOptions) -> EvalSetup:
+def open_evaluation(model: Path | str, options: Any = None, **fields: Any) -> EvalSetup:
     """Load a run with the text and the reader that the options name.
 
-    Raises UserError, also if the corpus is not the one that the run was trained on, for a text that is empty, binary or not
-    UTF-8, and unless `allow_unknown` for a text that is mostly outside the vocabulary.
+    `options` are EvalOptions, or those of another verb, of which the fields that they share are taken; `fields` replace them:
+    `open_evaluation("runs/x", args, reader="cache", text=Path("a.txt"))`. Raises UserError, also if the corpus is not the one
+    that the run was trained on, for a text that is empty, binary or not UTF-8, and unless `allow_unknown` for a text that is
+    mostly outside the vocabulary.
     """
+    options = EvalOptions.build(options, **fields)
     overrides = options.inference_overrides()
     run, reader, layers = open_reader(model, options.reader, options.precision, options.device, overrides)
     if options.text is not None:
@@ -118,7 +123,7 @@ def open_evaluation(model: Path | str, options: EvalOptions) -> EvalSetup:
         if options.lengths:
             dataset = dataset.of_lengths(options.split, options.lengths)
         split = dataset.splits[options.split]
-    setup = EvalSetup(run, dataset, split, reader, layers)
+    setup = EvalSetup(run, dataset, split, reader, layers, options)
     if not options.allow_unknown:
         setup.check_known()
     return setup

@@ -364,7 +364,7 @@ def example_setup() -> EvalSetup:
     dataset = Dataset("text", vocabulary, {"text": split}, "0" * 64, "an example")
     run = Run(Path("run"), model, vocabulary, RunConfig(), {}, {})
     reader = StaticReader(model)
-    return EvalSetup(run, dataset, split, reader, choose(parse_stack("static"), run))
+    return EvalSetup(run, dataset, split, reader, choose(parse_stack("static"), run), EvalOptions())
 
 
 METRIC_CHECKS: Mapping[str, Callable[[type[Metric]], None]] = {

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError, check_name, from_dict, to_dict
-from backstory.config.eval_options import EvalOptions
 from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.readers.base import Reader
@@ -84,7 +83,7 @@ def tune_reader(
     if not in_turn and not READERS[stack[-1].name].tunable:
         raise UserError(f"the reader {stack[-1].name} has no settings to tune")
     lists = parse_grid(stack if in_turn else stack[-1:], grid)
-    setup = open_evaluation(model, EvalOptions.build(split=split, allow_unknown=True, **fields))
+    setup = open_evaluation(model, split=split, allow_unknown=True, **fields)
     _check_run(setup.run)
     ids, first = setup.split.ids[:tokens], setup.dataset.vocabulary.start
     make = partial(build, run=setup.run, precision=setup.reader.precision, loaded={})
