@@ -35,9 +35,10 @@ from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import READERS, parse_stack, stack_name
+from backstory.results.result_file import write_result
 from backstory.runs.run import open_run, weights_hash
 from backstory.storage.atomic import within
-from backstory.storage.provenance import check_place, provenance, write_result
+from backstory.storage.provenance import check_place, provenance
 
 FORMAT = 1
 """Raised when the rules of this room change, so that losses made by older rules are not taken over."""

@@ -14,10 +14,10 @@ from backstory.config.scores import UnknownShare
 from backstory.config.small_file import read_small
 from backstory.context.figures import figures as figures_of
 from backstory.context.losses import LOSSES, Losses
-from backstory.results.result_file import figures_from, result_of
+from backstory.results.result_file import figures_from, result_of, write_result
 from backstory.results.validation import Amount, Count, Json, Name, Record, WrongValue, convert
 from backstory.storage.documents import parse
-from backstory.storage.provenance import RESULT, check_place, write_result
+from backstory.storage.provenance import RESULT, check_place
 
 
 @dataclass(frozen=True, kw_only=True)

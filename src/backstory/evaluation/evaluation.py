@@ -24,8 +24,9 @@ from backstory.evaluation.saved_reader import reader_identity
 from backstory.readers.base import StaticReader
 from backstory.readers.blocks import block_count
 from backstory.readers.registry import parse_stack, stack_name
+from backstory.results.result_file import write_result
 from backstory.storage.atomic import within
-from backstory.storage.provenance import check_place, write_result
+from backstory.storage.provenance import check_place
 
 Progress = Callable[[int, int], None]
 

@@ -19,9 +19,11 @@ from backstory.evaluation.saved_reader import load, open_saved
 from backstory.evaluation.session import session_state
 from backstory.readers.base import Reader
 from backstory.readers.registry import Layer, parse_stack, stack_name
+from backstory.results.evaluation_record import SampleFigures
+from backstory.results.result_file import write_result
 from backstory.runs.run import Run
 from backstory.storage.atomic import within
-from backstory.storage.provenance import check_place, write_result
+from backstory.storage.provenance import check_place
 
 SAMPLE = "sample"
 """Folder of a run that holds the text it generated."""
@@ -152,7 +154,7 @@ def _saved(
         pieces.append(text)
         yield text
     origin["seconds"] = round(time.perf_counter() - began, 1)
-    figures = {"prompt": prompt, "text": "".join(pieces), "settings": settings}
+    figures = SampleFigures(prompt=prompt, text="".join(pieces), settings=settings)
     place = run.folder / SAMPLE
     run.check_unchanged(place)
     write_result(place, "sample", run.name, figures, origin)

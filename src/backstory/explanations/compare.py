@@ -30,8 +30,8 @@ from backstory.explanations.sources import ExplainedText, other_folder_part, oth
 from backstory.models import Prediction
 from backstory.readers import Reader
 from backstory.readers.registry import Chosen, names_readers, parse_stack, stack_name
+from backstory.results.result_file import write_result
 from backstory.runs.run import Run
-from backstory.storage.provenance import write_result
 
 LONGEST_NAME = 180
 """Characters of a result's folder; a longer name ends in digits that tell it from others."""

@@ -24,7 +24,7 @@ from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.passage import Layer, Passage
-from backstory.storage.provenance import write_result
+from backstory.results.result_file import write_result
 
 
 @dataclass(frozen=True)

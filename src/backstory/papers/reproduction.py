@@ -33,8 +33,9 @@ from backstory.papers.suite_result import reproduction_figures, reproduction_pro
 from backstory.results import ReproductionFigures, Result, result_at
 from backstory.results.common import ProvenanceRecord
 from backstory.results.reproduction_record import ReusableRun, RunRecord
+from backstory.results.result_file import write_result
 from backstory.storage.lock import locked
-from backstory.storage.provenance import now, write_result
+from backstory.storage.provenance import now
 
 # --- run a suite ---
 
@@ -126,7 +127,7 @@ class Reproduction:
             figures = reproduction_figures(self.suite, name, self.scale, jobs, threads())
             command = f"backstory reproduce {name if name == self.name else Path(self.name).name} --scale {self.scale}"
             origin = reproduction_provenance(self.suite, jobs, figures, command, started)
-            write_result(self.folder.path, "reproduction", f"{name}-{self.scale}", figures.to_dict(), origin)
+            write_result(self.folder.path, "reproduction", f"{name}-{self.scale}", figures, origin)
             return figures
 
     def _check_machine(self, data_dir: Path | None) -> None:

@@ -1,5 +1,6 @@
 """A result file: its kind, figures and provenance, read as strictly as it is written."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,9 +18,10 @@ from backstory.results.examination_record import EXPERIMENTS, PicturedFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
 from backstory.results.reproduction_record import ReproductionFigures
 from backstory.results.search_record import SearchFigures
-from backstory.results.validation import AGAIN, Json, Name, Record, WrongValue, convert
+from backstory.results.validation import AGAIN, Json, JsonObject, Name, Record, WrongValue, convert
+from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import parse
-from backstory.storage.provenance import SCHEMA
+from backstory.storage.provenance import RESULT, SCHEMA
 
 F = TypeVar("F", bound=Figures, covariant=True)
 DEEPEST = 50
@@ -173,6 +175,21 @@ def result_or_none(path: Path) -> Result[Any] | None:
 def result_in(folder: Path, path: Path) -> Result[Any]:
     """Return a result of a run folder, named by its path in there. Raises UserError as `result_from` does."""
     return replace(result_from(read_text(path, folder), str(path)), source=path.relative_to(folder).as_posix())
+
+
+def write_result(
+    folder: Path | None, kind: str, name: str, figures: Figures | JsonObject, provenance: JsonObject
+) -> JsonObject:
+    """Write `result.json` into the folder, made if need be, and return its content. Without a folder write nothing.
+
+    Figures are a record; a dictionary where parts from outside may add fields, as experiments and explanations do.
+    """
+    values = figures.to_dict() if isinstance(figures, Figures) else figures
+    result = {"schema": SCHEMA, "kind": kind, "name": name, "figures": values, "provenance": provenance}
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / RESULT, json.dumps(result, indent=1, allow_nan=False) + "\n")
+    return result
 
 
 def check_writable(data: object) -> None:

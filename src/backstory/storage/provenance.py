@@ -1,6 +1,5 @@
-"""Where a result came from: settings, seed, commit, versions, device, precision and why, time; and the result file itself."""
+"""Where a result came from: settings, seed, commit, versions, device, precision and why, and time."""
 
-import json
 import os
 import platform
 import shlex
@@ -14,7 +13,7 @@ from typing import Any
 from backstory.config import UserError
 from backstory.config.machine import world
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import check_writable, write_atomically
+from backstory.storage.atomic import check_writable
 from backstory.storage.documents import parse
 
 RESULT = "result.json"
@@ -110,18 +109,3 @@ def check_place(folder: Path, kind: str) -> None:
         raise UserError(
             f"{folder / RESULT} is of kind {found.get('kind')} and would be lost; choose another folder with --out"
         )
-
-
-def write_result(
-    folder: Path | None, kind: str, name: str, figures: dict[str, Any], provenance: dict[str, Any]
-) -> dict[str, Any]:
-    """Write `result.json` into the folder (made if need be) and return what was written; the schema is in docs/results.md.
-
-    Without a folder nothing is written.
-    """
-    result = {"schema": SCHEMA, "kind": kind, "name": name, "figures": figures, "provenance": provenance}
-    if folder is None:
-        return result
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / RESULT, json.dumps(result, indent=1, allow_nan=False) + "\n")
-    return result

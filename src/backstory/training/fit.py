@@ -25,6 +25,7 @@ from backstory.data import Dataset, check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory
+from backstory.results.result_file import write_result
 from backstory.runs.run import (
     check_tensors,
     corpus_places,
@@ -39,7 +40,7 @@ from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_c
 from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.manifest import BEST, WEIGHTS_FILE
-from backstory.storage.provenance import RESULT, now, provenance, write_result
+from backstory.storage.provenance import RESULT, now, provenance
 from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_log, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer

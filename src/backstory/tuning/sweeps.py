@@ -17,9 +17,10 @@ from backstory.config.terminal import make_console
 from backstory.data import Dataset, check_synthetic, prepare
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
+from backstory.results.result_file import write_result
 from backstory.storage.atomic import write_atomically
 from backstory.storage.lock import locked
-from backstory.storage.provenance import command, now, write_result
+from backstory.storage.provenance import command, now
 from backstory.tuning import space as spaces
 from backstory.tuning.space import Parameter
 from backstory.tuning.study import check_installed, failing_storage, hidden, open_storage, open_study, set_pruner
@@ -96,9 +97,7 @@ class Planned:
             with self.folder.claims():
                 figures = search_figures(study, self.folder, sweep, self.space)
                 origin = sweep_provenance(sweep, self.folder, started, figures)
-                return write_result(
-                    self.folder.path, "search", self.folder.path.resolve().name, figures.to_dict(), origin
-                )
+                return write_result(self.folder.path, "search", self.folder.path.resolve().name, figures, origin)
 
     def _run_trials(
         self,
@@ -189,4 +188,4 @@ def found(path: Path, storage: str | None = None) -> dict[str, Any]:
         study = open_study(open_storage(folder, url), folder, sweep, make=False)
         figures = search_figures(study, folder, sweep, parameters)
     origin = sweep_provenance(sweep, folder, None, figures)
-    return write_result(None, "search", folder.path.resolve().name, figures.to_dict(), origin)
+    return write_result(None, "search", folder.path.resolve().name, figures, origin)
