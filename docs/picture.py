@@ -20,12 +20,11 @@ from playwright.sync_api import Page, sync_playwright
 
 from backstory.config import RewardConfig
 from backstory.evaluation.metrics.gate_statistics import reward
-from backstory.reports import write
-from backstory.reports.format.theme import CSS
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import label
+from backstory.reports import svg, write
+from backstory.reports.axes import label
 from backstory.reports.sections.context_plots import levels
 from backstory.reports.sections.memory_section import memory_curves
+from backstory.reports.theme import CSS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

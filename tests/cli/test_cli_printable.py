@@ -13,7 +13,7 @@ from rich.text import Text
 from backstory.cli.command_line import progress_bar
 from backstory.cli.main import main
 from backstory.config.terminal import Coloured, cell, make_console, printable_json, printing
-from backstory.reports.format.tables import Table, columns, to_text
+from backstory.reports.tables import Table, columns, to_text
 
 EVIL = "w\x1b]0;gone\x07\x1b[2J\x9b31m\u202eb\x7f"
 STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

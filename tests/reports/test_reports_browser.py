@@ -17,8 +17,7 @@ from rich.console import Console
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.evaluation import evaluate
-from backstory.reports import render_comparison, render_passage, result_from, write
-from backstory.reports.passages import shades
+from backstory.reports import render_comparison, render_passage, result_from, theme, write
 from backstory.training import train
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'backstory[dev]'")
@@ -168,10 +167,10 @@ def test_it_fits_and_is_readable_in_both_schemes(
         ink, paper = page.evaluate(
             "[getComputedStyle(document.body).color, getComputedStyle(document.documentElement).backgroundColor]"
         )
-        assert (ink, paper) == (rgb(shades.INK[dark]), rgb(shades.PAPER[dark]))
+        assert (ink, paper) == (rgb(theme.INK[dark]), rgb(theme.PAPER[dark]))
         step = page.locator(".words [class^=warm]").first
         number = int(re.sub(r"\D", "", step.get_attribute("class")))
-        assert step.evaluate("e => getComputedStyle(e).backgroundColor") == rgb(shades.ramp("warm", dark)[number - 1])
+        assert step.evaluate("e => getComputedStyle(e).backgroundColor") == rgb(theme.ramp("warm", dark)[number - 1])
 
 
 def rgb(colour: str) -> str:
@@ -306,7 +305,7 @@ def test_it_prints(report: Path, opened: Open) -> None:
     page.emulate_media(media="print", color_scheme="dark")
     assert not page.locator(".panel").first.is_visible() and not page.locator("fieldset").first.is_visible()
     ink = page.evaluate("getComputedStyle(document.body).color")
-    assert ink == rgb(shades.INK[0])  # on paper a page is light
+    assert ink == rgb(theme.INK[0])  # on paper a page is light
     assert words(page).nth(3).evaluate("e => getComputedStyle(e).printColorAdjust") == "exact"
     printed = page.pdf(format="A4", print_background=True)
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 9

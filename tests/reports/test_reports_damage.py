@@ -12,8 +12,8 @@ import searched
 
 from backstory.config import UserError
 from backstory.reports import render, result_from, to_text, write
-from backstory.reports.format.tables import Table, columns
 from backstory.reports.sections import figures_section
+from backstory.reports.tables import Table, columns
 
 Change = Callable[[dict[str, Any]], object]
 

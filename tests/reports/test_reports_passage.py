@@ -15,8 +15,7 @@ from rich.color import Color
 from rich.console import Console
 
 from backstory.config import UserError
-from backstory.reports import Candidates, Numbers, Passage, Weights, Word
-from backstory.reports.passages import passage_html, passage_terminal, shades
+from backstory.reports import Candidates, Numbers, Passage, Weights, Word, passage_html, passage_terminal, theme
 from backstory.results.passage import MOST_SHOWN
 
 finite = st.floats(-1e9, 1e9)
@@ -138,10 +137,10 @@ BLIND = {
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("hue", ["warm", "cool"])
 def test_text_is_readable_on_every_step_and_lightness_tells_the_steps_apart(hue: str, dark: bool) -> None:
-    colours = [Color.parse(c) for c in shades.ramp(hue, dark)]
-    assert len(colours) == shades.STEPS
-    assert min(contrast(Color.parse(shades.INK[dark]), c) for c in colours) >= 4.5
-    apart = [luminance(tuple(c.get_truecolor())) for c in (Color.parse(shades.PAPER[dark]), *colours)]
+    colours = [Color.parse(c) for c in theme.ramp(hue, dark)]
+    assert len(colours) == theme.STEPS
+    assert min(contrast(Color.parse(theme.INK[dark]), c) for c in colours) >= 4.5
+    apart = [luminance(tuple(c.get_truecolor())) for c in (Color.parse(theme.PAPER[dark]), *colours)]
     assert apart == sorted(apart, reverse=not dark) and len(set(apart)) == len(apart)
 
 
@@ -153,15 +152,15 @@ def test_a_gain_and_a_loss_differ_to_colour_blind_eyes(eyes: str, dark: bool) ->
         red, _, blue = (sum(w * c for w, c in zip(row, linear, strict=True)) for row in BLIND[eyes])
         return blue - red
 
-    for step in range(2, shades.STEPS):
-        assert blueness(shades.ramp("cool", dark)[step]) - blueness(shades.ramp("warm", dark)[step]) > 0.05
+    for step in range(2, theme.STEPS):
+        assert blueness(theme.ramp("cool", dark)[step]) - blueness(theme.ramp("warm", dark)[step]) > 0.05
 
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("kind", ["sequential", "diverging"])
 def test_text_is_readable_in_terminals_of_256_colours(kind: Any, dark: bool) -> None:
     layer = Numbers(kind, "x", ())
-    for step in range(-shades.STEPS if kind == "diverging" else 1, shades.STEPS + 1):
+    for step in range(-theme.STEPS if kind == "diverging" else 1, theme.STEPS + 1):
         style = passage_terminal._style(layer, step, passage_terminal.Look(dark, many=False))
         if step:
             assert style.color and style.bgcolor and contrast(style.color, style.bgcolor) >= 4.5
@@ -170,19 +169,19 @@ def test_text_is_readable_in_terminals_of_256_colours(kind: Any, dark: bool) -> 
 @given(finite, finite, finite)
 def test_steps_stay_on_the_scale_and_rise(low: float, high: float, value: float) -> None:
     sequential, diverging = (Numbers(kind, "x", (), low=low, high=high) for kind in ("sequential", "diverging"))
-    assert 0 <= shades.step(sequential, value) <= shades.STEPS
-    assert -shades.STEPS <= shades.step(diverging, value) <= shades.STEPS
-    assert shades.step(sequential, value) <= shades.step(sequential, value + abs(value))
-    assert shades.step(diverging, -value) == -shades.step(diverging, value)
+    assert 0 <= theme.step(sequential, value) <= theme.STEPS
+    assert -theme.STEPS <= theme.step(diverging, value) <= theme.STEPS
+    assert theme.step(sequential, value) <= theme.step(sequential, value + abs(value))
+    assert theme.step(diverging, -value) == -theme.step(diverging, value)
 
 
 def test_the_ends_and_the_middle_of_scales() -> None:
     sequential = Numbers("sequential", "x", (), low=2.0, high=4.0)
-    assert [shades.step(sequential, v) for v in (None, 2.0, 3.0, 4.0, 9.0, -9.0)] == [0, 0, 4, 8, 8, 0]
+    assert [theme.step(sequential, v) for v in (None, 2.0, 3.0, 4.0, 9.0, -9.0)] == [0, 0, 4, 8, 8, 0]
     diverging = Numbers("diverging", "x", (), low=-2.0, high=2.0)
-    assert [shades.step(diverging, v) for v in (None, -9.0, -1.0, 0.0, 2.0)] == [0, -8, -4, 0, 8]
-    assert shades.css_class(diverging, -4) == "warm4 loss" and shades.css_class(diverging, 4) == "cool4"
-    assert shades.css_class(sequential, 4) == "warm4" and shades.css_class(Weights("a", ()), 4) == "cool4"
+    assert [theme.step(diverging, v) for v in (None, -9.0, -1.0, 0.0, 2.0)] == [0, -8, -4, 0, 8]
+    assert theme.css_class(diverging, -4) == "warm4 loss" and theme.css_class(diverging, 4) == "cool4"
+    assert theme.css_class(sequential, 4) == "warm4" and theme.css_class(Weights("a", ()), 4) == "cool4"
 
 
 # --- HTML ---

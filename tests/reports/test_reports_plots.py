@@ -9,8 +9,7 @@ from typing import Any
 import matplotlib
 import pytest
 
-from backstory.reports import context_curves, learning_curves, read
-from backstory.reports.plots import svg
+from backstory.reports import context_curves, learning_curves, read, svg
 from backstory.reports.sections.figures_section import THIN_POINTS, _spread, training_points
 from backstory.results import TruncationFigures
 from backstory.results.evaluation_record import StepsRecord

@@ -7,7 +7,7 @@ import pytest
 
 from backstory.config import UserError
 from backstory.reports import read, render
-from backstory.reports.format.html_pieces import rendered
+from backstory.reports.html_pieces import rendered
 from backstory.reports.phrases import summary
 from backstory.reports.sections import reproduction_section as epochs
 from backstory.reports.sections.reproduction_section import (

@@ -8,8 +8,7 @@ import pytest
 from passages import WORDS, passage
 from rich.console import Console
 
-from backstory.reports import Passage, Word
-from backstory.reports.passages import passage_terminal, shades
+from backstory.reports import Passage, Word, passage_terminal, theme
 from backstory.results.passage import Numbers
 
 
@@ -41,7 +40,7 @@ def test_words_stand_on_the_steps_of_their_layer(
     if background:
         monkeypatch.setenv("COLORFGBG", background)
     text = shown(passage())
-    ramp, ink = shades.ramp("warm", dark), rgb(shades.INK[dark])
+    ramp, ink = theme.ramp("warm", dark), rgb(theme.INK[dark])
     assert f"\x1b[38;2;{ink};48;2;{rgb(ramp[7])}mKim\x1b[0m" in text  # 9 of 8 nats: the full colour
     assert f"\x1b[38;2;{ink};48;2;{rgb(ramp[1])}msaid\x1b[0m" in text  # 2.5 of 8
     assert "\x1b[0m ¶\n\nKim \x1b[" in text  # nothing for 0.1 nats, and for no number; the paragraph is kept
@@ -51,15 +50,15 @@ def test_words_stand_on_the_steps_of_their_layer(
 def test_a_loss_is_underlined_and_warm_and_a_gain_cool() -> None:
     gain = Passage(passage().words, (passage().layers[1],), "t")
     text = shown(gain)
-    warm, cool = shades.ramp("warm", True), shades.ramp("cool", True)
-    assert f"\x1b[4;38;2;{rgb(shades.INK[1])};48;2;{rgb(warm[7])}mKim" in text
-    assert f"\x1b[38;2;{rgb(shades.INK[1])};48;2;{rgb(cool[3])}msaid" in text
+    warm, cool = theme.ramp("warm", True), theme.ramp("cool", True)
+    assert f"\x1b[4;38;2;{rgb(theme.INK[1])};48;2;{rgb(warm[7])}mKim" in text
+    assert f"\x1b[38;2;{rgb(theme.INK[1])};48;2;{rgb(cool[3])}msaid" in text
 
 
 def test_weights_are_those_of_the_word_that_looks_back_most() -> None:
     text = shown(Passage(passage().words, (passage().layers[3],), "t"), width=100)
     assert "of 'said' on the words before it" in bare(text)
-    assert f"48;2;{rgb(shades.ramp('cool', True)[7])}mKim" in text and "\x1b[1;4msaid\x1b[0m" in text
+    assert f"48;2;{rgb(theme.ramp('cool', True)[7])}mKim" in text and "\x1b[1;4msaid\x1b[0m" in text
 
 
 @pytest.mark.parametrize("width", [20, 33, 80])

@@ -11,8 +11,7 @@ import pytest
 from backstory.cli import examine, generate
 from backstory.cli.explain import Arguments, ReadingArguments
 from backstory.cli.mistakes import settings
-from backstory.reports import render, result_from
-from backstory.reports.passages import passage_html
+from backstory.reports import passage_html, render, result_from
 from backstory.results import ExplanationFigures, Passage, SampleFigures, UnknownTokens
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")

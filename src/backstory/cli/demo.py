@@ -133,7 +133,7 @@ def _gains(results: Sequence[dict[str, Any]]) -> str:
 def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
     """Return a table of the perplexity by length of context, a line for each system."""
     from backstory.config.formats import count, perplexity
-    from backstory.reports.format.tables import Table, columns, to_text
+    from backstory.reports.tables import Table, columns, to_text
     from backstory.results.result_file import figures_from
 
     figures: list[Any] = [figures_from("examination", result["figures"]) for result in results]

@@ -14,7 +14,7 @@ from backstory.config.arguments import checked
 from backstory.interop.folders import need
 from backstory.models import count_parameters
 from backstory.reports import figures_table, to_markdown, trainings_table
-from backstory.reports.format.tables import escape_markdown
+from backstory.reports.tables import escape_markdown
 from backstory.results import read
 from backstory.runs.run import Run, load_run, load_weights, weights
 from backstory.storage.atomic import TEMPORARY, check_writable

@@ -1,6 +1,6 @@
 """Result files to tables, plots and one self-contained HTML page; this room reads files only and imports no torch."""
 
-from backstory.reports.format.tables import Column, Table, fill, to_markdown, to_text
+from backstory.reports import passage_html, passage_terminal
 from backstory.reports.page import (
     check_page,
     render,
@@ -10,12 +10,12 @@ from backstory.reports.page import (
     write,
     write_page,
 )
-from backstory.reports.passages import passage_html, passage_terminal
-from backstory.reports.plots.svg import Plot
 from backstory.reports.sections import SECTIONS, show
 from backstory.reports.sections.context_plots import context_curves
 from backstory.reports.sections.figures_section import figures_table, learning_curves, trainings_table
 from backstory.reports.sections.section import Section
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Column, Table, fill, to_markdown, to_text
 from backstory.results import (
     Candidates,
     Layer,

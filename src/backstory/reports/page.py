@@ -12,8 +12,8 @@ from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.machine import refused
 from backstory.config.terminal import one_line
-from backstory.reports.format import html_pieces as html
-from backstory.reports.passages import passage_html
+from backstory.reports import html_pieces as html
+from backstory.reports import passage_html
 from backstory.reports.phrases import passage_summary, ranking, search_summary, stale_results, summary
 from backstory.reports.sections import SECTIONS
 from backstory.reports.sections.comparison_section import comparison_html

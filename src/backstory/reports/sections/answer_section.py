@@ -8,10 +8,10 @@ from rich.console import Console
 from backstory.config import formats
 from backstory.config.formats import count, decimal
 from backstory.config.terminal import one_line
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Table, columns, to_text
+from backstory.reports import html_pieces as html
 from backstory.reports.sections.section import Section, print_lines
 from backstory.reports.sections.side_by_side import Evaluation, grouped_by_text, title_of_text
+from backstory.reports.tables import Table, columns, to_text
 from backstory.results import EvaluationFigures, RunResults
 from backstory.results.evaluation_record import AnswerCounts, AnswersRecord
 from backstory.results.examination_record import Published

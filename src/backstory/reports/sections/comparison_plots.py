@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from backstory.config import plural
 from backstory.config.formats import count, signed
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import bounded
-from backstory.reports.plots.svg import Plot
+from backstory.reports import svg
+from backstory.reports.axes import bounded
+from backstory.reports.svg import Plot
 from backstory.results import ComparisonFigures
 from backstory.results.explanation_record import PairRecord, PositionRecord
 

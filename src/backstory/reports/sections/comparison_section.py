@@ -10,11 +10,9 @@ from rich.text import Text
 
 from backstory.config.formats import count, signed
 from backstory.config.terminal import cell, printable
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Column, Table, to_text
-from backstory.reports.passages import passage_html, passage_terminal, shades
-from backstory.reports.plots.axes import bounded
-from backstory.reports.plots.svg import Plot
+from backstory.reports import html_pieces as html
+from backstory.reports import passage_html, passage_terminal, theme
+from backstory.reports.axes import bounded
 from backstory.reports.sections.comparison_plots import along, by_position
 from backstory.reports.sections.comparison_tables import (
     Comparison,
@@ -27,12 +25,14 @@ from backstory.reports.sections.comparison_tables import (
     readers_table,
 )
 from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Column, Table, to_text
 from backstory.results import ComparisonFigures, RunResults
 from backstory.results.examination_record import Published
 
 MOST_ROWS = 15
 """Documents of a table that is not folded up."""
-GAIN, LOSS = shades.ramp("cool", dark=False)[-1], shades.ramp("warm", dark=False)[-1]
+GAIN, LOSS = theme.ramp("cool", dark=False)[-1], theme.ramp("warm", dark=False)[-1]
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 HANGING = " ▔▔▔▀▀▀██"
 """The eighths that hang from above, as far as there are such characters: one, four, eight."""

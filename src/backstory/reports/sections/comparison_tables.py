@@ -5,7 +5,7 @@ from typing import Any
 from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.formats import MISSING, count, signed
-from backstory.reports.format.tables import Column, Table, columns
+from backstory.reports.tables import Column, Table, columns
 from backstory.results import ComparisonFigures, Result
 from backstory.results.explanation_record import ExcerptRecord, GainRecord, PairRecord
 

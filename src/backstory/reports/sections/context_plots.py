@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from backstory.config.formats import count
-from backstory.reports.phrases import Examined, context_caption, counted_in, spread_words
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import (
+from backstory.reports import svg
+from backstory.reports.axes import (
     LARGEST,
     added_loss,
     bounded,
@@ -18,9 +17,10 @@ from backstory.reports.plots.axes import (
     log_axis,
     perplexity_axis,
 )
-from backstory.reports.plots.svg import Plot
+from backstory.reports.phrases import Examined, context_caption, counted_in, spread_words
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.examined import Examination, Examinations, boundary_of, groups_by_class
+from backstory.reports.svg import Plot
 from backstory.results import TruncationFigures
 from backstory.results.examination_record import CACHE, EffectRecord, Published
 

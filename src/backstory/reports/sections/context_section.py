@@ -6,15 +6,15 @@ from markupsafe import Markup
 
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, decimal
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Table, columns, without_empty_columns
+from backstory.reports import html_pieces as html
 from backstory.reports.phrases import Examined, published_context, text_and_unit
-from backstory.reports.plots.svg import Plot
 from backstory.reports.sections import context_plots as plots
 from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.examined import Examinations, examined_models, name_of
 from backstory.reports.sections.figures_section import over, text_of, unknown_cell
 from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
 from backstory.results.examination_record import EXPERIMENTS, TRUNCATE, EffectRecord, Published
 

@@ -10,8 +10,9 @@ from backstory.config import formats, plural
 from backstory.config import scores as measures
 from backstory.config.arguments import checked
 from backstory.config.formats import MISSING, count, decimal, perplexity
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Table, columns, without_empty_columns
+from backstory.reports import html_pieces as html
+from backstory.reports import svg
+from backstory.reports.axes import LARGEST, LINE, height_of, label, perplexity_axis, whole_numbers
 from backstory.reports.phrases import (
     audit_failures,
     audit_word,
@@ -22,10 +23,9 @@ from backstory.reports.phrases import (
     text_and_unit,
     unknown_warning,
 )
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import LARGEST, LINE, height_of, label, perplexity_axis, whole_numbers
-from backstory.reports.plots.svg import Plot
 from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import EvaluationFigures, Result, RunResults, TrainingFigures, UnknownTokens
 from backstory.results.evaluation_record import EpochRecord
 from backstory.results.examination_record import Published

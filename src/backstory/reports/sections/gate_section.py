@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from backstory.config.formats import count, decimal, percent, perplexity
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Table, columns
+from backstory.reports import html_pieces as html
+from backstory.reports import svg
+from backstory.reports.axes import LARGEST, perplexity_axis, whole_numbers
 from backstory.reports.phrases import MOST_DESCRIBED
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import LARGEST, perplexity_axis, whole_numbers
-from backstory.reports.plots.svg import Plot
 from backstory.reports.sections.section import Section
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Table, columns
 from backstory.results import RunResults
 from backstory.results.examination_record import Published
 

@@ -10,15 +10,14 @@ from rich.console import Console
 
 from backstory.config import plural
 from backstory.config.formats import count, decimal, percent, plain
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Table, columns, to_text
-from backstory.reports.passages import passage_html, passage_terminal
-from backstory.reports.passages.shades import STEPS
+from backstory.reports import html_pieces as html
+from backstory.reports import passage_html, passage_terminal, svg
+from backstory.reports.axes import whole_numbers
 from backstory.reports.phrases import passage_summary
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import whole_numbers
-from backstory.reports.plots.svg import Plot
 from backstory.reports.sections.section import Section, of_kind, print_lines
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Table, columns, to_text
+from backstory.reports.theme import STEPS
 from backstory.results import ExplanationFigures, Result, RunResults, SampleFigures
 from backstory.results.examination_record import Published
 from backstory.results.explanation_record import MemoryExplanation, MemoryWeights

@@ -9,13 +9,13 @@ from rich.console import Console
 from backstory.config import formats, plural
 from backstory.config.formats import count, decimal, span
 from backstory.config.terminal import one_line
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Table, columns
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import LARGEST, height_of, labels, level, log_axis
-from backstory.reports.plots.svg import Plot
+from backstory.reports import html_pieces as html
+from backstory.reports import svg
+from backstory.reports.axes import LARGEST, height_of, labels, level, log_axis
 from backstory.reports.sections.section import Section, print_lines
 from backstory.reports.sections.side_by_side import Evaluation, Named, grouped_by_text, title_of_text
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Table, columns
 from backstory.results import EvaluationFigures, RunResults
 from backstory.results.evaluation_record import RecencyRecord
 from backstory.results.examination_record import Published

@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from backstory.config import formats, plural
 from backstory.config.formats import MISSING, count, span
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Table, columns, without_empty_columns
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import LARGEST, height_of, labels, perplexity_axis, whole_numbers
-from backstory.reports.plots.svg import Plot
+from backstory.reports import html_pieces as html
+from backstory.reports import svg
+from backstory.reports.axes import LARGEST, height_of, labels, perplexity_axis, whole_numbers
 from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ReproductionFigures, RunResults
 from backstory.results.evaluation_record import CurveRecord, DistanceRange, PolicyRecord, RecencyRecord
 from backstory.results.examination_record import Published

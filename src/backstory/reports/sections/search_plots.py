@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from backstory.config.formats import perplexity, setting
 from backstory.config.scores import IN_BITS, measure_of
-from backstory.reports.plots import svg
-from backstory.reports.plots.axes import LARGEST, whole_numbers
-from backstory.reports.plots.svg import Plot
+from backstory.reports import svg
+from backstory.reports.axes import LARGEST, whole_numbers
+from backstory.reports.svg import Plot
 from backstory.results import SearchFigures
 from backstory.results.search_record import COMPLETE, ParameterRecord, TrialRecord
 from backstory.results.validation import is_number

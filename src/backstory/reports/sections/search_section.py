@@ -11,11 +11,11 @@ from backstory.config import formats
 from backstory.config.formats import MISSING, count, perplexity, setting
 from backstory.config.scores import measure_of
 from backstory.config.terminal import printable
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Column, Table, columns, to_text
+from backstory.reports import html_pieces as html
 from backstory.reports.phrases import search_summary
 from backstory.reports.sections import search_plots as plots
 from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.tables import Column, Table, columns, to_text
 from backstory.results import Result, RunResults, SearchFigures
 from backstory.results.examination_record import Published
 from backstory.results.search_record import AGAIN, COMPLETE, ParameterRecord

@@ -7,9 +7,9 @@ from markupsafe import Markup
 
 from backstory.config import formats
 from backstory.config.formats import MISSING, count
-from backstory.reports.format import html_pieces as html
-from backstory.reports.format.tables import Column, Table, columns
+from backstory.reports import html_pieces as html
 from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.tables import Column, Table, columns
 from backstory.results import Figures, OtherFigures, ProvenanceRecord, Result, RunResults
 from backstory.results.examination_record import Published
 

@@ -1,4 +1,6 @@
-"""The colours of a text view: two ramps that people with any kind of colour vision tell apart, light and dark."""
+"""The look of a report: its style sheet, and the shades of words, told apart with any kind of colour vision."""
+
+from pathlib import Path
 
 from backstory.results.passage import STEPS, Numbers, Weights
 
@@ -61,3 +63,12 @@ def rules() -> str:
 def _mix(a: str, b: str, share: float) -> str:
     parts = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(x + (y - x) * share):02x}" for x, y in parts)
+
+
+CSS = f"""
+:root {{ {variables(dark=False)} }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ {variables(dark=True)} }} }}
+{rules()}
+
+""" + Path(__file__).with_name("templates").joinpath("page.css").read_text(encoding="utf-8")
+"""The style sheet of a page, light and dark, for wide screens, phones and paper."""

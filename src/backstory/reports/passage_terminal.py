@@ -11,8 +11,8 @@ from rich.text import Text
 
 from backstory.config.formats import MISSING
 from backstory.config.terminal import cell
-from backstory.reports.passages import shades
-from backstory.reports.passages.passage_html import ends_of
+from backstory.reports import theme
+from backstory.reports.passage_html import ends_of
 from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
 MOST_LISTED = 5
@@ -88,7 +88,7 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
     place, values = _values(layer, passage.chosen)
     text = Text()
     for i, (word, value) in enumerate(zip(passage.words, values, strict=True)):
-        style = _style(layer, shades.step(layer, value), look)
+        style = _style(layer, theme.step(layer, value), look)
         if i < passage.lead and not style:
             style = Style(dim=True)
         text.append("".join(c for c in word.before if c in " \n") if i else "")
@@ -135,7 +135,7 @@ def _values(layer: Numbers | Weights, chosen: int | None) -> tuple[int | None, t
 def _legend(layer: Numbers | Weights, look: Look, passage: Passage, place: int | None) -> Text:
     low, high = ends_of(layer)
     legend = Text(f"{layer.name}  {low} ")
-    for step in range(-shades.STEPS if layer.kind == "diverging" else 0, shades.STEPS + 1):
+    for step in range(-theme.STEPS if layer.kind == "diverging" else 0, theme.STEPS + 1):
         legend.append("  ", _style(layer, step, look))
     legend.append(f" {high}")
     about = f"of '{cell(passage.words[place].text)}' on the words before it. " if place is not None else ""
@@ -145,10 +145,10 @@ def _legend(layer: Numbers | Weights, look: Look, passage: Passage, place: int |
 def _style(layer: Numbers | Weights, step: int, look: Look) -> Style:
     if step == 0:
         return Style()
-    hue, loss = shades.hue(layer, step), step < 0
+    hue, loss = theme.hue(layer, step), step < 0
     if look.many:
-        ink, colour = shades.INK[look.dark], shades.ramp(hue, look.dark)[abs(step) - 1]
+        ink, colour = theme.INK[look.dark], theme.ramp(hue, look.dark)[abs(step) - 1]
         return Style(color=ink, bgcolor=colour, underline=loss)
-    number = shades.XTERM[hue, look.dark][abs(step) - 1]
+    number = theme.XTERM[hue, look.dark][abs(step) - 1]
     pale = sum(Color.from_ansi(number).get_truecolor()) > PALE
     return Style(color=Color.from_ansi(16 if pale else 231), bgcolor=Color.from_ansi(number), underline=loss)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from backstory.config.formats import count
-from backstory.reports.plots import svg
+from backstory.reports import svg
 from backstory.results.examination_record import EffectRecord
 
 if TYPE_CHECKING:

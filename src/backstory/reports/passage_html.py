@@ -6,16 +6,15 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup, escape
 
-from backstory.reports.format.html_pieces import rendered
-from backstory.reports.passages import shades
+from backstory.reports import theme
+from backstory.reports.html_pieces import TEMPLATES, rendered
 from backstory.results.passage import Candidates, Numbers, Passage, Weights
 
-SCRIPT = Path(__file__).with_name("passage.js").read_text(encoding="utf-8")
+SCRIPT = TEMPLATES.joinpath("passage.js").read_text(encoding="utf-8")
 """The script by which words answer; a page with any number of passages holds it once, after the last of them."""
 SCRIPT_HASH = "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 """The hash by which the page's policy allows this script and no other."""
@@ -36,8 +35,8 @@ def figure(passage: Passage, name: str) -> Markup:
 
 def _steps(layer: Numbers | Weights) -> Iterator[str]:
     """Yield the CSS classes of a layer's scale."""
-    for step in range(-shades.STEPS if layer.kind == "diverging" else 0, shades.STEPS + 1):
-        yield shades.css_class(layer, step)
+    for step in range(-theme.STEPS if layer.kind == "diverging" else 0, theme.STEPS + 1):
+        yield theme.css_class(layer, step)
 
 
 def ends_of(layer: Numbers | Weights) -> tuple[str, str]:
@@ -57,7 +56,7 @@ def _words(passage: Passage) -> Markup:
         values = first.of(passage.chosen)
     parts = []
     for place, (word, value) in enumerate(zip(passage.words, values, strict=True)):
-        look = shades.css_class(first, shades.step(first, value)) if first else ""
+        look = theme.css_class(first, theme.step(first, value)) if first else ""
         # A blank line becomes a gap smaller than a line; other white space is kept as it is.
         before = Markup(_BLANK_LINE.sub('<i class="gap"></i>', escape(word.before))) if place else Markup()
         lead = Markup(" data-lead" if place < passage.lead else "")
@@ -89,9 +88,9 @@ def _data(passage: Passage) -> str:
 
 def _shade(layer: Numbers | Weights) -> dict[str, Any]:
     if isinstance(layer, Weights):
-        looks = [[[j, shades.css_class(layer, shades.step(layer, w))] for j, w in links] for links in layer.links]
+        looks = [[[j, theme.css_class(layer, theme.step(layer, w))] for j, w in links] for links in layer.links]
         return {"links": looks}
-    return {"looks": [shades.css_class(layer, shades.step(layer, value)) for value in layer.values]}
+    return {"looks": [theme.css_class(layer, theme.step(layer, value)) for value in layer.values]}
 
 
 def _candidate(token: str, p: float, word: str) -> list[Any]:

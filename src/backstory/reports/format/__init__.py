@@ -1,1 +1,0 @@
-"""How results are written: tables and pieces of HTML."""
