@@ -34,20 +34,20 @@ from backstory.tuning.preparation import parse_grid
 from backstory.tuning.space import Space, parameters
 
 DATACLASSES = [
-    (demo.Arguments, None),
-    (train.Arguments, train.Arguments()),
-    (evaluate.Arguments, None),
-    (examine.Arguments, None),
-    (explain.Arguments, None),
-    (explain.ReadingArguments, None),
-    (generate.Arguments, None),
-    (report.Arguments, None),
-    (reproduce.Arguments, None),
-    (reader.AuditArguments, None),
-    (data.ShowArguments, None),
-    (data.PrepareArguments, None),
-    (recipe.CopyArguments, None),
-    (ls.Arguments, None),
+    (demo.DemoArguments, None),
+    (train.TrainArguments, train.TrainArguments()),
+    (evaluate.EvaluateArguments, None),
+    (examine.ExamineArguments, None),
+    (explain.ExplainArguments, None),
+    (explain.CompareReadersArguments, None),
+    (generate.GenerateArguments, None),
+    (report.ReportArguments, None),
+    (reproduce.ReproduceArguments, None),
+    (reader.AuditReaderArguments, None),
+    (data.ShowCorpusArguments, None),
+    (data.PrepareCorpusArguments, None),
+    (recipe.CopyRecipeArguments, None),
+    (ls.ListArguments, None),
 ]
 FLAGS = sorted({flag for kind in DATACLASSES for s in settings(*kind) if not s.positional for flag in s.flags()})
 SETTINGS = [f for f in FLAGS if f.startswith(("--text.", "--model.", "--training.", "--seed"))]

@@ -13,13 +13,13 @@ import sys
 
 from backstory.cli.command_line import parse
 from backstory.cli.main import main
-from backstory.cli.train import Arguments
+from backstory.cli.train import TrainArguments
 
 # What a training imports, and what the command line makes once; no tensor is made here, so that no thread has begun when it
 # forks.
 for name in ("backstory.training", "torch._dynamo", "torch.profiler", "rich.progress"):
     importlib.import_module(name)
-parse(Arguments, [], "train")
+parse(TrainArguments, [], "train")
 
 
 def run(request: dict) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backstory.cli import examine, generate
-from backstory.cli.explain import Arguments, ReadingArguments
+from backstory.cli.explain import CompareReadersArguments, ExplainArguments
 from backstory.cli.mistakes import settings
 from backstory.reports import passage_html, render, result_from
 from backstory.results import ExplanationFigures, Passage, SampleFigures, UnknownTokens
@@ -41,7 +41,7 @@ def test_keys_and_flags_are_those_that_there_are() -> None:
     assert all(f"| {row} |" in PAGE for row in ("← →", "↑ ↓", "Home, End", "Escape", "Tab"))
     known = {
         setting.name
-        for verb in (Arguments, ReadingArguments, generate.Arguments, examine.Arguments)
+        for verb in (ExplainArguments, CompareReadersArguments, generate.GenerateArguments, examine.ExamineArguments)
         for setting in settings(verb)
     }
     assert set(re.findall(r"(?<![\w-])--[a-z]+", PAGE)) - {"--out"} <= known

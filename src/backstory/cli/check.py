@@ -21,7 +21,7 @@ Check = tuple[str, Callable[[], None]]
 
 
 @dataclass(frozen=True)
-class Arguments:
+class CheckArguments:
     """Test the parts of a plugin against the contract that ours keep."""
 
     file: Annotated[
@@ -32,7 +32,7 @@ class Arguments:
 
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each check; the exit code is 2 where one fails."""
-    file = parse(Arguments, arguments, "check").file
+    file = parse(CheckArguments, arguments, "check").file
     load_plugin(file)
     from backstory.plugins import registered_by
 

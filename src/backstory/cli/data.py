@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ShowArguments(TextConfig):
+class ShowCorpusArguments(TextConfig):
     """Show the tokens, types and documents of a corpus."""
 
     # `field()` removes the default of TextConfig: here the corpus is required.
@@ -27,7 +27,7 @@ class ShowArguments(TextConfig):
 
 
 @dataclass(frozen=True)
-class PrepareArguments(ShowArguments):
+class PrepareCorpusArguments(ShowCorpusArguments):
     """Download a corpus if it is missing, tokenize it, and show its tokens, types and documents."""
 
     data_dir: Path | None = None
@@ -40,12 +40,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def show(arguments: Sequence[str]) -> int:
     """Tokenize the corpus and print its figures."""
-    return _figures(parse(ShowArguments, arguments, "data show"))
+    return _figures(parse(ShowCorpusArguments, arguments, "data show"))
 
 
 def prepare(arguments: Sequence[str]) -> int:
     """Download the corpus if it is missing, tokenize it and print its figures."""
-    args = parse(PrepareArguments, arguments, "data prepare")
+    args = parse(PrepareCorpusArguments, arguments, "data prepare")
 
     from backstory.cli.command_line import progress_bar
     from backstory.data import CORPORA, fetch
@@ -59,7 +59,7 @@ def prepare(arguments: Sequence[str]) -> int:
     return _figures(args)
 
 
-def _figures(args: ShowArguments) -> int:
+def _figures(args: ShowCorpusArguments) -> int:
     from backstory.cli.command_line import progress_bar
     from backstory.data import check_synthetic, gold_file, prepare
 

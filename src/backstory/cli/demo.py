@@ -13,7 +13,7 @@ from backstory.config.scores import UnknownShare
 
 
 @dataclass(frozen=True)
-class Arguments:
+class DemoArguments:
     """Train a small AWD-LSTM, add a span buffer and a cache, measure their use of context, and report (about 5 minutes)."""
 
     out: Path = Path("runs/demo")
@@ -25,7 +25,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = parse(Arguments, arguments, "demo")
+    args = parse(DemoArguments, arguments, "demo")
     if args.resume and args.overwrite:
         raise UserError("--resume and --overwrite cannot be combined; remove one")
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _train(console: Any, args: Arguments, buffered: Path, longer: Path) -> int:
+def _train(console: Any, args: DemoArguments, buffered: Path, longer: Path) -> int:
     """Train the LSTM, then continue from its weights with a buffer and, as long, without one. Return the exit code."""
     from backstory.cli.train import run_training
     from backstory.runs.run_folder import Mode, RunFolder, check_folder

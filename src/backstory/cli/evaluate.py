@@ -17,7 +17,7 @@ from backstory.data.corpora.text_files import is_pipe
 
 
 @dataclass(frozen=True)
-class Arguments(EvalOptions, ModelArguments):
+class EvaluateArguments(EvalOptions, ModelArguments):
     """Score every token of a split, or of a text of your own, with a trained model in one pass."""
 
     text: Annotated[  # type: ignore[assignment]
@@ -39,7 +39,7 @@ class Arguments(EvalOptions, ModelArguments):
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = parse(Arguments, arguments, "evaluate")
+    args = parse(EvaluateArguments, arguments, "evaluate")
     if args.text is not None and args.split is not None:
         raise UserError("a text has no splits; remove --split, or the text")
 

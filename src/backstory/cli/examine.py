@@ -13,7 +13,7 @@ from backstory.config.examine_options import ExamineOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(ExamineOptions):
+class ExamineArguments(ExamineOptions):
     """Score the same tokens under changed contexts and tell what the changes cost.
 
     Several runs are taken as one set, for models that differ in their seed. A stopped examination goes on where it was with the
@@ -26,7 +26,7 @@ class Arguments(ExamineOptions):
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = parse(Arguments, arguments, "examine")
+    options = parse(ExamineArguments, arguments, "examine")
     if not options.runs:
         raise UserError("name the run's folder: `backstory examine RUN`")
 

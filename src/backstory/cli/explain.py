@@ -33,7 +33,7 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(Output, ExplainOptions):
+class ExplainArguments(Output, ExplainOptions):
     """Show a passage with what the model made of every word: surprisal, what it expected, what another reader gains.
 
     `backstory explain reading --help` tells of the comparison of readers along a whole stretch of text.
@@ -49,7 +49,7 @@ class Arguments(Output, ExplainOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingArguments(Output, CompareOptions):
+class CompareReadersArguments(Output, CompareOptions):
     """Read a stretch of text with two or more readers and show what each gains on the others, block by block."""
 
     run: _Run
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def explain_passage(arguments: Sequence[str]) -> int:
     """Explain a passage; with `--find both` one after the other, the best and the worst case of a cache."""
-    parsed = parse(Arguments, arguments, "explain")
+    parsed = parse(ExplainArguments, arguments, "explain")
     if parsed.name == "reading":
         raise UserError("`reading` has flags of its own; write it right after `backstory explain`")
 
@@ -82,7 +82,7 @@ def explain_passage(arguments: Sequence[str]) -> int:
 
 def explain_reading(arguments: Sequence[str]) -> int:
     """Compare readers along a stretch of text."""
-    parsed = parse(ReadingArguments, arguments, "explain reading")
+    parsed = parse(CompareReadersArguments, arguments, "explain reading")
 
     from backstory import explanations
     from backstory.cli.command_line import progress_bar

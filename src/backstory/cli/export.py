@@ -12,7 +12,7 @@ from backstory.cli.command_line import parse
 
 
 @dataclass(frozen=True)
-class Arguments:
+class ExportArguments:
     """Write a trained model to a folder that transformers can load."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
@@ -21,7 +21,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = parse(Arguments, arguments, "export")
+    args = parse(ExportArguments, arguments, "export")
 
     from backstory.interop.exporting import CARD, export
 

@@ -18,7 +18,7 @@ LARGEST = 1 << 24
 
 
 @dataclass(frozen=True)
-class Arguments(ModelArguments):
+class GenerateArguments(ModelArguments):
     """Continue a prompt with a trained model, word by word."""
 
     prompt: str = ""
@@ -48,7 +48,7 @@ class Arguments(ModelArguments):
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = parse(Arguments, arguments, "generate")
+    args = parse(GenerateArguments, arguments, "generate")
 
     from backstory.evaluation import generate
     from backstory.evaluation.generation import SAMPLE

@@ -18,7 +18,7 @@ from backstory.config.renamed import refuse_old_listing
 
 
 @dataclass(frozen=True)
-class Arguments:
+class ListArguments:
     """List models, recipes, corpora, readers and other names."""
 
     kind: Annotated[
@@ -31,7 +31,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = parse(Arguments, arguments, "ls")
+    args = parse(ListArguments, arguments, "ls")
     refuse_old_listing(args.kind)
     chosen = KINDS if args.kind == "all" else {args.kind: KINDS.get(args.kind)}
     for kind, listed in chosen.items():

@@ -23,7 +23,7 @@ ENOUGH = 20
 
 
 @dataclass(frozen=True)
-class Arguments(ModelArguments):
+class ReadArguments(ModelArguments):
     """Score standard input line by line as it arrives: each line, and all lines so far.
 
     A session can be saved (`--session FOLDER`) and resumed later (`--resume`). It ends with the input, or with Ctrl-C.
@@ -47,7 +47,7 @@ class Arguments(ModelArguments):
 
 def main(arguments: Sequence[str]) -> int:
     """Read; on a signal, save and exit with 128 + its number."""
-    args = parse(Arguments, arguments, "read")
+    args = parse(ReadArguments, arguments, "read")
 
     from backstory.config.signals import StopRequest
     from backstory.config.terminal import make_console
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _printer(args: Arguments, opened: "Session", console: Any) -> "Callable[[Line], None]":
+def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[[Line], None]":
     """Return a function that prints a scored line."""
     from rich.text import Text
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AuditArguments(CorpusArguments):
+class AuditReaderArguments(CorpusArguments):
     """Read a split and test at random places that scores are causal, whole distributions, and taken before learning."""
 
     split: str = "valid"
@@ -51,7 +51,7 @@ class StatisticsArguments(CorpusArguments):
 
 
 @dataclass(frozen=True)
-class TuneArguments(CorpusArguments):
+class TuneReaderArguments(CorpusArguments):
     """Search a reader's settings on a split and keep the best beside the model, where every later reading takes them."""
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -71,7 +71,7 @@ class TuneArguments(CorpusArguments):
 
 
 @dataclass(frozen=True)
-class TrainArguments(CorpusArguments):
+class TrainReaderArguments(CorpusArguments):
     """Train the meta-learner that sets the gates of every weight while a text is read (the reader `learned`)."""
 
     name: str = "three-level"
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     return dispatch("reader", {"statistics": statistics, "tune": tune, "train": train, "audit": audit}, arguments)
 
 
-def _opened(args: StatisticsArguments | TrainArguments) -> "EvalSetup":
+def _opened(args: StatisticsArguments | TrainReaderArguments) -> "EvalSetup":
     """Open the run with the static reader, and the split to learn from."""
     from backstory.evaluation.opening import open_evaluation
 
@@ -114,7 +114,7 @@ def statistics(arguments: Sequence[str]) -> int:
 
 
 def tune(arguments: Sequence[str]) -> int:
-    args = parse(TuneArguments, arguments, "reader tune")
+    args = parse(TuneReaderArguments, arguments, "reader tune")
 
     from backstory.cli.command_line import progress_bar
     from backstory.readers.registry import parse_stack, stack_name
@@ -131,7 +131,7 @@ def tune(arguments: Sequence[str]) -> int:
 
 
 def train(arguments: Sequence[str]) -> int:
-    args = parse(TrainArguments, arguments, "reader train")
+    args = parse(TrainReaderArguments, arguments, "reader train")
 
     from backstory.cli.command_line import progress_bar
     from backstory.config.scores import perplexity
@@ -178,7 +178,7 @@ def describe_tuned(tuned: "Tuned") -> str:
 
 def audit(arguments: Sequence[str]) -> int:
     """Exit code 1 when the reader fails."""
-    args = parse(AuditArguments, arguments, "reader audit")
+    args = parse(AuditReaderArguments, arguments, "reader audit")
 
     from backstory.cli.command_line import progress_bar
     from backstory.evaluation.evaluation import audit_reader

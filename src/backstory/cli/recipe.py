@@ -15,7 +15,7 @@ from backstory.storage.atomic import write_atomically
 
 
 @dataclass(frozen=True)
-class CopyArguments:
+class CopyRecipeArguments:
     """Copy a packaged recipe to a file of your own."""
 
     name: Annotated[
@@ -28,7 +28,7 @@ class CopyArguments:
 
 
 @dataclass(frozen=True)
-class CheckArguments:
+class CheckRecipeArguments:
     """Check a recipe: unknown keys, wrong types, values out of range."""
 
     recipe: Annotated[
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def copy(arguments: Sequence[str]) -> int:
     """Write the recipe with its header to a new file."""
-    args = parse(CopyArguments, arguments, "recipe copy")
+    args = parse(CopyRecipeArguments, arguments, "recipe copy")
     text = recipes.text(args.name)
     if args.file.suffix not in (".yaml", ".yml"):
         raise UserError(f"the file of a recipe must end in .yaml; use {args.file}.yaml")
@@ -58,7 +58,7 @@ def copy(arguments: Sequence[str]) -> int:
 
 def check(arguments: Sequence[str]) -> int:
     """Read the recipe and report the first mistake."""
-    args = parse(CheckArguments, arguments, "recipe check")
+    args = parse(CheckRecipeArguments, arguments, "recipe check")
     recipes.load(args.recipe)
     print(f"{args.recipe}: good")
     return 0

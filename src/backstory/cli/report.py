@@ -11,7 +11,7 @@ from backstory.cli.command_line import parse
 
 
 @dataclass(frozen=True)
-class Arguments:
+class ReportArguments:
     """Write one self-contained HTML page with the results of run folders."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders.")]
@@ -22,7 +22,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = parse(Arguments, arguments, "report")
+    args = parse(ReportArguments, arguments, "report")
 
     from backstory.config import UserError
     from backstory.papers.paper import published_examinations

@@ -14,7 +14,7 @@ from backstory.config.strict import between
 
 
 @dataclass(frozen=True)
-class Arguments:
+class ReproduceArguments:
     """Train, evaluate and examine every system of a suite, seed by seed, and test the claims and findings of its paper.
 
     The cost is shown first. Finished runs are not repeated; the same command resumes stopped and failed ones.
@@ -43,7 +43,7 @@ class Arguments:
 
 def main(arguments: Sequence[str]) -> int:
     """Return exit code 0, 1 if a run failed, 128 + the signal's number after a stop."""
-    args = parse(Arguments, arguments, "reproduce")
+    args = parse(ReproduceArguments, arguments, "reproduce")
 
     from backstory.config.signals import Stopped
     from backstory.papers.reproduction import Reproduction, failures

@@ -17,7 +17,7 @@ from backstory.config.terminal import printable_json
 
 
 @dataclass(frozen=True)
-class RunArguments:
+class SweepArguments:
     """Train a recipe many times, each trial with settings sampled from a space, and keep the recipe of the best.
 
     The sampler (Optuna's TPE) learns from earlier trials. A trial that is worse than the median of the others after as many
@@ -49,7 +49,7 @@ class RunArguments:
 
 
 @dataclass(frozen=True)
-class ShowArguments:
+class ShowSweepArguments:
     """Show the best trials of a sweep, which settings mattered, and every trial; also while it runs."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER", help="The sweep's folder.")]
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     """Return exit code 0, 1 if no trial is complete, 128 + the signal's number after a stop."""
     recipe, rest = split_recipe(arguments, "sweep run")
     config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
-    args = parse(RunArguments, rest, "sweep run RECIPE", RunArguments(config=config))
+    args = parse(SweepArguments, rest, "sweep run RECIPE", SweepArguments(config=config))
     if not recipe:
         raise UserError("name a recipe: `backstory sweep run RECIPE --space SPACE`; `backstory ls recipes` lists them")
     if not args.space:
@@ -112,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def show(arguments: Sequence[str]) -> int:
     """Print the trials of a sweep, or write a page."""
-    args = parse(ShowArguments, arguments, "sweep show")
+    args = parse(ShowSweepArguments, arguments, "sweep show")
 
     from backstory.reports import check_page, render_search, write_page
     from backstory.results import result_from

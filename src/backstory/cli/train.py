@@ -18,7 +18,7 @@ from backstory.config.scores import UnknownShare, format_score
 
 
 @dataclass(frozen=True)
-class Arguments:
+class TrainArguments:
     """Train a model from a recipe, by name (`backstory ls recipes`) or from a YAML file; flags change its settings.
 
     `backstory train RUN --resume` resumes a run with the settings in its folder.
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     """Train; on a signal, save and return 128 + its number."""
     recipe, rest = split_recipe(arguments, "train")
     config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
-    args = parse(Arguments, rest, "train RECIPE", Arguments(config=config))
+    args = parse(TrainArguments, rest, "train RECIPE", TrainArguments(config=config))
     if not recipe:
         raise UserError("name a recipe: `backstory train RECIPE`; `backstory ls recipes` lists them")
     if args.resume and args.overwrite:
