@@ -25,18 +25,19 @@ from backstory.models.devices import available, shown_bytes
 from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
-from backstory.storage.documents import conforms
+from backstory.storage.documents import conforms, has_fields
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
 
 ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
 """Modules with a `load(name, device)` for models that are no run folders, by the prefix of their names."""
-DESCRIBED = {"config": dict[str, Any], "corpus": dict[str, str | int], "places": dict[str, str]}
+DESCRIBED = {"config", "corpus", "places"}
+"""Parts of the document that is saved beside a model's weights and vocabulary."""
 CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
-"""Types of the document that is saved beside a model's weights and vocabulary, and of its corpus."""
+"""Types of what is saved of the training corpus."""
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's parameters by name, tied ones once."""
+    """Return a model's parameters by name, shared ones once."""
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
@@ -57,15 +58,13 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str) -> None:
     """Raise ValueError unless names, shapes and dtypes are the expected ones; nothing is cast or broadcast to fit."""
     if tensors.keys() != expected.keys():
-        lost, more = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
-        differences = [f"{word} {', '.join(names[:3])}" for word, names in (("without", lost), ("with", more)) if names]
+        sides = (("without", expected.keys() - tensors.keys()), ("with", tensors.keys() - expected.keys()))
+        differences = [f"{word} {', '.join(sorted(names)[:3])}" for word, names in sides if names]
         raise ValueError(f"the saved {what} are not those of this model: {' and '.join(differences)}")
     for name, tensor in expected.items():
-        (shape, dtype), (wanted, kind) = (
-            (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in (tensors[name], tensor)
-        )
-        if (shape, dtype) != (wanted, kind):
-            raise ValueError(f"among the saved {what} {name} has shape {shape} of {dtype}, not {wanted} of {kind}")
+        saved, wanted = (f"{tuple(t.shape)} of {str(t.dtype).removeprefix('torch.')}" for t in (tensors[name], tensor))
+        if saved != wanted:
+            raise ValueError(f"among the saved {what} {name} has shape {saved}, not {wanted}")
 
 
 def check_state(outlined: LanguageModel, device: torch.device, name: str) -> None:
@@ -280,15 +279,18 @@ def _described(checkpoint: Checkpoint) -> tuple[RunConfig, Vocabulary, dict[str,
     """Return the settings, the vocabulary and the whole document of a checkpoint's model. Raises UserError."""
     files, path = [*checkpoint.tensors, *sorted(checkpoint.documents)], checkpoint.path
     model, vocabulary = (checkpoint.documents.get(name) for name in ("model", "vocabulary"))
-    if files != ["weights", "model", "vocabulary"] or not isinstance(model, dict) or model.keys() != DESCRIBED.keys():
+    if files != ["weights", "model", "vocabulary"] or not isinstance(model, dict) or model.keys() != DESCRIBED:
         raise UserError(f"{path} was saved by another version of backstory; read it with that one, or train it again")
-    wrong = [name for name, hint in DESCRIBED.items() if not conforms(model[name], hint)]
-    if not wrong and model["corpus"].keys() == CORPUS.keys():
-        wrong = [f"corpus.{name}" for name, hint in CORPUS.items() if not conforms(model["corpus"][name], hint)]
-    elif not wrong:
-        wrong = ["corpus"]
-    if wrong or not isinstance(vocabulary, dict):
-        raise UserError(f"{path} is damaged: its {wrong[0] if wrong else 'vocabulary'} is none; train it again")
+    valid = {
+        "config": conforms(model["config"], dict[str, Any]),
+        "corpus": has_fields(model["corpus"], CORPUS),
+        "places": conforms(model["places"], dict[str, str]),
+    }
+    damaged = [name for name in valid if not valid[name]]
+    if damaged or not isinstance(vocabulary, dict):
+        raise UserError(
+            f"{path} is damaged: its {(damaged or ['vocabulary'])[0]} has wrong fields or types; train it again"
+        )
     try:
         return from_saved(RunConfig, model["config"], str(path)), Vocabulary.from_json(vocabulary), model
     except UnknownKind:

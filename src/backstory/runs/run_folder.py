@@ -1,4 +1,4 @@
-"""A run's folder: settings, metrics and checkpoints; begun once, resumed or overwritten only when asked."""
+"""A run's folder: settings, metrics and checkpoints; resumed or overwritten only on request."""
 
 import errno
 import hashlib
@@ -12,30 +12,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backstory.config import RunConfig, UserError, from_saved, to_dict, to_yaml
+from backstory.config.recipes import CONFIG
 from backstory.config.small_file import read_small_text
 from backstory.config.strict import from_file, plain_yaml
-from backstory.runs.run import CHECKPOINTS, CONFIG
-from backstory.storage.atomic import (
-    TEMPORARY,
-    check_writable,
-    fsync_folder,
-    sweep_temporaries,
-    write_atomically,
-)
+from backstory.storage.atomic import TEMPORARY, check_writable, fsync_folder, sweep_temporaries, write_atomically
 from backstory.storage.checkpoint import sweep_removals
 from backstory.storage.lock import LOCK
-from backstory.storage.manifest import BEST
+from backstory.storage.manifest import BEST, CHECKPOINTS
 from backstory.storage.provenance import RESULT
 
 Mode = Literal["new", "resume", "overwrite"]
 SAVED = "readers"
-"""Folder of a run that holds what readers have learned or were given: settings, statistics."""
-
-
+"""Folder of a run with the settings and statistics of its readers."""
 TENSORBOARD = "tensorboard"
 OURS = (SAVED, RESULT, "run.json", CHECKPOINTS, "metrics.jsonl", TENSORBOARD)
-"""What goes when a run is overwritten, in this order: interrupted anywhere, what is left can be resumed or overwritten. The
-settings, by which a folder is known for a run, are replaced after it."""
+"""Files and folders that are removed when a run is overwritten, in this order: interrupted anywhere, the rest can be resumed or
+overwritten. The settings, by which a folder is recognised as a run, are replaced last."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +35,12 @@ class RunFolder:
     """The folder of a run and its paths."""
 
     path: Path
-    stands: Callable[[], bool] | None = None
-    """Returns True if the folder that a training has locked is still in its place."""
+    in_place: Callable[[], bool] | None = None
+    """Returns True if the folder that a training has locked was neither removed nor moved."""
 
-    def check_stands(self) -> None:
+    def check_in_place(self) -> None:
         """Raise UserError if the folder was removed or moved: another folder may be there now."""
-        if self.stands is not None and not self.stands():
+        if self.in_place is not None and not self.in_place():
             raise UserError(
                 f"{self.path} was removed or moved while it was trained, so the training has ended; "
                 "go on with --resume where it is now, or start again"
@@ -85,53 +77,52 @@ def check_folder(path: Path, config: RunConfig, mode: Mode, accept: frozenset[st
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; choose another folder with --out")
-    # A start that was killed before its settings stood leaves nothing but these.
+    # A training that was killed before it wrote its settings leaves nothing but these.
     occupied = path.is_dir() and any(p.name != LOCK and not p.name.startswith(TEMPORARY) for p in path.iterdir())
-    stands = folder.config.is_file()
-    if mode == "new" and occupied and stands:
+    is_run = folder.config.is_file()
+    if mode == "new" and occupied and is_run:
         raise UserError(f"{path} is not empty; use --resume to go on, --overwrite to start again, or another --out")
     if mode == "new" and occupied:
         raise UserError(f"{path} is not empty, and holds no run; empty it, or choose another folder with --out")
-    if mode == "resume" and not stands:
+    if mode == "resume" and not is_run:
         again = "choose another folder with --out" if occupied else "leave --resume out to start one"
         raise UserError(f"{path} holds no run to resume; {again}")
     odd = next((p for n in (RESULT, "run.json", "metrics.jsonl") if (p := path / n).exists() and not p.is_file()), None)
     if mode == "resume" and odd is not None:
         raise UserError(f"{odd} is no regular file; remove it, or choose another --out")
     if mode == "resume" and "config" not in accept:
-        _same_settings(folder, config)
+        saved = from_file(RunConfig, folder.config, path)
+        if different := differences(to_dict(saved), to_dict(config)):
+            raise UserError(
+                f"{path} was trained with other settings ({', '.join(different)}); "
+                "give the same ones, or --accept config to go on with the new ones"
+            )
     if mode != "new" and (link := next((p for p in (path / n for n in OURS) if p.is_symlink()), None)):
         touched = "removed" if mode == "overwrite" else "written to"
         raise UserError(f"{link} is a link, and what it leads to is not {touched}; remove it, or choose another --out")
-    if mode == "overwrite" and occupied and not stands:
+    if mode == "overwrite" and occupied and not is_run:
         raise UserError(
             f"{path} holds something other than a run; it is not overwritten: choose another folder with --out"
         )
     check_writable(path)
-    for place in _replaced(path) if mode == "overwrite" else [folder.checkpoints]:
-        _check_changeable(place)
+    for changed in _replaced(path) if mode == "overwrite" else [folder.checkpoints]:
+        for inner in (changed, *(Path(top, name) for top, names, _ in os.walk(changed) for name in names)):
+            if inner.is_dir() and not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
+                denied = os.strerror(errno.EACCES)
+                raise UserError(f"cannot write to {inner}: {denied}; have its owner permit it, or choose another --out")
 
 
-def _check_changeable(place: Path) -> None:
-    """Raise UserError if something in or below a folder may not be replaced or removed."""
-    for inner in (place, *(Path(top, name) for top, names, _ in os.walk(place) for name in names)):
-        if inner.is_dir() and not inner.is_symlink() and not os.access(inner, os.R_OK | os.W_OK | os.X_OK):
-            raise UserError(
-                f"cannot write to {inner}: {os.strerror(errno.EACCES)}; have its owner permit it, or choose another --out"
-            )
-
-
-def open_folder(path: Path, config: RunConfig, mode: Mode, stands: Callable[[], bool] | None = None) -> RunFolder:
+def open_folder(path: Path, config: RunConfig, mode: Mode, in_place: Callable[[], bool] | None = None) -> RunFolder:
     """Make or open the folder of a run, after `check_folder`."""
-    folder = RunFolder(path, stands)
+    folder = RunFolder(path, in_place)
     if mode == "overwrite":
-        # What was read and examined with the old weights goes with them, and first: with no run it would be for new ones.
+        # Results of the old weights go first: without the run they would be taken for results of the new ones.
         for target in _replaced(path):
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     path.mkdir(parents=True, exist_ok=True)
     sweep_temporaries(path)
-    # One that means the same stays as it is: checkpoints of earlier versions are known by it (`trained_with`).
-    if mode != "resume" or not _mean(_written(folder), config):
+    # Equivalent settings stay as they were written: checkpoints of earlier versions hold their hash (`trained_with`).
+    if mode != "resume" or not _equivalent(_written(folder), config):
         write_atomically(folder.config, to_yaml(config))
     folder.checkpoints.mkdir(exist_ok=True)
     fsync_folder(path)
@@ -144,49 +135,39 @@ def open_folder(path: Path, config: RunConfig, mode: Mode, stands: Callable[[], 
 def _replaced(path: Path) -> list[Path]:
     """Return what is removed when a run is overwritten, in this order: results of its weights, and the run itself.
 
-    The former are folders of our names, and results in folders of the user's names.
+    Results are whole folders under our names, and the result files in folders under the user's names.
     """
     ours = re.compile(r"(evaluate|examine|explain)-.*|sample")
     results = [p for p in sorted(path.glob(f"*/{RESULT}")) if not p.parent.is_symlink()]
-    readings = [p.parent if ours.fullmatch(p.parent.name) else p for p in results]
-    return [*readings, *(path / name for name in OURS)]
-
-
-def _same_settings(folder: RunFolder, config: RunConfig) -> None:
-    different = differences(to_dict(from_file(RunConfig, folder.config, folder.path)), to_dict(config))
-    if different:
-        raise UserError(
-            f"{folder.path} was trained with other settings ({', '.join(different)}); "
-            "give the same ones, or --accept config to go on with the new ones"
-        )
+    evaluations = [p.parent if ours.fullmatch(p.parent.name) else p for p in results]
+    return [*evaluations, *(path / name for name in OURS)]
 
 
 def differences(a: dict[str, Any], b: dict[str, Any], path: str = "") -> list[str]:
     """Return the differences between saved settings and present ones, one line each."""
-    found = []
+    lines = []
     for key in sorted(a.keys() | b.keys()):
         old, new = a.get(key), b.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, f"{path}{key}.")
+            lines += differences(old, new, f"{path}{key}.")
         elif old != new:
-            found.append(f"{path}{key}: {old} there, {new} here")
-    return found
+            lines.append(f"{path}{key}: {old} there, {new} here")
+    return lines
 
 
 def trained_with(saved: dict[str, Any] | str, folder: RunFolder, config: RunConfig) -> bool:
-    """Return True if a checkpoint was trained with this config, whatever settings were added since.
+    """Return True if a checkpoint was trained with this config; settings that it lacks have their defaults.
 
-    Those that it does not know have their defaults. Earlier versions saved a SHA-256 (hex) of the settings, which is that of
-    the settings file as it was written then.
+    Earlier versions saved the SHA-256 (hex) of the settings file as it was written then.
     """
     if isinstance(saved, dict):
-        return _mean(saved, config)
+        return _equivalent(saved, config)
     written = _written(folder)
-    return saved == _hash(to_dict(config)) or (saved == _hash(written) and _mean(written, config))
+    return saved == _hash(to_dict(config)) or (saved == _hash(written) and _equivalent(written, config))
 
 
-def _mean(settings: dict[str, Any] | None, config: RunConfig) -> bool:
-    """Return True if saved settings mean this config: a setting that they lack has its default."""
+def _equivalent(settings: dict[str, Any] | None, config: RunConfig) -> bool:
+    """Return True if saved settings are those of this config; a setting that they lack has its default."""
     if settings is None:
         return False
     try:
@@ -198,9 +179,9 @@ def _mean(settings: dict[str, Any] | None, config: RunConfig) -> bool:
 def _written(folder: RunFolder) -> dict[str, Any] | None:
     """Return the content of the run's settings file; None if it is not valid."""
     try:
-        found = plain_yaml(read_small_text(folder.config, inside=folder.path), str(folder.config))
-        from_saved(RunConfig, found, str(folder.config))
-        return found
+        settings = plain_yaml(read_small_text(folder.config, inside=folder.path), str(folder.config))
+        from_saved(RunConfig, settings, str(folder.config))
+        return settings
     except (UserError, OSError):
         return None
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from backstory.config.errors import UserError, check_utf8
 from backstory.config.machine import REMEDIES
@@ -44,6 +44,11 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 (hex) of a regular file. Raises OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def listing(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Return the `bytes` and `sha256` of regular files by their names. Raises OSError."""
+    return {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in paths}
 
 
 def fsync_folder(folder: Path) -> None:

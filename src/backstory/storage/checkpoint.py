@@ -21,7 +21,7 @@ from torch import Tensor
 
 from backstory.config.machine import out_of_memory
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, naming, sha256
+from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, listing, naming
 from backstory.storage.documents import parse
 from backstory.storage.manifest import (
     LARGEST_JSON,
@@ -29,6 +29,7 @@ from backstory.storage.manifest import (
     REPLACED,
     SCHEMA,
     DamagedCheckpoint,
+    is_whole,
     numbered,
     read_manifest,
     verify_checkpoint,
@@ -74,7 +75,7 @@ def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], docu
         _save({k: t.detach().cpu().contiguous() for k, t in group.items()}, folder / f"{file}.safetensors")
     for file, document in documents.items():
         (folder / f"{file}.json").write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
-    files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
+    files = listing(sorted(folder.iterdir()))
     for file in files:
         fsync_file(folder / file)
     manifest = folder / MANIFEST
@@ -130,7 +131,7 @@ def read_checkpoint(folder: Path, only: frozenset[str] | None = None) -> Checkpo
         raise DamagedCheckpoint(f"{folder / MANIFEST} does not list {', '.join(sorted(missing))}")
     tensors, documents, hashes = {}, {}, {}
     for name, entry in files.items():
-        stem, path = name.rsplit(".", 1)[0], folder / name
+        path, stem = folder / name, name.rsplit(".", 1)[0]
         if only is not None and stem not in only:
             continue
         verify_file(path, entry)
@@ -156,20 +157,20 @@ def newest_checkpoint(
     damaged.
     """
     problems: list[DamagedCheckpoint] = []
-    checkpoint: Checkpoint | None = None
     for path in numbered(parent, prefix):
         if name is not None and path.name.removesuffix(REPLACED) != name:
             continue
         try:
             checkpoint = read_checkpoint(path, only)
-            break
         except DamagedCheckpoint as error:
             problems.append(error)
-    if problems and checkpoint is None:
+            continue
+        for problem in problems:
+            warnings.warn(f"skipping a damaged checkpoint: {problem}", stacklevel=2)
+        return checkpoint
+    if problems:
         raise problems[0]
-    for error in problems:
-        warnings.warn(f"skipping a damaged checkpoint: {error}", stacklevel=2)
-    return checkpoint
+    return None
 
 
 def rotate_checkpoints(newest: Path, keep: int) -> None:
@@ -202,37 +203,27 @@ def remove_checkpoints(parent: Path, prefix: str) -> None:
 
 def sweep_removals(parent: Path, prefix: str) -> None:
     """Remove what a killed process left of checkpoints that it was removing or replacing, once a newer one verifies."""
-    found = [path for path in numbered(parent, prefix) if not path.is_symlink()]
-    left = [path for path in found if path.name.endswith(REPLACED) or not (path / MANIFEST).exists()]
-    for path in found if left else ():
-        try:
-            verify_checkpoint(path)
-        except DamagedCheckpoint:
-            continue
-        for older in found[found.index(path) + 1 :]:
-            if older in left:
-                _remove(older)
-        return
+    checkpoints = [path for path in numbered(parent, prefix) if not path.is_symlink()]
+    unfinished = [path for path in checkpoints if path.name.endswith(REPLACED) or not (path / MANIFEST).exists()]
+    newest = next(filter(is_whole, checkpoints), None) if unfinished else None
+    if newest is not None:
+        for path in checkpoints[checkpoints.index(newest) + 1 :]:
+            if path in unfinished:
+                _remove(path)
 
 
 def drop_checkpoint(path: Path) -> bool:
     """Remove a checkpoint if it exists and another is undamaged. Return True if an undamaged one is left."""
-    paths = numbered(path.parent, path.name.rsplit("-", 1)[0])
-    for other in paths:
-        if other == path:
-            continue
-        try:
-            verify_checkpoint(other)
-        except DamagedCheckpoint:
-            continue
-        if path in paths:
-            _remove(path)
-        return True
-    return False
+    checkpoints = numbered(path.parent, path.name.rsplit("-", 1)[0])
+    if not any(is_whole(other) for other in checkpoints if other != path):
+        return False
+    if path in checkpoints:
+        _remove(path)
+    return True
 
 
 Tree = Any
-"""Tuples, named tuples, lists and dictionaries (keys: text or whole numbers) of tensors, None, numbers and text."""
+"""Tuples, named tuples, lists and dictionaries (keys: str or int) of tensors, None, numbers and text."""
 
 
 def pack(tree: Tree, home: torch.device) -> tuple[Any, dict[str, Tensor]]:

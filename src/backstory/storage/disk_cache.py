@@ -15,7 +15,7 @@ from pathlib import Path
 from backstory.config.errors import UserError
 from backstory.config.machine import REMEDIES, NoDisk
 from backstory.config.small_file import read_small
-from backstory.storage.atomic import TEMPORARY, sha256, write_atomically
+from backstory.storage.atomic import TEMPORARY, listing, write_atomically
 from backstory.storage.documents import parse
 
 INDEX = "index.json"
@@ -66,9 +66,8 @@ def _fetch(entry: Path, make: Callable[[Path], None]) -> Path:
         except UserError:  # the corpus cannot be used, so its entry is not kept
             shutil.rmtree(entry, ignore_errors=True)
             raise
-        names = sorted(p.name for p in entry.iterdir() if p.name != INDEX and not p.name.startswith(TEMPORARY))
-        files = {name: {"bytes": (entry / name).stat().st_size, "sha256": sha256(entry / name)} for name in names}
-        write_atomically(entry / INDEX, json.dumps({"files": files}, indent=1))
+        finished = (p for p in sorted(entry.iterdir()) if p.name != INDEX and not p.name.startswith(TEMPORARY))
+        write_atomically(entry / INDEX, json.dumps({"files": listing(finished)}, indent=1))
     return entry
 
 
@@ -76,10 +75,7 @@ def intact(entry: Path) -> bool:
     """Return True if an entry is complete, and every file has the size and SHA-256 in the index."""
     try:
         files = parse(read_small(entry / INDEX, inside=entry))["files"]
-        return bool(files) and all(
-            (entry / name).stat().st_size == listed["bytes"] and sha256(entry / name) == listed["sha256"]
-            for name, listed in files.items()
-        )
+        return bool(files) and files == listing(entry / name for name in files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 

@@ -104,6 +104,15 @@ def verify_checkpoint(folder: Path) -> None:
         verify_file(folder / name, entry)
 
 
+def is_whole(folder: Path) -> bool:
+    """Return True if every file of a checkpoint has the size and hash in its manifest."""
+    try:
+        verify_checkpoint(folder)
+    except DamagedCheckpoint:
+        return False
+    return True
+
+
 CHECKPOINTS = "checkpoints"
 """Folder of a run with its checkpoints: `last-STEP` to resume from, `best-EPOCH` to evaluate."""
 BEST = "best"
@@ -120,11 +129,8 @@ def still_holds(run: Path, sha256: str) -> bool:
     for path, newest in _best_files(run):
         if newest == sha256:
             return True
-        try:
-            verify_checkpoint(path)
-        except DamagedCheckpoint:
-            continue
-        return False
+        if is_whole(path):
+            return False
     return False
 
 

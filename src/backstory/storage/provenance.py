@@ -1,4 +1,4 @@
-"""Where a result came from: settings, seed, commit, versions, device, precision and why, and time."""
+"""Provenance of a result: settings, seed, commit, versions, device, precision and why, and time."""
 
 import os
 import platform
@@ -96,7 +96,7 @@ def check_place(folder: Path, kind: str) -> None:
     """Raise UserError, before the work, unless a result of this kind can be written into the folder."""
     check_writable(folder)
     try:
-        found = parse(read_small(folder / RESULT, inside=folder))
+        result = parse(read_small(folder / RESULT, inside=folder))
     except FileNotFoundError:
         return
     except OSError as error:
@@ -105,7 +105,7 @@ def check_place(folder: Path, kind: str) -> None:
         ) from None
     except ValueError:  # damaged, which the new one mends
         return
-    if isinstance(found, dict) and found.get("kind") != kind:
+    if isinstance(result, dict) and result.get("kind") != kind:
         raise UserError(
-            f"{folder / RESULT} is of kind {found.get('kind')} and would be lost; choose another folder with --out"
+            f"{folder / RESULT} is of kind {result.get('kind')} and would be lost; choose another folder with --out"
         )

@@ -110,7 +110,7 @@ def train(
 
 def _interrupted(folder: RunFolder, error: OSError) -> UserError:
     """What is told when the system fails a training that had begun. Raises it where the folder is gone."""
-    folder.check_stands()
+    folder.check_in_place()
     resume = "go on with the same command and --resume"
     told = refused(error, folder.path, f"{resume}: what was saved before is whole")
     return told if isinstance(told, NoDisk | NoMemory) else UserError(f"{told}; see to it, and {resume}")

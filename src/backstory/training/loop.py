@@ -126,7 +126,7 @@ class Trainer:
             }
         }
         tensors = pack(self.model, self.optimizer, self.average, of_ranks)
-        self.folder.check_stands()
+        self.folder.check_in_place()
         saved = write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
         rotate_checkpoints(saved, keep=2)
         self.drop_other_best()
@@ -137,7 +137,7 @@ class Trainer:
         places = corpus_places(self.config.text, self.data_dir)
         described = {"config": to_dict(self.config), "corpus": self.dataset.describe(), "places": places}
         documents = {"model": described, "vocabulary": self.dataset.vocabulary.to_json()}
-        self.folder.check_stands()
+        self.folder.check_in_place()
         # The best one before stays until a checkpoint knows of this one: a run that is resumed from before may miss it.
         write_checkpoint(
             self.folder.checkpoints, f"best-{self.progress.epoch}", {"weights": weights(self.model)}, documents
