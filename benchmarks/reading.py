@@ -33,8 +33,7 @@ from backstory.models import (
 from backstory.readers import Reader, StaticReader
 from backstory.readers.dynamic import DynamicEvaluation
 from backstory.readers.gradient_statistics import Collected, Statistics
-from backstory.readers.learned import Learned, LearnedReader
-from backstory.readers.meta_network import GateNetwork
+from backstory.readers.learned import GateNetwork, Learned, LearnedReader
 from backstory.readers.neural_cache import NeuralCache
 
 SIZES = {"S": "ptb-small", "P": "ptb-awd-lstm"}

@@ -17,7 +17,7 @@ from backstory.cli.main import main
 from backstory.config import signals as interrupts
 from backstory.config.signals import Interrupted, Interrupts, StopRequest
 from backstory.config.terminal import Printed, Tolerant, plain, printing
-from backstory.evaluation.saved_reader import load
+from backstory.evaluation.reading_checkpoint import load
 from backstory.training.loop import Trainer
 
 TRAIN = ["train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new"]

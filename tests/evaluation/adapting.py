@@ -7,8 +7,7 @@ from small_models import TYPES
 from backstory.config.readers import DynamicSettings, GateSettings
 from backstory.models import LanguageModel
 from backstory.readers.gradient_statistics import Statistics, collect
-from backstory.readers.learned import Learned
-from backstory.readers.meta_network import GateNetwork
+from backstory.readers.learned import GateNetwork, Learned
 from backstory.readers.moving_weights import MovingWeights
 
 BASE = DynamicSettings(rate=0.01, decay=0.05, epsilon=1e-2, segment=4)

@@ -18,10 +18,10 @@ from backstory.cli.evaluate import describe
 from backstory.cli.train import run_training
 from backstory.config import AlgorithmConfig, RunConfig, TextConfig, UserError, formats
 from backstory.data import Algorithm, prepare
-from backstory.evaluation.metrics.answer_accuracy import AnswerAccuracy
+from backstory.evaluation.metrics.metric import AnswerAccuracy
 from backstory.evaluation.reading_loop import ScoredBlock
 from backstory.models import Prediction, Softmax, choose_precision
-from backstory.readers.blocks import blocks
+from backstory.readers.base import blocks
 from backstory.reports import read, trainings_table
 from backstory.reports.phrases import ranking, summary
 from backstory.results.evaluation_record import AnswersRecord, TrainingFigures

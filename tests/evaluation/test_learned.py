@@ -14,8 +14,7 @@ from backstory.config.readers import DynamicSettings, GateSettings, LearnedSetti
 from backstory.evaluation import read
 from backstory.models import ComposedModel, detach
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
-from backstory.readers.learned import LearnedReader, load_learned, save_learned
-from backstory.readers.meta_network import Features, GateNetwork, Workspace
+from backstory.readers.learned import Features, GateNetwork, LearnedReader, Workspace, load_learned, save_learned
 from backstory.readers.meta_training import Recording, backward, follow, measure_spread, read_on, train_gates
 from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint

@@ -18,9 +18,9 @@ from rich.console import Console
 import backstory as bs
 from backstory.config import RecallConfig, RunConfig, TextConfig
 from backstory.data import Truth
-from backstory.evaluation.metrics.by_distance import FROM, MemoryCurve
+from backstory.evaluation.metrics.metric import FROM, MemoryCurve
 from backstory.evaluation.reading_loop import ScoredBlock
-from backstory.readers.blocks import blocks
+from backstory.readers.base import blocks
 from backstory.training import train
 
 RECALL = RecallConfig(

@@ -24,8 +24,8 @@ import backstory as bs
 from backstory.config import UserError
 from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
+from backstory.evaluation.reading_checkpoint import check_same, load, save
 from backstory.evaluation.reading_loop import Position
-from backstory.evaluation.saved_reader import check_same, load, save
 from backstory.models import map_state
 from backstory.readers import READERS, Reader, StaticReader
 from backstory.storage.atomic import TEMPORARY

@@ -24,7 +24,7 @@ from backstory.config import UserError
 from backstory.data import tokenizer
 from backstory.data.corpora import text_files
 from backstory.evaluation import Sampling, generate_ids
-from backstory.evaluation.saved_reader import Saved, _layers, load, save
+from backstory.evaluation.reading_checkpoint import Saved, _layers, load, save
 from backstory.evaluation.session import Line, Session, session, session_state
 from backstory.runs.run import load_run
 from backstory.storage.lock import LOCK

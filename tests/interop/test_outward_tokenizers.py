@@ -16,7 +16,7 @@ from backstory.data import Vocabulary, build, encode_split
 from backstory.data.tokenizers.built_in import BUILT_IN
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.evaluation.generation import encode_prompt
-from backstory.interop.tokenizing import fast_tokenizer
+from backstory.interop.modeling import fast_tokenizer
 
 TEXT = (
     'The (cat) sat, "well"; 3.5 dögs – naïve 😀 \u200d日本; <unk> don\'t x-ray 1,000th.\n\nNobody\u00a0else\tdid!\n [a]{b}\n'

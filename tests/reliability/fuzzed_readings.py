@@ -19,8 +19,7 @@ from backstory.config.errors import NonFiniteError, UserError
 from backstory.config.readers import CacheSettings, DynamicSettings, GateSettings
 from backstory.evaluation.session import session
 from backstory.readers.gradient_statistics import collect, save_statistics
-from backstory.readers.learned import Learned, save_learned
-from backstory.readers.meta_network import GateNetwork
+from backstory.readers.learned import GateNetwork, Learned, save_learned
 from backstory.runs.run import load_run, weights_hash
 from backstory.runs.run_folder import SAVED
 from backstory.training import train

@@ -8,7 +8,7 @@ import numpy as np
 from backstory.config import UserError, check_name
 from backstory.context.examination import Examination
 from backstory.data.tags import word_classes
-from backstory.evaluation.metrics.by_distance import last_seen
+from backstory.evaluation.metrics.metric import last_seen
 
 FREQUENT = 800
 """Occurrences of a frequent word in the training text, at least."""

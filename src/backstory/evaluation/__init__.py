@@ -5,7 +5,7 @@ from backstory.evaluation.evaluation import evaluate
 from backstory.evaluation.generation import Sampling, generate, generate_ids
 from backstory.evaluation.reading_loop import Reading, read
 from backstory.evaluation.token_scores import TokenScores, token_scores
-from backstory.readers.blocks import Block, block_count, blocks
+from backstory.readers.base import Block, block_count, blocks
 
 __all__ = [
     "Audit",

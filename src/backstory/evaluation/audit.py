@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from backstory.config.arguments import checked
-from backstory.evaluation.audited_place import PIECE, AuditedPlace, Tolerance, start_digest
-from backstory.readers.base import Reader
-from backstory.readers.blocks import Block
+from backstory.evaluation.audited_block import PIECE, AuditedBlock, Tolerance, start_digest
+from backstory.readers.base import Block, Reader
 
 CHECKS = ("causal", "distribution", "scored_before_update", "one_pass", "as_reported")
 FEWEST_PLACES, PLACES, MOST_PLACES = 2, 8, 64
@@ -95,7 +94,7 @@ class Audit:
         self._draw(system_seed() if seed is None else seed)
         self._next_block = self._size = 0
         self._start: tuple[list[list[int]], str] | None = None
-        self._place: AuditedPlace | None = None
+        self._place: AuditedBlock | None = None
         self._gains = Gain(), Gain()
 
     def _draw(self, seed: int) -> None:
@@ -138,7 +137,7 @@ class Audit:
         self._place = None
         if block.index not in self._chosen:
             return
-        self._place = AuditedPlace(copied(reader), block, self._random, self._cuts_of(reader), self._fail)
+        self._place = AuditedBlock(copied(reader), block, self._random, self._cuts_of(reader), self._fail)
         self.report.places += 1
         self.report.cuts += self._place.cuts
         self.report.steps += block.tokens.shape[1]

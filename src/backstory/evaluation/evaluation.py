@@ -14,15 +14,13 @@ from backstory.config.scores import bits, perplexity
 from backstory.config.terminal import printable_json
 from backstory.data import Split, Vocabulary, lossless, unknown_share
 from backstory.evaluation.audit import Audit, AuditReport, usual_places
-from backstory.evaluation.evaluation_checkpoint import EvaluationCheckpoint
 from backstory.evaluation.metrics import MetricSet
 from backstory.evaluation.metrics.metric import gain
 from backstory.evaluation.metrics.per_token import check_per_token
 from backstory.evaluation.opening import EvalSetup, open_evaluation
+from backstory.evaluation.reading_checkpoint import EvaluationCheckpoint, reader_identity
 from backstory.evaluation.reading_loop import Reading, StreamReading
-from backstory.evaluation.saved_reader import reader_identity
-from backstory.readers.base import StaticReader
-from backstory.readers.blocks import block_count
+from backstory.readers.base import StaticReader, block_count
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.result_file import write_result
 from backstory.storage.atomic import within

@@ -15,7 +15,7 @@ from backstory.config import NonFiniteError, UserError, pasted
 from backstory.config.arguments import checked
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
-from backstory.evaluation.saved_reader import load, open_saved
+from backstory.evaluation.reading_checkpoint import load, open_saved
 from backstory.evaluation.session import session_state
 from backstory.readers.base import Reader
 from backstory.readers.registry import Layer, parse_stack, stack_name

@@ -13,8 +13,7 @@ from torch import Tensor
 from backstory.config import NonFiniteError, UserError
 from backstory.config.arguments import checked
 from backstory.models import Prediction
-from backstory.readers.base import Reader
-from backstory.readers.blocks import Block, blocks
+from backstory.readers.base import Block, Reader, blocks
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import classify
 from backstory.evaluation.opening import Readers, open_reader
+from backstory.evaluation.reading_checkpoint import Saved, load, open_saved, reader_identity, save, sweep
 from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
-from backstory.evaluation.saved_reader import Saved, load, open_saved, reader_identity, save, sweep
 from backstory.readers.base import Reader
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.documents import has_fields

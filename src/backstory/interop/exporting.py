@@ -43,7 +43,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
     loaded = load_run(Path(run))
     check_writable(out)
 
-    from backstory.interop.tokenizing import fast_tokenizer
+    from backstory.interop.modeling import fast_tokenizer
 
     model, tokenizer, card = causal_lm(loaded), fast_tokenizer(loaded.vocabulary), model_card(loaded, out)
     out.parent.mkdir(parents=True, exist_ok=True)

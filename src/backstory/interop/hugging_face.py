@@ -27,8 +27,8 @@ from backstory.data import Dataset, Vocabulary, prepare
 from backstory.data.tokenizers.pieces import Pieces, from_file, is_panic, parts
 from backstory.interop.exporting import VOCABULARY
 from backstory.interop.folders import ADAPTER, CONFIG, INDEX, WEIGHTS, WeightSizes, look, weight_files
+from backstory.interop.hf_model import HuggingFaceModel
 from backstory.interop.model_checks import wrap
-from backstory.interop.wrapped import HuggingFaceModel
 from backstory.models import ComposedModel, LanguageModel, choose_device
 from backstory.runs.run import Run
 from backstory.storage.disk_cache import folder as cache_folder

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import UserError
-from backstory.interop.caches import Layout
-from backstory.interop.wrapped import Finish, HuggingFaceModel, Way, longest
+from backstory.interop.hf_model import Finish, HuggingFaceModel, Layout, Way, longest
 from backstory.models import LanguageModel
 
 T = TypeVar("T")

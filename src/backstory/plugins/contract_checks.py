@@ -37,7 +37,7 @@ from backstory.models import (
     unflatten,
 )
 from backstory.readers import Reader, ReaderKind, StaticReader
-from backstory.readers.blocks import block_count
+from backstory.readers.base import block_count
 from backstory.readers.kind import BuildContext
 from backstory.readers.registry import choose, parse_stack
 from backstory.runs.run import Run

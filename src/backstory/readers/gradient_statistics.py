@@ -15,7 +15,7 @@ from torch import Tensor
 
 from backstory.config import UserError, pasted
 from backstory.models import LanguageModel, Precision, Prediction, detach
-from backstory.readers.blocks import blocks
+from backstory.readers.base import blocks
 from backstory.readers.moving_weights import MovingWeights
 from backstory.runs.run import check_tensors, weights_hash
 from backstory.storage.checkpoint import DamagedCheckpoint, read_checkpoint, write_checkpoint

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from backstory.models import Precision, Prediction
-from backstory.readers.base import Reader
-from backstory.readers.blocks import Block
+from backstory.readers.base import Block, Reader
 from backstory.readers.gradient_statistics import Statistics, load_statistics
 from backstory.runs.run import Run
 from backstory.runs.run_folder import SAVED

@@ -20,8 +20,7 @@ from backstory.config.readers import DynamicSettings, GateSettings, MetaTraining
 from backstory.models import LanguageModel, Precision
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.gradient_statistics import Statistics
-from backstory.readers.learned import Learned, LearnedReader
-from backstory.readers.meta_network import GateNetwork, logs_of
+from backstory.readers.learned import GateNetwork, Learned, LearnedReader, logs_of
 from backstory.readers.moving_weights import MovingWeights
 
 

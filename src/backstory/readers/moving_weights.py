@@ -110,16 +110,16 @@ class MovingWeights:
                 rule(Piece(g.to(part.delta.dtype), part.delta, part.place, index))
                 torch.add(part.static, part.delta, out=part.moved)
 
-    def _cut(self, index: int, place: slice) -> Iterator["_Part"]:
+    def _cut(self, index: int, place: slice) -> Iterator["PieceMemory"]:
         """Views of a parameter's memory, cut into pieces that an update goes through one by one."""
         size = CHUNK if self.delta.device.type == "cpu" else place.stop - place.start
         starts = range(place.start, place.stop, size)
         flat = (self.delta[place], self.static[index].reshape(-1), self.moved[index].data.view(-1))
         for start, delta, static, moved in zip(starts, *(t.split(size) for t in flat), strict=True):
-            yield _Part(slice(start, start + len(delta)), delta, static, moved)
+            yield PieceMemory(slice(start, start + len(delta)), delta, static, moved)
 
 
-class _Part(NamedTuple):
+class PieceMemory(NamedTuple):
     """A piece of a parameter: its place among all that move, and views of the same numbers of each vector."""
 
     place: slice

@@ -23,8 +23,7 @@ from backstory.config.strict import conforming
 from backstory.models import Interpolation, Prediction, clone
 from backstory.models.devices import available, shown_bytes
 from backstory.models.prediction import Pointer
-from backstory.readers.base import Reader
-from backstory.readers.blocks import Block
+from backstory.readers.base import Block, Reader
 from backstory.readers.kind import ReaderKind
 
 GROWTH = 4

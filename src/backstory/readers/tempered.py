@@ -10,8 +10,7 @@ from backstory.config.arguments import checked
 from backstory.config.readers import TemperedSettings
 from backstory.config.strict import conforming
 from backstory.models import Prediction, Tempered
-from backstory.readers.base import Reader
-from backstory.readers.blocks import Block
+from backstory.readers.base import Block, Reader
 from backstory.readers.kind import ReaderKind
 
 TEMPERATURES = tuple(n / 50 for n in range(45, 66))

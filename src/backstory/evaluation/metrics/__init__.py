@@ -7,10 +7,8 @@ from typing import Any, Self
 import torch
 
 from backstory.config.eval_options import EvalOptions
-from backstory.evaluation.metrics.answer_accuracy import AnswerAccuracy
-from backstory.evaluation.metrics.by_distance import MemoryCurve, Recency
 from backstory.evaluation.metrics.gate_statistics import GateStatistics
-from backstory.evaluation.metrics.metric import Metric, StackLikelihood
+from backstory.evaluation.metrics.metric import AnswerAccuracy, MemoryCurve, Metric, Recency, StackLikelihood
 from backstory.evaluation.metrics.per_token import PerToken
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock

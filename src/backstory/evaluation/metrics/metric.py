@@ -1,5 +1,9 @@
-"""Metrics: what an evaluation measures while a text is read; a metric joins by one class and its line in `METRICS`."""
+"""Metrics of an evaluation: the base class, the likelihood of each reader, nats by distance, and the accuracy of answers.
 
+A metric joins by one class and its line in `METRICS`.
+"""
+
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
@@ -7,8 +11,12 @@ import numpy as np
 
 from backstory.config.eval_options import EvalOptions
 from backstory.config.scores import perplexity
+from backstory.data import Answers, Truth
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.reading_loop import ScoredBlock
+from backstory.evaluation.token_scores import token_scores
+from backstory.models import Precision
+from backstory.readers.base import places_of
 
 
 class Metric(ABC):
@@ -102,3 +110,203 @@ class StackLikelihood(SummingMetric):
 def gain(name: str, nats: float) -> dict[str, Any]:
     """Return the likelihood of one reader as results have it."""
     return {"name": name, "nats_per_token": nats, "perplexity": perplexity(nats)}
+
+
+FROM = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""The least distance of each bin, in tokens; the last has no end."""
+COLUMNS = len(FROM) + 1
+"""One for tokens in which nothing comes back, then one for each bin."""
+
+
+class NatsByDistance(SummingMetric):
+    """Sums of nats by the class of a token and by how many tokens ago that which comes back in it was last seen."""
+
+    def __init__(self, kind: np.ndarray, kinds: int, distance: np.ndarray, block: int) -> None:
+        """The class of every token of the text and its distance, 0 if nothing comes back, each (tokens,).
+
+        `block`: tokens of each row that are read at once.
+        """
+        self.block, self.distance = block, distance
+        self.cells = kind.astype(np.int32) * COLUMNS
+        self.cells += np.searchsorted(FROM, distance, "right")
+        self.sums = np.zeros(kinds * COLUMNS)
+
+    def update(self, scored: ScoredBlock) -> None:
+        block, _, log_prob = scored
+        places = places_of(block, len(self.cells), self.block)
+        inside = block.scored.cpu().numpy()
+        nats = -log_prob.double().cpu().numpy()[inside]
+        self.sums += np.bincount(self.cells[places[inside]], nats, minlength=len(self.sums))
+
+    def nats(self) -> np.ndarray:
+        """Return the sums of nats, (kinds, COLUMNS)."""
+        return self.sums.reshape(-1, COLUMNS)
+
+    def summed(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """Return sums of weights (tokens,) over the text, or the number of tokens, (kinds, COLUMNS)."""
+        return np.bincount(self.cells, weights, self.sums.size).reshape(-1, COLUMNS)
+
+
+class Recency(NatsByDistance):
+    """Nats of every token by how many tokens ago the same one came last in its row, apart from those that are new.
+
+    A memory of the words read so far shows here.
+    """
+
+    name = "recency"
+
+    def __init__(self, ids: np.ndarray, batch_size: int, block: int) -> None:
+        """A text (tokens,) that is read in contiguous rows, `block` tokens of each at once."""
+        super().__init__(np.zeros(len(ids), np.uint8), 1, last_seen(ids, math.ceil(len(ids) / batch_size)), block)
+
+    @classmethod
+    def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self:
+        return cls(setup.split.ids, options.batch_size, setup.reader.block)
+
+    def result(self) -> dict[str, Any]:
+        counts, distances, nats = self.summed()[0], self.summed(self.distance)[0], self.nats()[0]
+
+        def costs(column: int) -> dict[str, Any]:
+            tokens = int(counts[column])
+            return {"tokens": tokens, "nats": float(nats[column]) / tokens if tokens else None}
+
+        return {
+            "new": costs(0),
+            "bins": [
+                {**ends(column), "distance": float(distances[column] / counts[column]), **costs(column)}
+                for column in range(1, COLUMNS)
+                if counts[column]
+            ],
+        }
+
+
+class MemoryCurve(NatsByDistance):
+    """Nats above the exact cost of a text whose truth is known, by class and distance."""
+
+    name = "memory"
+
+    def __init__(self, truth: Truth, block: int) -> None:
+        """`block`: tokens of each row that are read at once."""
+        super().__init__(truth.kind, len(truth.kinds), truth.distance, block)
+        self.truth = truth
+
+    @classmethod
+    def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self | None:
+        truth = setup.dataset.truth(setup.split.name)
+        return None if truth is None else cls(truth, setup.reader.block)
+
+    def result(self) -> dict[str, Any]:
+        counts, exact, distances = (self.summed(w) for w in (None, self.truth.exact, self.truth.distance))
+        nats = self.nats()
+
+        def costs(*cells: Any) -> dict[str, Any]:
+            tokens = int(counts[cells].sum())
+            mean, least = (float(sums[cells].sum()) / tokens for sums in (nats, exact))
+            return {"tokens": tokens, "nats": mean, "exact": least, "excess": mean - least}
+
+        def bins(kind: int) -> list[dict[str, Any]]:
+            return [
+                {
+                    **ends(column),
+                    "distance": float(distances[kind, column] / counts[kind, column]),
+                    **costs(kind, column),
+                }
+                for column in range(1, COLUMNS)
+                if counts[kind, column]
+            ]
+
+        whole = costs(slice(None))
+        kinds = [(number, kind) for number, kind in enumerate(self.truth.kinds) if counts[number].any()]
+        return {
+            "exact_nats_per_token": whole["exact"],
+            "exact_perplexity": perplexity(whole["exact"]),
+            "excess_nats_per_token": whole["excess"],
+            "kinds": [{"kind": kind, **costs(number)} for number, kind in kinds],
+            "curves": [
+                {"kind": kind, "forgotten": self.truth.forgotten[kind], "bins": bins(number)}
+                for number, kind in kinds
+                if kind in self.truth.forgotten
+            ],
+        }
+
+
+def ends(column: int) -> dict[str, int | None]:
+    """Return the least and the largest distance of a bin, by its column."""
+    return {"from": FROM[column - 1], "to": FROM[column] - 1 if column < len(FROM) else None}
+
+
+def last_seen(ids: np.ndarray, row: int) -> np.ndarray:
+    """Return how many tokens ago each token (tokens,) came last in its row of `row` tokens; 0 if it is new there."""
+    distances = np.zeros(len(ids), np.int32)
+    for begin in range(0, len(ids), row):
+        tokens = np.asarray(ids[begin : begin + row])
+        order = np.argsort(tokens, kind="stable")
+        same = np.diff(tokens[order]) == 0
+        distances[begin + order[1:]] = np.where(same, np.diff(order), 0)
+    return distances
+
+
+SUMS = ("nats", "tokens", "bits")
+"""Sums of each document over its answer: nats, tokens that are predicted right, bits that are predicted right."""
+
+
+class AnswerAccuracy(SummingMetric):
+    """Compare the likeliest token with every answer token."""
+
+    name = "answers"
+
+    def __init__(self, answers: Answers, precision: Precision, block: int) -> None:
+        """`block`: tokens of each row that are read at once."""
+        self.answers, self.precision, self.block = answers, precision, block
+        self.sums = np.zeros((len(SUMS), len(answers.lengths)))
+        self.answer_tokens = np.bincount(answers.document, answers.mask, minlength=len(answers.lengths))
+
+    @classmethod
+    def for_evaluation(cls, setup: EvalSetup, options: EvalOptions) -> Self | None:
+        answers = setup.dataset.answers(setup.split.name)
+        return None if answers is None else cls(answers, setup.reader.precision, setup.reader.block)
+
+    def update(self, scored: ScoredBlock) -> None:
+        block, prediction, log_prob = scored
+        places = places_of(block, len(self.answers.mask), self.block)
+        inside = block.scored.cpu().numpy()
+        mask = inside & self.answers.mask[np.where(inside, places, 0)]
+        if not mask.any():
+            return
+        with self.precision.context(log_prob.device):
+            scores = token_scores(prediction, block.targets, block.scored.new_tensor(mask), top=1)
+        predicted, targets = (ids.cpu().numpy()[mask] for ids in (scores.candidates[..., 0], block.targets))
+        nats = -log_prob.double().cpu().numpy()[mask]
+        document, count = self.answers.document[places[mask]], len(self.answers.lengths)
+        values = (nats, predicted == targets, self._right_bits(predicted, targets))
+        self.sums += np.stack([np.bincount(document, value, minlength=count) for value in values])
+
+    def _right_bits(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Count the bits of each target symbol (n,) that are right; 0 if either token is no symbol."""
+        first, bits = self.answers.symbols, self.answers.bits
+        wrong = sum(((predicted - first) ^ (targets - first)) >> bit & 1 for bit in range(bits))
+        return np.where((predicted >= first) & (targets >= first), bits - wrong, 0)
+
+    def nats(self) -> float:
+        """Return the mean nats of an answer token."""
+        return float(self.sums[0].sum() / self.answer_tokens.sum())
+
+    def result(self) -> dict[str, Any]:
+        lengths = self.answers.lengths
+        by_length = [{"length": int(n), **self._of(lengths == n)} for n in np.unique(lengths)]
+        return {"task": self.answers.task, **self._of(np.ones(len(lengths), bool)), "lengths": by_length}
+
+    def _of(self, documents: np.ndarray) -> dict[str, Any]:
+        """Return the figures of some documents, a mask (documents,)."""
+        nats, tokens, bits = self.sums[:, documents].sum(1).tolist()
+        answers = self.answer_tokens[documents]
+        # All answer tokens are symbols, but for the end, which repeat-copy asks for too.
+        symbols = answers - (1 if self.answers.task == "repeat-copy" else 0)
+        return {
+            "documents": int(documents.sum()),
+            "answer_tokens": int(answers.sum()),
+            "nats_per_answer_token": float(nats / answers.sum()),
+            "token_accuracy": float(tokens / answers.sum()),
+            "bit_accuracy": float(bits / (symbols.sum() * self.answers.bits)),
+            "document_accuracy": float((self.sums[1, documents] == answers).mean()),
+        }

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from backstory.models import Prediction
-from backstory.readers.base import Reader
-from backstory.readers.blocks import Block
+from backstory.readers.base import Block, Reader
 
 PIECE = 8
 """Steps of the checks that do not depend on how deep in the block they are made."""
@@ -72,7 +71,7 @@ def _apart(a: Tensor, b: Tensor) -> Tensor:
     return a.double().clamp_min(SMALLEST) - b.double().clamp_min(SMALLEST)
 
 
-class AuditedPlace:
+class AuditedBlock:
     """Checks of one block, made before the reader sees it, from a copy of the reader; `compare` follows its score."""
 
     def __init__(self, reader: Reader, block: Block, random: np.random.Generator, cuts: int, fail: Fail) -> None:
