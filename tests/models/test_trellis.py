@@ -74,7 +74,7 @@ def test_values_and_gradients_are_the_equations(
         slow.append(naive(levels, weights, xs[row], masks))
     assert len(found.layers) == len(outputs) == len(inner) + 1
     for number, mask, mine, dropped in zip(
-        [*inner, levels], outputs, found.layers, [*found.auxiliary, found.dropped], strict=True
+        [*inner, levels], outputs, found.layers, [*found.inner_levels, found.dropped], strict=True
     ):
         expected = torch.stack([torch.stack(slow[row][number - 1]) for row in range(ROWS)])[:, :, UNITS - output :]
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-10)
@@ -114,10 +114,10 @@ def test_inner_levels_predict_in_training_with_the_same_head() -> None:
     for model, kind in ((trellis(auxiliary=4), Softmax), (trellis(MIXTURE, auxiliary=5), MixtureOfSoftmaxes)):
         prediction, _ = model.train()(tokens, model.start(2))
         assert prediction.activations is not None
-        found = prediction.activations.auxiliary
+        found = prediction.activations.inner_predictions
         assert len(found) == 2 and all(isinstance(one, kind) and one.weight is model.head.weight for one in found)
         assert not torch.equal(found[0].log_probs(), found[1].log_probs())
-        assert not model.eval()(tokens, model.start(2))[0].activations.auxiliary  # type: ignore[union-attr]
+        assert not model.eval()(tokens, model.start(2))[0].activations.inner_predictions  # type: ignore[union-attr]
 
 
 def test_weights_begin_with_rows_near_one_half() -> None:

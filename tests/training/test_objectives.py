@@ -248,7 +248,7 @@ def test_an_auxiliary_loss_is_that_of_every_inner_level() -> None:
     (made, targets), level = prediction(), torch.randn(BATCH, TIME, UNITS, dtype=torch.float64)
     inner = tuple(replace(made, hidden=level * scale, activations=None) for scale in (1.0, 0.5))
     assert made.activations is not None
-    whole = replace(made, activations=replace(made.activations, auxiliary=inner))
+    whole = replace(made, activations=replace(made.activations, inner_predictions=inner))
     own = naive(made, targets, 0.0, 0.0)
     expected = own - 0.3 * sum(one.log_prob(targets).mean() for one in inner)
     found, figures = Likelihood(auxiliary=0.3)(whole, targets)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from backstory.config import (
     DualConfig,
-    MixtureConfig,
     ModelConfig,
     NoBufferConfig,
     SoftmaxConfig,
@@ -23,7 +22,7 @@ from backstory.models.auxiliary import AuxiliarySoftmax, GatedPredictor, GatedSt
 from backstory.models.contract import LanguageModel, ParamGroup
 from backstory.models.cores import CORES, Core
 from backstory.models.dropout import gaussian_noise, word_dropout
-from backstory.models.heads import Dual, Head, MixtureHead, SoftmaxHead
+from backstory.models.heads import HEADS, Dual, Head
 from backstory.models.prediction import Activations, Prediction
 from backstory.models.span_buffer import SpanBuffer
 from backstory.models.state import State
@@ -99,13 +98,13 @@ class ComposedModel(LanguageModel):
         """Return the head's prediction for tokens (B, T), and the core's state after them."""
         embedded = self.embedding(tokens)
         output = self.core(embedded, core_state, tokens)
-        auxiliary = tuple(self.head(self._head_input(embedded, level, level)[1]) for level in output.auxiliary)
+        inner = tuple(self.head(self._head_input(embedded, level, level)[1]) for level in output.inner_levels)
         raw, dropped = self._head_input(embedded, output.layers[-1], output.dropped)
-        activations = Activations(embedded, output.layers, output.dropped, dropped, raw, auxiliary)
+        activations = Activations(embedded, output.layers, output.dropped, dropped, raw, inner)
         return self.head(dropped, activations), output.state
 
     def _head_input(self, embedded: Tensor, raw: Tensor, dropped: Tensor) -> tuple[Tensor, Tensor]:
-        """The vectors that the head reads, before the last dropout and after it."""
+        """Return the vectors that the head reads, before the last dropout and after it."""
         return (raw, dropped) if self.dual is None else self.dual(embedded, dropped)
 
 
@@ -122,10 +121,7 @@ def build_model(config: ModelConfig, vocabulary_size: int) -> ComposedModel:
     core.check_vocabulary(vocabulary_size)
     dual = _build_dual(config, core.output_size)
     size = core.output_size if dual is None else len(dual.bias)
-    if isinstance(config.head, MixtureConfig):
-        head: Head = MixtureHead(config.head, embedding.weight, size)
-    else:
-        head = SoftmaxHead(config.head, embedding.weight, size)
+    head = HEADS[type(config.head)](config.head, embedding.weight, size)
     return ComposedModel(embedding, core, head, _build_gated(config, size), dual)
 
 
@@ -179,7 +175,7 @@ def _build_dual(config: ModelConfig, hidden: int) -> Dual | None:
 
 
 def _tied(config: ModelConfig) -> bool:
-    """True if the output weights are the embedding's."""
+    """Return True if the output weights are the embedding's."""
     return isinstance(config.head, SoftmaxConfig) and config.head.tied
 
 

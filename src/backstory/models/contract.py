@@ -112,8 +112,8 @@ class CoreOutput(NamedTuple):
     dropped: Tensor
     """(B, T, H): the last layer's output after its dropout, which the head reads."""
     state: State
-    auxiliary: tuple[Tensor, ...] = ()
-    """(B, T, H) of each inner level that predicts as well, after its dropout; in training only."""
+    inner_levels: tuple[Tensor, ...] = ()
+    """(B, T, H) of each inner level that predicts too, after its dropout; in training only."""
 
 
 def _check_core(core: "Core", embedded: Any = None, state: State = None, *_: object, **__: object) -> None:
@@ -154,7 +154,6 @@ class Core(nn.Module, ABC):
 
     def check_vocabulary(self, size: int) -> None:
         """Raise UserError if a setting of the core is the id of a token outside a vocabulary of this size."""
-        return None
 
     def inference_overrides(self) -> dict[str, str]:
         """Return the settings that may change after training, by name, with their present values."""

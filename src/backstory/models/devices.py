@@ -29,18 +29,18 @@ class Precision:
         return str(self.dtype).removeprefix("torch.")
 
     def context(self, device: torch.device) -> AbstractContextManager:
-        """The autocast context in which a model runs."""
+        """Return the autocast context in which a model runs."""
         if self.dtype == torch.float32:
             return nullcontext()
         return torch.autocast(device.type, self.dtype)
 
 
 @checked()
-def choose_precision(wanted: str, device: torch.device) -> Precision:
+def choose_precision(precision: str, device: torch.device) -> Precision:
     """Resolve `auto`, `float32` or `bfloat16` for a device. Raises UserError for another."""
-    check_name(wanted, ("auto", "float32", "bfloat16"), "precision")
-    if wanted != "auto":
-        return Precision(getattr(torch, wanted), "requested")
+    check_name(precision, ("auto", "float32", "bfloat16"), "precision")
+    if precision != "auto":
+        return Precision(getattr(torch, precision), "requested")
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return Precision(torch.bfloat16, "the GPU multiplies bfloat16 natively")
@@ -51,34 +51,31 @@ def choose_precision(wanted: str, device: torch.device) -> Precision:
 
 
 @checked()
-def choose_device(wanted: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """Resolve `auto`, `cpu` or `cuda`. Raises UserError for a device that is not there."""
     # float32 means float32: recurrent layers on a GPU would take TF32, of 10 bits, and read a text differently in blocks
     # of different length.
     torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
-    if wanted == "auto":
+    if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(wanted)
+        device = torch.device(name)
     except (RuntimeError, ValueError):
-        raise UserError(f"unknown device {shown(wanted)}; use auto, cpu or cuda") from None
+        raise UserError(f"unknown device {shown(name)}; use auto, cpu or cuda") from None
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
-        raise UserError(f"device '{wanted}' is not available here; use auto or cpu")
+        raise UserError(f"device '{name}' is not available here; use auto or cpu")
     return device
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype of matrix products with this tensor: autocast's where it is on, else the tensor's own."""
+    """Return the dtype of matrix products with this tensor: autocast's if it is on, else the tensor's own."""
     kind = tensor.device.type
-    return (
-        torch.get_autocast_dtype(kind)
-        if torch.is_autocast_enabled(kind) and tensor.is_floating_point()
-        else tensor.dtype
-    )
+    autocast = torch.is_autocast_enabled(kind) and tensor.is_floating_point()
+    return torch.get_autocast_dtype(kind) if autocast else tensor.dtype
 
 
 def device_name(device: torch.device) -> str:
-    """The device with its make: `cpu (AMD EPYC, 2 threads)`."""
+    """Return the device with its make: `cpu (AMD EPYC, 2 threads)`."""
     if device.type == "cuda":
         return f"cuda ({torch.cuda.get_device_name(device)})"
     threads = torch.get_num_threads()
@@ -89,7 +86,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
 
 def keep_freed_memory() -> bool:
-    """Worth 1.2 to 1.9 times the speed of a training step on Linux; elsewhere nothing is done and False returned."""
+    """Keep freed memory in the process on Linux: a training step runs 1.2 to 1.9 times as fast. Return False elsewhere."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -100,9 +97,9 @@ def keep_freed_memory() -> bool:
 
 
 def available(device: torch.device, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that can still be allocated on the device; None where the system does not say (on the CPU, only Linux does)."""
+    """Return the bytes that can still be allocated on the device; None if unknown, as on a CPU without Linux."""
     if device.type == "cuda":
-        # What PyTorch holds and does not use counts as taken by the system.
+        # The system counts memory that PyTorch holds and does not use as taken.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
     if not sys.platform.startswith("linux"):
@@ -112,17 +109,17 @@ def available(device: torch.device, proc: Path = Path("/proc"), groups: Path = P
 
 
 def _left_to_process(proc: Path) -> Iterator[int]:
-    """What the limits of this process (`ulimit -v`, `ulimit -d`) leave of its address space and of its data."""
+    """Yield the bytes left under the limits of this process (`ulimit -v`, `ulimit -d`)."""
     import resource
 
     for limit, used in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
-        most = resource.getrlimit(limit)[0]
-        if most != resource.RLIM_INFINITY:
-            yield from (max(0, most - 1024 * kibibytes) for kibibytes in _fields(proc / "self" / "status", used))
+        limit_bytes = resource.getrlimit(limit)[0]
+        if limit_bytes != resource.RLIM_INFINITY:
+            yield from (max(0, limit_bytes - 1024 * kibibytes) for kibibytes in _fields(proc / "self" / "status", used))
 
 
 def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """What every control group that this process is in leaves of its limit; caches it can drop count as free."""
+    """Yield the bytes left under the limit of each control group of this process; caches that it can drop count as free."""
     for line in _lines(proc / "self" / "cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -143,7 +140,7 @@ def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
 
 
 def _fields(path: Path, name: str) -> list[int]:
-    """The number after a name in a file of names and numbers."""
+    """Return the numbers after a name in a file of names and numbers."""
     return [int(parts[1]) for line in _lines(path) if (parts := line.split())[:1] == [name]]
 
 
@@ -159,6 +156,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def shown_bytes(size: float) -> str:
-    """A number of bytes as people read it: `1.5 GiB`."""
+    """Format a number of bytes: `1.5 GiB`."""
     power = min(max(0, int(math.log2(max(size, 1)) // 10)), 6)
     return f"{size / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[power]}"

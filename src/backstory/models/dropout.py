@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def keep_mask(shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
-    """Zeros with the given probability, else 1 / (1 - probability); dtype and device of `like`.
+    """Return zeros with this probability, else 1 / (1 - probability), of `like`'s dtype and device.
 
     On the CPU four decisions are cut from each 64-bit random number, which is faster than `bernoulli_` and rounds the
     probability to a multiple of 2^-16.
@@ -28,14 +28,14 @@ def locked_dropout(x: Tensor, probability: float, training: bool) -> Tensor:
 
 
 def recurrent_mask(shape: tuple[int, ...], probability: float, like: Tensor, training: bool) -> Tensor | None:
-    """The mask (rows, size) of a locked dropout inside a recurrence, of `like`'s dtype; none where nothing is dropped."""
+    """Return the mask of a locked dropout inside a recurrence, (batch, size); None if nothing is dropped."""
     return keep_mask(shape, probability, like) if training and probability else None
 
 
 def word_dropout(embedded: Tensor, tokens: Tensor, types: int, probability: float, training: bool) -> Tensor:
     """Drop all occurrences of some word types: embedded (batch, time, size), tokens (batch, time).
 
-    The same as masking rows of the embedding matrix, without touching rows that the segment does not use.
+    The same as masking the embedding matrix, without touching words that the segment does not use.
     """
     if not training or probability == 0:
         return embedded
@@ -43,14 +43,14 @@ def word_dropout(embedded: Tensor, tokens: Tensor, types: int, probability: floa
 
 
 def gaussian_noise(x: Tensor, deviation: float, training: bool) -> Tensor:
-    """x plus normal noise of this standard deviation, drawn for every number by itself."""
+    """Add independent normal noise of this standard deviation to every number of x."""
     if not training or deviation == 0:
         return x
     return x + torch.randn_like(x).mul_(deviation)
 
 
 def weight_drop(weight: Tensor, probability: float, training: bool) -> Tensor:
-    """A copy of a recurrent weight with entries dropped; its gradient reaches the raw weight through the mask."""
+    """Return a recurrent weight with entries dropped; the gradient reaches the raw weight through the mask."""
     if not training or probability == 0:
         return weight
     return weight * keep_mask(tuple(weight.shape), probability, weight)

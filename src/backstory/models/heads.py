@@ -7,9 +7,11 @@ place of h_t: the head, a span buffer and its gate, a cache. AR and TAR stay wit
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backstory.config import DualConfig, MixtureConfig, SoftmaxConfig
@@ -39,16 +41,14 @@ class Dual(nn.Module):
         return [ParamGroup([p for p in self.parameters() if p.dim() == 2], self.config.l2)]
 
     def forward(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Of e (B, T, E) and h (B, T, H): d (B, T, D) before the output's dropout and after it."""
+        """Return d (B, T, D) of e (B, T, E) and h (B, T, H), before the output's dropout and after it."""
         config = self.config
-        summed = nn.functional.linear(self._dropped(hidden), self.weight_dh, self.bias)
+        summed = F.linear(locked_dropout(hidden, config.input_dropout, self.training), self.weight_dh, self.bias)
         if self.weight_de is not None:
-            summed = summed + nn.functional.linear(self._dropped(embedded), self.weight_de)
-        found = torch.relu(summed)
-        return found, locked_dropout(found, config.output_dropout, self.training)
-
-    def _dropped(self, x: Tensor) -> Tensor:
-        return locked_dropout(x, self.config.input_dropout, self.training)
+            embedded = locked_dropout(embedded, config.input_dropout, self.training)
+            summed = summed + F.linear(embedded, self.weight_de)
+        output = torch.relu(summed)
+        return output, locked_dropout(output, config.output_dropout, self.training)
 
 
 def _check(head: "Head", hidden: Any = None, *_: object, **__: object) -> None:
@@ -56,14 +56,14 @@ def _check(head: "Head", hidden: Any = None, *_: object, **__: object) -> None:
 
 
 class Head(nn.Module, ABC):
-    """Reads vectors (B, T, D). The output weights are the embedding's (V, E) where tied."""
+    """Base of the heads, which read vectors (B, T, D). Tied output weights are the embedding's (V, E)."""
 
     __call__ = diagnosed(_check)(nn.Module.__call__)
     weight: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(self, embedding: nn.Parameter, inputs: int, tied: bool, bias: bool) -> None:
-        """`inputs` is the size of the vectors that the output weights are multiplied with; E where tied."""
+        """`inputs` is the size of the vectors that the output weights are multiplied with: E if they are tied."""
         super().__init__()
         self.inputs = inputs
         own = embedding.new_empty(embedding.shape[0], inputs)
@@ -72,17 +72,17 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, hidden: Tensor, activations: Activations | None = None) -> Prediction:
-        """The prediction from hidden (B, T, D), carrying the activations that it came from."""
+        """Return the prediction from hidden (B, T, D), with the activations that it came from."""
 
 
 class SoftmaxHead(Head):
-    """softmax(W h + b); where W is tied to the embedding, D equals E."""
+    """softmax(W h + b). D is E if W is tied to the embedding."""
 
     def __init__(self, config: SoftmaxConfig, embedding: nn.Parameter, inputs: int) -> None:
         super().__init__(embedding, inputs, config.tied, config.bias)
 
     def forward(self, hidden: Tensor, activations: Activations | None = None) -> Softmax:
-        if hidden.shape[-1] != self.inputs:  # nothing is multiplied before the prediction is asked
+        if hidden.shape[-1] != self.inputs:  # the product comes later, when the prediction is evaluated
             _check(self, hidden)
         return Softmax(activations, hidden, self.weight, self.bias)
 
@@ -103,3 +103,7 @@ class MixtureHead(Head):
         log_prior = torch.log_softmax(logits, 2, dtype=torch.promote_types(logits.dtype, torch.float32))
         latents = latents.unflatten(2, (-1, self.weight.shape[1]))
         return MixtureOfSoftmaxes(activations, latents, log_prior, self.weight, self.bias)
+
+
+HEADS: dict[type, Callable[[Any, nn.Parameter, int], Head]] = {SoftmaxConfig: SoftmaxHead, MixtureConfig: MixtureHead}
+"""Constructors of the heads, by the type of their settings."""

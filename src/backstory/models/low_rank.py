@@ -27,15 +27,14 @@ class LowRank(nn.Module):
 
 
 def add_low_rank(model: M, rank: int) -> M:
-    """A copy of the model that shares its weights, each matrix with an adapter; the same adapters every time."""
+    """Return a copy of the model that shares its weights, with an adapter for each matrix; the adapters are deterministic."""
     shared = {id(p): p for p in model.parameters()}
     copied, generator = copy.deepcopy(model, dict(shared)), torch.Generator().manual_seed(0)
-    # Of tied matrices one adapter serves all places.
-    made: dict[int, LowRank] = {}
+    adapters: dict[int, LowRank] = {}  # tied matrices share one
     for module in list(copied.modules()):
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter.dim() == 2:
-                adapter = made.get(id(parameter)) or LowRank(parameter, rank, generator)
-                made[id(parameter)] = adapter
+                adapter = adapters.get(id(parameter)) or LowRank(parameter, rank, generator)
+                adapters[id(parameter)] = adapter
                 parametrize.register_parametrization(module, name, adapter, unsafe=True)
     return copied

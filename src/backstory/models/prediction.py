@@ -37,7 +37,7 @@ class Activations:
     """(B, T, D): the input of the head: the output of the last layer, or of the dual connection, after dropout."""
     head_raw: Tensor
     """(B, T, D): the same before that dropout."""
-    auxiliary: tuple["Prediction", ...] = ()
+    inner_predictions: tuple["Prediction", ...] = ()
     """Predictions of inner levels by the same head; in training only."""
 
     @property

@@ -20,7 +20,7 @@ S = TypeVar("S")
 
 @diagnosed()
 def map_state(function: Callable[[Tensor], Tensor], state: S) -> S:
-    """The same tree with `function` applied to each tensor."""
+    """Return the same tree with `function` applied to each tensor."""
 
     def walk(node: Any) -> Any:
         if isinstance(node, Tensor):
@@ -40,27 +40,27 @@ def map_state(function: Callable[[Tensor], Tensor], state: S) -> S:
 
 
 def detach(state: S) -> S:
-    """The state cut off from the graph that made it (between segments)."""
+    """Cut the state off from the graph that made it (between segments)."""
     return map_state(Tensor.detach, state)
 
 
 def to(state: S, device: torch.device | str) -> S:
-    """The state on another device."""
+    """Move the state to another device."""
     return map_state(lambda t: t.to(device), state)
 
 
 def clone(state: S) -> S:
-    """A copy that shares no memory with the state."""
+    """Copy the state; the copy shares no memory with it."""
     return map_state(lambda t: t.detach().clone(), state)
 
 
 def flatten(state: State) -> dict[str, Tensor]:
-    """Tensors by dotted path, such as `hidden.0`, as a checkpoint stores them."""
-    found: dict[str, Tensor] = {}
+    """Return the tensors by dotted path, such as `hidden.0`, as a checkpoint stores them."""
+    tensors: dict[str, Tensor] = {}
 
     def walk(node: Any, path: str) -> None:
         if isinstance(node, Tensor):
-            found[path] = node
+            tensors[path] = node
             return
         if isinstance(node, tuple) and hasattr(node, "_fields"):
             node = node._asdict()  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def flatten(state: State) -> dict[str, Tensor]:
             raise TypeError(f"a state holds tensors, None and containers of them, not {type(node).__name__}")
 
     walk(state, "")
-    return found
+    return tensors
 
 
 def _current_name(name: str) -> str:
@@ -85,7 +85,7 @@ def _current_name(name: str) -> str:
 def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
     """Rebuild a state shaped like `template` (from `start`) out of `flatten`'s dictionary.
 
-    Raises ValueError when names, shapes or types differ from the template's; but what has size 0 there may have grown.
+    Raises ValueError when names, shapes or types differ from the template's; a size of 0 there stands for any size.
     """
     expected = flatten(template)
     if expected.keys() != tensors.keys():
@@ -93,25 +93,26 @@ def unflatten(template: S, tensors: Mapping[str, Tensor]) -> S:
     if expected.keys() != tensors.keys():
         raise ValueError(f"state holds {sorted(tensors)}, the model expects {sorted(expected)}")
     for name, tensor in expected.items():
-        found, wanted = tuple(tensors[name].shape), tuple(tensor.shape)
-        fits = len(found) == len(wanted) and all(size in (n, 0) for n, size in zip(found, wanted, strict=True))
+        shape, expected_shape = tuple(tensors[name].shape), tuple(tensor.shape)
+        fits = len(shape) == len(expected_shape) and all(
+            size in (n, 0) for n, size in zip(shape, expected_shape, strict=True)
+        )
         if not fits or tensors[name].dtype != tensor.dtype:
-            raise ValueError(f"state '{name}' is {found}, the model expects {wanted}")
+            raise ValueError(f"state '{name}' is {shape}, the model expects {expected_shape}")
     queue = iter(expected)
     return map_state(lambda t: tensors[next(queue)].to(t.device), template)
 
 
-def check_ids(name: str, ids: Any, types: int, beside: Tensor, shape: tuple[int, ...] | None = None) -> None:
-    """Raise TypeError or ValueError unless these are ids (B, T), or of a shape, below a number of types, on one's device."""
+def check_ids(name: str, ids: Any, types: int, like: Tensor, shape: tuple[int, ...] | None = None) -> None:
+    """Raise TypeError or ValueError unless these are ids from 0 to `types` - 1 on `like`'s device, (B, T) or of a shape."""
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        found = ids.dtype if isinstance(ids, Tensor) else described(ids)
-        raise TypeError(f"{name} must be a tensor of whole numbers, not {found}")
+        kind = ids.dtype if isinstance(ids, Tensor) else described(ids)
+        raise TypeError(f"{name} must be a tensor of whole numbers, not {kind}")
     if ids.ndim != 2 if shape is None else tuple(ids.shape) != shape:
-        wanted = "(B, T)" if shape is None else str(shape)
-        raise ValueError(f"{name} must be of shape {wanted}, not {tuple(ids.shape)}")
+        raise ValueError(f"{name} must be of shape {'(B, T)' if shape is None else shape}, not {tuple(ids.shape)}")
     if not ids.numel():
         raise ValueError(f"{name} must hold one token at least, not none")
-    check_device(name, ids, beside)
+    check_device(name, ids, like)
     if ids.min() < 0 or ids.max() >= types:
         raise ValueError(f"{name} must be ids from 0 to {types - 1}, not {int(ids.min())} to {int(ids.max())}")
 
@@ -128,22 +129,22 @@ def check_vectors(name: str, vectors: Any, module: nn.Module, size: int | None =
     check_device(name, vectors, weight)
 
 
-def check_device(name: str, tensor: Tensor, of: Tensor) -> None:
+def check_device(name: str, tensor: Tensor, like: Tensor) -> None:
     """Raise ValueError unless both tensors are on one device."""
-    if tensor.device != of.device:
-        raise ValueError(f"{name} must be on {of.device}, as the model is, not on {tensor.device}")
+    if tensor.device != like.device:
+        raise ValueError(f"{name} must be on {like.device}, as the model is, not on {tensor.device}")
 
 
-def check_state(state: Any, start: Callable[[int], Any], rows: int, beside: str) -> None:
-    """Raise TypeError or ValueError unless a state is one that `start` begins, of as many rows as the argument `beside` has."""
-    begun = start(rows)
+def check_state(state: Any, start: Callable[[int], Any], rows: int, argument: str) -> None:
+    """Raise TypeError or ValueError unless a state is like one of `start`, of the batch size that the `argument` has."""
+    expected = start(rows)
     try:
-        unflatten(begun, flatten(state))
+        unflatten(expected, flatten(state))
     except (TypeError, ValueError) as error:
         raise type(error)(
-            f"state must be of this model and of {rows} rows, as {beside} is and as start({rows}) makes it: {error}"
+            f"state must be of this model and of {rows} rows, as {argument} is and as start({rows}) makes it: {error}"
         ) from None
-    if type(state) is not type(begun):
-        raise TypeError(f"state must be a {type(begun).__name__}, as start({rows}) makes it, not {described(state)}")
-    for name, tensor in flatten(begun).items():
+    if type(state) is not type(expected):
+        raise TypeError(f"state must be a {type(expected).__name__}, as start({rows}) makes it, not {described(state)}")
+    for name, tensor in flatten(expected).items():
         check_device(f"state.{name}", flatten(state)[name], tensor)

@@ -100,7 +100,7 @@ class Likelihood:
             raw = activations.last_raw.float()
             loss = loss + self.temporal_l2 * (raw[:, 1:] - raw[:, :-1]).square().mean()
         if activations is not None and self.auxiliary:
-            for level in activations.auxiliary:
+            for level in activations.inner_predictions:
                 loss = loss - self.auxiliary * mean(level.log_prob(targets), asked)
         return loss, figures
 

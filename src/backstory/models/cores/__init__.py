@@ -27,7 +27,7 @@ CORES: dict[type, Callable[[Any, int, int | None], Core]] = {
     TransformerConfig: Transformer,
     TrellisConfig: Trellis,
 }
-"""How each kind of core is made of its settings, the size of the embedded words and that of its output (none: its own)."""
+"""Constructors of the cores, by the type of their settings: of these, of E and of the output size (None: the core's own)."""
 
 __all__ = [
     "CORES",

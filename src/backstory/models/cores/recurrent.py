@@ -28,7 +28,7 @@ class LSTMState(NamedTuple):
 
 
 class RecurrentLayer(nn.Module):
-    """A layer: forward(x (B, T, I), h, c (B, H)) -> outputs (B, T, H), h, c; `weight_hh` is (4H, H)."""
+    """Base of the layers: forward(x (B, T, I), h, c (B, H)) -> outputs (B, T, H), h, c; `weight_hh` is (4H, H)."""
 
     weight_hh: nn.Parameter
 
@@ -80,8 +80,8 @@ class LSTMLayer(RecurrentLayer):
         self.weight_ih = nn.Parameter(torch.empty(4 * units, inputs).uniform_(-bound, bound))
         self.weight_hh = nn.Parameter(torch.empty(4 * units, units).uniform_(-bound, bound))
         self.bias_ih = nn.Parameter(torch.empty(4 * units).uniform_(-bound, bound))
-        second = nn.Parameter(torch.empty(4 * units).uniform_(-bound, bound)) if config.biases == 2 else None
-        self.register_parameter("bias_hh", second)
+        bias_hh = nn.Parameter(torch.empty(4 * units).uniform_(-bound, bound)) if config.biases == 2 else None
+        self.register_parameter("bias_hh", bias_hh)
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Read x (B, T, I) from h, c (B, H) with one dropped copy of the recurrent weights for the whole segment."""
@@ -124,7 +124,7 @@ class MogrifierLayer(RecurrentLayer):
         self.weight_hh = nn.Parameter(torch.empty(4 * units, units).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(4 * units).uniform_(-bound, bound))
         sizes = (units, inputs)
-        # Not a list of modules: those are the layers of a model, for whoever lets its last ones move.
+        # Numbered from 1 in the names of their parameters, as in the equations.
         self.rounds = nn.ModuleDict(
             {str(i): RoundWeights(sizes[(i + 1) % 2], sizes[i % 2], config.rank) for i in range(1, config.rounds + 1)}
         )
@@ -138,18 +138,19 @@ class MogrifierLayer(RecurrentLayer):
         rounds = [self._round(cast(RoundWeights, weights), len(h), like) for weights in self.rounds.values()]
         return mogrifier_segment(x, h, c, self.weight_ih, self.weight_hh, self.bias, rounds, mask)
 
-    def _round(self, weights: RoundWeights, rows: int, like: Tensor) -> Round:
-        mask = recurrent_mask((rows, weights.left.shape[1]), self.round_dropout, like, self.training)
+    def _round(self, weights: RoundWeights, batch_size: int, like: Tensor) -> Round:
+        mask = recurrent_mask((batch_size, weights.left.shape[1]), self.round_dropout, like, self.training)
         return Round(weights.left, weights.right, weights.bias, mask)
 
 
 class Mogrifier(RecurrentStack):
-    """Layers of `hidden` units, the last of `output` units where that is given."""
+    """Layers of `hidden` units, the last of `output` units if given."""
+
+    config: MogrifierConfig
 
     def __init__(self, config: MogrifierConfig, inputs: int, output: int | None = None) -> None:
         sizes = [inputs, *[config.hidden] * (config.layers - 1), output or config.hidden]
         super().__init__(config, [MogrifierLayer(a, b, config) for a, b in pairwise(sizes)])
-        self.round_l2 = config.round_l2
 
     def param_groups(self) -> list[ParamGroup]:
-        return [*super().param_groups(), ParamGroup(self.matrices("rounds"), self.round_l2)]
+        return [*super().param_groups(), ParamGroup(self.matrices("rounds"), self.config.round_l2)]

@@ -23,7 +23,7 @@ QUERIES = 128
 
 
 class TransformerState(NamedTuple):
-    """Keys and values (B, heads, window - 1, d) of each layer, oldest first, before their rotary positions are applied."""
+    """Keys and values (B, heads, window - 1, d) of each layer, oldest first, without rotary positions."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -88,7 +88,8 @@ class TransformerLayer(nn.Module):
 
 
 class Transformer(Core):
-    """Layers of `hidden` units, with projections in (`entering`) and out (`leaving`) if the sizes around them differ."""
+    """Layers of `hidden` units. If the sizes around them differ, `entering` is in_proj and `leaving` out_proj, by the names in
+    checkpoints."""
 
     def __init__(self, config: TransformerConfig, inputs: int, output: int | None = None) -> None:
         """Raises UserError if the heads do not divide the units evenly."""

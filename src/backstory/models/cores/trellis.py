@@ -68,7 +68,7 @@ class Trellis(Core):
         config, dtype = self.config, compute_dtype(embedded)
         x = torch.cat([state.embedded.to(embedded.dtype).unsqueeze(1), embedded], 1)
         x = locked_dropout(x, config.input_dropout, self.training).transpose(0, 1)
-        # Time first: the step before and the present one then share memory, and no product needs a copy.
+        # Time first: the previous and the present step then share memory, and no product needs a copy.
         pairs = torch.cat([x[:-1], x[1:]], 2)
         injected = F.linear(pairs, self._weight(self.weight_ih, self.scale_ih), self.bias).flatten(0, 1)
         before, present = self._weight(self.weight_hh, self.scale_hh).to(dtype).t().split(config.hidden)

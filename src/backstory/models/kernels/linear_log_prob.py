@@ -7,12 +7,12 @@ from torch.autograd.function import once_differentiable
 from backstory.models.devices import compute_dtype
 
 CHUNK = 1 << 24
-"""Most logits held at once (32 MiB in bfloat16). A segment that fits keeps them for the backward pass; a larger one
-computes them again there, a third more work for a bounded memory."""
+"""Upper bound of the logits held at once (32 MiB in bfloat16). A segment that fits keeps them for the backward pass;
+a larger one computes them again there, a third more work for a bounded memory."""
 ALIGNED = 32
-"""Columns that a processor's units for bfloat16 take at a time; a product over a multiple of them is up to twice as fast."""
+"""Columns that a processor multiplies at a time in bfloat16; a product over a multiple of them is up to twice as fast."""
 BLOCK = 128
-"""Numbers of a narrow dtype whose sum is rounded to it once, where all are summed in a wider one."""
+"""Numbers of a narrow dtype that are summed in it at a time; these sums are then summed in a wider dtype."""
 
 
 def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, chunk: int = CHUNK) -> Tensor:
@@ -22,7 +22,7 @@ def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets
     exponentials is taken in float32, because bfloat16 loses a tenth of a nat there. Without gradients the exponentials are
     in float32 too: each is rounded by up to 0.4% in bfloat16, which training does not notice and a score would.
     """
-    if targets.device.type == "cpu" and targets.numel() and targets.min() < 0:  # would be counted from the end
+    if targets.device.type == "cpu" and targets.numel() and targets.min() < 0:  # indexing would count from the end
         raise ValueError(f"targets must be ids from 0 to {len(weight) - 1}, not {int(targets.min())}")
     dtype = compute_dtype(hidden)
     if bias is None:
@@ -36,7 +36,7 @@ def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets
 def _wide_log_prob(
     hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, dtype: torch.dtype, rows: int
 ) -> Tensor:
-    """Products in this dtype, everything after them in float32; `rows` of the logits at once."""
+    """Compute products in this dtype and everything after them in float32, `rows` of the logits at once."""
     with torch.autocast(hidden.device.type, enabled=False):
         h, w, b = _operands(hidden, weight, bias, dtype)
         pieces = [
@@ -51,10 +51,10 @@ def _products(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 
 
 def _operands(hidden: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What is multiplied, in this dtype: hidden (N, K) and weight (V, K), and the bias unless it is one of their columns.
+    """Return hidden (N, K) and weight (V, K) in this dtype, and the bias unless it is one of their columns.
 
-    Where the weights are cast anyway, the bias becomes a column of theirs beside one of ones, with zeros up to ALIGNED: it is
-    then added, and its gradient summed, by the products.
+    Weights that are cast anyway get the bias as a column, with a column of ones in hidden and zeros up to ALIGNED: the products
+    then add the bias and sum its gradient.
     """
     if weight.dtype == dtype:
         return hidden.to(dtype), weight, bias.to(dtype)
@@ -67,7 +67,7 @@ def _operands(hidden: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) 
 
 
 def _row_sums(numbers: Tensor, wide: torch.dtype) -> Tensor:
-    """The sum of every row (n, V) -> (n,) in a wide dtype, without a wide copy of them all."""
+    """Sum every row, (n, V) -> (n,), in a wide dtype without a wide copy of all numbers."""
     if numbers.dtype == wide:
         return numbers.sum(1)
     whole = numbers.shape[1] // BLOCK * BLOCK
@@ -76,9 +76,9 @@ def _row_sums(numbers: Tensor, wide: torch.dtype) -> Tensor:
 
 
 def _residuals(h: Tensor, w: Tensor, b: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(logits - max), less their sum s at the target (n, V); s (n,) and the log-probabilities (n,).
+    """Return exp(logits - max), minus their sum s at the target (n, V); s (n,) and the log-probabilities (n,).
 
-    The first is -s d log p_y / d logits, so that products are all that the backward pass needs.
+    The first is -s d log p_y / d logits, so that the backward pass needs nothing but products.
     """
     logits = _products(h, w, b)
     wide = torch.promote_types(logits.dtype, torch.float32)
@@ -97,16 +97,16 @@ class _LinearLogProb(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             h, w, b = _operands(hidden, weight, bias, dtype)
             single = h.shape[0] <= rows
-            kept: tuple[Tensor, ...] = ()
+            saved: tuple[Tensor, ...] = ()
             pieces = []
             for start in range(0, h.shape[0], rows):
                 part = slice(start, start + rows)
                 residuals, sums, log_prob = _residuals(h[part], w, b, targets[part])
                 pieces.append(log_prob)
                 if single and any(ctx.needs_input_grad):
-                    kept = (residuals, sums)
+                    saved = (residuals, sums)
                 del residuals
-        ctx.save_for_backward(h, w, b, targets, *kept)
+        ctx.save_for_backward(h, w, b, targets, *saved)
         ctx.rows, ctx.size = rows, weight.shape[1]
         ctx.dtypes = hidden.dtype, weight.dtype, bias.dtype
         return torch.cat(pieces) if pieces else hidden.new_zeros(0)
@@ -114,17 +114,17 @@ class _LinearLogProb(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[override]
-        h, w, b, targets, *kept = ctx.saved_tensors
+        h, w, b, targets, *saved = ctx.saved_tensors
         wide, most = torch.promote_types(h.dtype, torch.float32), torch.finfo(h.dtype).max
         d_hidden = torch.empty(h.shape[0], ctx.size, dtype=wide, device=h.device)
-        # Nothing of the weight's size is touched more often than need be: in reading, a segment has few rows.
+        # In reading, a segment has few positions: passes over tensors of the weight's size are kept to a minimum.
         d_weight, d_bias = None, torch.zeros(w.shape[0], dtype=wide, device=w.device)
         for start in range(0, h.shape[0], ctx.rows):
             part = slice(start, start + ctx.rows)
-            residuals, sums = kept or _residuals(h[part], w, b, targets[part])[:2]
+            residuals, sums = saved or _residuals(h[part], w, b, targets[part])[:2]
             scale = -(grad[part].to(wide) / sums)[:, None]
             torch.mul(torch.mm(residuals, w)[:, : ctx.size], scale, out=d_hidden[part])
-            # Bounded: a factor that overflows is of a target that nothing is left of, and 0 times infinity is no number.
+            # Clamped: the factor of a target whose probability underflows is infinite, and 0 times infinity is NaN.
             scaled = (h[part] * scale).clamp_(-most, most).to(h.dtype)
             product = torch.mm(residuals.t(), scaled)
             d_bias += product[:, ctx.size] if b is None else torch.mm(scale.t().to(h.dtype), residuals)[0]

@@ -17,8 +17,8 @@ OWN_FROM = 640
 """Units from which, in bfloat16 on the CPU, `_LSTMSegment` beats the library's LSTM (whose backward pass there is three times
 slower than its float32 one); below, the library wins. `benchmarks/recurrence.py` measures it."""
 FEW = 32
-"""Rows times steps up to which it wins in float32 too: the library lays all weights out anew at every call, which costs more
-than so few products."""
+"""Batch size times steps up to which it wins in float32 too: the library copies all weights into its own layout at every call,
+which costs more than so few products."""
 SMALL = 2_000_000
 """Multiplications of a round's largest product below which a processor is done sooner in float32: a call for a product in
 bfloat16 takes 20 microseconds at least, one of 32 x 200 x 24 in float32 four."""
@@ -37,39 +37,38 @@ def lstm_segment(
     """Run a layer of H units over a segment: x (B, T, I), h and c (B, H) -> outputs (B, T, H), h, c.
 
     Weights (4H, I) and (4H, H) and biases (4H,) hold the gates in PyTorch's order i, f, g, o. `weight_hh` is multiplied with
-    mask (B, H) times h_{t-1}. Products run in autocast's dtype; h and c keep the dtype they came with. Raises ValueError where
-    input and state are of different batches or sizes.
+    mask (B, H) times h_{t-1}. Products run in autocast's dtype; h and c keep the dtype they came with. Raises ValueError if
+    input and state have different batches or sizes.
     """
     if x.shape[0] != h.shape[0] or h.shape != c.shape or x.shape[2] != weight_ih.shape[1]:
-        # oneDNN does not look, and writes past the end of what it allocates.
+        # oneDNN does not check this, and writes past the end of what it allocates.
         raise ValueError(f"an input of shape {tuple(x.shape)} does not go with a state of shape {tuple(h.shape)}")
     dtype = compute_dtype(x)
     few = x.shape[0] * x.shape[1] <= FEW and dtype == torch.float32
     ours = x.device.type == "cpu" and h.shape[1] >= OWN_FROM and (dtype == torch.bfloat16 or few)
-    if ours or mask is not None:  # no library drops the state from step to step
+    if ours or mask is not None:  # no library has dropout of the state
         bias = bias_ih if bias_hh is None else bias_ih + bias_hh
         with torch.autocast(x.device.type, enabled=False):
             return _LSTMSegment.apply(x.to(dtype), h, c, weight_ih.to(dtype), weight_hh.to(dtype), bias, mask)
-    second = torch.zeros_like(bias_ih) if bias_hh is None else bias_hh
-    weights = [w.to(dtype) for w in (weight_ih, weight_hh, bias_ih, second)]
+    bias_hh = torch.zeros_like(bias_ih) if bias_hh is None else bias_hh
+    weights = [w.to(dtype) for w in (weight_ih, weight_hh, bias_ih, bias_hh)]
     if x.device.type == "cuda":
         weights = _adjoining(weights)
     start = h.to(dtype)[None].contiguous(), c.to(dtype)[None].contiguous()
-    training = torch.is_grad_enabled()  # cuDNN keeps what its backward pass needs only when told that it trains
+    training = torch.is_grad_enabled()  # otherwise cuDNN keeps nothing for its backward pass
     with torch.autocast(x.device.type, enabled=False):
         output, h_last, c_last = torch.lstm(x.to(dtype), start, weights, True, 1, 0.0, training, False, True)
     return output, h_last[0].to(h.dtype), c_last[0].to(c.dtype)
 
 
 def _adjoining(tensors: list[Tensor]) -> list[Tensor]:
-    """Copies that lie side by side in one piece of memory, as cuDNN wants its weights; it copies them itself otherwise,
-    with a warning at every call."""
+    """Copy tensors into one piece of memory, as cuDNN needs its weights: it warns at every call otherwise."""
     flat = torch.cat([t.flatten() for t in tensors])
     return [part.view(t.shape) for part, t in zip(flat.split([t.numel() for t in tensors]), tensors, strict=True)]
 
 
 class Cells(NamedTuple):
-    """The cells of H units over a segment, as a forward pass fills them in step by step."""
+    """The cells of H units over a segment, which a forward pass fills step by step."""
 
     values: Tensor
     """(T + 1, B, H): c_0 to c_T."""
@@ -80,13 +79,13 @@ class Cells(NamedTuple):
 
     @classmethod
     def start(cls, c: Tensor, steps: int) -> Self:
-        """Before the first step, from c_0 (B, H)."""
+        """Allocate the cells of a segment that starts from c_0 (B, H)."""
         values = c.new_empty(steps + 1, *c.shape)
         values[0] = c
         return cls(values, torch.empty_like(values[1:]), c.new_empty(steps, c.shape[0], 4, c.shape[1]))
 
     def step(self, t: int, products: Tensor) -> Tensor:
-        """h_t (B, H) from what the gates are functions of (B, 4H)."""
+        """Return h_t (B, H) from the pre-activations of the gates (B, 4H)."""
         gate, cell = self.gates[t], self.values[t + 1]
         gate.copy_(products.unflatten(1, gate.shape[1:]))
         gate[:, :2].sigmoid_()
@@ -100,10 +99,10 @@ class Cells(NamedTuple):
 
 
 class CellGradients:
-    """The way back through cells: what it multiplies by does not depend on the gradient, so it is there for all steps."""
+    """The backward pass through cells. Its factors do not depend on the gradient: they are computed for all steps at once."""
 
     def __init__(self, cells: Cells, d_c: Tensor, dtype: torch.dtype) -> None:
-        """From the gradient d_c (B, H) of c_T; products are of `dtype`."""
+        """Start from the gradient d_c (B, H) of c_T; `d_gates` are of `dtype`."""
         self.d_c = d_c.clone()
         values, squashed, gates = cells
         i, f, g, o = gates.unbind(2)
@@ -117,7 +116,7 @@ class CellGradients:
         self.d_gates = torch.empty_like(gates, dtype=dtype)
 
     def step(self, t: int, d_h: Tensor) -> Tensor:
-        """The gradient (B, 4H) of what the gates of step t are functions of, from that of h_t (B, H), T - 1 first."""
+        """Return the gradient of the pre-activations of step t (B, 4H) from that of h_t (B, H), from T - 1 down to 0."""
         self.d_c.addcmul_(d_h, self.into_cell[t])
         d_gate, factor = self.d_gates[t], self.factors[t]
         d_gate[:, :3] = self.d_c.unsqueeze(1) * factor[:, :3]
@@ -135,11 +134,11 @@ class _LSTMSegment(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, h, c, weight_ih, weight_hh, bias, mask):  # type: ignore[override]
-        rows, steps, _ = x.shape
+        batch, steps, _ = x.shape
         units = h.shape[1]
         x = x.transpose(0, 1).contiguous()
-        inputs = torch.addmm(bias.to(x.dtype), x.flatten(0, 1), weight_ih.t()).view(steps, rows, 4 * units)
-        hidden, cells = x.new_empty(steps + 1, rows, units), Cells.start(c, steps)
+        inputs = torch.addmm(bias.to(x.dtype), x.flatten(0, 1), weight_ih.t()).view(steps, batch, 4 * units)
+        hidden, cells = x.new_empty(steps + 1, batch, units), Cells.start(c, steps)
         hidden[0] = h
         recurrent = weight_hh.t()
         for t in range(steps):
@@ -171,7 +170,7 @@ class _LSTMSegment(torch.autograd.Function):
 
 
 class Round(NamedTuple):
-    """What gates n units by m others: 2 sigmoid(Q_l (mask * Q_r .) + b), or 2 sigmoid(Q_l (mask * .) + b)."""
+    """Weights that gate n units by m others: 2 sigmoid(Q_l (mask * Q_r .) + b), or 2 sigmoid(Q_l (mask * .) + b)."""
 
     left: Tensor
     """(n, k); k = m without a right factor."""
@@ -180,7 +179,7 @@ class Round(NamedTuple):
     bias: Tensor
     """(n,)"""
     mask: Tensor | None
-    """(B, k), of each row for the whole segment."""
+    """(B, k), for the whole segment."""
 
 
 def mogrifier_segment(
@@ -200,16 +199,16 @@ def mogrifier_segment(
     rounds in which they are SMALL; h and c keep the dtype they came with.
     """
     dtype = compute_dtype(x)
-    inside = _of_rounds(dtype, len(x), rounds)
-    flat = [part if part is None else part.to(inside) for one in rounds for part in one]
+    round_dtype = _round_dtype(dtype, len(x), rounds)
+    flat = [part if part is None else part.to(round_dtype) for one in rounds for part in one]
     with torch.autocast(x.device.type, enabled=False):
-        return _MogrifierSegment.apply(x.to(inside), h, c, weight_ih, weight_hh, bias, dtype, mask, *flat)
+        return _MogrifierSegment.apply(x.to(round_dtype), h, c, weight_ih, weight_hh, bias, dtype, mask, *flat)
 
 
-def _of_rounds(dtype: torch.dtype, rows: int, rounds: Sequence[Round]) -> torch.dtype:
-    """The dtype of the rounds of a segment of so many rows whose cells multiply in `dtype`."""
+def _round_dtype(dtype: torch.dtype, batch: int, rounds: Sequence[Round]) -> torch.dtype:
+    """Return the dtype of the rounds' products in a segment whose cells multiply in `dtype`."""
     factors = [factor for one in rounds for factor in one[:2] if factor is not None]
-    small = factors[0].device.type == "cpu" and rows * max(f.numel() for f in factors) < SMALL
+    small = factors[0].device.type == "cpu" and batch * max(f.numel() for f in factors) < SMALL
     return torch.promote_types(dtype, torch.float32) if small else dtype
 
 
@@ -222,23 +221,23 @@ class _MogrifierSegment(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, h, c, weight_ih, weight_hh, bias, dtype, mask, *flat):  # type: ignore[override]
-        rounds, (rows, steps, inputs) = _rounds(flat), x.shape
+        rounds, (batch, steps, inputs) = _rounds(flat), x.shape
         x = x.transpose(0, 1).contiguous()
-        hidden, cells = x.new_empty(steps + 1, rows, h.shape[1]), Cells.start(c, steps)
+        hidden, cells = x.new_empty(steps + 1, batch, h.shape[1]), Cells.start(c, steps)
         hidden[0] = h
         states = hidden[:-1] if mask is None else torch.empty_like(hidden[:-1])
         weight = x.new_empty(len(bias), inputs + h.shape[1], dtype=dtype)
         weight[:, :inputs], weight[:, inputs:] = weight_ih, weight_hh
-        # Not empty: where a row's units are no multiple of 32, products in bfloat16 on AMX read on into its other half, times 0
-        # (oneDNN up to 3.12), which is NaN where such memory happens to hold one.
-        entering = x.new_zeros(steps, rows, inputs + h.shape[1])
-        entered = entering if dtype == x.dtype else torch.zeros_like(entering, dtype=dtype)
-        last = entering[:, :, :inputs], entering[:, :, inputs:]
+        # Not empty: if the units of a row are no multiple of 32, products in bfloat16 on AMX read on into its other half,
+        # times 0 (oneDNN up to 3.12). That is NaN if such memory happens to hold one.
+        cell_input = x.new_zeros(steps, batch, inputs + h.shape[1])
+        cell_operand = cell_input if dtype == x.dtype else torch.zeros_like(cell_input, dtype=dtype)
+        last = cell_input[:, :, :inputs], cell_input[:, :, inputs:]
         gates, inner, after = [], [], []
         for number, one in enumerate(rounds):
-            gates.append(x.new_empty(steps, rows, len(one.left)))
-            inner.append(x.new_empty(steps, rows, one.left.shape[1]))
-            # The last two rounds write into what enters the cells.
+            gates.append(x.new_empty(steps, batch, len(one.left)))
+            inner.append(x.new_empty(steps, batch, one.left.shape[1]))
+            # The last two rounds write into the input of the cells.
             after.append(last[number % 2] if number >= len(rounds) - 2 else torch.empty_like(gates[number]))
         factors = [(one.left.t(), None if one.right is None else one.right.t()) for one in rounds]
         bias_dtype, bias = bias.dtype, bias.to(dtype).unsqueeze(1)
@@ -260,33 +259,33 @@ class _MogrifierSegment(torch.autograd.Function):
                 gated, gating = gating, after[number][t]
             if len(rounds) == 1:
                 last[1][t] = states[t]
-            if entered is not entering:
-                entered[t].copy_(entering[t])
-            # So many rows times few columns is faster than few rows times many columns.
-            products = torch.addmm(bias, weight, entered[t].t())
+            if cell_operand is not cell_input:
+                cell_operand[t].copy_(cell_input[t])
+            # Many rows times few columns is faster than few rows times many columns.
+            products = torch.addmm(bias, weight, cell_operand[t].t())
             hidden[t + 1].copy_(cells.step(t, products.t()))
-        ctx.save_for_backward(x, weight, states, entering, entered, *cells, *gates, *inner, *after[:-2], *flat)
+        ctx.save_for_backward(x, weight, states, cell_input, cell_operand, *cells, *gates, *inner, *after[:-2], *flat)
         ctx.count, ctx.mask, ctx.dtypes = len(rounds), mask, (h.dtype, weight_ih.dtype, bias_dtype)
         return hidden[1:].transpose(0, 1).to(dtype), hidden[steps].to(h.dtype), cells.values[steps].clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_output, d_h, d_c):  # type: ignore[override]
-        x, weight, states, entering, entered, values, squashed, cell_gates, *saved = ctx.saved_tensors
+        x, weight, states, cell_input, cell_operand, values, squashed, cell_gates, *saved = ctx.saved_tensors
         count, mask, (steps, _, inputs) = ctx.count, ctx.mask, x.shape
         gates, inner, rounds = saved[:count], saved[count : 2 * count], _rounds(saved[-4 * count :])
-        last = entering[:, :, :inputs], entering[:, :, inputs:]
+        last = cell_input[:, :, :inputs], cell_input[:, :, inputs:]
         after = [*saved[2 * count : -4 * count], *(last[i % 2] for i in range(max(0, count - 2), count))]
         back = CellGradients(Cells(values, squashed, cell_gates), d_c, weight.dtype)
-        # Of g = 2 sigmoid(z) times v: its derivative by z is g v (1 - g / 2).
+        # The derivative of g v by z, with g = 2 sigmoid(z), is g v (1 - g / 2).
         factors = [torch.addcmul(a, a, g, value=-0.5) for a, g in zip(after, gates, strict=True)]
         d_gates, d_inner = [torch.empty_like(g) for g in gates], [torch.empty_like(i) for i in inner]
         d_x, wide = torch.empty_like(x), cell_gates.dtype
         d_output, d_h = d_output.transpose(0, 1).to(wide).contiguous(), d_h.to(wide)
         for t in range(steps - 1, -1, -1):
-            d_entered = torch.mm(back.step(t, d_h + d_output[t]), weight).to(x.dtype)
-            # As after the last round, in which one of the two was gated by the other.
-            d_gated, d_gating = d_entered[:, :inputs], d_entered[:, inputs:]
+            d_cell_operand = torch.mm(back.step(t, d_h + d_output[t]), weight).to(x.dtype)
+            # The last round gated one of the two by the other.
+            d_gated, d_gating = d_cell_operand[:, :inputs], d_cell_operand[:, inputs:]
             if count % 2 == 0:
                 d_gated, d_gating = d_gating, d_gated
             for number in range(count - 1, -1, -1):
@@ -300,10 +299,9 @@ class _MogrifierSegment(torch.autograd.Function):
             d_x[t] = d_gating
             d_h = (d_gated if mask is None else d_gated * mask).to(wide)
         flat = back.d_gates.flatten(2).flatten(0, 1)
-        across = (
-            flat.t().contiguous() if flat.dtype == torch.bfloat16 else flat.t()
-        )  # its kernels want it so, others not
-        d_weight = torch.mm(across, entered.flatten(0, 1))
+        # Contiguous rows are faster for the kernels of bfloat16, and slower for the others.
+        across = flat.t().contiguous() if flat.dtype == torch.bfloat16 else flat.t()
+        d_weight = torch.mm(across, cell_operand.flatten(0, 1))
         h_dtype, weight_dtype, bias_dtype = ctx.dtypes
         d_ih, d_hh = d_weight[:, :inputs].to(weight_dtype), d_weight[:, inputs:].to(weight_dtype)
         d_bias = flat.sum(0, dtype=wide).to(bias_dtype)

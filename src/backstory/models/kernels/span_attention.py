@@ -14,8 +14,8 @@ Parts = tuple[Tensor, Tensor]
 def dot_scores(queries: Tensor, keys: Parts, index: Tensor | None) -> Tensor:
     """q_t . k_i of queries (B, T, D) with keys (B, N, D) in parts: all (B, T, N), or those at an index (T, m): (B, T, m).
 
-    One matrix product per part computes all scores, and `gather` picks those of the index: more work than a loop over the
-    spans, and several times faster.
+    One matrix product per part computes all scores, and `gather` picks those of the index: more arithmetic than a loop over
+    the spans, but several times faster.
     """
     products = torch.cat([queries @ part.to(queries.dtype).transpose(1, 2) for part in keys], 2)
     return products if index is None else products.gather(2, index.expand(len(products), *index.shape))
@@ -43,7 +43,7 @@ def log_mean_exp(scores: Tensor, present: Tensor) -> Tensor:
 
 
 def _masked(scores: Tensor, present: Tensor) -> Tensor:
-    """The scores in at least float32, with the lowest finite number for spans that are not present."""
+    """Return the scores in at least float32, with the lowest finite number for spans that are not present."""
     wide = torch.promote_types(scores.dtype, torch.float32)
     return scores.to(wide).masked_fill(~present, torch.finfo(wide).min)
 
