@@ -13,7 +13,7 @@ from pathlib import Path
 
 from figures import write
 
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.config.readers import DynamicSettings
 from backstory.config.scores import perplexity
 from backstory.evaluation.opening import open_evaluation

@@ -8,8 +8,7 @@ import numpy as np
 
 from backstory.config import TextConfig, UserError
 from backstory.config.arguments import checked
-from backstory.config.examine_options import ExamineOptions
-from backstory.config.explain_options import CompareOptions, ExplainOptions
+from backstory.config.options import CompareOptions, ExamineOptions, ExplainOptions
 from backstory.context import ExaminationResult, ProcessGroup, Scorer, examine_model, examine_run, examine_runs
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.evaluation import evaluate, generate

@@ -12,8 +12,7 @@ import torch
 from commands import SMALL, Command, tree
 
 from backstory.cli import main as cli
-from backstory.config.errors import pasted
-from backstory.config.machine import refused
+from backstory.config.errors import pasted, refused
 from backstory.models import devices as free_memory
 from backstory.models.devices import available
 from backstory.storage import atomic

@@ -14,8 +14,8 @@ from commands import SMALL
 from runs import contents
 
 from backstory.cli.main import main
-from backstory.config import signals as interrupts
-from backstory.config.signals import Interrupted, Interrupts, StopRequest
+from backstory.config import process as interrupts
+from backstory.config.process import Interrupted, Interrupts, StopRequest
 from backstory.config.terminal import Printed, Tolerant, plain, printing
 from backstory.evaluation.reading_checkpoint import load
 from backstory.training.loop import Trainer

@@ -16,7 +16,7 @@ from copying import Copying
 
 import backstory as bs
 from backstory.config import UserError
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.context import EXPERIMENTS, Examination, ReaderScorer, examine
 from backstory.context.experiments import CONTEXTS
 from backstory.data import prepare

@@ -10,7 +10,7 @@ import pytest
 
 import backstory as bs
 from backstory.config import UserError
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.evaluation import read
 from backstory.evaluation.opening import open_evaluation, open_reader
 from backstory.readers.registry import choose, parse_stack

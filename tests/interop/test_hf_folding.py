@@ -133,7 +133,7 @@ def test_words_of_pieces_have_the_counts_and_tags_of_the_corpus_in_words(
     vocabulary: Vocabulary, data_dir: Path
 ) -> None:
     from backstory.config import TextConfig
-    from backstory.config.examine_options import ExaminationSettings
+    from backstory.config.options import ExaminationSettings
     from backstory.context.subject import AnnotatedText
     from backstory.data import prepare
 

@@ -122,7 +122,7 @@ def test_an_examination_folds_pieces_into_words(folder: Path, text: Path, capsys
 
 @pytest.mark.parametrize("experiment", ["truncate", "shuffle", "replace"])
 def test_a_model_at_hand_is_examined_as_by_its_name(experiment: str, folder: Path, text: Path) -> None:
-    from backstory.config.eval_options import EvalOptions
+    from backstory.config.options import EvalOptions
     from backstory.evaluation.opening import open_evaluation
 
     name, numbers = f"hf:{folder}", {"targets": 20, "maximum_context": 12, "context": 8, "split": "train"}

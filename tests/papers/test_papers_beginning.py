@@ -15,7 +15,7 @@ from small_suites import BROKEN, finish, planned, start, suite, write
 
 from backstory.cli.main import main
 from backstory.config import UserError, from_yaml
-from backstory.config.signals import StopRequest
+from backstory.config.process import StopRequest
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.papers.suite import Suite
 from backstory.papers.suite_jobs import COLUMNS, DONE, FAILED, WAITING, RunJob, SuiteFolder, SuiteJobs, minutes_to_go

@@ -19,7 +19,7 @@ from small_suites import Reproduced, suite, write
 
 from backstory.cli.main import main
 from backstory.config import RunConfig, UserError, from_yaml
-from backstory.config.signals import Stopped, StopRequest
+from backstory.config.process import Stopped, StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.runner import JobDisplay
 from backstory.papers import reproduction as reproduce

@@ -40,8 +40,7 @@ from backstory.config import (
     from_yaml,
     to_yaml,
 )
-from backstory.config.examine_options import ExamineOptions
-from backstory.config.explain_options import CompareOptions, ExplainOptions
+from backstory.config.options import CompareOptions, ExamineOptions, ExplainOptions
 from backstory.config.readers import CacheSettings, DynamicSettings, TemperedSettings
 from backstory.context import (
     Drop,

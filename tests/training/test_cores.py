@@ -21,7 +21,7 @@ from backstory.config import (
     TransformerConfig,
     TrellisConfig,
 )
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.evaluation import evaluate, read
 from backstory.evaluation.opening import open_evaluation
 from backstory.readers import StaticReader

@@ -15,7 +15,7 @@ from runs import contents, events, outcome, with_training
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from backstory.config import RunConfig, UserError
-from backstory.config.machine import NoDisk
+from backstory.config.errors import NoDisk
 from backstory.runs.run import load_run
 from backstory.storage import manifest
 from backstory.training import Stopped, train

@@ -15,7 +15,7 @@ import torch
 from runs import ADVERSARIAL, checkpoints, contents, events, outcome, with_settings, with_training
 
 from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig
-from backstory.config.signals import StopRequest
+from backstory.config.process import StopRequest
 from backstory.data import Dataset, Recall, prepare, rows, segment_bounds
 from backstory.evaluation import read
 from backstory.models import ComposedModel, Prediction, clone, flatten

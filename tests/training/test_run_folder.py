@@ -14,7 +14,7 @@ from rich.console import Console
 from runs import checkpoints, contents, events, with_training
 
 from backstory.config import RunConfig, UserError, from_yaml
-from backstory.config.signals import StopRequest
+from backstory.config.process import StopRequest
 from backstory.runs import run_folder
 from backstory.runs.run import load_run, weights_hash
 from backstory.storage.lock import LOCK

@@ -12,8 +12,8 @@ from rich.console import Console
 from test_search_queue import claimed, queue
 
 from backstory.config import UserError
-from backstory.config.machine import NoDisk
-from backstory.config.signals import StopRequest
+from backstory.config.errors import NoDisk
+from backstory.config.process import StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.runner import JobDisplay
 from backstory.storage.lock import locked

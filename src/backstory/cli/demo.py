@@ -30,8 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("--resume and --overwrite cannot be combined; remove one")
 
     from backstory.cli.command_line import progress_bar
-    from backstory.config.examine_options import ExamineOptions
-    from backstory.config.explain_options import ExplainOptions
+    from backstory.config.options import ExamineOptions, ExplainOptions
     from backstory.config.terminal import make_console
     from backstory.context import examine_run
     from backstory.evaluation import evaluate, generate

@@ -10,7 +10,7 @@ import tyro
 
 from backstory.cli.command_line import ModelArguments, parse, typed_text
 from backstory.config import UserError, plural
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.config.scores import IN_BITS, UnknownShare, format_score, overlap_warnings, unknown_warning
 from backstory.config.terminal import one_line
 from backstory.data.corpora.text_files import is_pipe

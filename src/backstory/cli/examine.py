@@ -9,7 +9,7 @@ import tyro
 
 from backstory.cli.command_line import RUN, parse
 from backstory.config import UserError
-from backstory.config.examine_options import ExamineOptions
+from backstory.config.options import ExamineOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("name the run's folder: `backstory examine RUN`")
 
     from backstory.cli.command_line import progress_bar
-    from backstory.config.machine import first_here
+    from backstory.config.process import first_here
     from backstory.context import examine_run, examine_runs
     from backstory.evaluation.evaluation import as_json
     from backstory.training.distributed import joined

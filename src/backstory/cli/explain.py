@@ -13,7 +13,7 @@ import tyro
 
 from backstory.cli.command_line import RUN, parse
 from backstory.config import UserError
-from backstory.config.explain_options import CompareOptions, ExplainOptions
+from backstory.config.options import CompareOptions, ExplainOptions
 
 _Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help=RUN)]
 

@@ -7,10 +7,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from backstory.config.errors import NonFiniteError, UserError, check_name
-from backstory.config.machine import first_here, out_of_memory, refused
+from backstory.config.errors import NonFiniteError, UserError, check_name, out_of_memory, refused
 from backstory.config.plugin_files import load_plugins, split_plugins
-from backstory.config.signals import Interrupted, interruptible
+from backstory.config.process import Interrupted, first_here, interruptible
 from backstory.config.terminal import failure, printing
 
 VERBS = {

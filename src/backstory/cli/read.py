@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     """Read; on a signal, save and exit with 128 + its number."""
     args = parse(ReadArguments, arguments, "read")
 
-    from backstory.config.signals import StopRequest
+    from backstory.config.process import StopRequest
     from backstory.config.terminal import make_console
     from backstory.evaluation.session import session
 

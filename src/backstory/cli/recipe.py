@@ -10,7 +10,7 @@ import tyro
 
 from backstory.cli.command_line import dispatch, parse
 from backstory.config import UserError, pasted, recipes
-from backstory.config.machine import refused
+from backstory.config.errors import refused
 from backstory.storage.atomic import write_atomically
 
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     """Return exit code 0, 1 if a run failed, 128 + the signal's number after a stop."""
     args = parse(ReproduceArguments, arguments, "reproduce")
 
-    from backstory.config.signals import Stopped
+    from backstory.config.process import Stopped
     from backstory.papers.reproduction import Reproduction, failures
 
     planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known)

@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
             "`backstory ls spaces` lists them, a file is one, too"
         )
 
-    from backstory.config.signals import Stopped
+    from backstory.config.process import Stopped
     from backstory.tuning.sweeps import Planned
 
     config = with_corpus(args.config, args.corpus, recipes.load(recipe))

@@ -13,7 +13,7 @@ import tyro
 from backstory.cli.command_line import parse
 from backstory.config import RunConfig, TextConfig, UserError, changes, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
-from backstory.config.machine import first_here
+from backstory.config.process import first_here
 from backstory.config.scores import UnknownShare, format_score
 
 

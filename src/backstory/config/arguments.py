@@ -1,6 +1,7 @@
 """Checks of the arguments of public functions against their annotations and ranges; errors name the argument."""
 
 import collections.abc
+import dataclasses
 import functools
 import inspect
 import math
@@ -10,10 +11,9 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast
+from typing import Any, Literal, Self, TypeVar, Union, cast
 
-from backstory.config.errors import UserError, nearest, shown
-from backstory.config.machine import out_of_memory
+from backstory.config.errors import UserError, check_name, nearest, out_of_memory, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -232,3 +232,38 @@ def _called(kind: Any) -> str:
         )
         return f"a {name.lower()} of {parts}"
     return f"a {name}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of a verb. A tuple of names may be given as one name, or as a list."""
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Return the options with these values, the others as usual.
+
+        Raises UserError for an unknown option and a value out of range, TypeError for one of another type.
+        """
+        hints, known = typing.get_type_hints(cls), [field.name for field in dataclasses.fields(cls)]
+        for name, value in values.items():
+            check_name(name, known, "option")
+            if typing.get_origin(hints[name]) is tuple and isinstance(value, str | list):
+                values[name] = (value,) if isinstance(value, str) else tuple(value)
+            elif isinstance(value, str) and hints[name] == Path | None:
+                values[name] = Path(value)
+        return cls(**values).checked()
+
+    def checked(self) -> Self:
+        """Return the options with every value checked against its type and its range (`fields.between`).
+
+        Numbers of numpy come back as those of Python. Raises TypeError, and UserError for a value out of range.
+        """
+        hints, plain = typing.get_type_hints(type(self)), {}
+        for field in dataclasses.fields(self):
+            value, bounds = getattr(self, field.name), field.metadata.get("range")
+            check_argument(field.name, value, hints[field.name], None if bounds is None else bounds[:2])
+            if bounds is not None and bounds[2] and value == bounds[0]:
+                raise UserError(f"{field.name} must be above {shown(bounds[0])}, not {shown(value)}")
+            if type(value).__module__ == "numpy":
+                plain[field.name] = value.item()
+        return dataclasses.replace(self, **plain)

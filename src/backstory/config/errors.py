@@ -1,9 +1,13 @@
 """Errors that a user can cause, each with its exit code, and helpers for their one-line messages."""
 
 import difflib
+import errno
+import os
+import re
 import reprlib
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -78,3 +82,64 @@ def shown(value: object) -> str:
         return " ".join(written.split()) if "\n" in written else written
     except ValueError:  # Python writes no whole number of more than 4,300 digits
         return "a number of thousands of digits"
+
+
+class NoDisk(UserError):
+    """The disk is full or fails. The command is right, and works once the disk does."""
+
+
+class NoMemory(UserError):
+    """The command needs more memory than there is."""
+
+
+_CHECK = "check the disk"
+REMEDIES = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room, as your quota of that disk is used up",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EIO: _CHECK,
+    errno.EROFS: _CHECK,
+    errno.ENODEV: _CHECK,
+    errno.ESTALE: _CHECK,
+}
+"""Remedy by errno."""
+AGAIN = "give the same command again"
+_MEMORY = re.compile(
+    r"can(?:'|no)t allocate memory|not enough memory|out of memory|bad_alloc|can't start new thread|failed to map segment",
+    re.IGNORECASE,
+)
+
+
+def refused(
+    error: OSError, place: Path | str | None = None, again: str = AGAIN, otherwise: str | None = None
+) -> UserError:
+    """Return a one-line error: the path (or `place`), the reason, and the remedy.
+
+    That is `again` once a disk or memory is put right, and `otherwise` after any other error in writing.
+    """
+    where = _name(error.filename) or ("" if place is None else str(place))
+    reason = error.strerror or str(error)
+    if lacking := out_of_memory(error):
+        return lacking
+    if error.errno not in REMEDIES and otherwise:
+        return UserError(f"cannot write {where}: {reason}; {otherwise}")
+    if error.errno not in REMEDIES:
+        return UserError(": ".join(part for part in (where, reason) if part))
+    problem = f"cannot write to {where}: {reason}" if where else reason
+    return NoDisk(f"{problem}; {REMEDIES[error.errno]}, and {again}")
+
+
+def out_of_memory(error: BaseException) -> NoMemory | None:
+    """Return a one-line error if this one means that memory ran out, in whatever words; None otherwise."""
+    lacking = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if not lacking and not _MEMORY.search(str(error)):
+        return None
+    told = " ".join(str(error).split())[:200]
+    return NoMemory(
+        f"there is not enough memory{told and f' ({told})'}; end other programs, raise the limit (ulimit -v) if there is one, "
+        "or give smaller sizes"
+    )
+
+
+def _name(filename: object) -> str:
+    return "" if filename is None or isinstance(filename, int) else os.fsdecode(filename)  # type: ignore[arg-type]

@@ -1,45 +1,421 @@
-"""Base of the options of a verb: dataclasses that the command line parses and Python callers fill by keyword."""
+"""Options of evaluations, examinations and explanations: one declaration for the command line, suites, Python and results."""
 
-import dataclasses
-import typing
-from dataclasses import dataclass
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, BinaryIO, Literal, Self
 
-from backstory.config.arguments import check_argument
-from backstory.config.errors import UserError, check_name, shown
+import tyro
+from tyro.conf import FlagCreatePairsOff, UseAppendAction
+
+from backstory.config.arguments import Options, checked, described
+from backstory.config.errors import UserError
+from backstory.config.strict import between
+
+Precision = Literal["auto", "float32", "bfloat16"]
+SAVE_EVERY = 60.0
+"""Seconds between checkpoints."""
+SPELT_OUT = 8
+"""Lengths that the name of a result's folder lists one by one."""
+
+
+@checked(batch_size=1, lengths=1)
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How a text is read, as suites, their tables and `backstory evaluate` tell one reading from another."""
+
+    split: str = "test"
+    """train, valid or test."""
+    reader: str = "static"
+    """The reader, or several that wrap each other, joined by `+`: `backstory ls readers`."""
+    batch_size: int = between(1, 1)
+    """Rows of text read side by side: above 1 faster and a little worse, since each row starts with an empty state."""
+    after: str | None = None
+    """A split to read first (valid): an adaptive reader keeps what it learned there."""
+    addressing: str | None = None
+    """Of an external memory, in place of the one that it was trained with: dense, localized:257 (slots, odd), localized:257x3,
+    literal, window:257. Short for --set core.addressing=VALUE."""
+    lengths: tuple[int, ...] = ()
+    """Of a synthetic task (copy and its like): make the split anew with sequences of these lengths, as many of each."""
+    overrides: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set")] = ()
+    """Settings of the model that may change after training, as core.addressing=window:257; may be given more than once."""
+    precision: Precision = "float32"
+    """Precision of matrix products."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(self.lengths))
+        object.__setattr__(self, "overrides", tuple(self.overrides))
+
+    def folder_name(self) -> str:
+        """Return the name of the result's folder in a run: the split, and the options that are not the default."""
+        parts = _not_default(
+            (self.reader, "static"),
+            (f"after-{self.after}", "after-None"),
+            (self.precision, "float32"),
+            (f"batch{self.batch_size}", "batch1"),
+            (_lengths_part(self.lengths), "lengths"),
+            *((value, "") for value in self.inference_overrides().values()),
+        )
+        return folder_name("evaluate", self.split, *parts)
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the flags of `backstory evaluate` for this reading: split, reader, and what is not the default."""
+        flags = ["--split", self.split, "--reader", self.reader]
+        for field in fields(ReadingOptions)[2:]:
+            value = getattr(self, field.name)
+            if field.name == "overrides":
+                flags += [word for setting in self.overrides for word in ("--set", setting)]
+            elif value != field.default:
+                values = value if isinstance(value, tuple) else (value,)
+                flags += [f"--{field.name.replace('_', '-')}", *map(str, values)]
+        return tuple(flags)
+
+    def reading(self) -> "ReadingOptions":
+        """Return these options alone, to compare two readings."""
+        return ReadingOptions(**{field.name: getattr(self, field.name) for field in fields(ReadingOptions)})
+
+    def described(self) -> str:
+        """Return the reading in words: `test with dynamic after valid`, `test with cache in a batch of 10`."""
+        batch = "" if self.batch_size == 1 else f" in a batch of {self.batch_size}"
+        after = "" if self.after is None else f" after {self.after}"
+        lengths = f" at lengths {', '.join(map(str, self.lengths))}" if self.lengths else ""
+        addressed = "" if self.addressing is None else f", addressed {self.addressing}"
+        changed = "".join(f", {setting}" for setting in self.overrides)
+        precision = "" if self.precision == "float32" else f", in {self.precision}"
+        return f"{self.split} with {self.reader}{batch}{after}{lengths}{addressed}{changed}{precision}"
+
+    def inference_overrides(self) -> dict[str, str]:
+        """Return the model's settings that differ from training, by dotted name. Raises UserError."""
+        changes = {} if self.addressing is None else {"core.addressing": self.addressing}
+        for text in self.overrides:
+            name, equals, value = text.partition("=")
+            if not equals or not name or not value:
+                raise UserError(f"--set {text} must be written SETTING=VALUE, as in --set core.addressing=window:257")
+            if name in changes:
+                raise UserError(f"the setting {name} is given twice; give it once")
+            changes[name] = value
+        return changes
+
+    def check(self) -> None:
+        """Raise UserError for options that exclude each other."""
+        if self.after is not None and self.lengths:
+            raise UserError("--after and --lengths cannot be combined; remove one")
+        self.inference_overrides()
+
+
+@checked(batch_size=1, lengths=1, audit_places=1, audit_seed=(0, 2**256), save_every=0)
+@dataclass(frozen=True)
+class EvalOptions(ReadingOptions):
+    """What to read and how, and where the result goes."""
+
+    text: tyro.conf.Suppress[Path | BinaryIO | None] = None
+    """A text of one's own instead of a split: a file by its path, or one that is open for bytes."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    corpus: str | None = None
+    """For hf:... alone: the corpus, by its name or the path of a file or folder."""
+    audit_places: int | None = between(None, 1)
+    """Random blocks that are audited; without a number 8, more of short blocks, fewer of a larger batch."""
+    audit_seed: int | None = between(None, 0)
+    """Draw the audited places by this number, to repeat an audit; else by one from the operating system, which is recorded."""
+    out: Path | None = None
+    """Where result.json goes (else RUN/evaluate-SPLIT; of a text it is not written)."""
+    per_token: Path | None = None
+    """Also write what every token scored to this file, in lines: .jsonl or .tsv, compressed if .gz follows."""
+    overwrite: FlagCreatePairsOff[bool] = False
+    """Let --per-token replace a file that exists."""
+    resume: FlagCreatePairsOff[bool] = False
+    """Continue the same evaluation where it was stopped or killed, from its last checkpoint."""
+    save_every: float = between(SAVE_EVERY, 0.0)
+    """Seconds between checkpoints of a long evaluation, beside its result, for --resume; 0: never."""
+    allow_unknown: FlagCreatePairsOff[bool] = False
+    """Score a text even if most of it is outside the vocabulary."""
+    allow_equal_splits: FlagCreatePairsOff[bool] = False
+    """Score a test split that is the same text as validation."""
+
+    @classmethod
+    def build(cls, options: Any = None, **values: Any) -> Self:
+        """Return options with some fields replaced; `reader` may be a sequence of readers that wrap each other.
+
+        `options` may also be those of another verb: the fields that they share are taken.
+        """
+        shared = {field.name for field in fields(cls)} & set(() if options is None else vars(options))
+        values = {name: getattr(options, name) for name in shared} | values
+        reader = values.get("reader")
+        if isinstance(reader, list | tuple) and all(isinstance(one, str) for one in reader):
+            values["reader"] = "+".join(reader) or "static"
+        return cls(**values)
+
+    def check(self) -> None:
+        if self.resume and self.per_token is not None:
+            raise UserError(
+                "--resume and --per-token cannot be combined, as that file is written in one go; remove one"
+            )
+        if self.text is not None and self.lengths:
+            raise UserError("--lengths works with synthetic tasks only; remove it to evaluate your own text")
+        super().check()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of a verb. A tuple of names may be given as one name, or as a list."""
+class ExaminationSettings(Options):
+    """One experiment on a model's use of context, as suites list it; lengths are in tokens."""
 
-    @classmethod
-    def of(cls, **values: Any) -> Self:
-        """Return the options with these values, the others as usual.
-
-        Raises UserError for an unknown option and a value out of range, TypeError for one of another type.
-        """
-        hints, known = typing.get_type_hints(cls), [field.name for field in dataclasses.fields(cls)]
-        for name, value in values.items():
-            check_name(name, known, "option")
-            if typing.get_origin(hints[name]) is tuple and isinstance(value, str | list):
-                values[name] = (value,) if isinstance(value, str) else tuple(value)
-            elif isinstance(value, str) and hints[name] == Path | None:
-                values[name] = Path(value)
-        return cls(**values).checked()
+    experiment: str = "truncate"
+    """What is done to the context: `backstory ls experiments`."""
+    split: str = "valid"
+    """train, valid or test."""
+    targets: int = between(2000, 2)
+    """Tokens that are scored under every condition, drawn at random; a number beyond all takes all."""
+    maximum_context: int = between(1000, 1)
+    """The longest context; only tokens with so many before them are targets."""
+    reader: UseAppendAction[tuple[str, ...]] = ()
+    """How it is read: static (the default) or cache; no reader whose weights move."""
+    context: int = between(300, 2)
+    """The tokens that are changed, where their number is not what varies."""
+    near: int = between(50, 1)
+    """How far back a token counts as near."""
+    by: UseAppendAction[tuple[str, ...]] = ()
+    """Also split the targets by frequency, tag, content, class or position; may be given more than once."""
+    tagger: Any = "auto"
+    """Source of the part-of-speech tags: auto, gold or pattern; in Python also a function from words to their tags."""
+    within_documents: FlagCreatePairsOff[bool] = False
+    """Let contexts end where the target's document begins."""
+    seed: int = between(0, 0)
+    """Seed of the draw of targets, of what is random in a change, and of the bootstrap."""
+    batch_size: int = between(1, 1)
+    """Rows of text read side by side for the infinite context: faster, and at least the longest context before each token."""
+    word_score: Literal["corrected", "sum"] = "corrected"
+    """How the pieces of a word become its score: corrected for where it begins and ends, or their plain sum."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of matrix products, of the baseline too."""
 
     def checked(self) -> Self:
-        """Return the options with every value checked against its type and its range (`fields.between`).
+        """Return the options with every value checked. Raises UserError, and TypeError for a value of another type."""
+        options = super().checked()
+        if not isinstance(self.tagger, str) and not callable(self.tagger):
+            raise TypeError(f"tagger must be text or a function, not {described(self.tagger)}")
+        if self.batch_size > 1 and self.within_documents:
+            raise UserError(
+                "documents are read each by itself, one after the other; leave --batch-size out, or --within-documents"
+            )
+        return options
 
-        Numbers of numpy come back as those of Python. Raises TypeError, and UserError for a value out of range.
+    def recorded(self, whole: bool) -> dict[str, Any]:
+        """Return the options that a result records and that examinations of one set share.
+
+        `whole`: the experiment perturbs all of the context, so that `context` is not an option of it.
         """
-        hints, plain = typing.get_type_hints(type(self)), {}
-        for field in dataclasses.fields(self):
-            value, bounds = getattr(self, field.name), field.metadata.get("range")
-            check_argument(field.name, value, hints[field.name], None if bounds is None else bounds[:2])
-            if bounds is not None and bounds[2] and value == bounds[0]:
-                raise UserError(f"{field.name} must be above {shown(bounds[0])}, not {shown(value)}")
-            if type(value).__module__ == "numpy":
-                plain[field.name] = value.item()
-        return dataclasses.replace(self, **plain)
+        return {
+            "experiment": self.experiment,
+            "seed": self.seed,
+            "maximum_context": self.maximum_context,
+            "context": None if whole else self.context,
+            "within_documents": self.within_documents,
+            "batch_size": self.batch_size if whole else 1,
+            "near": self.near,
+        }
+
+    def losses_key(self, whole: bool) -> dict[str, Any]:
+        """Return the options that the losses of the targets depend on: losses of equal keys are taken over."""
+        recorded = self.recorded(whole)
+        batched = {} if recorded["batch_size"] == 1 else {"batch_size": self.batch_size}
+        near = None if whole else self.near
+        return {
+            **{k: v for k, v in recorded.items() if k != "batch_size"},
+            "targets": self.targets,
+            "near": near,
+        } | batched
+
+    def folder_name(self, split: str, reader: str = "static") -> str:
+        """Return the name of the result's folder in a run; `reader` is the canonical name of the readers."""
+        return folder_name(
+            "examine",
+            self.experiment,
+            split,
+            *([] if reader == "static" else [reader]),
+            *(["documents"] if self.within_documents else []),
+            *([] if self.word_score == "corrected" else [f"word-score-{self.word_score}"]),
+        )
+
+    def flags(self) -> Iterator[str]:
+        """Yield the flags of `backstory examine` for these settings; the first four always, others where not usual."""
+        for field in fields(ExaminationSettings):
+            value = getattr(self, field.name)
+            if field.name not in ("experiment", "split", "targets", "maximum_context") and value == field.default:
+                continue
+            flag = f"--{field.name.replace('_', '-')}"
+            for one in value if isinstance(value, tuple) else (value,):
+                yield from (flag,) if one is True else (flag, str(one))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExamineOptions(ExaminationSettings):
+    """Options of `backstory examine`: an experiment, the machine it runs on, and the folder its result goes to."""
+
+    memory: float = between(1.0, 0.0, above=True)
+    """GiB that a batch of contexts may take."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    corpus: str | None = None
+    """For hf:... alone: the corpus, by its name or the path of a file or folder."""
+    out: Path | None = None
+    """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static); of several: of the set."""
+    again: FlagCreatePairsOff[bool] = False
+    """Take nothing over from an examination that was made or stopped there."""
+    allow_unknown: FlagCreatePairsOff[bool] = False
+    """Examine a text even where most of it is outside the vocabulary."""
+
+
+LONGEST_PASSAGE = 2000
+"""Words of a passage at most."""
+WORDS = 200
+"""Words of an explained passage, unless options say otherwise."""
+TOKENS = 20_000
+"""Tokens of a stretch, likewise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplanationOptions(Options):
+    """Options that every explanation has: the text, how it is read, and where the result goes."""
+
+    split: str | None = None
+    """train, valid or test (else test)."""
+    at: int = between(0, 0)
+    """The token at which it begins; what comes before it is read too."""
+    context: int | None = between(None, 0)
+    """The most tokens before it that are read (else all)."""
+    reader: UseAppendAction[tuple[str, ...]] = ()
+    """How it is read: `backstory ls readers`; given more than once, readers go around each other."""
+    word_score: Literal["corrected", "sum"] = "corrected"
+    """How smaller tokens become a word's score: corrected for where it begins and ends, or their plain sum."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Precision of matrix products."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    corpus: str | None = None
+    """For hf:... alone: the corpus, by its name or the path of a file or folder."""
+    out: Path | None = None
+    """Where result.json goes (else a folder of the run that is named by the explanation and these options)."""
+    allow_unknown: FlagCreatePairsOff[bool] = False
+    """Read a text even where most of it is outside the vocabulary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions(ExplanationOptions):
+    """Options of an explanation of a passage."""
+
+    words: int | None = between(None, 1)
+    """Words of the passage, 2000 at most (else 200; with --find as many as the cache can hold)."""
+    find: Literal["success", "failure"] | None = None
+    """Of `cache`: look for its most peaked success or its flattest failure from --at on, and show what led up to it."""
+    against: str | None = None
+    """A reader, or another run's folder: show what is gained over it."""
+    top: int = between(5, 0, 100)
+    """The most candidates of a word."""
+    layer: str | None = None
+    """What colours the words at first: surprisal, entropy, ..."""
+
+    @property
+    def most_words(self) -> int:
+        """Words of the passage at most."""
+        return WORDS if self.words is None else self.words
+
+    def checked(self) -> Self:
+        """Return the options with every value checked. Raises UserError, and TypeError for a value of another type."""
+        options = super().checked()
+        check_words(options.most_words)
+        return options
+
+    def name_parts(self, text: str, reader: str, precision: str, against: str | None) -> list[str]:
+        """Return the parts of the result's folder that are not usual, so that no result takes another's place.
+
+        The text, the reader, its precision and what it is compared with come by names that tell them apart.
+        """
+        parts = (
+            (text, "test"),
+            (f"at{self.at}", "at0"),
+            (f"words{self.most_words}", f"words{WORDS}"),
+            (f"context{self.context}", "contextNone"),
+            (reader, "static"),
+            (precision, "float32"),
+            (f"against-{against}", "against-None"),
+            (f"top{self.top}", "top5"),
+            (f"layer-{self.layer}", "layer-None"),
+            (f"find-{self.find}", "find-None"),
+            (f"word-score-{self.word_score}", "word-score-corrected"),
+        )
+        return [part for part, usual in parts if part != usual]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ExplanationOptions):
+    """Options of a comparison of readers along a stretch of text."""
+
+    tokens: int = between(TOKENS, 1)
+    """Tokens of the stretch."""
+    against: UseAppendAction[tuple[str, ...]] = ()
+    """A reader, or another run's folder, to compare with (else static); may be given more than once, best first."""
+    block: int = between(100, 1)
+    """Tokens of a block."""
+    smooth: int = between(10, 0)
+    """Blocks of the moving average in the picture; 0 for none."""
+    passage: UseAppendAction[tuple[int, ...]] = ()
+    """A token at which a passage to show begins; may be given more than once (else passages are chosen)."""
+    words: int = between(100, 1)
+    """Words of a passage, 2000 at most."""
+
+    def checked(self) -> Self:
+        """Return the options with every value checked. Raises UserError, and TypeError for a value of another type."""
+        options = super().checked()
+        check_words(options.words)
+        return options
+
+    def name_parts(self, text: str, reader: str, precision: str, against: Sequence[str]) -> list[str]:
+        """Return the parts of the result's folder that are not usual, as `ExplainOptions.name_parts`; the reader always."""
+        parts = (
+            (text, "test"),
+            (f"at{self.at}", "at0"),
+            (f"tokens{self.tokens}", f"tokens{TOKENS}"),
+            (f"context{self.context}", "contextNone"),
+            (f"block{self.block}", "block100"),
+            (f"smooth{self.smooth}", "smooth10"),
+            (f"words{self.words}", "words100"),
+            (f"passage{'-'.join(map(str, self.passage))}", "passage"),
+            (precision, "float32"),
+            (f"word-score-{self.word_score}", "word-score-corrected"),
+            (reader, ""),
+            (f"against-{'-'.join(against)}", "against-static"),
+        )
+        return [part for part, usual in parts if part != usual]
+
+
+def check_words(words: int) -> None:
+    """Raise UserError for a passage of too many words."""
+    if words > LONGEST_PASSAGE:
+        raise UserError(f"a passage has 1 to {LONGEST_PASSAGE:,} words, not {words:,}; choose fewer with --words")
+
+
+def folder_name(*parts: str) -> str:
+    """Join parts to the name of a result's folder."""
+    return re.sub(r"[^\w.+-]+", "_", "-".join(parts))
+
+
+def _not_default(*parts: tuple[str, str]) -> list[str]:
+    """Return each part that differs from the default beside it."""
+    return [part for part, default in parts if part != default]
+
+
+def _lengths_part(lengths: tuple[int, ...]) -> str:
+    """Return the part of a folder's name for lengths: all of a few, else the first, the last and a hash."""
+    if len(lengths) <= SPELT_OUT:
+        return "-".join(["lengths", *map(str, lengths)])
+    digest = hashlib.sha256(" ".join(map(str, lengths)).encode()).hexdigest()
+    return f"lengths-{lengths[0]}..{lengths[-1]}-{digest[:8]}"

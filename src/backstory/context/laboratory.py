@@ -14,8 +14,7 @@ import torch
 
 from backstory.config import UserError, check_name, to_dict
 from backstory.config.arguments import checked
-from backstory.config.eval_options import EvalOptions
-from backstory.config.examine_options import ExaminationSettings, ExamineOptions
+from backstory.config.options import EvalOptions, ExaminationSettings, ExamineOptions
 from backstory.context.examination import ProcessGroup, SingleProcess, check_length
 from backstory.context.experiment_run import check_model, chosen_splits, measure
 from backstory.context.experiments import EXPERIMENTS, check_experiment

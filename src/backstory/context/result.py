@@ -9,7 +9,7 @@ from typing import Any
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.examine_options import ExaminationSettings
+from backstory.config.options import ExaminationSettings
 from backstory.config.scores import UnknownShare
 from backstory.config.small_file import read_small
 from backstory.context.figures import figures as figures_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from backstory.config import UserError
-from backstory.config.examine_options import ExaminationSettings
+from backstory.config.options import ExaminationSettings
 from backstory.config.scores import UnknownShare
 from backstory.context.examination import Examination, check_length
 from backstory.context.experiment_run import check_fits

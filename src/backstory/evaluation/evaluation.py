@@ -9,7 +9,7 @@ import torch
 
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.config.scores import bits, perplexity
 from backstory.config.terminal import printable_json
 from backstory.data import Split, Vocabulary, lossless, unknown_share

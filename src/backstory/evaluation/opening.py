@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from backstory.config import TextConfig, UserError, check_name, plural
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.config.scores import SplitOverlap, advice
 from backstory.data import Dataset, Split, encode_bytes, unknown_share
 from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks

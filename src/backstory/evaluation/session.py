@@ -16,7 +16,7 @@ import numpy as np
 from backstory.config import TextConfig, UserError
 from backstory.config import scores as measures
 from backstory.config.arguments import checked
-from backstory.config.eval_options import SAVE_EVERY
+from backstory.config.options import SAVE_EVERY
 from backstory.config.scores import UnknownShare
 from backstory.data import Vocabulary
 from backstory.data.corpora.text_files import decoded, stream_lines

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.eval_options import folder_name
-from backstory.config.explain_options import CompareOptions
+from backstory.config.options import CompareOptions, folder_name
 from backstory.data import Boundaries, unknown_share
 from backstory.evaluation import Block, read
 from backstory.evaluation.opening import EvalSetup

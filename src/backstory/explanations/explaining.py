@@ -10,8 +10,7 @@ import numpy as np
 
 from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
-from backstory.config.eval_options import folder_name
-from backstory.config.explain_options import LONGEST_PASSAGE, ExplainOptions
+from backstory.config.options import LONGEST_PASSAGE, ExplainOptions, folder_name
 from backstory.data import unknown_share
 from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.buffer import buffer, check_buffer

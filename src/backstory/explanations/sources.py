@@ -9,8 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from backstory.config import UserError, nearest
-from backstory.config.eval_options import EvalOptions
-from backstory.config.explain_options import ExplanationOptions
+from backstory.config.options import EvalOptions, ExplanationOptions
 from backstory.evaluation.opening import EvalSetup, open_evaluation, open_reader
 from backstory.readers import Reader
 from backstory.readers.registry import READERS, Chosen, names_readers

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 import backstory
-from backstory.config.machine import NoDisk, NoMemory
+from backstory.config.errors import NoDisk, NoMemory
 
 _SET_PARENT_DEATH_SIGNAL = 1
 MODULE = "backstory.jobs.child"

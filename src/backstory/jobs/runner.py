@@ -17,8 +17,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from backstory.config.machine import NoDisk
-from backstory.config.signals import StopRequest
+from backstory.config.errors import NoDisk
+from backstory.config.process import StopRequest
 from backstory.config.terminal import LiveDisplay, say
 from backstory.jobs import child
 

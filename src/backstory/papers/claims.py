@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from backstory.config.eval_options import ReadingOptions
+from backstory.config.options import ReadingOptions
 from backstory.context.bootstrap import t_limit
 from backstory.papers.plan import published_figure
 from backstory.papers.suite import Claim, ClaimSide, Suite

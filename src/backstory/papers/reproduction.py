@@ -9,7 +9,7 @@ from rich.console import Console
 
 from backstory.config import TextConfig, UserError, plural
 from backstory.config.formats import duration
-from backstory.config.signals import Stopped, StopRequest
+from backstory.config.process import Stopped, StopRequest
 from backstory.config.terminal import make_console
 from backstory.context.examination import check_length
 from backstory.data import Dataset, prepare

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from backstory.config import UserError, check_name
-from backstory.config.eval_options import ReadingOptions
-from backstory.config.examine_options import ExaminationSettings
+from backstory.config.options import ExaminationSettings, ReadingOptions
 from backstory.config.recipes import Packaged, merged
 from backstory.config.strict import between
 from backstory.papers.paper import Finding, Metric, paper

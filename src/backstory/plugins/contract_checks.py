@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, RunConfig, SoftmaxConfig
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.context.examination import Examination
 from backstory.context.experiments import Condition, Experiment
 from backstory.context.scorer import ReaderScorer

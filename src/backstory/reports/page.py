@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
-from backstory.config.machine import refused
+from backstory.config.errors import refused
 from backstory.config.terminal import one_line
 from backstory.reports import html_pieces as html
 from backstory.reports import passage_html

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Self
 
-from backstory.config.eval_options import ReadingOptions
+from backstory.config.options import ReadingOptions
 from backstory.results.common import Figures
 from backstory.results.evaluation_record import MemoryRecord, PolicyRecord, RecencyRecord
 from backstory.results.examination_record import ThresholdContext, Tried

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, pasted, to_dict
-from backstory.config.machine import out_of_memory
+from backstory.config.errors import out_of_memory
 from backstory.config.recipes import CONFIG, merged
 from backstory.config.strict import UnknownKind
 from backstory.data import Dataset, prepare

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from backstory.config.errors import UserError, check_utf8
-from backstory.config.machine import REMEDIES
+from backstory.config.errors import REMEDIES, UserError, check_utf8
 from backstory.config.small_file import check_inside, open_regular
 
 TEMPORARY = ".tmp-"

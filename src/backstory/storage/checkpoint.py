@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backstory.config.machine import out_of_memory
+from backstory.config.errors import out_of_memory
 from backstory.config.small_file import read_small
 from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, listing, naming
 from backstory.storage.documents import parse

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from backstory.config.errors import UserError
-from backstory.config.machine import REMEDIES, NoDisk
+from backstory.config.errors import REMEDIES, NoDisk, UserError
 from backstory.config.small_file import read_small
 from backstory.storage.atomic import TEMPORARY, listing, write_atomically
 from backstory.storage.documents import parse

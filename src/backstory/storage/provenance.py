@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from backstory.config import UserError
-from backstory.config.machine import world
+from backstory.config.process import world
 from backstory.config.small_file import read_small
 from backstory.storage.atomic import check_writable
 from backstory.storage.documents import parse

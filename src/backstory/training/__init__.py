@@ -1,6 +1,6 @@
 """Fit a model: the loop, objectives, optimizers, checkpoints and the run folder."""
 
-from backstory.config.signals import Stopped
+from backstory.config.process import Stopped
 from backstory.training.fit import train
 from backstory.training.objectives import Likelihood, Objective
 

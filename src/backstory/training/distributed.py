@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from backstory.config import UserError
-from backstory.config.machine import Launched, launched
-from backstory.config.signals import Stopped
+from backstory.config.process import Launched, Stopped, launched
 
 MEETING = timedelta(minutes=10)
 """How long the ranks wait for each other at the beginning."""

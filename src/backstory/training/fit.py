@@ -13,11 +13,10 @@ from rich.console import Console
 
 from backstory.config import RunConfig, TextConfig, UserError, plural, to_dict
 from backstory.config.arguments import checked
-from backstory.config.errors import check_utf8
-from backstory.config.machine import NoDisk, NoMemory, refused
+from backstory.config.errors import NoDisk, NoMemory, check_utf8, refused
+from backstory.config.process import Stopped, StopRequest
 from backstory.config.renamed import current_provenance
 from backstory.config.scores import advice, perplexity
-from backstory.config.signals import Stopped, StopRequest
 from backstory.config.small_file import read_lines, read_small
 from backstory.config.strict import conforming
 from backstory.config.terminal import make_console, say

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
+from backstory.config.process import StopRequest
 from backstory.config.scores import perplexity
-from backstory.config.signals import StopRequest
 from backstory.data import Dataset
 from backstory.data.streams import piece, rotations, rows, segment_bounds
 from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from backstory.config import ModelConfig, RunConfig, SpanBufferConfig, TrainingConfig, UserError
-from backstory.config.errors import off
-from backstory.config.machine import NoMemory
+from backstory.config.errors import NoMemory, off
 from backstory.models import Precision, count_parameters, outline
 from backstory.models.devices import available, shown_bytes
 from backstory.models.kernels.linear_log_prob import CHUNK

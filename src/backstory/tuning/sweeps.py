@@ -10,8 +10,8 @@ from rich.console import Console
 
 from backstory.config import RunConfig, UserError, pasted, plural, recipes, validate
 from backstory.config.formats import validation
+from backstory.config.process import Stopped, StopRequest
 from backstory.config.scores import IN_BITS
-from backstory.config.signals import Stopped, StopRequest
 from backstory.config.small_file import read_small_text
 from backstory.config.terminal import make_console
 from backstory.data import Dataset, check_synthetic, prepare

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.evaluation.metrics.gate_statistics import GateStatistics
 from backstory.evaluation.metrics.metric import AnswerAccuracy, MemoryCurve, Metric, Recency, StackLikelihood
 from backstory.evaluation.metrics.per_token import PerToken

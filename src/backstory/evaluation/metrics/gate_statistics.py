@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import RewardConfig
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.config.scores import perplexity
 from backstory.evaluation.metrics.metric import Metric
 from backstory.evaluation.opening import EvalSetup

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.config.scores import perplexity
 from backstory.data import Answers, Truth
 from backstory.evaluation.opening import EvalSetup

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from backstory.config import UserError
-from backstory.config.eval_options import EvalOptions
+from backstory.config.options import EvalOptions
 from backstory.data import Split, Vocabulary, word_numbers
 from backstory.evaluation.metrics.metric import Metric
 from backstory.evaluation.opening import EvalSetup

@@ -1,11 +1,15 @@
-"""Signals that end a program (SIGINT, SIGTERM, SIGHUP): as an exception, or as a request to save and stop. The first counts."""
+"""The process: signals that end it, as an exception or as a request to save and stop, and its rank under torchrun."""
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
+
+from backstory.config.errors import UserError, shown
 
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 TOGETHER = 5.0
@@ -115,3 +119,52 @@ class StopRequest:
         if self.signal is None:
             self.signal = number
             self._telling.start()
+
+
+MEETING = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables by which ranks find each other."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Rank of this process and number of ranks; 0 of 1 without torchrun."""
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0
+    """Rank on this machine."""
+    here: int = 1
+    """Ranks on this machine."""
+
+
+def launched() -> Launched:
+    """Return the ranks set in the environment. Raises UserError if a variable is missing, no number, or out of range."""
+    started = world()
+    if started == 1:
+        return Launched()
+    missing = next((name for name in MEETING if not os.environ.get(name)), None)
+    if missing is not None:
+        raise UserError(f"WORLD_SIZE is {started}, and {missing} is not set; start several processes with torchrun")
+    _number("MASTER_PORT", 0, 1, 65535)
+    here = _number("LOCAL_WORLD_SIZE", started, 1, started)
+    return Launched(_number("RANK", 0, 0, started - 1), started, _number("LOCAL_RANK", 0, 0, here - 1), here)
+
+
+def world() -> int:
+    """Return the number of ranks, 1 without torchrun. Raises UserError if the environment has no number."""
+    return _number("WORLD_SIZE", 1, 1)
+
+
+def first_here() -> bool:
+    """Return True in the first process of a distributed run on this machine, and in the only one."""
+    named = os.environ.get("LOCAL_RANK", "0")
+    return not named.isdecimal() or not named.strip("0")
+
+
+def _number(name: str, usual: int, least: int, most: int = 1 << 20) -> int:
+    named = os.environ.get(name) or str(usual)
+    if len(named) < 10 and named.isascii() and named.isdecimal() and least <= int(named) <= most:
+        return int(named)
+    raise UserError(
+        f"{name} must be a whole number from {least} to {most}, not {shown(named)}; unset it, or start with torchrun"
+    )

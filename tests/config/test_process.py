@@ -3,7 +3,7 @@
 import pytest
 
 from backstory.config import UserError
-from backstory.config.machine import Launched, first_here, launched, world
+from backstory.config.process import Launched, first_here, launched, world
 
 TWO = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
