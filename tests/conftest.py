@@ -36,6 +36,13 @@ RUN_IN_PROCESSES = {"reproduced", "searched"}
 MOST_WORKERS = 16
 """More would all wait for the file that takes longest."""
 
+SLOW_FILES = set(
+    "test_readme test_extending test_search_queue test_outward_harness test_papers_findings test_resume test_cores "
+    "test_begin test_text_characters test_text_stdlib test_cli_stale test_addressing test_hf_models test_outward_export "
+    "test_session".split()
+)
+"""Files that take longest, which start first: one that starts last leaves the other cores idle."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the long tests, marked full")
@@ -50,6 +57,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         option.numprocesses = "logical"  # pytest-xdist takes 0 for this with --pdb
         option.maxprocesses = option.maxprocesses or MOST_WORKERS
         option.dist = "loadfile" if option.dist == "no" else option.dist
+        option.loadscopereorder = False  # it would start files with few tests last, however long these take
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.full)
         if item.get_closest_marker("full") and not config.getoption("--full"):
             item.add_marker(pytest.mark.skip(reason="a long test; --full runs it"))
+    items.sort(key=lambda item: item.path.stem not in SLOW_FILES)  # stable: each file stays together
 
 
 @pytest.fixture(scope="session", autouse=True)

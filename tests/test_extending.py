@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import runs
+from tiers import fast_then_full
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 
@@ -97,7 +98,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", fast_then_full(BROKEN, ["kind"]))
 def test_a_plugin_that_does_not_load_is_one_line_with_its_place(tmp_path: Path, name: str) -> None:
     code, message = BROKEN[name]
     (tmp_path / "bad.py").write_text(code)
@@ -106,6 +107,7 @@ def test_a_plugin_that_does_not_load_is_one_line_with_its_place(tmp_path: Path, 
     assert re.fullmatch(rf"backstory: .*{message}.*\n", done.stderr), done.stderr
 
 
+@pytest.mark.full
 def test_a_name_that_exists_is_refused_with_both_places(folder: Path) -> None:
     code = page_file("my_core.py")
     (folder / "again.py").write_text(code)
@@ -120,6 +122,7 @@ def test_a_name_that_exists_is_refused_with_both_places(folder: Path) -> None:
     assert "lstm already, in backstory" in backstory(folder, "check", "lstm.py").stderr
 
 
+@pytest.mark.full
 def test_a_core_that_breaks_the_contract_is_told_with_its_line(folder: Path) -> None:
     code = page_file("my_core.py")
     line = next(n for n, text in enumerate(code.splitlines(), 1) if text.startswith("class GRU("))

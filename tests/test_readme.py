@@ -82,6 +82,7 @@ def test_the_commands_and_the_python_of_the_readme_run(home: Path, capsys: pytes
     assert {"demo", "demo-buffer", "demo-longer", "mine"} == {p.name for p in (home / "runs").iterdir()}
 
 
+@pytest.mark.full
 def test_the_commands_of_the_guide_run(home: Path) -> None:
     assert len(commands(GUIDE)) > 15
     follow(GUIDE, home)
@@ -97,6 +98,7 @@ def test_the_readme_says_what_the_audit_is() -> None:
     assert "It finds mistakes; the proof against malice is a decoder" in said and "tests each score" not in said
 
 
+@pytest.mark.full
 def test_a_demo_goes_on_from_any_training(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

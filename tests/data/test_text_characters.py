@@ -85,6 +85,7 @@ def test_a_cut_vocabulary_has_a_place_for_the_rest(data_dir: Path) -> None:
     assert len(cut) == 20 and cut.unknown is not None
 
 
+@pytest.mark.full
 def test_a_recipe_that_cuts_rare_words_does_not_open_a_closed_alphabet(data_dir: Path) -> None:
     demo = recipes.load("demo").text
     for corpus in ("ptb-char", "ptb-char-50"):

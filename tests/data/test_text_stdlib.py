@@ -30,6 +30,7 @@ def test_size_documents_and_time() -> None:
     assert not {m for m in set(sys.modules) - modules if m.startswith(("tkinter", "turtle", "antigravity"))}
 
 
+@pytest.mark.full
 def test_it_is_the_same_every_time(cache_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sums = []
     for folder in (cache_folder, tmp_path):

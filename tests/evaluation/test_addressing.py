@@ -103,6 +103,7 @@ def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, addressing:
         evaluate(runs[name], addressing=addressing)
 
 
+@pytest.mark.full
 def test_what_was_prepared_for_the_trained_addressing_is_not_taken_for_another(runs: dict[str, Path]) -> None:
     run = runs["ntm"]
     tune_reader(run, parse_stack("cache"), "valid", 60, ["theta=3", "weight=0.2", "window=20"])

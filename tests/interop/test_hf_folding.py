@@ -129,6 +129,7 @@ def test_contexts_that_are_too_long_are_cut() -> None:
     assert inner.seen == [[3, 1, 2], [1, 2, 1], [3]]
 
 
+@pytest.mark.full
 def test_words_of_pieces_have_the_counts_and_tags_of_the_corpus_in_words(
     vocabulary: Vocabulary, data_dir: Path
 ) -> None:

@@ -266,6 +266,7 @@ def test_a_way_to_generate_that_is_not_known_is_refused(tiny_run: Path, settings
         BackstoryLM(tiny_run).generate_until(instances("generate_until", [("ann", settings)]), disable_tqdm=True)
 
 
+@pytest.mark.full
 def test_unknown_arguments_of_the_model_are_told_in_one_line(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,7 @@ with locked(path / "workers" / worker, "test", "--out"):
 """
 
 
+@pytest.mark.full
 def test_processes_side_by_side_take_every_trial_once(tmp_path: Path) -> None:
     path = tmp_path / "sweep"
     code = MANY.format(here=str(Path(__file__).parent))
@@ -225,6 +226,7 @@ def test_a_journal_that_is_one_torn_line_is_emptied(tmp_path: Path) -> None:
         assert journal.read_bytes() == b""
 
 
+@pytest.mark.full
 def test_a_process_that_is_killed_leaves_no_lock_behind(tmp_path: Path) -> None:
     journal = tmp_path / "journal.log"
     journal.touch()
