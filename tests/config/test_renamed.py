@@ -36,17 +36,20 @@ def at(config: Any, name: str) -> Any:
 
 def test_present_names_are_settings() -> None:
     parts = {"slots": "ntm", "reset_token": "ntm", "chunked": "transformer", "alignment": "span-buffer"}
-    for new in names.SETTINGS.values():
-        group, _, last = new.rpartition(".")
+    for old, last in names.SETTINGS.items():
+        group = old.rpartition(".")[0]
         kind = {"kind": parts[last]} if last in parts else {}
-        assert hasattr(at(from_dict(RunConfig, nested(group, kind) if kind else {}, "a test"), group), last), new
+        assert hasattr(at(from_dict(RunConfig, nested(group, kind) if kind else {}, "a test"), group), last), old
 
 
 @pytest.mark.parametrize("old", names.SETTINGS)
 def test_a_setting_of_a_recipe_is_refused_with_its_present_name(old: str) -> None:
     with pytest.raises(UserError) as refused:
         from_dict(RunConfig, nested(old, 1), "mine.yaml")
-    assert str(refused.value) == f"mine.yaml: {old} is now called {names.SETTINGS[old]}; use that name"
+    assert (
+        str(refused.value)
+        == f"mine.yaml: {old} is now called {old.rpartition('.')[0]}.{names.SETTINGS[old]}; use that name"
+    )
 
 
 @pytest.mark.parametrize("setting", names.SETTING_VALUES)
