@@ -25,7 +25,9 @@ from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
 from backstory.reports import Column, Table, fill
 from backstory.reports.sections import reproduction_section as reproductions
+from backstory.reports.sections.evaluation_section import Named
 from backstory.results import AuditRecord, Result, TruncationFigures, result_from
+from backstory.results.evaluation_record import MemoryRecord
 from backstory.results.validation import Absent, key_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -307,14 +309,15 @@ REMEMBERED = (
 """Rows of the grid `recall` and their readers whose memory docs/memory.png shows."""
 
 
-def remembered_curves() -> list[tuple[str, Result]]:
-    """What the first seed of these rows remembers, each by its name, from results/reproduce-recall.json."""
+def remembered_curves() -> list[Named[MemoryRecord]]:
+    """Return the memory of the first seed of these systems, each by its name, from results/reproduce-recall.json."""
     suite = result("reproduce-recall")
-    runs = {run["run"]: run["readings"] for run in suite.figures.to_dict()["runs"]}
+    runs = {run.run: run.readings for run in suite.figures.runs}
     curves = []
     for row, reader in REMEMBERED:
-        (reading,) = (one for one in runs[f"{row}-seed1"] if one["reader"] == reader)
-        curves.append((f"{row}, {reader}", replace(suite, figures={"memory": reading["memory"]})))
+        (reading,) = (one for one in runs[f"{row}-seed1"] if one.reader == reader)
+        assert reading.memory is not None
+        curves.append(Named(f"{row}, {reader}", suite, reading.memory))
     return curves
 
 

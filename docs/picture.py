@@ -23,7 +23,7 @@ from backstory.evaluation.metrics.gate_statistics import reward
 from backstory.reports import svg, write
 from backstory.reports.axes import label
 from backstory.reports.sections.context_plots import levels
-from backstory.reports.sections.memory_section import memory_curves
+from backstory.reports.sections.evaluation_section import memory_curves
 from backstory.reports.theme import CSS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from printed import terminal_lines
 
-from backstory.reports.sections import recency_section
+from backstory.reports.sections import evaluation_section
 from backstory.results import KINDS, Passage, Record, result_from
 from backstory.results.examination_record import EXPERIMENTS
 from backstory.results.result_file import ResultRecord
@@ -49,7 +49,7 @@ def test_the_example_of_recency_can_be_read() -> None:
     (recency,) = (example for example in EXAMPLES if "new" in example)
     evaluation = next(e for e in EXAMPLES if e.get("kind") == "evaluation")
     figures = evaluation["figures"] | {"recency": recency}
-    (line,) = terminal_lines(recency_section.SECTION, evaluation | {"figures": figures})
+    (line,) = terminal_lines(evaluation_section.RECENCY, evaluation | {"figures": figures})
     assert "2.44 for words seen 1–4 ago" in line
 
 

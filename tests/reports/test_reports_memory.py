@@ -10,9 +10,10 @@ from printed import terminal_lines
 
 from backstory.config import UserError
 from backstory.reports import read, render, result_from
-from backstory.reports.sections import memory_section as memory
-from backstory.reports.sections.side_by_side import Named, grouped_by_text
+from backstory.reports.sections import evaluation_section as memory
+from backstory.reports.sections.evaluation_section import Named, grouped_by_text
 from backstory.results import RunResults
+from backstory.results.evaluation_record import MemoryRecord
 
 
 def measured(made: Any, reader: str = "static", level: float = 2.0, **changes: Any) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def measured(made: Any, reader: str = "static", level: float = 2.0, **changes: A
     return made.result("evaluation", figures, **changes)
 
 
-def groups(runs: list[RunResults]) -> list[list[Named]]:
+def groups(runs: list[RunResults]) -> list[list[Named[MemoryRecord]]]:
     return grouped_by_text(runs, lambda figures: figures.memory)
 
 
@@ -37,15 +38,15 @@ def three(run: Any, made: Any) -> Any:
 
 def test_names_tell_readings_apart(three: Any, run: Any, made: Any) -> None:
     alone = groups([three])
-    assert [[name for name, _ in group] for group in alone] == [["static", "cache", "cache:theta=0.3"]]
+    assert [[name for name, *_ in group] for group in alone] == [["static", "cache", "cache:theta=0.3"]]
     other = read(run("b", {"evaluate-test": measured(made, name="wide")}, name="wide"))
     (both,) = groups([three, other])
-    assert [name for name, _ in both] == ["demo, static", "demo, cache", "demo, cache:theta=0.3", "wide, static"]
+    assert [name for name, *_ in both] == ["demo, static", "demo, cache", "demo, cache:theta=0.3", "wide, static"]
     twice = {"evaluate-test": measured(made), "evaluate-test-batch10": measured(made)}
     (same,) = groups([read(run("c", twice))])
-    assert [name for name, _ in same] == ["evaluate-test", "evaluate-test-batch10"]
+    assert [name for name, *_ in same] == ["evaluate-test", "evaluate-test-batch10"]
     plain = [read(run(f"{name}-run", {"evaluate-test": measured(made)}, name=name)) for name in ("x", "y")]
-    assert [name for name, _ in groups(plain)[0]] == ["x", "y"]
+    assert [name for name, *_ in groups(plain)[0]] == ["x", "y"]
 
 
 def test_readings_of_other_texts_stand_apart(three: Any, run: Any, made: Any) -> None:
@@ -68,7 +69,7 @@ def test_tables(three: Any) -> None:
     summary = memory.kinds_table(group)
     assert [c.heading for c in summary.columns][3:] == ["All above exact", "filler word", "old entity", "queried value"]
     assert summary.rows[1] == ("cache", "98.1", "13.1", "0.518", "0.500", "0.500", "0.500")
-    costs = memory.costs_table(memory.memory_of(group[0][1]))
+    costs = memory.costs_table(group[0].part)
     assert [row[:2] for row in costs.rows] == [
         ("filler word", "any"),
         *(
@@ -158,11 +159,11 @@ def test_a_section_without_anything_that_comes_back(run: Any, made: Any) -> None
     result["figures"]["memory"]["curves"] = []
     html = render([run(results={"evaluate-test": result})])
     assert "<h2>Memory</h2>" in html and "Every cost: static, test" in html
-    assert len(terminal_lines(memory.SECTION, result)) == 1
+    assert len(terminal_lines(memory.MEMORY, result)) == 1
 
 
 def test_in_a_terminal(made: Any) -> None:
-    lines = terminal_lines(memory.SECTION, measured(made))
+    lines = terminal_lines(memory.MEMORY, measured(made))
     assert "13.1" in lines[0] and "0.518" in lines[0]
     assert [line.split() for line in lines[2:]] == [
         ["tokens", "ago", "old", "entity", "queried", "value"],

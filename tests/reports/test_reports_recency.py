@@ -13,7 +13,7 @@ from printed import terminal_lines
 from backstory.config import UserError
 from backstory.evaluation import evaluate
 from backstory.reports import read, render, result_from
-from backstory.reports.sections import recency_section as recency
+from backstory.reports.sections import evaluation_section as recency
 
 
 def measured(
@@ -40,7 +40,7 @@ def test_readings_of_other_tokens_stand_apart(two: Any, run: Any, made: Any) -> 
     in_rows = made.recency() | {"new": {"tokens": 3000, "nats": 9.1}}
     rows = measured(made, batch_size=10, recency=in_rows)
     other = read(run("b", {"evaluate-test-batch10": rows}))
-    assert [[name for name, _ in group] for group in recency.same_tokens([two, other])] == [
+    assert [[name for name, *_ in group] for group in recency.same_tokens([two, other])] == [
         ["static", "cache"],
         ["static"],
     ]
@@ -87,7 +87,7 @@ def test_one_reading_shows_what_it_paid(run: Any, made: Any) -> None:
 def test_several_runs_gain_on_the_static_reading_of_the_first(two: Any, run: Any, made: Any) -> None:
     other = read(run("b", {"evaluate-test": measured(made, gain=-1.0, name="wide")}))
     group = group_of(two, other)
-    assert [name for name, _ in group] == ["demo, static", "demo, cache", "wide, static"]
+    assert [name for name, *_ in group] == ["demo, static", "demo, cache", "wide, static"]
     plot = recency.recency_curves(group, "r")
     assert plot and "gained on demo, static" in plot.caption
     cache, wide = marks_of(plot.svg)
@@ -115,7 +115,7 @@ def test_without_new_or_repeated_tokens_and_with_a_breakdown(run: Any, made: Any
     once = measured(made, recency={**made.recency(), "bins": []})
     group = group_of(read(run("c", {"evaluate-test": once})))
     assert recency.recency_curves(group, "r") is None and len(recency.recency_table(group).rows) == 1
-    assert terminal_lines(recency.SECTION, once) == ["  recency     nats: 9.00 for new words"]
+    assert terminal_lines(recency.RECENCY, once) == ["  recency     nats: 9.00 for new words"]
 
 
 def test_gains_times_tokens_are_what_the_reader_gains(tiny_run: Path, tmp_path: Path) -> None:
@@ -128,7 +128,9 @@ def test_gains_times_tokens_are_what_the_reader_gains(tiny_run: Path, tmp_path: 
         results = [result_from(json.dumps(result), "x") for result in made]
         static, cache = (
             [float(row[place].replace(",", "")) * int(row[1].replace(",", "")) for row in table.rows]
-            for table in [recency.recency_table([("static", results[0]), ("cache", results[1])])]
+            for table in [
+                recency.recency_table([recency.Named(r.figures.reader, r, r.figures.recency) for r in results])
+            ]
             for place in (2, 3)
         )
         figures = [result.figures for result in results]
@@ -173,6 +175,6 @@ def test_a_damaged_section_is_refused(change: Any, says: str, made: Any) -> None
 
 
 def test_in_a_terminal(made: Any) -> None:
-    assert terminal_lines(recency.SECTION, measured(made)) == [
+    assert terminal_lines(recency.RECENCY, measured(made)) == [
         "  recency     nats: 3.00 for words seen 1–4 ago, 7.00 for words seen 1,000 or more ago, 9.00 for new words"
     ]

@@ -5,14 +5,12 @@ from typing import Any
 from rich.console import Console
 
 from backstory.reports.sections import (
-    answer_section,
     comparison_section,
     context_section,
+    evaluation_section,
     figures_section,
     gate_section,
-    memory_section,
     passage_section,
-    recency_section,
     reproduction_section,
     search_section,
     settings_section,
@@ -27,9 +25,9 @@ SECTIONS: tuple[Section, ...] = (
     figures_section.LEARNING,
     gate_section.SECTION,
     context_section.SECTION,
-    memory_section.SECTION,
-    answer_section.SECTION,
-    recency_section.SECTION,
+    evaluation_section.MEMORY,
+    evaluation_section.ANSWERS,
+    evaluation_section.RECENCY,
     comparison_section.SECTION,
     passage_section.SAMPLES,
     passage_section.PASSAGES,

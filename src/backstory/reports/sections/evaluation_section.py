@@ -1,0 +1,354 @@
+"""What evaluations measure beside their score, those of one text side by side: answers, memory, and recency."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from markupsafe import Markup
+from rich.console import Console
+
+from backstory.config import formats, plural
+from backstory.config.formats import count, decimal, percent, span
+from backstory.config.terminal import one_line
+from backstory.reports import html_pieces as html
+from backstory.reports import svg
+from backstory.reports.axes import LARGEST, height_of, labels, level, log_axis
+from backstory.reports.sections.section import Html, Section, print_lines
+from backstory.reports.svg import Plot
+from backstory.reports.tables import Table, columns, to_text
+from backstory.results import EvaluationFigures, Record, Result, RunResults
+from backstory.results.evaluation_record import (
+    AnswerCounts,
+    AnswersRecord,
+    CostRecord,
+    CurveRecord,
+    MemoryRecord,
+    RecencyRecord,
+)
+from backstory.results.examination_record import Published
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_LENGTHS = 24
+"""Lengths of a task that a terminal shows; of more, so many that lie as far apart."""
+TICKS = (1, 3, 10, 30, 100, 300, *(10**power for power in range(3, 9)))
+"""Distances that the axis names; longer numbers need more room."""
+Evaluation = Result[EvaluationFigures]
+R = TypeVar("R", bound=Record)
+
+
+class Named(NamedTuple, Generic[R]):
+    """An evaluation under the name it has beside others, and the part of its figures that is shown."""
+
+    name: str
+    result: Evaluation
+    part: R
+
+
+def grouped_by_text(
+    runs: Sequence[RunResults],
+    part: Callable[[EvaluationFigures], R | None],
+    alike: Callable[[R], Hashable] = lambda _: None,
+) -> list[list[Named[R]]]:
+    """Return the evaluations that have this part, those of one text in one group; the static reader first in each run.
+
+    `alike`: what the parts of a group also have in common.
+    """
+    groups: dict[Hashable, list[Named[R]]] = {}
+    for run in runs:
+        # The static reader first: the others are compared with it.
+        for result in sorted(run.of(EvaluationFigures), key=lambda r: (r.figures.reader != "static", r.folder)):
+            if (record := part(result.figures)) is not None:
+                text = (formats.plain(result.corpus.fingerprint), result.figures.split, alike(record))
+                groups.setdefault(text, []).append(Named(run.name, result, record))
+    return [_renamed(group) for group in groups.values()]
+
+
+def _renamed(group: Sequence[Named[R]]) -> list[Named[R]]:
+    """Name evaluations by readers, and by run where there are several; by settings and by folder where those are the same."""
+    one_run = len({named.name for named in group}) == 1
+    static = {named.result.figures.reader for named in group} == {"static"}
+    names = [""] * len(group)
+    for describe in (lambda r: re.sub(r":[^+]*", "", r.figures.reader), lambda r: r.figures.reader, lambda r: r.folder):
+        times = Counter(names)
+        for i, (run, result, _) in enumerate(group):
+            if times[names[i]] > 1 or not names[i]:
+                described = describe(result)
+                names[i] = described if one_run else run if static and not names[i] else f"{run}, {described}"
+    return [named._replace(name=name) for name, named in zip(names, group, strict=True)]
+
+
+def title_of_text(result: Evaluation) -> str:
+    """Return what was read, in a few words: `stdlib, test`."""
+    return f"{result.corpus.title()}, {result.figures.split}"
+
+
+# --- answers to a synthetic task, by the length of its sequences ---
+
+
+def _answers_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    for group in grouped_by_text(runs, lambda f: f.answers):
+        first = group[0].result
+        yield html.note(f"{title_of_text(first)}: {formats.plain(first.corpus.provenance)}")
+        for name, result, answers in group:
+            yield html.html_table(answers_table(answers), f"Answers by length: {name}, {result.figures.split}")
+
+
+def answers_table(answers: AnswersRecord, most: int | None = None) -> Table:
+    """Return a row for each length, and one for all."""
+    lengths = answers.lengths
+    if most is not None and len(lengths) > most:
+        lengths = [lengths[round(i * (len(lengths) - 1) / (most - 1))] for i in range(most)]
+    rows = [(count(one.length), *_answers_row(one)) for one in lengths]
+    heads = columns("Length", "Documents#", "Nats#", "Tokens right#", "Bits right#", "Documents right#")
+    return Table(heads, (*rows, ("all", *_answers_row(answers))))
+
+
+def _answers_row(one: AnswerCounts) -> tuple[str, ...]:
+    shares = (percent(100 * share) for share in (one.token_accuracy, one.bit_accuracy, one.document_accuracy))
+    return count(one.documents), decimal(one.nats_per_answer_token, 3), *shares
+
+
+def _answers_terminal(result: Evaluation, console: Console) -> None:
+    """Print all answers, then a row for each length."""
+    if answers := result.figures.answers:
+        table = to_text(answers_table(answers, MOST_LENGTHS))
+        print_lines(console, [f"  {one_line(answers.task):<11} {answers.in_words()}; by length:"])
+        print_lines(console, (f"    {line}" for line in table.splitlines()))
+
+
+# --- memory: nats above the exact cost, by how long ago what comes back was last seen ---
+
+
+def _memory_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    groups = grouped_by_text(runs, lambda f: f.memory)
+    for number, group in enumerate(groups, start=1):
+        first = group[0].result
+        text = title_of_text(first)
+        yield html.heading(text) if len(groups) > 1 else Markup()
+        yield html.note(f"{text}: {formats.plain(first.corpus.provenance)}")
+        kinds = dict.fromkeys(curve.kind for named in group for curve in named.part.curves)
+        for place, kind in enumerate(kinds, start=1):
+            yield html.html_plot(memory_curves(group, kind, f"memory{number}-{place}"))
+            yield html.html_table(excess_table(group, kind), f"Nats above the exact cost: {kind}")
+        heading = "Nats above the exact cost, by what a token is"
+        yield html.details(heading, html.html_table(kinds_table(group), heading))
+        for name, result, memory in group:
+            heading = f"Every cost: {name}, {result.figures.split}"
+            yield html.details(heading, html.html_table(costs_table(memory), heading))
+
+
+def _curve(memory: MemoryRecord, kind: str) -> CurveRecord | None:
+    return next((curve for curve in memory.curves if curve.kind == kind), None)
+
+
+def kinds_table(group: Sequence[Named[MemoryRecord]]) -> Table:
+    """Return each reading's perplexity beside the exact one, and what it pays above the exact cost of each kind of token."""
+    kinds, rows = [cost.kind for cost in group[0].part.kinds], []
+    for name, result, memory in group:
+        excess = {cost.kind: cost.excess for cost in memory.kinds}
+        rows.append((name, formats.perplexity(result.figures.perplexity), formats.perplexity(memory.exact_perplexity),
+                     decimal(memory.excess_nats_per_token, 3), *(decimal(excess.get(k), 3) for k in kinds)))  # fmt: skip
+    headings = ("Reading", "Perplexity#", "Exact perplexity#", "All above exact#", *(f"{kind}#" for kind in kinds))
+    return Table(columns(*headings), tuple(rows))
+
+
+def excess_table(group: Sequence[Named[MemoryRecord]], kind: str) -> Table:
+    """Return what each reading pays above the exact cost, a row for each distance."""
+    curves = [(named.name, curve) for named in group if (curve := _curve(named.part, kind))]
+    tokens = {b.ends: b.tokens for _, curve in curves for b in curve.bins}
+    excess = [{b.from_: b.excess for b in curve.bins} for _, curve in curves]
+    rows = [
+        (span(low, high), count(tokens[low, high]), *(decimal(one.get(low), 3) for one in excess))
+        for low, high in sorted(tokens, key=lambda ends: ends[0])
+    ]
+    return Table(columns("Tokens ago", "Over#", *(f"{name}#" for name, _ in curves)), tuple(rows))
+
+
+def costs_table(memory: MemoryRecord) -> Table:
+    """Return all costs of one reading: each kind of token, and of those that come back each distance."""
+
+    def row(kind: str, ago: str, cost: CostRecord) -> tuple[str, ...]:
+        nats = (decimal(value, 3) for value in (cost.nats, cost.exact, cost.excess))
+        return kind, ago, count(cost.tokens), *nats
+
+    rows = []
+    for cost in memory.kinds:
+        rows.append(row(cost.kind, "any", cost))
+        curve = _curve(memory, cost.kind)
+        rows += [row(cost.kind, span(*b.ends), b) for b in curve.bins] if curve else []
+    return Table(columns("What", "Tokens ago", "Over#", "Nats#", "Exact#", "Above exact#"), tuple(rows))
+
+
+def _memory_terminal(result: Evaluation, console: Console) -> None:
+    """Print the exact perplexity, then a row for each distance."""
+    if (memory := result.figures.memory) is None:
+        return
+    more = f"{decimal(memory.excess_nats_per_token, 3)} nats per token more are paid"
+    exact = formats.perplexity(memory.exact_perplexity)
+    print_lines(console, [f"  exact       {exact} is the perplexity with perfect memory; {more}"])
+    if not memory.curves:
+        return
+    excess = [{b.ends: b.excess for b in curve.bins} for curve in memory.curves]
+    spans = sorted({ends for one in excess for ends in one}, key=lambda ends: ends[0])
+    rows = [(span(*ends), *(decimal(one.get(ends), 2) for one in excess)) for ends in spans]
+    rows.append(("all forgotten", *(decimal(curve.forgotten, 2) for curve in memory.curves)))
+    table = Table(columns("tokens ago", *(f"{curve.kind}#" for curve in memory.curves)), tuple(rows))
+    print_lines(console, ["  paid above exact, in nats, where what was seen so long ago comes back:"])
+    print_lines(console, (f"    {line}" for line in to_text(table).splitlines()))
+
+
+def memory_curves(group: Sequence[Named[MemoryRecord]], kind: str, prefix: str) -> Plot | None:
+    """Draw nats above the exact cost of what comes back, against tokens since it was last seen; None where nothing does.
+
+    A line for each reading. 0 is the exact cost; the dashed line is what a reader pays who knows the statistics but nothing of
+    the document.
+    """
+    curves = [(named.name, curve) for named in group if (curve := _curve(named.part, kind))]
+    if not curves:
+        return None
+    forgotten = curves[0][1].forgotten
+    caption = (
+        f"Nats above the exact cost where something comes back ({kind}), by how many tokens ago it was last seen. "
+        "Zero: nothing is forgotten. Dashed: the statistics are known, but nothing of the document "
+        f"({decimal(forgotten, 2)} nats)."
+    )
+    with svg.style():
+        figure, axes = svg.blank(height=height_of(len(curves)))
+        for place, (_, curve) in enumerate(curves):
+            _line(axes, [(b.distance, b.excess) for b in curve.bins], place)
+        level(axes, 0.0, "exact", "-")
+        level(axes, forgotten, "forgotten")
+        log_axis(axes, "tokens since it was last seen", "nats above exact")
+        labels(axes, [svg.label(name, 18) for name, _ in curves])
+        return svg.plot(figure, prefix, f"Memory: {kind}", caption)
+
+
+def _line(axes: "Axes", points: Sequence[tuple[float, float]], place: int) -> None:
+    """Draw the line of a reading through the points that can be drawn."""
+    shown = [(x, y) for x, y in points if abs(y) < LARGEST]
+    axes.plot([x for x, _ in shown], [y for _, y in shown], marker="o", markersize=3.2, **svg.series(place))
+
+
+# --- recency: nats by how many tokens ago the same token came last ---
+
+
+def _recency_html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
+    groups = same_tokens(runs)
+    for number, group in enumerate(groups, start=1):
+        first = group[0].result
+        batch = first.figures.batch_size or 1
+        text = title_of_text(first) + ("" if batch == 1 else f", batch of {count(batch)}")
+        heading = f"Nats by how many tokens ago the same one came last: {text}"
+        yield html.heading(text) if len(groups) > 1 else Markup()
+        yield html.html_plot(recency_curves(group, f"recency{number}"))
+        yield html.details(heading, html.html_table(recency_table(group), heading))
+
+
+def same_tokens(runs: Sequence[RunResults]) -> list[list[Named[RecencyRecord]]]:
+    """Return the evaluations that have recency, those of the same tokens read with one batch size in one group."""
+
+    def tokens(recency: RecencyRecord) -> tuple[int, ...]:
+        return recency.new.tokens, *chain.from_iterable((b.from_, b.tokens) for b in recency.bins)
+
+    return grouped_by_text(runs, lambda f: f.recency, tokens)
+
+
+def static_baseline(group: Sequence[Named[RecencyRecord]]) -> Named[RecencyRecord] | None:
+    """Return the reading that the others gain on: the first static one; None where there is none, or no other."""
+    static = (named for named in group if named.result.figures.reader == "static")
+    return next(static, None) if len(group) > 1 else None
+
+
+def recency_table(group: Sequence[Named[RecencyRecord]]) -> Table:
+    """Return what each reading pays, a row for each distance and one for the tokens that are new."""
+    records = [named.part for named in group]
+    rows = [
+        (span(*b.ends), count(b.tokens), *(decimal(one.bins[place].nats, 3) for one in records))
+        for place, b in enumerate(records[0].bins)
+    ]
+    rows.append(("new", count(records[0].new.tokens), *(decimal(one.new.nats, 3) for one in records)))
+    return Table(columns("Tokens ago", "Over#", *(f"{named.name}#" for named in group)), tuple(rows))
+
+
+def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot | None:
+    """Draw what readings gain on the static one, against tokens since the same one came last; None where nothing comes back.
+
+    A line for each reading, and a point apart for the tokens that are new. Where there is nothing to gain on, what they pay.
+    """
+    baseline = static_baseline(group)
+    shown = [named for named in group if named is not baseline]
+    distances = [b.distance for b in group[0].part.bins]
+    if not distances:
+        return None
+    with svg.style():
+        figure, axes = svg.blank(height=height_of(len(shown)))
+        apart = 3 * distances[-1]
+        for place, named in enumerate(shown):
+            line, new = _gains(named.part, None if baseline is None else baseline.part)
+            _line(axes, list(zip(distances, line, strict=True)), place)
+            if new is not None and abs(new) < LARGEST:
+                # Side by side: readers that lose the same share of their prediction pay the same for what is new.
+                beside_others = apart * 2 ** ((place + 0.5) / len(shown) - 0.5)
+                axes.plot([beside_others], [new], "D", markersize=4, color=svg.series(place)["color"])
+        if baseline:
+            level(axes, 0.0, svg.label(baseline.name), "-")
+        up = f"nats gained on {svg.label(baseline.name)}" if baseline else "nats"
+        log_axis(axes, "tokens since the same one came last", up)
+        _set_apart(axes, distances[-1], apart)
+        if len(shown) > 1 or baseline:
+            labels(axes, [svg.label(named.name) for named in shown])
+        return svg.plot(figure, prefix, "Recency", _recency_caption(group[0], baseline))
+
+
+def _gains(recency: RecencyRecord, baseline: RecencyRecord | None) -> tuple[list[float], float | None]:
+    """Return the nats of each distance and of what is new, or the gain on those of another reading of the same tokens."""
+    bins, new = [b.nats for b in recency.bins], recency.new.nats
+    if baseline is None:
+        return bins, new
+    gains = [b.nats - nats for b, nats in zip(baseline.bins, bins, strict=True)]
+    return gains, None if new is None or baseline.new.nats is None else baseline.new.nats - new
+
+
+def _recency_caption(first: Named[RecencyRecord], baseline: Named[RecencyRecord] | None) -> str:
+    f, new = first.result.figures, first.part.new.tokens
+    batch = "" if (f.batch_size or 1) == 1 else f", in each of {count(f.batch_size)} rows of the batch"
+    measure = f"Nats per token gained on {baseline.name} (above 0: better)" if baseline else "Nats per token"
+    return (
+        f"{measure}, by how many tokens ago the same one came last. New: one that had not come before "
+        f"({percent(100 * new / f.tokens)} of {count(f.tokens)} {plural(f.unit, f.tokens)}{batch})."
+    )
+
+
+def _set_apart(axes: "Axes", last: float, apart: float) -> None:
+    """Mark a place for what is new, to the right of all distances."""
+    ticks = [tick for tick in TICKS if tick <= last]
+    axes.set_xticks([*ticks, apart], [*map(count, ticks), "new"])
+    axes.axvline((last * apart) ** 0.5, color=svg.INK, linewidth=0.6, alpha=0.3)
+
+
+def _recency_terminal(result: Evaluation, console: Console) -> None:
+    """Print what the nearest and the farthest repetitions cost, and what is new."""
+    if (recency := result.figures.recency) is None:
+        return
+    unit = plural(result.figures.unit, 2)
+    costs = [
+        f"{decimal(b.nats, 2)} for {unit} seen {span(*b.ends)} ago" for b in (*recency.bins[:1], *recency.bins[1:][-1:])
+    ]
+    costs += [f"{decimal(recency.new.nats, 2)} for new {unit}"] if recency.new.tokens else []
+    print_lines(console, [f"  recency     nats: {one_line(', '.join(costs))}"])
+
+
+def _section(heading: str, part: str, pieces: Html, terminal: Callable[[Evaluation, Console], None]) -> Section:
+    """Return the section of the evaluations that have a part."""
+    return Section(
+        heading, lambda f: isinstance(f, EvaluationFigures) and getattr(f, part) is not None, pieces, terminal
+    )
+
+
+MEMORY = _section("Memory", "memory", _memory_html, _memory_terminal)
+ANSWERS = _section("Answers", "answers", _answers_html, _answers_terminal)
+RECENCY = _section("Recency", "recency", _recency_html, _recency_terminal)
