@@ -14,7 +14,7 @@ from rich.console import Console
 from backstory.config import UserError
 from backstory.reports import render, render_comparison, result_from
 from backstory.reports.sections import comparison_section
-from backstory.reports.sections import comparison_tables as comparisons
+from backstory.reports.sections import comparison_section as comparisons
 from backstory.reports.sections.comparison_plots import along, by_position, smoothed
 from backstory.results import Result
 

@@ -19,7 +19,7 @@ from backstory.papers.paper import published_examinations
 from backstory.reports import context_curves, read, render, result_from
 from backstory.reports.sections import context_section as examinations
 from backstory.reports.sections import context_sentences as sentences
-from backstory.reports.sections.examined import Examinations, examined_models
+from backstory.reports.sections.context_sentences import Examinations, examined_models
 from backstory.results.examination_record import EXPERIMENTS, Published
 
 BESIDE = published_examinations()

@@ -15,7 +15,6 @@ from searched import parameter, saved, search, trial
 from backstory.config import UserError
 from backstory.reports import Result, render, render_search, result_from, to_text
 from backstory.reports.phrases import search_summary
-from backstory.reports.sections import search_plots
 from backstory.reports.sections import search_section as searches
 from backstory.results import SearchFigures
 from backstory.results.search_record import ParameterRecord
@@ -94,21 +93,21 @@ def test_every_trial_has_a_row() -> None:
 
 def test_the_pictures_are_svg_and_say_what_they_leave_at_the_edge() -> None:
     read = found()
-    history, curves = search_plots.history(read.figures, "h"), search_plots.trial_curves(read.figures, "c")
-    against = [search_plots.against(read.figures, p, f"p{i}") for i, p in enumerate(read.figures.parameters[:4])]
+    history, curves = searches.history(read.figures, "h"), searches.trial_curves(read.figures, "c")
+    against = [searches.against(read.figures, p, f"p{i}") for i, p in enumerate(read.figures.parameters[:4])]
     for plot in (history, curves, *against):
         assert plot is not None
         ET.fromstring(plot.svg)
     assert history is not None and "98.2 with trial 7. At the upper edge: 1 above 2 times the best." in history.caption
     assert against[3] is not None and "adam" in against[3].svg and "sgd" in against[3].svg
     other = ParameterRecord.read(parameter("training.clip", low=0.0, high=1.0), "x")
-    assert search_plots.against(read.figures, other, "p") is None
+    assert searches.against(read.figures, other, "p") is None
 
 
 def test_a_picture_of_nothing_is_none() -> None:
     empty = found(**NOTHING)
-    assert search_plots.history(empty.figures, "h") is None and search_plots.trial_curves(empty.figures, "c") is None
-    assert search_plots.against(empty.figures, empty.figures.parameters[0], "p") is None
+    assert searches.history(empty.figures, "h") is None and searches.trial_curves(empty.figures, "c") is None
+    assert searches.against(empty.figures, empty.figures.parameters[0], "p") is None
 
 
 @pytest.mark.parametrize("changes", [{}, NOTHING, {"trials": [trial(7, 98.25)]}])

@@ -16,8 +16,7 @@ from backstory.reports import html_pieces as html
 from backstory.reports import passage_html
 from backstory.reports.phrases import passage_summary, ranking, search_summary, stale_results, summary
 from backstory.reports.sections import SECTIONS
-from backstory.reports.sections.comparison_section import comparison_html
-from backstory.reports.sections.comparison_tables import Comparison, compared
+from backstory.reports.sections.comparison_section import Comparison, compared, comparison_html
 from backstory.reports.sections.passage_section import memory_html
 from backstory.reports.sections.search_section import search_html
 from backstory.reports.sections.settings_section import AGAIN, SETTINGS, again

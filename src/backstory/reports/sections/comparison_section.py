@@ -3,33 +3,30 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from backstory.config.formats import count, signed
+from backstory.config import formats, plural
+from backstory.config import scores as measures
+from backstory.config.formats import MISSING, count, signed
 from backstory.config.terminal import cell, printable
 from backstory.reports import html_pieces as html
 from backstory.reports import passage_html, passage_terminal, theme
 from backstory.reports.axes import bounded
 from backstory.reports.sections.comparison_plots import along, by_position
-from backstory.reports.sections.comparison_tables import (
-    Comparison,
-    compared,
-    documents_table,
-    in_bits,
-    pairs_table,
-    passage_title,
-    positions_table,
-    readers_table,
-)
-from backstory.reports.sections.section import Section, of_kind
+from backstory.reports.sections.section import Section, of_kind, print_text
 from backstory.reports.svg import Plot
-from backstory.reports.tables import Column, Table, to_text
-from backstory.results import ComparisonFigures, RunResults
+from backstory.reports.tables import Column, Table, columns, to_text
+from backstory.results import ComparisonFigures, Result, RunResults
 from backstory.results.examination_record import Published
+from backstory.results.explanation_record import ExcerptRecord, GainRecord, PairRecord
 
+DIGITS = 3
+"""Decimals of a score in nats."""
+Comparison = Result[ComparisonFigures]
 MOST_ROWS = 15
 """Documents of a table that is not folded up."""
 GAIN, LOSS = theme.ramp("cool", dark=False)[-1], theme.ramp("warm", dark=False)[-1]
@@ -86,6 +83,140 @@ def _in_perplexity(plot: Plot) -> Markup:
     return html.details("The same in perplexity", html.html_plot(plot, wide=True) + note)
 
 
+# --- sentences and tables ---
+
+
+def gain(record: GainRecord, intervals: bool = True) -> str:
+    """Return a gain with its interval, where it has one: `+0.120 (+0.100 to +0.140)`."""
+    return f"{signed(record.gain)} ({_interval(record)})" if intervals and record.interval else signed(record.gain)
+
+
+def _interval(record: GainRecord) -> str:
+    return MISSING if record.interval is None else " to ".join(map(signed, record.interval))
+
+
+def compared(result: Comparison) -> str:
+    """Return one or two sentences on a comparison: how well each reads, and what is gained at first and further on."""
+    f, pair = result.figures, result.figures.comparisons[-1]
+    best, *others = _scores(f)
+    measure = measures.measure_of(f.unit)
+    scores = [f"{best} {measure}" if in_bits(f) else f"{measure} {best}", *others]
+    read = ", ".join(f"{score} with {r.name}" for score, r in zip(scores, f.readers, strict=True))
+    interval = f" (95%: {_interval(pair)})" if pair.interval else ""
+    unknown = f.unknown_among(f.tokens).phrase()
+    sentence = (
+        f"{result.name} reads {count(f.tokens)} {plural(f.unit, f.tokens)}{unknown and f' ({unknown})'} in "
+        f"{_document_count(f)} at {read}: {pair.name} gains {signed(pair.gain)} nats per {f.unit}{interval}."
+    )
+    first, *later = f.positions
+    if first.from_ or not later:
+        return sentence
+    # The last stretch may be of one long document alone.
+    most = max(later, key=lambda position: position.tokens)
+    return (
+        f"{sentence} Among the first {count(first.to)} {plural(f.unit)} of a document it gains "
+        f"{signed(first.gains[-1].gain)}, after {count(most.from_)} to {count(most.to)} {signed(most.gains[-1].gain)}."
+    )
+
+
+def in_bits(figures: ComparisonFigures) -> bool:
+    """Return True if scores are bits of each token, and not perplexities."""
+    return figures.unit in measures.IN_BITS
+
+
+def _scores(figures: ComparisonFigures) -> list[str]:
+    """Return the score of every reader."""
+    return [formats.figure(r.nats_per_token, figures.unit) for r in figures.readers]
+
+
+def _document_count(figures: ComparisonFigures) -> str:
+    number = len(figures.documents)
+    return f"{count(number)} {plural('document', number)}"
+
+
+def passage_title(one: ExcerptRecord, number: int, figures: ComparisonFigures) -> str:
+    """Return the heading of a passage: `1. The largest gain, +0.420 nats per word`."""
+    why = one.why[:1].upper() + one.why[1:]
+    return f"{number}. {why}: {figures.comparisons[-1].name} {signed(one.gains[-1])} nats per {figures.unit}"
+
+
+def readers_table(figures: ComparisonFigures) -> Table:
+    """Return how well each reader reads the stretch, and how it was set."""
+    f = figures
+    heads = "Reader", f"{measures.measure_of(f.unit).capitalize()}#", f"Nats per {f.unit}#", "Over#", "Settings"
+    rows = [
+        (r.name, score if in_bits(f) else f"{score} per {f.unit}", formats.decimal(r.nats_per_token, DIGITS),
+         f"{count(f.tokens)} {plural(f.unit, f.tokens)}", _settings(r.layers))
+        for score, r in zip(_scores(f), f.readers, strict=True)
+    ]  # fmt: skip
+    return Table(columns(*heads), tuple(rows))
+
+
+def _settings(layers: Any) -> str:
+    """Return where the settings of a reader come from, and what they are."""
+    parts = []
+    for layer in layers if isinstance(layers, list) else []:
+        settings = layer.get("settings") if isinstance(layer, dict) else None
+        if isinstance(settings, dict) and settings:
+            values = ", ".join(f"{name} {formats.plain(value)}" for name, value in settings.items())
+            parts.append(f"{layer.get('name')}: {values} ({layer.get('origin')})")
+    return "; ".join(parts) or MISSING
+
+
+def pairs_table(figures: ComparisonFigures) -> Table:
+    """Return what is gained by each comparison over the whole stretch."""
+    f = figures
+    rows = [(p.name, signed(p.gain), _interval(p), _gained(f, p), _document_count(f)) for p in f.comparisons]
+    measure = measures.measure_of(f.unit).capitalize()
+    heads = columns("Gain of", f"Nats per {f.unit}#", "95% interval#", f"{measure} gain#", "Over#")
+    return Table(heads, tuple(rows))
+
+
+def _gained(figures: ComparisonFigures, pair: PairRecord) -> str:
+    """Return a gain in the measure of the scores."""
+    return signed(measures.bits(pair.gain)) if in_bits(figures) else signed(pair.perplexity_gain, 1)
+
+
+def documents_table(figures: ComparisonFigures) -> Table:
+    """Return every document of the stretch: how well each reader reads it, and the gains, in nats per token."""
+    f = figures
+    rows = [
+        (
+            d.title_at(i),
+            count(d.start),
+            count(d.tokens),
+            *(formats.decimal(v, DIGITS) for v in d.nats),
+            *map(signed, d.gains),
+        )
+        for i, d in enumerate(f.documents)
+    ]
+    heads = (Column("Document"), Column(f"From {f.unit}", True), Column(plural(f.unit).capitalize(), True))
+    return Table((*heads, *(Column(r.name, True) for r in f.readers), *_gain_columns(f)), tuple(rows))
+
+
+def positions_table(figures: ComparisonFigures, intervals: bool = True) -> Table:
+    """Return the gains by how far into a document a token is, in nats per token, with their intervals unless they are wide."""
+    rows = [
+        (
+            f"{count(p.from_)} to {count(p.to)}",
+            count(p.tokens),
+            count(p.documents),
+            *(gain(g, intervals) for g in p.gains),
+        )
+        for p in figures.positions
+    ]
+    units = plural(figures.unit).capitalize()
+    heads = columns(f"{units} into a document", f"{units}#", "Documents#")
+    return Table((*heads, *_gain_columns(figures)), tuple(rows))
+
+
+def _gain_columns(figures: ComparisonFigures) -> tuple[Column, ...]:
+    return tuple(Column(p.name, True) for p in figures.comparisons)
+
+
+# --- terminal ---
+
+
 def _terminal(result: Comparison, console: Console) -> None:
     """Print a comparison: a sentence, what is gained, where along the text, by document, and the passages."""
     f = result.figures
@@ -95,7 +226,7 @@ def _terminal(result: Comparison, console: Console) -> None:
     if brief is not f:
         key = (f"{short.name}  {full.name}" for short, full in zip(brief.readers, f.readers, strict=True))
         _say(console, "\n".join(key) + "\n")
-    _table(console, pairs_table(brief))
+    print_text(console, to_text(pairs_table(brief)))
     for row, (pair, short) in enumerate(zip(f.comparisons, brief.comparisons, strict=True)):
         code = "" if brief is f else f"{short.name}: "
         _say(console, f"\n{code}{pair.name}, nats per {f.unit}", "bold")
@@ -104,8 +235,8 @@ def _terminal(result: Comparison, console: Console) -> None:
     if len(f.positions) > 1:
         _say(console, "\nBy place in a document", "bold")
         table = positions_table(brief)
-        _table(console, table if _fits(table, console) else positions_table(brief, intervals=False))
-    _documents(console, brief)
+        print_text(console, to_text(table if _fits(table, console) else positions_table(brief, intervals=False)))
+    _print_documents(console, brief)
     for number, one in enumerate(f.passages, start=1):
         _say(console, f"\n{passage_title(one, number, f)}", "bold")
         passage_terminal.show(one.passage, console)
@@ -158,7 +289,7 @@ def _marks(figures: ComparisonFigures, wide: int) -> str:
     return line
 
 
-def _documents(console: Console, figures: ComparisonFigures) -> None:
+def _print_documents(console: Console, figures: ComparisonFigures) -> None:
     """Print the documents with their numbers under the columns, the longest ones where they are many."""
     f, table = figures, documents_table(figures)
     order: Sequence[int] = range(len(f.documents))
@@ -170,16 +301,12 @@ def _documents(console: Console, figures: ComparisonFigures) -> None:
     _say(console, f"\nBy document{most}", "bold")
     room = max(12, console.width - 16 - 9 * (len(table.columns) - 3))
     rows = [(str(i + 1), _short(f.documents[i].title_at(i), room), *table.rows[i][2:]) for i in order]
-    _table(console, Table((Column("", True), Column("Document"), *table.columns[2:]), tuple(rows)))
+    print_text(console, to_text(Table((Column("", True), Column("Document"), *table.columns[2:]), tuple(rows))))
 
 
 def _short(text: str, longest: int) -> str:
     clean = cell(text)
     return clean if len(clean) <= longest else clean[: longest - 1].rstrip() + "…"
-
-
-def _table(console: Console, table: Table) -> None:
-    console.print(Text(to_text(table)), soft_wrap=True, highlight=False)
 
 
 def _say(console: Console, text: str, style: str = "") -> None:

@@ -19,7 +19,7 @@ from backstory.reports.axes import (
 )
 from backstory.reports.phrases import Examined, context_caption, counted_in, spread_words
 from backstory.reports.sections import context_sentences as sentences
-from backstory.reports.sections.examined import Examination, Examinations, boundary_of, groups_by_class
+from backstory.reports.sections.context_sentences import Examination, Examinations, boundary_of, groups_by_class
 from backstory.reports.svg import Plot
 from backstory.results import TruncationFigures
 from backstory.results.examination_record import CACHE, EffectRecord, Published

@@ -10,7 +10,7 @@ from backstory.reports import html_pieces as html
 from backstory.reports.phrases import Examined, published_context, text_and_unit
 from backstory.reports.sections import context_plots as plots
 from backstory.reports.sections import context_sentences as sentences
-from backstory.reports.sections.examined import Examinations, examined_models, name_of
+from backstory.reports.sections.context_sentences import Examinations, examined_models, name_of
 from backstory.reports.sections.figures_section import over, text_of, unknown_cell
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot

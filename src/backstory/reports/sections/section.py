@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 from rich.console import Console
 
+from backstory.config.terminal import printable
 from backstory.results import Figures, Result, RunResults
 from backstory.results.examination_record import Published
 
@@ -37,7 +38,12 @@ def of_kind(*kinds: type[Figures]) -> Callable[[Figures], bool]:
     return lambda figures: isinstance(figures, kinds)
 
 
+def print_text(console: Console, text: str, style: str = "") -> None:
+    """Print text as it is, however wide the terminal is."""
+    console.print(printable(text), style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Print lines as they are, however wide the terminal is."""
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_text(console, line)
