@@ -29,7 +29,7 @@ from backstory.storage.atomic import TEMPORARY, sweep_temporaries, within, write
 from backstory.storage.documents import parse
 from backstory.storage.lock import LOCK, held
 from backstory.storage.provenance import RESULT, check_place
-from backstory.training.fit import BEGUN
+from backstory.training.resuming import INIT_FROM
 
 # --- folder and commands ---
 
@@ -158,7 +158,7 @@ class SuiteFolder:
             recorded = current_provenance(parse(read_small(path, inside=path.parent)))
         except (OSError, ValueError):
             return run.init_from
-        first = recorded.get(BEGUN) if isinstance(recorded, dict) else None
+        first = recorded.get(INIT_FROM) if isinstance(recorded, dict) else None
         return first.get("run") if isinstance(first, dict) else None
 
     def open(self, suite: Suite, runs: Sequence[SuiteRun]) -> None:

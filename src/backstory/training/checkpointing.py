@@ -1,4 +1,4 @@
-"""The whole of a training run as tensors and JSON, and back: everything that makes resuming bit-exact."""
+"""A training as named tensors, and back: all that makes resuming bit-exact."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,15 +15,15 @@ def pack(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: WeightAverage | None,
-    of_ranks: Sequence[dict[str, Tensor]],
+    rank_tensors: Sequence[dict[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
-    """Tensors of a run by file: weights, optimizer, average, and of each rank (`pack_rank`) its state and random."""
+    """Return the tensors of a run by file: weights, optimizer, average, and each rank's state and random (`pack_rank`)."""
     parameters = dict(model.named_parameters())
     optimizer_tensors = {
         f"{name}/{key}": value for name, p in parameters.items() for key, value in optimizer_state(optimizer, p).items()
     }
     packed = {"weights": weights(model), "optimizer": optimizer_tensors}
-    for rank, own in enumerate(of_ranks):
+    for rank, own in enumerate(rank_tensors):
         for name, tensor in own.items():
             file, entry = name.split("/", 1)
             packed.setdefault(f"{file}{rank_suffix(rank)}", {})[entry] = tensor
@@ -33,23 +33,23 @@ def pack(
 
 
 def pack_rank(state: State, device: torch.device) -> dict[str, Tensor]:
-    """What each rank has of its own: `state/...` and its random-number generators, `random/...`."""
+    """Return what each rank has of its own: `state/...` and its random-number generators, `random/...`."""
     return {f"state/{name}": tensor for name, tensor in flatten(state).items()} | random_states(device)
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:
-    """`random/cpu`, and `random/cuda` for a run on a GPU."""
+    """Return the generators' states: `random/cpu`, and `random/cuda` for a run on a GPU."""
     states = {"random/cpu": torch.get_rng_state()}
     return states if device.type != "cuda" else states | {"random/cuda": torch.cuda.get_rng_state(device)}
 
 
 def rank_suffix(rank: int) -> str:
-    """What a rank's files are called by; the first one's have no suffix."""
+    """Return the suffix of a rank's files; those of the first have none."""
     return f"-{rank}" if rank else ""
 
 
 def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
-    """Names of the parameters in the optimizer's order, which its groups make."""
+    """Return the names of the parameters in the optimizer's order, that of its groups."""
     names = {id(p): name for name, p in model.named_parameters()}
     return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
 
@@ -63,22 +63,23 @@ def check_files(tensors: Mapping[str, Any], averaged: bool, ranks: int) -> None:
 
 
 def unpack_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor], steps: int, settings_kept: bool
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor], steps: int, same_settings: bool
 ) -> None:
-    """Put saved tensors back into an optimizer over the model's parameters.
+    """Restore the state of an optimizer over the model's parameters.
 
-    Where other settings were accepted, an optimizer may find nothing of its own, and leaves what it does not need. Nor was
-    there anything in a checkpoint that an earlier version wrote before the first step. Raises ValueError for anything else that
-    is not the state of this optimizer.
+    If other settings were accepted, the saved tensors may be those of another optimizer: what this one does not use is ignored,
+    and if nothing is left it starts anew. Early versions saved nothing before the first step. Raises ValueError for anything
+    else that is not the state of this optimizer.
     """
     parameters = dict(model.named_parameters())
     expected = {
         f"{name}/{entry}": value for name, p in parameters.items() for entry, value in saved_state(optimizer, p).items()
     }
-    if not settings_kept:
-        if lost := {key.rpartition("/")[2] for key in expected} - {key.rpartition("/")[2] for key in tensors}:
+    if not same_settings:
+        entries, saved = ({key.rpartition("/")[2] for key in names} for names in (expected, tensors))
+        if missing := entries - saved:
             if tensors:
-                raise ValueError(f"the saved state of the optimizer has no {', '.join(sorted(lost))}")
+                raise ValueError(f"the saved state of the optimizer has no {', '.join(sorted(missing))}")
             return
         tensors = {key: tensor for key, tensor in tensors.items() if key in expected}
     if not tensors and not steps:
@@ -93,7 +94,7 @@ def unpack_optimizer(
 
 
 def unpack_average(average: WeightAverage, model: nn.Module, tensors: dict[str, Tensor], count: int) -> None:
-    """Put a saved average back. Raises ValueError when it is not of this model's weights."""
+    """Restore a saved average. Raises ValueError if it is not one of this model's weights."""
     parameters = dict(model.named_parameters())
     check_tensors(tensors, parameters, "averages")
     average.count = count
@@ -101,7 +102,7 @@ def unpack_average(average: WeightAverage, model: nn.Module, tensors: dict[str, 
 
 
 def unpack_random(tensors: dict[str, Tensor], device: torch.device) -> None:
-    """Put the random-number generators back where they were. Raises ValueError for what is no state of theirs."""
+    """Restore the random-number generators. Raises ValueError for anything that is not their state."""
     expected = {name.removeprefix("random/"): state for name, state in random_states(device).items()}
     check_tensors(tensors, expected, "random numbers")
     try:

@@ -1,4 +1,4 @@
-"""Ranks of a distributed run, as `torchrun` starts them: each owns rows of the batch and carries their state; one model."""
+"""Ranks of a distributed run, started by `torchrun`: each owns rows of the batch and carries their state."""
 
 import gc
 import os
@@ -16,46 +16,46 @@ from torch.nn.parallel import DistributedDataParallel
 from backstory.config import UserError
 from backstory.config.process import Launched, Stopped, launched
 
-MEETING = timedelta(minutes=10)
-"""How long the ranks wait for each other at the beginning."""
+RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
+"""Longest wait of the ranks for each other at the start."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is; alone where `torchrun` did not start it."""
+    """This process among those of a run; the only one if `torchrun` did not start it."""
 
     rank: int = 0
     world: int = 1
     here: int = 1
-    """How many of them are on this machine."""
+    """Number of them on this machine."""
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that speaks and writes."""
+        """True for the one that prints and writes."""
         return self.rank == 0
 
     def share(self, batch_size: int) -> slice:
-        """This rank's rows of a batch."""
+        """Return this rank's rows of a batch."""
         size = batch_size // self.world
         return slice(self.rank * size, (self.rank + 1) * size)
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over all ranks."""
+        """Return the mean over all ranks."""
         if self.world > 1:
             dist.all_reduce(values)
             values /= self.world
         return values
 
     def largest(self, *values: float) -> list[float]:
-        """The largest that any rank has of each, so that all of them do the same."""
+        """Return the maximum of each value over the ranks, so that all of them do the same."""
         if self.world == 1:
             return list(values)
-        found = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return found.tolist()
+        maxima = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(maxima, dist.ReduceOp.MAX)
+        return maxima.tolist()
 
     def of_first(self, value: float) -> float:
-        """The first rank's value."""
+        """Return the first rank's value."""
         if self.world == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64)
@@ -63,31 +63,31 @@ class Ranks:
         return shared.item()
 
     def wait(self) -> None:
-        """Go on when every rank has come here."""
+        """Wait until every rank has come here."""
         if self.world > 1:
             dist.barrier()
 
     def gather(self, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-        """Tensors of every rank, on the CPU, by rank, at the first; nothing at the others. Names and shapes are alike."""
+        """Return the CPU copies of every rank's tensors, of the same names and shapes, to the first; nothing to the others."""
         own = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
         if self.world == 1:
             return [own]
-        found: list[dict[str, Tensor]] = [{} for _ in range(self.world)] if self.first else []
+        by_rank: list[dict[str, Tensor]] = [{} for _ in range(self.world)] if self.first else []
         for name, tensor in own.items():
-            pieces = [torch.empty_like(tensor) for _ in found] or None
+            pieces = [torch.empty_like(tensor) for _ in by_rank] or None
             dist.gather(tensor, pieces)
-            for piece, of_rank in zip(pieces or (), found, strict=True):
-                of_rank[name] = piece
-        return found
+            for piece, tensors_of_rank in zip(pieces or (), by_rank, strict=True):
+                tensors_of_rank[name] = piece
+        return by_rank
 
     def parallel(self, model: nn.Module) -> nn.Module:
-        """The model with gradients that are means over all ranks."""
+        """Return the model, its gradients averaged over all ranks."""
         return DistributedDataParallel(model) if self.world > 1 else model
 
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the other ranks for the block: gloo between processors, NCCL between GPUs, of which each rank takes its own.
+    """Join the other ranks for the block: gloo between CPUs, NCCL between GPUs, one GPU for each rank.
 
     Raises UserError when there are fewer GPUs here than ranks, and when another rank has ended.
     """
@@ -103,7 +103,7 @@ def joined() -> Iterator[Ranks]:
         torch.cuda.set_device(started.local)
     # The others wait while the first reads the validation text, however long that takes.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    _meet(started, backend, timedelta(days=7))
+    _rendezvous(started, backend, timedelta(days=7))
     try:
         yield Ranks(started.rank, started.world, started.here)
         dist.barrier()  # a rank that ends while others still talk to it breaks them, or itself
@@ -115,27 +115,27 @@ def joined() -> Iterator[Ranks]:
             raise UserError("another rank has ended, and this one with it") from error
         raise
     finally:
-        gc.collect()  # what averages gradients refers to itself, and holds on to the group
+        gc.collect()  # DistributedDataParallel refers to itself, and keeps the group alive
         dist.destroy_process_group()
 
 
-def _meet(started: Launched, backend: str, timeout: timedelta) -> None:
-    """Wait for the other ranks, and no longer than MEETING. Raises UserError where they do not come."""
-    place = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+def _rendezvous(started: Launched, backend: str, timeout: timedelta) -> None:
+    """Wait for the other ranks, at most RENDEZVOUS_TIMEOUT. Raises UserError if they do not come."""
+    address = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     try:
-        socket.getaddrinfo(*place)  # torch would ask for an unknown name until its time is up
-        store, _, _ = next(dist.rendezvous("env://", timeout=MEETING))
+        socket.getaddrinfo(*address)  # torch would retry an unknown name until the timeout
+        store, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))
         store.set_timeout(timeout)
         dist.init_process_group(backend, store=store, rank=started.rank, world_size=started.world, timeout=timeout)
     except (dist.DistError, RuntimeError, OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise UserError(
-            f"cannot meet the other ranks at {':'.join(place)}{f' ({reason})' if reason else ''}; start them with torchrun"
+            f"cannot meet the other ranks at {':'.join(address)}{f' ({reason})' if reason else ''}; start them with torchrun"
         ) from error
 
 
 def check_batch(batch_size: int, ranks: Ranks) -> None:
-    """Raise UserError unless every rank gets equally many rows."""
+    """Raise UserError unless the batch can be divided equally among the ranks."""
     if batch_size % ranks.world:
         raise UserError(
             f"{ranks.world} ranks cannot share {batch_size} rows equally; "

@@ -19,28 +19,28 @@ class Objective(Protocol):
     """Names of the figures."""
 
     def __call__(
-        self, prediction: Prediction, targets: Tensor, asked: Tensor | None = None
+        self, prediction: Prediction, targets: Tensor, answer_mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """`nats`, the mean negative log-likelihood per token, is always among the figures (detached scalars).
 
-        All are means per token, the same ones at every step, and reach metrics.jsonl under their names. Where only some targets
-        are `asked` (B, T), the others count 0 in every mean, so that each that is asked weighs as much in every segment; their
-        share is the figure `asked`.
+        All are means per token, the same ones at every step, and reach metrics.jsonl under their names. With an
+        `answer_mask` (B, T) all targets but answers count 0 in every mean, so that an answer weighs the same in every
+        segment; the share of answers is the figure ANSWER_SHARE.
         """
         ...
 
 
-ASKED = "answer_share"
-"""The figure that says which share of the targets is asked, where that is not all."""
+ANSWER_SHARE = "answer_share"
+"""Name of the figure: the share of targets that are answers, if only answers are trained on."""
 
 
-def mean(values: Tensor, asked: Tensor | None) -> Tensor:
-    """The mean over all of (B, T), of which those that are not asked count 0."""
-    return values.mean() if asked is None else values.masked_fill(~asked, 0.0).mean()
+def mean(values: Tensor, answer_mask: Tensor | None) -> Tensor:
+    """Return the mean over (B, T), in which all but answers count 0."""
+    return values.mean() if answer_mask is None else values.masked_fill(~answer_mask, 0.0).mean()
 
 
 def likelihood(prediction: Prediction, targets: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """log p of the targets, and what is trained in its place: the same, or with their logits shifted. Each (B, T).
+    """Return log p of the targets and the log p to train on, with the targets' logits shifted if epsilon > 0; each (B, T).
 
     Raises ValueError for a prediction that has no logits of its own to shift.
     """
@@ -52,15 +52,15 @@ def likelihood(prediction: Prediction, targets: Tensor, epsilon: float) -> tuple
     return prediction.shifted_log_prob(targets, epsilon)
 
 
-def _check(objective: object, prediction: Any = None, targets: Any = None, asked: Any = None) -> None:
-    """Raise TypeError or ValueError for what no loss can be made of."""
+def _check(objective: object, prediction: Any = None, targets: Any = None, answer_mask: Any = None) -> None:
+    """Raise TypeError or ValueError for arguments that have no loss."""
     if not isinstance(prediction, Prediction):
         raise TypeError(f"prediction must be a Prediction, not {described(prediction)}")
     prediction.log_prob(targets)
-    if asked is not None and not (isinstance(asked, Tensor) and asked.dtype == torch.bool):
-        raise TypeError(f"asked must be a tensor of True and False, not {described(asked)}")
-    if asked is not None and asked.shape != targets.shape:
-        raise ValueError(f"asked must be of shape {tuple(targets.shape)}, not {tuple(asked.shape)}")
+    if answer_mask is not None and not (isinstance(answer_mask, Tensor) and answer_mask.dtype == torch.bool):
+        raise TypeError(f"answer_mask must be a tensor of True and False, not {described(answer_mask)}")
+    if answer_mask is not None and answer_mask.shape != targets.shape:
+        raise ValueError(f"answer_mask must be of shape {tuple(targets.shape)}, not {tuple(answer_mask.shape)}")
 
 
 @checked(activation_l2=0, temporal_l2=0, adversarial=0, auxiliary=0)
@@ -85,13 +85,13 @@ class Likelihood:
 
     @diagnosed(_check)
     def __call__(
-        self, prediction: Prediction, targets: Tensor, asked: Tensor | None = None
+        self, prediction: Prediction, targets: Tensor, answer_mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, figures = self.of_targets(prediction, targets, asked)
-        if asked is not None:
-            figures[ASKED] = asked.float().mean()
+        loss, figures = self.of_targets(prediction, targets, answer_mask)
+        if answer_mask is not None:
+            figures[ANSWER_SHARE] = answer_mask.float().mean()
         activations = prediction.activations
-        # AR and TAR are of every position's activations, also where nothing is asked: there is taken in what answers need.
+        # AR and TAR take the activations of every position: where nothing is answered the model reads what answers need.
         if activations is None and (self.activation_l2 or self.temporal_l2):
             raise ValueError("AR and TAR need a prediction that carries its activations")
         if activations is not None and self.activation_l2:
@@ -101,21 +101,21 @@ class Likelihood:
             loss = loss + self.temporal_l2 * (raw[:, 1:] - raw[:, :-1]).square().mean()
         if activations is not None and self.auxiliary:
             for level in activations.inner_predictions:
-                loss = loss - self.auxiliary * mean(level.log_prob(targets), asked)
+                loss = loss - self.auxiliary * mean(level.log_prob(targets), answer_mask)
         return loss, figures
 
     def of_targets(
-        self, prediction: Prediction, targets: Tensor, asked: Tensor | None
+        self, prediction: Prediction, targets: Tensor, answer_mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The part of the loss that depends on the targets, and the figures."""
+        """Return the part of the loss that depends on the targets, and the figures."""
         log_prob, trained = likelihood(prediction, targets, self.adversarial)
-        return -mean(trained, asked), {"nats": -mean(log_prob.detach(), asked)}
+        return -mean(trained, answer_mask), {"nats": -mean(log_prob.detach(), answer_mask)}
 
 
 class GatedLikelihood(Likelihood):
-    """Of a blend: -log p~(target) at the training temperature, and -eta r log lambda at temperature 1 (eqs. 11 to 14).
+    """-log p~(target) of an interpolation at the training temperature, -eta r log lambda at temperature 1 (eqs. 11 to 14).
 
-    Adversarial training is of p, in the likelihood alone.
+    Adversarial training shifts p, in the likelihood alone.
     """
 
     figures = ("nats", "nats_p", "nats_q", "lambda", "reward")
@@ -132,27 +132,31 @@ class GatedLikelihood(Likelihood):
         self.reward = reward
 
     def of_targets(
-        self, prediction: Prediction, targets: Tensor, asked: Tensor | None
+        self, prediction: Prediction, targets: Tensor, answer_mask: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         assert isinstance(prediction, Interpolation)
         log_p, trained = likelihood(prediction.p, targets, self.adversarial)
         log_q, (gate_q, gate_p) = prediction.q.log_prob(targets), prediction.log_gates()
-        loss = -mean(torch.logaddexp(gate_p + trained, gate_q + log_q), asked)
-        nats = -mean(torch.logaddexp(gate_p + log_p, gate_q + log_q), asked)
+        loss = -mean(torch.logaddexp(gate_p + trained, gate_q + log_q), answer_mask)
+        nats = -mean(torch.logaddexp(gate_p + log_p, gate_q + log_q), answer_mask)
         r, log_lambda = reward(log_p, log_q, self.reward), replace(prediction, temperature=1.0).log_gates()[0]
         if self.reward.weight:
-            # A penalty is held where it would grow without bound, a reward is not: it is what could lift lambda again. Where
-            # the buffer is empty there is no choice to reward.
-            held = torch.where(r < 0, log_lambda.clamp(min=self.reward.floor), log_lambda)
-            held = held.masked_fill(torch.isneginf(log_lambda), 0.0)
-            loss = loss - self.reward.weight * mean(r * held, asked)
-        told = {"nats": nats, "nats_p": -mean(log_p, asked), "nats_q": -mean(log_q.clamp(min=LEAST), asked)}
-        told |= {"lambda": mean(log_lambda.exp(), asked), "reward": mean(r, asked)}
-        return loss, {name: value.detach() for name, value in told.items()}
+            # A penalty is bounded below; a reward is not, as only it could lift lambda again. An empty buffer leaves no
+            # choice to reward.
+            bounded = torch.where(r < 0, log_lambda.clamp(min=self.reward.floor), log_lambda)
+            bounded = bounded.masked_fill(torch.isneginf(log_lambda), 0.0)
+            loss = loss - self.reward.weight * mean(r * bounded, answer_mask)
+        figures = {
+            "nats": nats,
+            "nats_p": -mean(log_p, answer_mask),
+            "nats_q": -mean(log_q.clamp(min=LEAST), answer_mask),
+        }
+        figures |= {"lambda": mean(log_lambda.exp(), answer_mask), "reward": mean(r, answer_mask)}
+        return loss, {name: value.detach() for name, value in figures.items()}
 
 
 def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
-    """The objective of a run, with a radius for adversarial training.
+    """Return the objective of a run, with a radius for adversarial training.
 
     Raises UserError for an auxiliary loss if no level below the last predicts.
     """
@@ -170,5 +174,5 @@ def build_objective(config: RunConfig, adversarial: float) -> Likelihood:
     else:
         objective = GatedLikelihood(*l2, adversarial, buffer.gate.reward, level_weight)
     if settings.answer_loss_only:
-        objective.figures = (*objective.figures, ASKED)
+        objective.figures = (*objective.figures, ANSWER_SHARE)
     return objective

@@ -11,14 +11,14 @@ from backstory.config import TrainingConfig
 from backstory.models import LanguageModel
 
 Group = dict[str, Any]
-"""Parameters (`params`), their learning rate as a share of the model's (`scale`), epochs before they learn (`after`), and their
-`weight_decay` where it is not the training's."""
+"""Parameters (`params`), their learning rate as a share of the model's (`scale`), epochs before they learn (`after`), and
+their `weight_decay` if it is not the training's."""
 
 
 def build_optimizer(
     parameters: Iterable[nn.Parameter] | Iterable[Group], config: TrainingConfig
 ) -> torch.optim.Optimizer:
-    """SGD, Adam or NAdam from torch, in the form that updates all tensors in the fewest passes."""
+    """Return torch's SGD, Adam or NAdam, in the form that updates all tensors in the fewest passes."""
     groups: Any = list(parameters)
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
@@ -44,7 +44,7 @@ def parameter_groups(model: LanguageModel) -> list[Group]:
 
 
 def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """What the optimizer keeps of a parameter once it has taken a step, by name; of the values only shape and dtype count."""
+    """Return the optimizer's state of a parameter after a step, by name; only shape and dtype of the values count."""
     if isinstance(optimizer, torch.optim.SGD):
         return {}
     counts = {"step"} | ({"mu_product"} if isinstance(optimizer, torch.optim.NAdam) else set())
@@ -53,9 +53,9 @@ def saved_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str
 
 @torch.no_grad()
 def optimizer_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """Return what the optimizer keeps of a parameter, by name.
+    """Return the optimizer's state of a parameter, by name.
 
-    An optimizer makes its state with the first gradient. Before that this is the state it begins with: zeros, and ones for the
+    An optimizer makes its state with the first gradient. Before that this is its initial state: zeros, and ones for the
     product of NAdam's momenta. So a checkpoint holds all of it after any number of steps.
     """
     if state := optimizer.state.get(parameter):
@@ -76,22 +76,22 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the parameters as they are now into the mean."""
+        """Add the present parameters to the mean."""
         self.count += 1
         torch._foreach_lerp_(self.means, [p.detach() for p in self._parameters], 1 / self.count)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model carries the mean instead of its weights for the block; unchanged while nothing is averaged."""
+        """Replace the model's weights by the mean for the block; they stay while nothing is averaged."""
         if not self.count:
             yield
             return
-        kept = [p.detach().clone() for p in self._parameters]
+        weights = [p.detach().clone() for p in self._parameters]
         self._write(self.means)
         try:
             yield
         finally:
-            self._write(kept)
+            self._write(weights)
 
     @torch.no_grad()
     def _write(self, values: list[Tensor]) -> None:
@@ -100,5 +100,5 @@ class WeightAverage:
 
 
 def non_monotonic(history: list[float], value: float, n: int) -> bool:
-    """True when `value` is worse than the best of all but the last n values before it."""
+    """Return True if `value` is worse than the best of all but the last n values before it."""
     return len(history) > n and value > min(history[:-n])

@@ -1,7 +1,7 @@
-"""Where a training run stands, and what follows a validation: the schedule, the averaging trigger, fine-tuning, the end.
+"""Progress of a training, and the decisions after a validation: schedule, averaging trigger, fine-tuning, end.
 
-The end of a stage follows from the epochs done and the current settings, and is never remembered: settings that were accepted
-on resuming may ask for more epochs or fewer.
+The end of a stage follows from the epochs done and the current settings, and is never stored: settings that were accepted
+on resuming may have more epochs or fewer.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from backstory.training.optimizers import non_monotonic
 
 @dataclass
 class Progress:
-    """Where a run stands, and every plain number that it needs to go on."""
+    """Position of a run, and every plain number that it needs to go on."""
 
     finetuning: bool = False
     epoch: int = 1
@@ -25,7 +25,7 @@ class Progress:
     step: int = 0
     """Steps of the optimizer done."""
     rate_factor: float = 1.0
-    """What the schedule has made of the learning rate."""
+    """Product of the schedule's decays of the learning rate."""
     best_nats: float | None = None
     best_epoch: int = 0
     waited: int = 0
@@ -38,39 +38,39 @@ class Progress:
     window_sums: dict[str, float] = field(default_factory=dict)
     window_tokens: int = 0
     window_seconds: float = 0.0
-    """Since the epoch began and since the last line of the log: the objective's figures, summed over tokens, by name."""
+    """Since the start of the epoch, and since the last line of the log: the objective's figures summed over tokens, by name."""
     seconds: float = 0.0
-    """Time spent on training and validating so far."""
+    """Time spent on training and validation so far."""
     averaged: int | None = None
     """Steps in the average of the weights; None while there is none."""
     log_bytes: int = 0
-    """Length of metrics.jsonl when this was saved."""
+    """Length of metrics.jsonl at the save."""
     finished: bool = False
 
     @classmethod
     def read(cls, document: Any) -> "Progress":
-        """Progress as it was saved. Raises ValueError for anything that no run of this version can have saved."""
+        """Parse saved progress. Raises ValueError for anything that no run of this version can have saved."""
         hints = get_type_hints(cls)
         if not isinstance(document, dict) or document.keys() != hints.keys():
             raise ValueError("the saved progress is not of this version")
         for name, hint in hints.items():
             if not conforms(document[name], hint):
                 raise ValueError(f"the saved {name} is {shown(document[name])}")
-        read = cls(**document)
-        read._check()
-        return read
+        progress = cls(**document)
+        progress._check()
+        return progress
 
     def _check(self) -> None:
         """Raise ValueError for numbers that cannot be those of one run."""
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
-        listed = {
+        lists = {
             "history": self.history,
             "epoch_sums": self.epoch_sums.values(),
             "window_sums": self.window_sums.values(),
         }
         wrong = [n for n, value in numbers.items() if not (0 if type(value) is int else -(2**53)) <= value < 2**53]
-        wrong += [name for name, values in listed.items() if any(abs(value) >= 2**53 for value in values)]
-        validated = self.epoch - 1  # epochs, of which fine-tuning remembers only its own
+        wrong += [name for name, values in lists.items() if any(abs(value) >= 2**53 for value in values)]
+        validated = self.epoch - 1  # epochs; the history of fine-tuning has only its own
         possible = {
             "epoch": self.epoch >= 1,
             "segment": self.segment <= self.step,
@@ -89,7 +89,7 @@ class Progress:
             raise ValueError(f"the saved {wrong[0]} is {shown(getattr(self, wrong[0]))}")
 
     def take(self, figures: dict[str, float], tokens: int, seconds: float) -> None:
-        """Count a step: its figures (means per token), its tokens and the time it took."""
+        """Add a step: its figures (means per token), its tokens and the time it took."""
         self.segment, self.step, self.seconds = self.segment + 1, self.step + 1, self.seconds + seconds
         self.epoch_tokens, self.epoch_seconds = self.epoch_tokens + tokens, self.epoch_seconds + seconds
         self.window_tokens, self.window_seconds = self.window_tokens + tokens, self.window_seconds + seconds
@@ -98,17 +98,17 @@ class Progress:
                 sums[name] = sums.get(name, 0.0) + value * tokens
 
     def begin_epoch(self) -> None:
-        """Sum from here on."""
+        """Start the sums of an epoch."""
         self.epoch_sums, self.epoch_tokens, self.epoch_seconds = {}, 0, 0.0
         self.begin_window()
 
     def begin_window(self) -> None:
-        """Sum for the next line of the log from here on."""
+        """Start the sums of the next line of the log."""
         self.window_sums, self.window_tokens, self.window_seconds = {}, 0, 0.0
 
 
 def check_settings(settings: TrainingConfig) -> None:
-    """Raise UserError for an optimizer that cannot do what the stages need of it: averaged SGD is SGD."""
+    """Raise UserError if a stage of averaged SGD has another optimizer than SGD."""
     if settings.optimizer == "sgd":
         return
     if settings.finetune_epochs:
@@ -124,7 +124,7 @@ def check_settings(settings: TrainingConfig) -> None:
 
 
 def learning_rate(progress: Progress, settings: TrainingConfig) -> float:
-    """The learning rate of a segment of mean length."""
+    """Return the learning rate of a segment of mean length."""
     return _of_stage(progress, settings.learning_rate, settings.finetune_learning_rate) * progress.rate_factor
 
 
@@ -143,7 +143,7 @@ def _of_stage(progress: Progress, before: float, tuned: float | None) -> float:
 
 
 def end_epoch(progress: Progress, settings: TrainingConfig, nats: float, best: bool) -> None:
-    """Take a validation into the history and the schedule, and go to the next epoch."""
+    """Add a validation to the history, apply the schedule, and go to the next epoch."""
     progress.history.append(nats)
     progress.waited = 0 if best else progress.waited + 1
     plateau = settings.schedule == "plateau" and progress.waited > settings.decay_patience
@@ -154,35 +154,35 @@ def end_epoch(progress: Progress, settings: TrainingConfig, nats: float, best: b
 
 
 def stalled(progress: Progress, settings: TrainingConfig) -> bool:
-    """Whether the newest validation is worse than the best of all but the last n before it."""
+    """Return True if the newest validation is worse than the best of all but the last n before it."""
     history = progress.history
     return bool(history) and non_monotonic(history[:-1], history[-1], settings.trigger)
 
 
 def averaging_due(progress: Progress, settings: TrainingConfig) -> bool:
-    """Whether the trigger of NT-ASGD asks for averaging after the newest validation."""
+    """Return True if the newest validation triggers averaging (NT-ASGD)."""
     return settings.averaging == "triggered" and settings.optimizer == "sgd" and stalled(progress, settings)
 
 
 def finetuning_due(progress: Progress, settings: TrainingConfig) -> bool:
-    """Whether the run moves on to fine-tuning where it stands."""
+    """Return True if fine-tuning is next."""
     return not progress.finetuning and progress.epoch > settings.epochs and settings.finetune_epochs > 0
 
 
 def finished(progress: Progress, settings: TrainingConfig) -> bool:
-    """Whether nothing is left to train. Epochs of fine-tuning are counted by the history, which began with them."""
+    """Return True if nothing is left to train. The history of fine-tuning counts its epochs, as it began with them."""
     if progress.finetuning:
         return stalled(progress, settings) or len(progress.history) >= settings.finetune_epochs
     return progress.epoch > settings.epochs and not settings.finetune_epochs
 
 
 def begin_finetuning(progress: Progress) -> None:
-    """A history and a schedule of its own, from the start of an epoch on."""
+    """Enter fine-tuning, with its own history and schedule, at the start of an epoch."""
     progress.finetuning, progress.history, progress.segment = True, [], 0
     progress.rate_factor, progress.waited = 1.0, 0
 
 
 def last_epoch(progress: Progress, settings: TrainingConfig) -> int:
-    """The last epoch that there may be."""
+    """Return the last epoch there can be."""
     trained = progress.epoch - 1 - len(progress.history) if progress.finetuning else settings.epochs
     return trained + settings.finetune_epochs

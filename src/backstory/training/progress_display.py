@@ -1,8 +1,10 @@
-"""What a person sees while a model trains: a progress bar with speed and time left, or plain lines when not a terminal."""
+"""Progress of a training: a bar with speed and time left on a terminal, else a line a minute; and a line for every epoch."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from datetime import timedelta
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -10,37 +12,58 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from backstory.config.scores import IN_BITS, bits, perplexity
 from backstory.config.terminal import say
 
+LINE_SECONDS = 60.0
+"""Seconds between two lines of progress."""
+
 
 class Display:
-    """Shows steps as a bar (on a terminal) and one line per epoch."""
+    """Progress by tokens trained on, and one line per epoch."""
 
     def __init__(self, console: Console, total_tokens: int, done_tokens: int, unit: str = "word") -> None:
-        """`unit`: what a token that is scored is; a perplexity is per word where nothing is said."""
+        """`unit` is the scored token; a perplexity is per word unless it says otherwise."""
         self.console = console
         per = "" if unit == "word" else f" per {unit}"
-        self._measure, self._told = (f"bits{per}", bits) if unit in IN_BITS else (f"perplexity{per}", perplexity)
-        self._columns = (
+        self._measure, self._score = (f"bits{per}", bits) if unit in IN_BITS else (f"perplexity{per}", perplexity)
+        columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(None),
             TextColumn("{task.fields[figures]}", markup=False),
             TimeRemainingColumn(),
         )
-        self._bar = Progress(*self._columns, console=console, disable=not console.is_terminal, transient=True)
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self._task = self._bar.add_task("first steps", total=total_tokens, completed=done_tokens, figures="")
+        self._total, self._first, self._done = total_tokens, done_tokens, done_tokens
+        self._started = self._printed = time.monotonic()
+        self._printed_done = done_tokens
 
     @contextmanager
-    def shown(self) -> Iterator["Display"]:
-        """The bar is on the terminal for the block."""
+    def shown(self) -> Iterator[Self]:
+        """Show the bar for the block; without a terminal, print how much is to be trained."""
+        if not self.console.is_terminal and self._done < self._total:
+            say(self.console, f"training: {self._share()} of {self._total:,} tokens done; a line follows every minute")
+        self._started = self._printed = time.monotonic()
         with self._bar:
             yield self
 
-    def step(self, description: str, tokens: int, nats: float, speed: float) -> None:
-        """Advance by a window of steps: tokens read, mean nats, tokens per second."""
-        figures = f"{self._measure} {self._figure(nats)}  {speed:,.0f} tokens/s"
-        self._bar.update(self._task, description=description, advance=tokens, figures=figures)
+    def advance(self, epoch: str, tokens: int) -> None:
+        """Count the tokens of a step. Without a terminal, print a line if the last one is a minute old."""
+        self._done += tokens
+        self._bar.update(self._task, description=epoch, advance=tokens)
+        now = time.monotonic()
+        if self.console.is_terminal or now - self._printed < LINE_SECONDS or self._done >= self._total:
+            return
+        speed = (self._done - self._printed_done) / (now - self._printed)
+        seconds = (now - self._started) * (self._total - self._done) / (self._done - self._first)
+        left = timedelta(seconds=round(seconds))
+        say(self.console, f"{epoch}: {self._share()} done, {speed:,.0f} tokens/s, {left} left")
+        self._printed, self._printed_done = now, self._done
+
+    def window(self, nats: float, speed: float) -> None:
+        """Show the mean nats of the last steps and their tokens per second."""
+        self._bar.update(self._task, figures=f"{self._measure} {self._figure(nats)}  {speed:,.0f} tokens/s")
 
     def epoch(self, values: dict[str, Any]) -> None:
-        """One line per epoch."""
+        """Print the line of an epoch."""
         mark = "  best" if values["best"] else ""
         answers = ""
         if "answers" in values:
@@ -53,9 +76,12 @@ class Display:
             f"  {values['seconds']:,.0f} s in all{answers}{averaging}{mark}",
         )
 
+    def _share(self) -> str:
+        return f"{self._done / self._total:.1%}"
+
     def _figure(self, nats: float) -> str:
-        """The measure of mean nats in eight places, whatever its size."""
-        value = self._told(nats)
-        if self._told is bits:
+        """Return the measure of mean nats in eight characters, whatever its size."""
+        value = self._score(nats)
+        if self._score is bits:
             return f"{value:8.4f}"
         return f"{value:8.2f}" if value < 1e5 else f"{value:8.1e}"

@@ -1,0 +1,141 @@
+"""The start of a training: the newest whole checkpoint of its own, or the best weights of another run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backstory.config import UserError, plural
+from backstory.config.renamed import current_provenance
+from backstory.config.small_file import read_lines, read_small
+from backstory.runs.run import check_tensors, load_run, load_weights, weights
+from backstory.runs.run_folder import RunFolder, trained_with
+from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
+from backstory.storage.documents import conforms, parse
+from backstory.storage.provenance import RESULT
+from backstory.training.events import check_log
+from backstory.training.loop import Trainer
+from backstory.training.progress import Progress
+
+INIT_FROM = "init_from"
+"""Key of a run's provenance: the run whose weights it was initialised from."""
+_AGAIN = "start again with --overwrite"
+
+
+def initialise_from(trainer: Trainer, folder: Path) -> dict[str, str]:
+    """Load the best weights of another run into the parts that the model shares with it; return that run's name and hash.
+
+    Parts that the other model lacks, such as a buffer, keep their random weights. Raises UserError if the other model is no
+    part of this one.
+    """
+    run = load_run(folder)
+    if run.vocabulary.to_json() != trainer.dataset.vocabulary.to_json():
+        raise UserError(f"{folder} has another vocabulary than this corpus gives; begin with a run on the same text")
+    own, loaded = dict(trainer.model.named_parameters()), weights(run.model)
+    try:
+        check_tensors(loaded, {name: own[name] for name in loaded if name in own}, "weights")
+    except ValueError as error:
+        raise UserError(f"{folder} is no part of this model: {error}; give the same sizes and parts") from None
+    load_weights(trainer.model, {name: p.detach() for name, p in own.items()} | loaded)
+    return {"run": folder.resolve().name, "weights": run.weights_hash}
+
+
+def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
+    """Restore the newest whole checkpoint; a run that was stopped before its first starts at its beginning.
+
+    Returns what has changed since and was accepted (config, corpus, metrics). Raises UserError for what was not.
+    """
+    folder, path = trainer.folder, trainer.folder.path
+    try:
+        checkpoint = newest_checkpoint(folder.checkpoints, "last")
+    except DamagedCheckpoint as error:
+        raise UserError(f"{error}; no other can be gone on from: {_AGAIN}") from None
+    if checkpoint is None:
+        _check_without_checkpoint(folder)
+        return frozenset()
+    saved = _SavedRun.read(checkpoint)
+    if saved.ranks != trainer.ranks.world:
+        ranks = f"{saved.ranks} {plural('rank', saved.ranks)}, not {trainer.ranks.world}"
+        torchrun = f"torchrun --nproc-per-node {saved.ranks} -m backstory train"
+        command = torchrun if saved.ranks > 1 else "backstory train, without torchrun"
+        raise UserError(f"{path} was trained by {ranks}; go on with {command}")
+    same_corpus = saved.corpus == trainer.dataset.fingerprint
+    if not same_corpus and "corpus" not in accept:
+        raise UserError(
+            f"{path} was trained on other text than this corpus now holds; give the same corpus, or --accept corpus to go on"
+        )
+    same_settings = trained_with(saved.config, folder, trainer.config)
+    if not same_settings and "config" not in accept:
+        raise UserError(
+            f"{folder.config} is not what {checkpoint.path.name} was trained with; "
+            "put it back as it was, or --accept config to go on with these settings"
+        )
+    progress = saved.progress
+    same_log = check_log(folder.metrics, progress.log_bytes, progress.epoch - 1, "metrics" in accept)
+    try:
+        trainer.restore(progress, checkpoint.tensors, same_settings)
+    except ValueError as error:  # settings or a corpus that were accepted, or a checkpoint with false contents
+        raise UserError(f"{path} does not fit these settings and this corpus ({error}); start another run") from None
+    unchanged = {"config": same_settings, "corpus": same_corpus, "metrics": same_log}
+    return frozenset(name for name, same in unchanged.items() if not same)
+
+
+def first_provenance(folder: RunFolder) -> dict[str, Any]:
+    """Return the command and time that began the run, and the run it was initialised from; empty if they are not known.
+
+    A resumed run is repeated by its first command.
+    """
+    try:
+        recorded = current_provenance(parse(read_small(folder.provenance, inside=folder.path)))
+        first = {key: recorded[key] for key in ("command", "started")}
+        return first | {INIT_FROM: recorded[INIT_FROM]} if INIT_FROM in recorded else first
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _check_without_checkpoint(folder: RunFolder) -> None:
+    """Raise UserError if a run without a checkpoint had come further than its first epoch: its checkpoints are lost."""
+    if INIT_FROM in first_provenance(folder):
+        raise UserError(f"{folder.path} was stopped before it had begun; {_AGAIN} and --init-from")
+    # Counted in the raw text, as the last line may be torn.
+    lines = read_lines(folder.metrics, folder.path) if folder.metrics.exists() else ()
+    epochs = sum(line.startswith(b'{"event": "epoch"') for line in lines)
+    if epochs > 1 or (folder.path / RESULT).is_file():
+        raise UserError(
+            f"{folder.path} was trained, but {folder.checkpoints} has nothing left to go on from; "
+            f"put it back, or {_AGAIN}"
+        )
+
+
+@dataclass(frozen=True)
+class _SavedRun:
+    """The document of a checkpoint."""
+
+    progress: Progress
+    config: dict[str, Any] | str
+    """The settings; of checkpoints of early versions, their hash."""
+    corpus: str
+    """Fingerprint of the corpus."""
+    ranks: int
+
+    @classmethod
+    def read(cls, checkpoint: Checkpoint) -> "_SavedRun":
+        """Return what a checkpoint says of its run. Raises UserError."""
+        saved = checkpoint.documents.get("progress")
+        if (
+            checkpoint.documents.keys() != {"progress"}
+            or not isinstance(saved, dict)
+            or saved.keys() != {"progress", "config", "corpus", "ranks"}
+        ):
+            raise UserError(
+                f"{checkpoint.path} was saved by another version of backstory; go on with that one, or {_AGAIN}"
+            )
+        hints = {"config": dict[str, Any] | str, "corpus": str, "ranks": int}
+        if not all(conforms(saved[name], hint) for name, hint in hints.items()):
+            raise UserError(f"{checkpoint.path} is damaged: it does not say what it was trained on and with; {_AGAIN}")
+        try:
+            return cls(Progress.read(saved["progress"]), saved["config"], saved["corpus"], saved["ranks"])
+        except ValueError as error:
+            raise UserError(
+                f"{checkpoint.path} was saved by another version of backstory, or is damaged ({error}); "
+                f"go on with that version, or {_AGAIN}"
+            ) from None

@@ -1,0 +1,77 @@
+"""Progress of a training where there is no terminal: a line at the start, one a minute, and one for every epoch."""
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from runs import with_training
+
+from backstory.config import RunConfig
+from backstory.training import progress_display, train
+from backstory.training.progress_display import Display
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress_display, "time", made)
+    return made
+
+
+def lines(console: Console) -> list[str]:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_without_a_terminal_it_prints_a_line_a_minute(clock: Clock) -> None:
+    console = Console(file=io.StringIO(), width=40)  # lines are not wrapped
+    display = Display(console, 100_000, 40_000)  # resumed
+    with display.shown():
+        for step in range(1, 61):
+            clock.seconds += 4.0
+            display.advance(f"epoch {1 + step // 40}/2", 1000)
+            display.window(4.0, 250.0)
+    assert lines(console) == [
+        "training: 40.0% of 100,000 tokens done; a line follows every minute",
+        "epoch 1/2: 55.0% done, 250 tokens/s, 0:03:00 left",
+        "epoch 1/2: 70.0% done, 250 tokens/s, 0:02:00 left",
+        "epoch 2/2: 85.0% done, 250 tokens/s, 0:01:00 left",
+    ]  # and none at the end
+
+
+def test_on_a_terminal_a_bar_does_that(clock: Clock) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    display = Display(console, 100_000, 0)
+    with display.shown():
+        clock.seconds += 90.0
+        display.advance("epoch 1/2", 1000)
+    assert not any("training:" in line or "% done" in line for line in lines(console))
+
+
+def test_a_training_says_how_far_it_is(
+    tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch, at_step: Callable, clock: Clock, tmp_path: Path
+) -> None:
+    def later(optimizer: object) -> None:
+        clock.seconds += 61.0
+
+    at_step(5, later)
+    console = Console(file=io.StringIO())
+    train(with_training(tiny_config, epochs=2), tmp_path / "run", console=console)
+    text = lines(console)
+    assert re.search(r"parameters, \d+ tokens of", text[0])
+    assert re.fullmatch(r"training: 0\.0% of [\d,]+ tokens done; a line follows every minute", text[1])
+    assert re.fullmatch(r"epoch 1/2: \d+\.\d% done, \d+ tokens/s, 0:\d\d:\d\d left", text[2])
+    assert [line.split()[:2] for line in text[3:]] == [["epoch", "1"], ["epoch", "2"]]
