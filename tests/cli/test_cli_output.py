@@ -17,7 +17,7 @@ from backstory.cli.main import main
 from backstory.config import process as interrupts
 from backstory.config.process import Interrupted, Interrupts, StopRequest
 from backstory.config.terminal import Printed, Tolerant, plain, printing
-from backstory.evaluation.reading_checkpoint import load
+from backstory.evaluation.reading_checkpoint import load_reading
 from backstory.training.loop import Trainer
 
 TRAIN = ["train", "demo", *SMALL, "--corpus", "good.txt", "--out", "new"]
@@ -101,8 +101,8 @@ def test_a_session_is_saved_as_far_as_it_was_heard(stream: Callable[[], Any], ca
     Path("long.txt").write_text("ann saw two jars of jam\n" * 5000)
     with open("long.txt") as typed:
         code, err = call("read", "run", "--session", "s", stdout=stream(), stdin=typed)
-    saved = load(Path("s"))
-    assert saved is not None and 0 < saved.at["tokens"] < 2000
+    saved = load_reading(Path("s"))
+    assert saved is not None and 0 < saved.progress["tokens"] < 2000
     assert code == (2 if stream is full else 0)
     assert "backstory: read and saved in s; --resume goes on with it\n" in err
 

@@ -24,7 +24,7 @@ import backstory as bs
 from backstory.config import UserError
 from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
-from backstory.evaluation.reading_checkpoint import check_same, load, save
+from backstory.evaluation.reading_checkpoint import check_same, load_reading, save_reading
 from backstory.evaluation.reading_loop import Position
 from backstory.models import map_state
 from backstory.readers import READERS, Reader, StaticReader
@@ -68,8 +68,8 @@ def test_a_reading_that_was_saved_before_a_setting_came_goes_on(tmp_path: Path) 
     reader, earlier = StaticReader(lstm()), asdict(DynamicSettings())
     del earlier["normalization"]
     reader.start(1)
-    save(tmp_path, 0, reader, by(earlier), {})
-    saved = load(tmp_path)
+    save_reading(tmp_path, 0, reader, by(earlier), {})
+    saved = load_reading(tmp_path)
     assert saved is not None
     check_same(saved, by(asdict(DynamicSettings(normalization="weights"))))
     with pytest.raises(UserError, match=r"normalization=weights, not dynamic:.*normalization=tensors"):
@@ -79,9 +79,9 @@ def test_a_reading_that_was_saved_before_a_setting_came_goes_on(tmp_path: Path) 
 def test_readers_that_are_damaged_are_left_to_who_reads_them(tmp_path: Path) -> None:
     reader, damaged = StaticReader(lstm()), {"readers": [{"name": 1}]}
     reader.start(1)
-    save(tmp_path, 0, reader, damaged, {})
-    saved = load(tmp_path)
-    assert saved is not None and saved.by == damaged
+    save_reading(tmp_path, 0, reader, damaged, {})
+    saved = load_reading(tmp_path)
+    assert saved is not None and saved.identity == damaged
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -96,14 +96,14 @@ def test_a_reader_goes_on_from_disk_bit_for_bit(name: str, batch_size: int, stre
     def keep(position: Position) -> None:
         places.append(position)
         if position.block == 3:
-            save(tmp_path, position.tokens, reader, {"by": 1}, {"at": 2})
+            save_reading(tmp_path, position.tokens, reader, {"by": 1}, {"at": 2})
 
     reader = made()
     whole = read(
         reader, ids, 0, batch_size=batch_size, block=5, passed=keep, each=lambda b, p, s: whole_scores.append(s)
     )
-    saved, again = load(tmp_path), made()
-    assert saved is not None and (saved.by, saved.at) == ({"by": 1}, {"at": 2})
+    saved, again = load_reading(tmp_path), made()
+    assert saved is not None and (saved.identity, saved.progress) == ({"by": 1}, {"at": 2})
     saved.restore(again, batch_size)
     scores: list[torch.Tensor] = []
     part = read(again, ids, 0, batch_size=batch_size, block=5, at=places[2], each=lambda b, p, s: scores.append(s))
@@ -133,8 +133,8 @@ def test_what_does_not_fit_the_reader_is_refused(changed: str, stream: Stream, t
     strange = (kept,) if changed == "tree" else map_state(lambda t: t[..., 1:], kept)
     other = Learning(lstm())
     other.snapshot = lambda: strange  # type: ignore[method-assign]
-    save(tmp_path, 20, other, {}, {})
-    saved = load(tmp_path)
+    save_reading(tmp_path, 20, other, {}, {})
+    saved = load_reading(tmp_path)
     assert saved is not None
     with pytest.raises(UserError, match="does not fit its own reader"):
         saved.restore(reader)

@@ -24,7 +24,7 @@ from backstory.config import UserError
 from backstory.data import tokenizer
 from backstory.data.corpora import text_files
 from backstory.evaluation import Sampling, generate_ids
-from backstory.evaluation.reading_checkpoint import Saved, _layers, load, save
+from backstory.evaluation.reading_checkpoint import ReadingCheckpoint, _layers, load_reading, save_reading
 from backstory.evaluation.session import Line, Session, session, session_state
 from backstory.runs.run import load_run
 from backstory.storage.lock import LOCK
@@ -50,9 +50,9 @@ def text(tiny_corpus: Path, tmp_path: Path) -> Path:
 def read_file(run: Path, path: Path, **options: Any) -> tuple[list[Line], Any]:
     """The lines of a file that is standard input, and where the session then stands."""
     lines: list[Line] = []
-    with open(path, "rb") as file, session(run, told=lines.append, **options) as opened:
+    with open(path, "rb") as file, session(run, on_line=lines.append, **options) as opened:
         opened.read(file.fileno())
-    return lines, opened.at
+    return lines, opened.state
 
 
 def read_slowly(run: Path, pieces: list[bytes]) -> tuple[list[Line], Any]:
@@ -67,12 +67,12 @@ def read_slowly(run: Path, pieces: list[bytes]) -> tuple[list[Line], Any]:
         os.close(theirs)
 
     feeding = threading.Thread(target=feed)
-    with session(run, told=lines.append) as opened:
+    with session(run, on_line=lines.append) as opened:
         feeding.start()
         opened.read(ours)
     feeding.join()
     os.close(ours)
-    return lines, opened.at
+    return lines, opened.state
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_an_endless_text_is_read_until_it_is_stopped(number: signal.Signals, tin
         assert (folder / LOCK).exists()
     else:
         assert process.returncode == 128 + number and said.count("\n") == 1
-    saved = load(folder)
-    assert saved is not None and saved.at["tokens"] > 0
+    saved = load_reading(folder)
+    assert saved is not None and saved.progress["tokens"] > 0
     more = subprocess.run(
         [*PROGRAM, "read", str(tiny_run), "--session", str(folder), "--resume", "--json"],
         input="ann saw the tea\n",
@@ -240,8 +240,8 @@ def test_an_endless_text_is_read_until_it_is_stopped(number: signal.Signals, tin
     )
     line = json.loads(more.stdout)
     # The line that was read in part is not read in part twice.
-    unread = 5 - len(saved.at["begun_ids"])
-    assert (line["line"], line["all_tokens"]) == (saved.at["lines"] + 1, saved.at["tokens"] + unread)
+    unread = 5 - len(saved.progress["begun_ids"])
+    assert (line["line"], line["all_tokens"]) == (saved.progress["lines"] + 1, saved.progress["tokens"] + unread)
     assert [p.name for p in folder.iterdir()] == [f"reading-{line['all_tokens']}"]
 
 
@@ -250,7 +250,7 @@ def test_two_processes_do_not_share_a_session(tiny_run: Path, tmp_path: Path) ->
     talk.say("ann saw")
     with (
         pytest.raises(UserError, match="another reading is running"),
-        session(tiny_run, tmp_path / "session", told=lambda line: None, resume=True),
+        session(tiny_run, tmp_path / "session", on_line=lambda line: None, resume=True),
     ):
         pass
     assert talk.end()[0] == 0
@@ -268,13 +268,13 @@ def killed_after(saves: int, patch: pytest.MonkeyPatch) -> None:
     left = [saves]
 
     def save_and_die(*arguments: Any) -> Path:
-        path = save(*arguments)
+        path = save_reading(*arguments)
         left[0] -= 1
         if not left[0]:
             raise Killed
         return path
 
-    patch.setattr("backstory.evaluation.session.save", save_and_die)
+    patch.setattr("backstory.evaluation.session.save_reading", save_and_die)
 
 
 @pytest.mark.parametrize("saves", [1, 2, 3])
@@ -291,7 +291,7 @@ def test_a_killed_session_goes_on_after_the_line_that_it_says(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         killed_after(saves, patch)
         read_file(run, text, reader="learning", folder=folder, save_every=1e-9)
-    saved = load(folder)
+    saved = load_reading(folder)
     assert saved is not None
     at = session_state(saved, load_run(run).vocabulary)
     assert bool(at.begun_ids) == (at.nats != next((e.all_nats for e in expected if e.number == at.lines), 0.0))
@@ -310,12 +310,12 @@ def test_other_text_after_a_line_that_was_read_in_part(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         killed_after(1, patch)
         read_file(tiny_run, text, folder=folder, save_every=1e-9)
-    saved = load(folder)
-    assert saved is not None and saved.at["begun_ids"]
+    saved = load_reading(folder)
+    assert saved is not None and saved.progress["begun_ids"]
     text.write_text("jam jam\n")
-    with pytest.warns(UserWarning, match=f"line {saved.at['lines'] + 1} was read in part"):
+    with pytest.warns(UserWarning, match=f"line {saved.progress['lines'] + 1} was read in part"):
         (line,), at = read_file(tiny_run, text, folder=folder, resume=True)
-    assert (line.number, at.tokens) == (saved.at["lines"] + 1, saved.at["tokens"] + 3)
+    assert (line.number, at.tokens) == (saved.progress["lines"] + 1, saved.progress["tokens"] + 3)
 
 
 # --- the command line ---
@@ -362,8 +362,8 @@ def test_what_is_lost_is_counted_over_a_session(read: Callable, tmp_path: Path, 
     read("ann saw the <unk>\n", "--session", str(folder))
     out = read("and the lion\n", "--session", str(folder), "--resume")[1]
     assert "9 words, 11.1% of them written as <unk>, 11.1% of them outside the vocabulary" in out.splitlines()[-2]
-    saved = load(folder)
-    assert saved is not None and saved.at.pop("lost") == 1
+    saved = load_reading(folder)
+    assert saved is not None and saved.progress.pop("lost") == 1
     vocabulary = load_run(tiny_run).vocabulary
     assert session_state(saved, vocabulary).lost is None and session_state(saved, vocabulary).unknown == 2
 
@@ -457,7 +457,7 @@ def test_generate_goes_on_from_a_session(prompt: str, read: Callable, tiny_run: 
 
     run = load_run(tiny_run)
     reader = adaptive.Learning(run.model)
-    saved = load(folder)
+    saved = load_reading(folder)
     assert saved is not None
     saved.restore(reader)
     first = run.vocabulary.index["<eos>"]
@@ -489,6 +489,6 @@ def test_generate_needs_a_session_that_is_there(read: Callable, tmp_path: Path) 
     ],
 )
 def test_a_session_whose_readers_are_none_is_refused(readers: Any, tmp_path: Path) -> None:
-    saved = Saved(tmp_path, {"readers": readers}, {}, None, {})
+    saved = ReadingCheckpoint(tmp_path, {"readers": readers}, {}, None, {})
     with pytest.raises(UserError, match="is damaged: "):
         _layers(saved)

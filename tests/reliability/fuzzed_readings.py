@@ -101,7 +101,7 @@ def _read(run: Path, folder: Path, reader: str | None, resume: bool) -> str:
     os.write(into, TEXT)
     os.close(into)
     try:
-        with within(30), session(run, folder, told=lambda line: None, reader=reader, resume=resume) as opened:
+        with within(30), session(run, folder, on_line=lambda line: None, reader=reader, resume=resume) as opened:
             opened.read(here)
     except UserError as error:
         return f"not one line: {error}" if "\n" in str(error) or not str(error) else ""

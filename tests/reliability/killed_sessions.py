@@ -16,7 +16,7 @@ from processes import Running, Zygote, zygote
 from rich.console import Console
 from runs import sentences, tiny_config, tiny_corpus
 
-from backstory.evaluation.reading_checkpoint import load
+from backstory.evaluation.reading_checkpoint import load_reading
 from backstory.training import train
 
 
@@ -59,8 +59,8 @@ class Chain:
         shutil.rmtree(self.session)
 
     def at(self) -> dict[str, Any]:
-        saved = load(self.session) if self.session.exists() else None
-        return {"lines": 0} if saved is None else saved.at
+        saved = load_reading(self.session) if self.session.exists() else None
+        return {"lines": 0} if saved is None else saved.progress
 
     def start(self) -> Running:
         at = self.at()

@@ -84,7 +84,7 @@ from backstory.training.objectives import Likelihood
 
 RAISED = (UserError, NonFiniteError, TypeError, ValueError)
 """What a misuse may end in, each with a sentence of our own."""
-FUNCTIONS = ("function", "progress", "told", "order", "kind", "choices", "console", "baseline")
+FUNCTIONS = ("function", "progress", "on_line", "order", "kind", "choices", "console", "baseline")
 """Arguments that are called: what a user's own function raises is theirs."""
 SAID = {"template": "state"}
 """What arguments are called where they are part of something."""
@@ -201,7 +201,7 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(token_scores, {"prediction": prediction, "targets": tokens, "top": 2})
     yield Use(Sampling, {}, lambda made: _drawn(generate_ids(reader, [0], made)))
     yield Use(generate_ids, {"reader": reader, "context": [0], "sampling": Sampling()}, lambda made: _drawn(made))
-    yield Use(session, {"run": run, "told": lambda line: None}, _entered)
+    yield Use(session, {"run": run, "on_line": lambda line: None}, _entered)
     options = ExamineOptions.of(**small)
     yield Use(ExamineOptions, small, lambda made: examine_run(run, made))
     yield Use(examine_run, {"run": run, "options": replace(options, experiment="shuffle", out=Path("examined-2"))})

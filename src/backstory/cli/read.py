@@ -60,14 +60,14 @@ def main(arguments: Sequence[str]) -> int:
     options |= {"reader": args.reader or None, "save_every": args.save_every}
     with (
         listening.listening(),
-        session(args.run, args.session, told=lambda line: printers[0](line), **options) as opened,
+        session(args.run, args.session, on_line=lambda line: printers[0](line), **options) as opened,
     ):
         printers.append(_printer(args, opened, console))
         if typed.isatty():
-            note = f"from line {opened.at.lines + 1} on; " if args.resume else ""
+            note = f"from line {opened.state.lines + 1} on; " if args.resume else ""
             print(f"backstory: {note}type a line, and Ctrl-D to end", file=sys.stderr)
         elif args.resume:
-            print(f"backstory: going on after line {opened.at.lines}", file=sys.stderr)
+            print(f"backstory: going on after line {opened.state.lines}", file=sys.stderr)
         # Nothing more is read once nobody reads the output; the session keeps what was read.
         opened.read(typed.fileno(), stopped=lambda: listening.requested or failure() is not None)
     if not args.json:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     where = ""
     if args.session is not None:
         saved = f" and saved in {args.session}; --resume goes on with it"
-        where = saved if opened.at.tokens else ", but nothing came, so nothing is saved"
+        where = saved if opened.state.tokens else ", but nothing came, so nothing is saved"
     if listening.signal is not None:
         print(f"backstory: stopped{where}", file=sys.stderr)
         return 128 + listening.signal
@@ -144,7 +144,7 @@ def _style(nats: float) -> str:
 def _summary(opened: "Session") -> str:
     from backstory.evaluation.session import perplexity
 
-    at, unit = opened.at, opened.vocabulary.tokenizer.unit
+    at, unit = opened.state, opened.vocabulary.tokenizer.unit
     unknown, warning = opened.unknown_share().phrase(), _warning(opened)
     return (
         f"{at.lines:,} {plural('line', at.lines)}, {at.tokens:,} {plural(unit, at.tokens)}{unknown and f', {unknown}'}, "

@@ -15,7 +15,7 @@ from backstory.config import NonFiniteError, UserError, pasted
 from backstory.config.arguments import checked
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
-from backstory.evaluation.reading_checkpoint import load, open_saved
+from backstory.evaluation.reading_checkpoint import load_reading, open_saved
 from backstory.evaluation.session import session_state
 from backstory.readers.base import Reader
 from backstory.readers.registry import Layer, parse_stack, stack_name
@@ -120,7 +120,7 @@ def generate(
         loaded, made, layers = open_reader(run, reader or "static", *how)
         last = loaded.vocabulary.start
     else:
-        saved = load(session)
+        saved = load_reading(session)
         if saved is None:
             raise UserError(
                 f"{session} holds no session; begin one with `backstory read {pasted(run)} --session {pasted(session)}`"

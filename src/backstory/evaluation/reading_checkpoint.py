@@ -29,7 +29,6 @@ from backstory.runs.run_folder import SAVED as READERS_FOLDER
 from backstory.storage.atomic import sha256, sweep_temporaries, within
 from backstory.storage.checkpoint import (
     MANIFEST,
-    Checkpoint,
     DamagedCheckpoint,
     newest_checkpoint,
     pack,
@@ -43,21 +42,22 @@ from backstory.storage.lock import locked
 from backstory.storage.provenance import RESULT
 
 FORMAT = 2
-"""Raised when what is saved changes."""
+"""Raised when the content of a checkpoint changes."""
 PREFIX = "reading"
-"""A saved reading is the folder `reading-TOKENS`."""
+"""A checkpoint of a reading is the folder `reading-TOKENS`."""
 DOCUMENT = {"format": int, "by": dict[str, Any], "at": dict[str, Any], "tree": Any}
+LAYER = {"name": str, "settings": dict[str, Any]}
 
 
 @dataclass(frozen=True)
-class Saved:
+class ReadingCheckpoint:
     """A saved reading."""
 
     path: Path
-    by: dict[str, Any]
+    identity: dict[str, Any]
     """What its scores depend on (`reader_identity`, and more if more matters)."""
-    at: dict[str, Any]
-    """Its progress, in plain values."""
+    progress: dict[str, Any]
+    """Plain values."""
     tree: Any
     tensors: dict[str, Tensor]
 
@@ -68,7 +68,7 @@ class Saved:
         try:
             snapshot = unpack(self.tree, self.tensors, reader.snapshot(), device)
             reader.restore(snapshot)
-            with torch.no_grad():  # sizes that do not go together show when they meet
+            with torch.no_grad():  # shapes that do not match fail here
                 reader.predict(torch.zeros(batch_size, 1, dtype=torch.long, device=device)).log_probs()
         except (ValueError, RuntimeError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise UserError(f"{self.path} does not fit its own reader ({error}); remove it and start again") from None
@@ -82,63 +82,54 @@ def reader_identity(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[
         **{name.removeprefix("core."): value for name, value in run.model.inference_overrides().items()},
         "vocabulary": run.corpus["fingerprint"],
         "readers": [{k: v for k, v in layer.as_dict().items() if k != "origin"} for layer in layers],
-        "prepared": _prepared(run) if reader.capabilities.adapts_weights else "",
+        "prepared": _prepared_hash(run) if reader.capabilities.adapts_weights else "",
         "precision": reader.precision.name,
     }
 
 
-def _prepared(run: Run) -> str:
+def _prepared_hash(run: Run) -> str:
     """Return the SHA-256 (hex) of the statistics and meta-learners of a run, which no reader's settings name."""
-    manifests = sorted(saved_in(run).glob(f"*/{MANIFEST}"))
-    told = (
-        f"{p.parent.name} {sha256(within(run.folder, READERS_FOLDER, p.parent.name, MANIFEST))}\n" for p in manifests
-    )
-    return hashlib.sha256("".join(told).encode()).hexdigest()
+    names = sorted(path.parent.name for path in saved_in(run).glob(f"*/{MANIFEST}"))
+    lines = (f"{name} {sha256(within(run.folder, READERS_FOLDER, name, MANIFEST))}\n" for name in names)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def save(folder: Path, number: int, reader: Reader, by: Mapping[str, Any], at: Mapping[str, Any]) -> Path:
+def save_reading(
+    folder: Path, number: int, reader: Reader, identity: Mapping[str, Any], progress: Mapping[str, Any]
+) -> Path:
     """Write `reading-NUMBER` into the folder and remove older ones. Raises OSError."""
     tree, tensors = pack(reader.snapshot(), next(reader.model.parameters()).device)
-    document = {"format": FORMAT, "by": by, "at": at, "tree": tree}
-    folder.mkdir(parents=True, exist_ok=True)  # it may have been removed while it was read
+    document = {"format": FORMAT, "by": identity, "at": progress, "tree": tree}
+    folder.mkdir(parents=True, exist_ok=True)  # it may have been removed since
     path = write_checkpoint(folder, f"{PREFIX}-{number}", {"reader": tensors}, {"reading": document})
     rotate_checkpoints(path, 1)
     return path
 
 
-def load(folder: Path) -> Saved | None:
+def load_reading(folder: Path) -> ReadingCheckpoint | None:
     """Return the reading that is saved in a folder, if any. Raises UserError if it is damaged or of another version."""
     try:
-        found = newest_checkpoint(folder, PREFIX)
+        checkpoint = newest_checkpoint(folder, PREFIX)
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; what was read is lost: remove {folder} and start again") from None
-    if found is None:
+    if checkpoint is None:
         return None
-    document = found.documents.get("reading")
+    path, document = checkpoint.path, checkpoint.documents.get("reading")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise UserError(f"{found.path} was saved by another version of backstory; go on with that one, or start again")
-    return _checked(found, document)
+        raise UserError(f"{path} was saved by another version of backstory; go on with that one, or start again")
+    if not has_fields(document, DOCUMENT) or checkpoint.tensors.keys() != {"reader"}:
+        raise UserError(f"{path} is damaged: it is not a saved reading; remove it and start again")
+    identity = document["by"]
+    if conforms(layers := identity.get("readers"), list[dict[str, Any]]):
+        identity = identity | {"readers": [_completed(layer) for layer in layers]}
+    return ReadingCheckpoint(path, identity, document["at"], document["tree"], checkpoint.tensors["reader"])
 
 
-def _checked(found: Checkpoint, document: dict[str, Any]) -> Saved:
-    if not has_fields(document, DOCUMENT) or found.tensors.keys() != {"reader"}:
-        raise UserError(f"{found.path} is damaged: it is not a saved reading; remove it and start again")
-    by = document["by"]
-    if "readers" in by:
-        by = by | {"readers": _completed(by["readers"])}
-    return Saved(found.path, by, document["at"], document["tree"], found.tensors["reader"])
-
-
-def _completed(readers: Any) -> Any:
-    """Return the readers of a file with settings that came after it; damaged entries stay as they are."""
-    if not conforms(readers, list[dict[str, Any]]):
-        return readers
-    return [
-        layer | {"settings": completed(READERS[layer["name"]].settings, layer["settings"])}
-        if has_fields(layer, {"name": str, "settings": dict[str, Any]}) and layer["name"] in READERS
-        else layer
-        for layer in readers
-    ]
+def _completed(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved reader by its present name, with the settings that were added since; a damaged one stays as it is."""
+    if not has_fields(layer, LAYER) or (name := current_reader(layer["name"])) not in READERS:
+        return layer
+    return layer | {"name": name, "settings": completed(READERS[name].settings, layer["settings"])}
 
 
 def sweep(folder: Path) -> None:
@@ -146,12 +137,12 @@ def sweep(folder: Path) -> None:
     sweep_temporaries(folder, f"*-{PREFIX}-*")
 
 
-def check_same(saved: Saved, by: Mapping[str, Any]) -> None:
+def check_same(saved: ReadingCheckpoint, identity: Mapping[str, Any]) -> None:
     """Raise UserError, with the first difference, if a reading was saved with another identity."""
-    different = [key for key in (*by, *saved.by) if by.get(key) != saved.by.get(key)]
-    if not different:
+    keys = (*identity, *saved.identity)
+    key = next((key for key in keys if identity.get(key) != saved.identity.get(key)), None)
+    if key is None:
         return
-    key = different[0]
     if key == "prepared":
         raise UserError(
             f"{saved.path} was saved with other statistics or meta-learners than {READERS_FOLDER}/ of the run holds now; "
@@ -159,14 +150,14 @@ def check_same(saved: Saved, by: Mapping[str, Any]) -> None:
         )
     if key in ("model", "vocabulary", "text"):
         raise UserError(f"{saved.path} was saved with another {key}; give that one, or start again in another folder")
-    there, here = (_shown(v.get(key)) for v in (saved.by, by))
-    what = "reader" if key == "readers" else key
+    theirs, ours = (_described(values.get(key)) for values in (saved.identity, identity))
     raise UserError(
-        f"{saved.path} was saved with the {what} {there}, not {here}; give the same, or start again in another folder"
+        f"{saved.path} was saved with the {'reader' if key == 'readers' else key} {theirs}, not {ours}; give the same, or "
+        "start again in another folder"
     )
 
 
-def _shown(value: Any) -> str:
+def _described(value: Any) -> str:
     if not isinstance(value, list):
         return str(value)
     return "+".join(
@@ -175,36 +166,35 @@ def _shown(value: Any) -> str:
 
 
 def open_saved(
-    folder: Path | str, saved: Saved, reader: Readers | None, precision: str = "float32", device: str = "auto"
+    model: Path | str,
+    saved: ReadingCheckpoint,
+    reader: Readers | None,
+    precision: str = "float32",
+    device: str = "auto",
 ) -> tuple[Run, Reader, tuple[Chosen, ...]]:
     """Load a run and restore a saved reader over it; a `reader` that is given must be the same. Raises UserError."""
     if reader is not None:
-        run, made, layers = open_reader(folder, reader, precision, device)
+        run, restored, layers = open_reader(model, reader, precision, device)
     else:
-        place = choose_device(device)
-        run, layers = open_run(folder, place), _layers(saved)
-        made = build(layers, run, choose_precision(precision, place))
-    check_same(saved, reader_identity(run, layers, made))
-    saved.restore(made)
-    return run, made, layers
+        run, layers = open_run(model, choose_device(device)), _layers(saved)
+        restored = build(layers, run, choose_precision(precision, choose_device(device)))
+    check_same(saved, reader_identity(run, layers, restored))
+    saved.restore(restored)
+    return run, restored, layers
 
 
-def _layers(saved: Saved) -> tuple[Chosen, ...]:
-    """Return the readers of a file with their settings. Raises UserError."""
-    named = saved.by.get("readers")
-    if not conforms(named, list[dict[str, Any]]) or not named:
+def _layers(saved: ReadingCheckpoint) -> tuple[Chosen, ...]:
+    """Return the readers of a checkpoint with their settings. Raises UserError."""
+    readers, layers = saved.identity.get("readers"), []
+    if not conforms(readers, list[dict[str, Any]]) or not readers or not all(has_fields(r, LAYER) for r in readers):
         raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
-    layers = []
-    for layer in named:
-        if not has_fields(layer, {"name": str, "settings": dict[str, Any]}):
-            raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
-        layer["name"] = current_reader(layer["name"])
-        if layer["name"] not in READERS:
-            raise UserError(f"{saved.path} was saved with the reader {layer['name']}, which this version has not")
-        settings = from_dict(READERS[layer["name"]].settings, layer["settings"], str(saved.path))
-        if READERS[layer["name"]].wraps != bool(layers):  # the first reads with the model, the others go around it
+    for reader in readers:
+        if (name := reader["name"]) not in READERS:
+            raise UserError(f"{saved.path} was saved with the reader {name}, which this version has not")
+        settings = from_dict(READERS[name].settings, reader["settings"], str(saved.path))
+        if READERS[name].wraps != bool(layers):  # the first reads with the model, each other wraps the one before
             raise UserError(f"{saved.path} is damaged: its readers do not go on each other; remove it and start again")
-        layers.append(Chosen(layer["name"], settings, "saved"))
+        layers.append(Chosen(name, settings, "saved"))
     return tuple(layers)
 
 
@@ -244,7 +234,7 @@ class EvaluationCheckpoint:
         self.save_every, self.resume, self.progress, self.total = save_every, resume, progress, total
         self.readings: dict[str, Reading] = {}
         """The passes that are finished."""
-        self._saved: Saved | None = None
+        self._saved: ReadingCheckpoint | None = None
         self._saved_at = time.monotonic()
         self._tokens = 0
         self._exit = ExitStack()
@@ -313,24 +303,24 @@ class EvaluationCheckpoint:
             "batch_size": stream.batch_size,
         }
         number = stream.position.tokens + sum(reading.tokens for reading in self.readings.values())
-        save(self.folder, number, stream.reader, self.identity(), state)
+        save_reading(self.folder, number, stream.reader, self.identity(), state)
         self._saved_at = time.monotonic()
 
     def _load(self, folder: Path) -> None:
         """Resume from the checkpoint in the folder, if there is one. Raises UserError if it is of another evaluation."""
-        self._saved = load(folder)
+        self._saved = load_reading(folder)
         if self._saved is None:
             return
         check_same(self._saved, self.identity())
-        state = self._saved.at
+        state = self._saved.progress
         try:
-            if not has_fields(state, SAVED) or not has_fields(state["position"], get_type_hints(Position)):
-                raise ValueError("it has other fields")
-            if not all(has_fields(done, get_type_hints(Reading)) for done in state["done"].values()):
+            records = [(state, SAVED), (state["position"], get_type_hints(Position))]
+            records += [(reading, get_type_hints(Reading)) for reading in state["done"].values()]
+            if not all(has_fields(record, types) for record, types in records):
                 raise ValueError("it has other fields")
             for name, part in self.parts.items():
                 part.load_state_dict(state["parts"][name])
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, AttributeError):
             raise UserError(
                 f"{self._saved.path} is damaged: it is no saved evaluation; leave --resume out to start again"
             ) from None
@@ -339,8 +329,8 @@ class EvaluationCheckpoint:
 
     def _restored(self, name: str, reader: Reader) -> Position | None:
         """Restore the reader of a pass that was being read; None for another pass."""
-        if self._saved is None or self._saved.at["leg"] != name:
+        if self._saved is None or self._saved.progress["leg"] != name:
             return None
         saved, self._saved = self._saved, None
-        saved.restore(reader, saved.at["batch_size"])
-        return Position(**saved.at["position"])
+        saved.restore(reader, saved.progress["batch_size"])
+        return Position(**saved.progress["position"])

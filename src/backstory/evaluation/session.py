@@ -1,13 +1,12 @@
-"""A session that keeps reading: lines are scored as they arrive, a reader that adapts learns from them, and it can go on
-another day from where it stands."""
+"""A session of reading: lines are scored as they arrive, an adaptive reader learns from them, and it can be resumed later."""
 
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -24,17 +23,24 @@ from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import classify
 from backstory.evaluation.opening import Readers, open_reader
-from backstory.evaluation.reading_checkpoint import Saved, load, open_saved, reader_identity, save, sweep
+from backstory.evaluation.reading_checkpoint import (
+    ReadingCheckpoint,
+    load_reading,
+    open_saved,
+    reader_identity,
+    save_reading,
+    sweep,
+)
 from backstory.evaluation.reading_loop import ScoredBlock, StreamReading
 from backstory.readers.base import Reader
 from backstory.storage.atomic import TEMPORARY
 from backstory.storage.documents import has_fields
 from backstory.storage.lock import LOCK, locked
 
-MOST_BEGUN = 50_000
+LONGEST_PARTIAL_LINE = 50_000
 """Tokens of a line that is read in part up to which a session is saved within it."""
-MOST_WORDS = 1000
-"""About so many different words outside the vocabulary tell why they are."""
+ENOUGH_WORDS = 1000
+"""Different words outside the vocabulary that are enough to classify the cause."""
 
 
 @dataclass
@@ -81,9 +87,6 @@ class Line:
         return perplexity(self.all_nats, self.all_tokens)
 
 
-Told = Callable[[Line], None]
-
-
 class Session:
     """A reader over a text whose end is not known."""
 
@@ -91,63 +94,65 @@ class Session:
         self,
         reader: Reader,
         vocabulary: Vocabulary,
-        at: SessionState,
-        told: Told,
-        passed: Callable[[], None],
+        state: SessionState,
+        on_line: Callable[[Line], None],
         cuts: tuple[int, int | None] = (1, None),
     ) -> None:
-        """`told` is given every line once all of it is scored; `passed` is called after every block.
+        """`on_line` is called with every line once all of it is scored; `on_block` may be set, to be called after every block.
 
         `cuts` are `minimum_count` and `maximum_size` of the vocabulary.
         """
-        self.cuts = cuts
-        self.reader, self.vocabulary, self.at = reader, vocabulary, at
-        self._told, self._passed = told, passed
-        self._waiting: list[int] = []
+        self.reader, self.vocabulary, self.state, self.cuts = reader, vocabulary, state, cuts
+        self.on_line = on_line
+        self.on_block: Callable[[], None] = lambda: None
+        self._pending: list[int] = []
+        """Tokens that have arrived and are not read."""
         self._lines: deque[Line] = deque()
-        self._arrived = at.lines
-        self._so_far = at.tokens, at.nats, at.unknown
-        """Of the lines that were told."""
+        """Lines that have begun to arrive and are not reported."""
+        self._arrived = state.lines
+        self._reported = state.tokens, state.nats, state.unknown
+        """Totals of the lines that were reported."""
         self._lost: deque[int] = deque()
+        """Positions of pending tokens that are outside the vocabulary."""
         self._words: Counter[str] = Counter()
 
     def read(self, descriptor: int, name: str = "standard input", stopped: Callable[[], bool] = lambda: False) -> None:
         """Read an open file until it ends or `stopped` returns True.
 
-        Blocks are as long as the reader takes them, shorter only where nothing more has come. Raises UserError for what is no
-        text, once what came before it is read, and NonFiniteError.
+        Blocks have the reader's length, and are shorter only if no more text has arrived. Raises NonFiniteError, and UserError
+        for bytes that are not text, after the text before them is read.
         """
         blocks = stream_lines(descriptor, self._catch_up, stopped)
         as_is = self.vocabulary.tokenizer.unit == "byte"
         try:
-            lines, before_any = self._counted(decoded(blocks, name, as_is)), self._arrived
+            lines, first = self._counted(decoded(blocks, name, as_is)), self._arrived
             for ids, lost in _encoded(self.vocabulary, lines, self._in_paragraph()):
-                if self._arrived == before_any:  # the end of a paragraph that nothing came of
+                if self._arrived == first:  # the end of a paragraph, and no line came
                     break
                 known = self._known(ids.tolist())
-                before = self.at.tokens + len(self._waiting) - known
-                self._lost.extend(before + place for place in lost if place >= known)
-                if len(self._words) < MOST_WORDS:
+                position = self.state.tokens + len(self._pending) - known
+                self._lost.extend(position + index for index in lost if index >= known)
+                if len(self._words) < ENOUGH_WORDS:
                     self._words.update(lost.values())
                 self._take(ids.tolist()[known:], stopped)
         except UserError:
             self._catch_up()
             raise
-        del self._waiting[self.reader.block :]  # there is more only where one line of many blocks was stopped
+        del self._pending[self.reader.block :]  # there is more only if a line of many blocks was stopped
         self._catch_up()
         if not self._lines:
-            self.at.lines = self._arrived
+            self.state.lines = self._arrived
 
-    def begun(self) -> Line | None:
+    def partial_line(self) -> Line | None:
         """Return the line that is read in part, if any."""
         return next((line for line in self._lines if 0 < len(line.nats) < len(line.ids)), None)
 
     def unknown_share(self) -> UnknownShare:
         """Return how much of what was read is `<unk>`."""
-        unknown = None if self.vocabulary.unknown is None else self.at.unknown
-        lost = None if unknown is None else self.at.lost
+        unknown = None if self.vocabulary.unknown is None else self.state.unknown
+        lost = None if unknown is None else self.state.lost
         cause = classify(self._words, self.vocabulary).cause if lost else None
-        return UnknownShare(self.at.tokens, unknown, lost, cause)
+        return UnknownShare(self.state.tokens, unknown, lost, cause)
 
     def _counted(self, lines: Iterator[str]) -> Iterator[str]:
         ended = True
@@ -160,90 +165,96 @@ class Session:
 
     def _in_paragraph(self) -> bool:
         """Return True if the next line continues a paragraph, which a blank line would end."""
-        end, at = self.vocabulary.index.get(END), self.at
-        return at.tokens > 0 and (at.begun_ids[0] == end if at.begun_ids else at.last != end)
+        end, state = self.vocabulary.index.get(END), self.state
+        return state.tokens > 0 and (state.begun_ids[0] == end if state.begun_ids else state.last != end)
 
     def _known(self, ids: list[int]) -> int:
         """Return how many of these tokens were read before the session was saved, and give their scores to the line."""
-        again, nats = self.at.begun_ids, self.at.begun_nats
-        if not again or not ids:
+        read, nats = self.state.begun_ids, self.state.begun_nats
+        if not read or not ids:
             return 0
-        self.at.begun_ids, self.at.begun_nats = [], []
-        if ids[: len(again)] != again:
+        self.state.begun_ids, self.state.begun_nats = [], []
+        if ids[: len(read)] != read:
             warnings.warn(
-                f"line {self.at.lines + 1} was read in part when the session was saved, and other text comes now; "
+                f"line {self.state.lines + 1} was read in part when the session was saved, and other text comes now; "
                 "what was read of it stays read",
                 stacklevel=2,
             )
             return 0
-        self._lines[-1].ids += again
+        self._lines[-1].ids += read
         self._lines[-1].nats += nats
-        return len(again)
+        return len(read)
 
     def _take(self, ids: list[int], stopped: Callable[[], bool]) -> None:
-        if not self._lines:  # the end of a last line that was told before it was known to have one
+        if not self._lines:  # the end of a last line that was reported before its end arrived
             self._lines.append(Line(self._arrived))
         self._lines[-1].ids += ids
-        self._waiting += ids
-        while len(self._waiting) >= self.reader.block and not stopped():
+        self._pending += ids
+        while len(self._pending) >= self.reader.block and not stopped():
             self._read(self.reader.block)
 
     def _catch_up(self) -> None:
         """Read the tokens that have arrived and report their lines."""
-        if self._waiting:
-            self._read(len(self._waiting))
-        self._tell(len(self._lines))
+        if self._pending:
+            self._read(len(self._pending))
+        self._report(len(self._lines))
 
     def _read(self, tokens: int) -> None:
-        ids, self._waiting = np.array(self._waiting[:tokens], np.int64), self._waiting[tokens:]
-        stream = StreamReading(self.reader, ids, self.at.last, reset=False)
+        ids, self._pending = np.array(self._pending[:tokens], np.int64), self._pending[tokens:]
+        stream = StreamReading(self.reader, ids, self.state.last, reset=False)
         for block in stream.remaining():
             self._share_out(stream.score(block))
             stream.observe(block)
-        self.at.last = int(ids[-1])
-        while self._lost and self._lost[0] < self.at.tokens:
+        self.state.last = int(ids[-1])
+        while self._lost and self._lost[0] < self.state.tokens:
             self._lost.popleft()
-            self.at.lost = None if self.at.lost is None else self.at.lost + 1
-        self._tell(len(self._lines) - 1)
-        self._passed()
+            self.state.lost = None if self.state.lost is None else self.state.lost + 1
+        self._report(len(self._lines) - 1)
+        self.on_block()
 
     def _share_out(self, block: ScoredBlock) -> None:
         """Share the scores of a block among its lines."""
-        scores, place, at = (-block.log_prob[0].double()).tolist(), 0, self.at
+        scores, state = iter((-block.log_prob[0].double()).tolist()), self.state
         for line in self._lines:
             first = len(line.nats)
-            new = scores[place : place + len(line.ids) - first]
+            new = list(islice(scores, len(line.ids) - first))
             if not new:
                 continue
-            place += len(new)
             line.nats += new
             for nats in new:  # one by one, so that the sum does not depend on where blocks end
-                at.nats += nats
-            ids, unknown = line.ids[first : len(line.nats)], self.vocabulary.unknown
-            unknown = 0 if unknown is None else ids.count(unknown)
-            line.unknown, at.unknown, at.tokens = line.unknown + unknown, at.unknown + unknown, at.tokens + len(new)
-            line.all_tokens, line.all_nats, line.all_unknown = at.tokens, at.nats, at.unknown
-            if len(line.nats) == len(line.ids):  # a session that is saved here goes on after it, whatever has arrived
-                at.lines = line.number
+                state.nats += nats
+            unknown = (
+                0
+                if self.vocabulary.unknown is None
+                else line.ids[first : len(line.nats)].count(self.vocabulary.unknown)
+            )
+            line.unknown += unknown
+            state.unknown += unknown
+            state.tokens += len(new)
+            line.all_tokens, line.all_nats, line.all_unknown = state.tokens, state.nats, state.unknown
+            if len(line.nats) == len(
+                line.ids
+            ):  # a session that is saved here resumes after this line, whatever has arrived
+                state.lines = line.number
 
-    def _tell(self, ended: int) -> None:
+    def _report(self, ended: int) -> None:
         """Report the first `ended` lines, as far as they are scored."""
         for _ in range(ended):
             if len(self._lines[0].nats) < len(self._lines[0].ids):
                 return
             line = self._lines.popleft()
             if not line.ids:
-                line.all_tokens, line.all_nats, line.all_unknown = self._so_far
-            self._so_far = line.all_tokens, line.all_nats, line.all_unknown
-            self._told(line)
+                line.all_tokens, line.all_nats, line.all_unknown = self._reported
+            self._reported = line.all_tokens, line.all_nats, line.all_unknown
+            self.on_line(line)
 
 
 def _encoded(
     vocabulary: Vocabulary, lines: Iterable[str], in_paragraph: bool
 ) -> Iterator[tuple[np.ndarray, dict[int, str]]]:
-    """Yield the ids of lines as they arrive, with the tokens outside the vocabulary by their place (`encode_marked`).
+    """Yield the ids of lines as they arrive, with the tokens outside the vocabulary by their index (`encode_marked`).
 
-    How pieces are cut may depend on all that follows, so a line of them is cut by itself.
+    The split into pieces may depend on all that follows, so each line is split into pieces by itself.
     """
     word = next(filter(str.isalpha, vocabulary.words), None)
     if in_paragraph and word is not None and vocabulary.tokenizer.unit == "word":
@@ -266,7 +277,7 @@ def session(
     run: Path | str,
     folder: Path | None = None,
     *,
-    told: Told,
+    on_line: Callable[[Line], None],
     reader: Readers | None = None,
     precision: str = "float32",
     device: str = "auto",
@@ -275,60 +286,71 @@ def session(
 ) -> Iterator[Session]:
     """Open a session over a run, saved in a folder, if one is given, every `save_every` seconds (0: never) and at the end.
 
-    With `resume` it goes on from what is saved there, with the reader it was saved with. It is saved also where the block ends
-    by a UserError or a BrokenPipeError. Raises UserError: also for a folder that holds a session, or holds none, against what
-    `resume` says.
+    `on_line` is called with every line once it is scored. With `resume` the session continues from what is saved there, with
+    the reader it was saved with. It is also saved if the block ends by a UserError or a BrokenPipeError. Raises UserError, also
+    for a folder that holds a session without `resume`, or none with it.
     """
     if folder is None and resume:
         raise UserError("--resume goes on with a session that was saved; say which with --session")
     with nullcontext() if folder is None else locked(folder, "reading", "--session"):
-        saved = None if folder is None else _found(folder, resume)
+        saved = None if folder is None else _saved_session(folder, resume)
         if saved is None:
-            loaded, made, layers = open_reader(run, reader or "static", precision, device)
-            made.start(1)
-            at = SessionState(loaded.vocabulary.start)
+            loaded, opened_reader, layers = open_reader(run, reader or "static", precision, device)
+            opened_reader.start(1)
+            state = SessionState(loaded.vocabulary.start)
         else:
-            loaded, made, layers = open_saved(run, saved, reader, precision, device)
-            at = session_state(saved, loaded.vocabulary)
-        by = reader_identity(loaded, layers, made) if folder is not None else {}
-        kept, kept_at = at.tokens, time.monotonic()
-
-        def keep(ends: bool = True) -> None:
-            nonlocal kept, kept_at
-            if folder is None or at.tokens <= kept:
-                return
-            now, begun = at, opened.begun()
-            if begun is not None and len(begun.nats) <= MOST_BEGUN:
-                now = replace(at, begun_ids=begun.ids[: len(begun.nats)], begun_nats=begun.nats)
-            elif begun is not None and not ends:
-                return  # later, at its end
-            elif begun is not None:
-                now = replace(at, lines=begun.number)
-            save(folder, at.tokens, made, by, asdict(now))
-            kept, kept_at = at.tokens, time.monotonic()
-
-        def passed() -> None:
-            if save_every and time.monotonic() - kept_at >= save_every:
-                keep(ends=False)
-
-        made_of = TextConfig() if loaded.config is None else loaded.config.text
-        cuts = made_of.minimum_count, made_of.maximum_size
-        opened = Session(made, loaded.vocabulary, at, told, passed, cuts)
+            loaded, opened_reader, layers = open_saved(run, saved, reader, precision, device)
+            state = session_state(saved, loaded.vocabulary)
+        text = TextConfig() if loaded.config is None else loaded.config.text
+        opened = Session(opened_reader, loaded.vocabulary, state, on_line, (text.minimum_count, text.maximum_size))
+        if folder is None:
+            yield opened
+            return
+        saver = SessionSaver(opened, folder, reader_identity(loaded, layers, opened_reader), save_every)
+        opened.on_block = saver.save_if_due
         try:
             yield opened
         except (
             UserError,
             BrokenPipeError,
-        ):  # what was read is whole: the text goes wrong later, or nobody listens any more
-            keep()
+        ):  # what was read is whole: a later part is not text, or nobody reads the output
+            saver.save()
             raise
-        keep()
+        saver.save()
 
 
-def _found(folder: Path, resume: bool) -> Saved | None:
+class SessionSaver:
+    """Saves a session in its folder."""
+
+    def __init__(self, session: Session, folder: Path, identity: Mapping[str, Any], save_every: float) -> None:
+        self.session, self.folder, self.identity, self.save_every = session, folder, identity, save_every
+        self._saved_tokens, self._saved_at = session.state.tokens, time.monotonic()
+
+    def save_if_due(self) -> None:
+        """Save the session if the last save was `save_every` seconds ago, except within a very long line."""
+        if not self.save_every or time.monotonic() - self._saved_at < self.save_every:
+            return
+        partial = self.session.partial_line()
+        if partial is None or len(partial.nats) <= LONGEST_PARTIAL_LINE:
+            self.save()
+
+    def save(self) -> None:
+        """Save the session if anything was read since; a very long line that is read in part counts as read."""
+        state, partial = self.session.state, self.session.partial_line()
+        if state.tokens <= self._saved_tokens:
+            return
+        if partial is not None and len(partial.nats) <= LONGEST_PARTIAL_LINE:
+            state = replace(state, begun_ids=partial.ids[: len(partial.nats)], begun_nats=partial.nats)
+        elif partial is not None:
+            state = replace(state, lines=partial.number)
+        save_reading(self.folder, state.tokens, self.session.reader, self.identity, asdict(state))
+        self._saved_tokens, self._saved_at = state.tokens, time.monotonic()
+
+
+def _saved_session(folder: Path, resume: bool) -> ReadingCheckpoint | None:
     """Return the session in the folder. Raises UserError if there is one without `resume`, or none with it."""
     sweep(folder)
-    saved = load(folder)
+    saved = load_reading(folder)
     if saved is None and resume:
         raise UserError(f"{folder} holds no session to resume; leave --resume out to begin one")
     if saved is not None and not resume:
@@ -338,14 +360,14 @@ def _found(folder: Path, resume: bool) -> Saved | None:
     return saved
 
 
-def session_state(saved: Saved, vocabulary: Vocabulary) -> SessionState:
+def session_state(saved: ReadingCheckpoint, vocabulary: Vocabulary) -> SessionState:
     """Return the state of a saved session. Raises UserError if it is no session of this vocabulary."""
-    at: dict[str, Any] = {"lost": None, "begun_ids": [], "begun_nats": [], **saved.at}
-    if not has_fields(at, get_type_hints(SessionState)):
+    values: dict[str, Any] = {"lost": None, "begun_ids": [], "begun_nats": [], **saved.progress}
+    if not has_fields(values, get_type_hints(SessionState)):
         raise UserError(f"{saved.path} is no saved session; choose another folder with --session")
-    found = SessionState(**at)
-    counts = [found.last, found.lines, found.tokens, found.unknown, found.nats, found.lost or 0, *found.begun_ids]
-    ids, nats = [found.last, *found.begun_ids], found.begun_nats
-    if min(counts) < 0 or max(ids) >= len(vocabulary) or not len(nats) == len(ids) - 1 <= found.tokens:
+    state = SessionState(**values)
+    ids, nats = [state.last, *state.begun_ids], state.begun_nats
+    counts = [state.lines, state.tokens, state.unknown, state.nats, state.lost or 0, *ids]
+    if min(counts) < 0 or max(ids) >= len(vocabulary) or not len(nats) == len(ids) - 1 <= state.tokens:
         raise UserError(f"{saved.path} is damaged: it stands nowhere; remove it and start again")
-    return found
+    return state
