@@ -13,7 +13,7 @@ from tiers import fast_then_full
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, NoBufferConfig, SoftmaxConfig
 from backstory.config.readers import CacheSettings
 from backstory.context import EXPERIMENTS, Examination, Losses, ReaderScorer, measure
-from backstory.context.whole_reading import WholeReading
+from backstory.context.examined_text import WholeReading
 from backstory.models import ComposedModel, Precision, build_model
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache

@@ -256,7 +256,7 @@ def test_a_cache_is_examined_beside_the_model_alone(tiny_run: Path, tmp_path: Pa
 def test_a_reader_that_learns_is_refused_before_the_split_is_read(
     tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backstory.context.whole_reading.read", lambda *_, **__: pytest.fail("it read the split"))
+    monkeypatch.setattr("backstory.context.examined_text.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match="the reader dynamic learns as it reads"):
         bs.examine(tiny_run, None, "truncate", reader="dynamic:rule=sgd", maximum_context=30)
     with pytest.raises(UserError, match="the reader dynamic learns as it reads"):
@@ -264,7 +264,7 @@ def test_a_reader_that_learns_is_refused_before_the_split_is_read(
 
 
 def test_a_split_too_short_is_refused_before_it_is_read(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backstory.context.whole_reading.read", lambda *_, **__: pytest.fail("it read the split"))
+    monkeypatch.setattr("backstory.context.examined_text.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match=r"too few for contexts of 1,000; .*--maximum-context"):
         bs.examine(tiny_run, None, "truncate")
 
@@ -272,7 +272,7 @@ def test_a_split_too_short_is_refused_before_it_is_read(tiny_run: Path, monkeypa
 def test_a_place_that_cannot_be_written_is_refused_before_the_split_is_read(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backstory.context.whole_reading.read", lambda *_, **__: pytest.fail("it read the split"))
+    monkeypatch.setattr("backstory.context.examined_text.read", lambda *_, **__: pytest.fail("it read the split"))
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UserError, match=r"cannot write to .*file; choose another folder with --out"):

@@ -359,7 +359,7 @@ def test_a_set_of_two_corpora_is_refused_before_anything_is_read(
     seeds: list[Path], tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(replace(tiny_config, text=replace(tiny_config.text, minimum_count=3)), tmp_path / "other")
-    monkeypatch.setattr("backstory.context.whole_reading.read", lambda *_, **__: pytest.fail("it read the split"))
+    monkeypatch.setattr("backstory.context.examined_text.read", lambda *_, **__: pytest.fail("it read the split"))
     with pytest.raises(UserError, match=r"other is of another corpus or tokenizer than .*seed1"):
         bs.examine([*seeds, tmp_path / "other"], None, "truncate", **SMALL)
 

@@ -14,8 +14,8 @@ from test_context_brute_force import START, TYPES, build
 import backstory as bs
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings
-from backstory.context.folding import Folded
-from backstory.context.whole_reading import WholeReading
+from backstory.context import Folded
+from backstory.context.examined_text import WholeReading
 from backstory.evaluation import read
 from backstory.models import Precision
 from backstory.readers import Reader, StaticReader

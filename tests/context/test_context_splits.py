@@ -9,7 +9,7 @@ import pytest
 
 from backstory.config import TextConfig, UserError
 from backstory.context import EXPERIMENTS, SPLITS, Examination, Losses, figures
-from backstory.context.splits import outside_window, split_targets
+from backstory.context.examination import outside_window, split_targets
 from backstory.data import prepare
 from backstory.papers.paper import paper
 

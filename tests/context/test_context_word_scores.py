@@ -10,9 +10,9 @@ import torch
 from numpy.testing import assert_allclose
 
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, UserError
-from backstory.context.folding import Folded, WordScorer, fold
+from backstory.context import Folded, WordScorer, fold
+from backstory.context.examined_text import WholeReading
 from backstory.context.scorer import Prefixes, ReaderScorer
-from backstory.context.whole_reading import WholeReading
 from backstory.data import Boundaries, Vocabulary, build, encode_split, word_nats
 from backstory.data.tokenizers.built_in import tokenizer
 from backstory.data.tokenizers.pieces import Pieces
@@ -147,7 +147,7 @@ class Markov:
         last = np.array([prefixes.texts[t][n - 1] for t, n in zip(prefixes.of, prefixes.lengths, strict=True)])
         scores = np.where(prefixes.targets >= 0, self.table[last, prefixes.targets], 0.0)
         masses = np.logaddexp.reduce(self.table[last][:, prefixes.members], 1) if len(prefixes.members) else scores
-        return scores, np.where(prefixes.weighed, masses, 0.0)
+        return scores, np.where(prefixes.with_mass, masses, 0.0)
 
 
 @pytest.mark.parametrize("kind", ["blank first, bytes", "blank first", "marked inside"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from backstory.context.folding import Folded, WordScorer, fold
+from backstory.context import Folded, WordScorer, fold
 from backstory.context.scorer import ReaderScorer
 from backstory.data import Split, Vocabulary, encode_split
 from backstory.models import LanguageModel
@@ -53,7 +53,7 @@ def test_words_are_those_of_the_text(vocabulary: Vocabulary, split: Split) -> No
 def test_figures_of_words_are_sums(vocabulary: Vocabulary, split: Split) -> None:
     folded, nats = fold(vocabulary, split), np.random.default_rng(0).random(len(split.ids))
     assert folded is not None
-    sums = folded.sums(nats)
+    sums = np.add.reduceat(nats, folded.starts, -1)
     assert sums.shape == folded.ids.shape
     assert sums.sum() == pytest.approx(nats.sum())
     assert sums[0] == pytest.approx(nats[: folded.starts[1]].sum())
@@ -135,7 +135,7 @@ def test_words_of_pieces_have_the_counts_and_tags_of_the_corpus_in_words(
 ) -> None:
     from backstory.config import TextConfig
     from backstory.config.options import ExaminationSettings
-    from backstory.context.subject import AnnotatedText
+    from backstory.context.examined_text import AnnotatedText
     from backstory.data import prepare
 
     pieces = replace(prepare(TextConfig(corpus="ptb"), data_dir, tokenizer=vocabulary.tokenizer), vocabulary=vocabulary)

@@ -12,9 +12,9 @@ import yaml
 from small_suites import suite
 
 from backstory.config import UserError, from_yaml
-from backstory.context.figures import figures
+from backstory.context.examination import Groups
 from backstory.context.losses import Losses
-from backstory.context.splits import Groups
+from backstory.context.result import figures
 from backstory.papers import suite as suites
 from backstory.papers.claims import MISSING, UNDECIDED, YES, judge
 from backstory.papers.findings import NO, NOT_MEASURED, NOT_RUN, check_findings, measure_effects

@@ -1,8 +1,9 @@
 """Experiments on how much of its context a model uses, and what for: scorers, perturbations, statistics (Khandelwal et al.)."""
 
 from backstory.context.bootstrap import Interval, effective_context, paired_interval, paired_intervals
-from backstory.context.examination import Examination, ProcessGroup
-from backstory.context.experiment_run import examine, measure, regroup
+from backstory.context.examination import SPLITS, Examination, Groups, ProcessGroup
+from backstory.context.examined_text import AnnotatedText, Folded, fold
+from backstory.context.experiment_run import examine, measure
 from backstory.context.experiments import (
     EXPERIMENTS,
     Condition,
@@ -18,14 +19,10 @@ from backstory.context.experiments import (
     reversed_order,
     shuffled,
 )
-from backstory.context.figures import figures
-from backstory.context.folding import Folded, WordScorer, fold
-from backstory.context.laboratory import examine_model, examine_run, examine_runs, examine_subject
+from backstory.context.laboratory import examine_model, examine_run, examine_runs
 from backstory.context.losses import Losses
-from backstory.context.result import ExaminationResult, combine, read_examination
-from backstory.context.scorer import ReaderScorer, Scorer
-from backstory.context.splits import SPLITS, Groups
-from backstory.context.subject import AnnotatedText, Subject
+from backstory.context.result import ExaminationResult, combine, figures, read_examination, regroup
+from backstory.context.scorer import ReaderScorer, Scorer, WordScorer
 
 __all__ = [
     "EXPERIMENTS",
@@ -48,7 +45,6 @@ __all__ = [
     "ReplaceTarget",
     "Scorer",
     "Similar",
-    "Subject",
     "Truncate",
     "WordScorer",
     "combine",
@@ -58,7 +54,6 @@ __all__ = [
     "examine_model",
     "examine_run",
     "examine_runs",
-    "examine_subject",
     "figures",
     "fold",
     "measure",

@@ -1,17 +1,24 @@
-"""Input of an experiment: a text, a scorer, which of the tokens are targets and what comes before each."""
+"""Input of an experiment: a text, a scorer, the targets with the context before each, and splits of the targets into groups."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from backstory.config import UserError
+from backstory.config import UserError, check_name
 from backstory.config.arguments import checked
 from backstory.context.bootstrap import clusters_of
 from backstory.context.scorer import Scorer
+from backstory.data.tags import word_classes
+from backstory.evaluation.metrics.metric import last_seen
 
+FREQUENT = 800
+"""Occurrences of a frequent word in the training text, at least."""
+TAGS = ("NN", "VB", "JJ", "RB", "DT", "IN", "PRP", "CC", "CD", "MD", "TO")
+POSITIONS = (0, 50, 100, 200, 500, 1000)
+"""First position of each group, in tokens from the beginning of the document."""
 Advance = Callable[[int], None]
 """Receives the number of tokens read since the last call."""
 Reading = Callable[[Advance], np.ndarray]
@@ -92,8 +99,8 @@ class Examination:
         """
         check_length(len(self.ids), self.maximum_context)
         possible = len(self.ids) - self.maximum_context
-        chosen = np.random.default_rng(self.seed).choice(possible, min(self.targets, possible), replace=False)
-        return np.sort(chosen) + self.maximum_context
+        sample = np.random.default_rng(self.seed).choice(possible, min(self.targets, possible), replace=False)
+        return np.sort(sample) + self.maximum_context
 
     @cached_property
     def beginnings(self) -> np.ndarray:
@@ -112,14 +119,13 @@ class Examination:
 
     def before(self, position: int, reach: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the last `reach` tokens before a target, and their tags if the text is tagged."""
-        begin, cut = position - reach, self.within_documents and position - reach < self.beginnings[position]
-        if cut:
-            begin = int(self.beginnings[position])
+        document = int(self.beginnings[position]) if self.within_documents else 0
+        begin, cut = max(position - reach, document), position - reach < document
         context = np.asarray(self.ids[begin:position])
         tags = None if self.tags is None else self.tags[begin:position]
         if not cut:
             return context, tags
-        # As the infinite context of a document begins.
+        # The infinite context of a document begins with the start token too.
         first = np.array([self.start], context.dtype)
         return np.concatenate([first, context]), None if tags is None else np.concatenate([[""], tags])
 
@@ -131,3 +137,110 @@ def check_length(tokens: int, maximum_context: int) -> None:
             f"the text has {tokens:,} tokens, too few for contexts of {maximum_context:,}; "
             "choose a longer split or a smaller --maximum-context"
         )
+
+
+# --- splits of the targets ---
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Group of each of N targets."""
+
+    codes: np.ndarray
+    """(N,) int16."""
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TargetSplit:
+    """A way to split the targets into groups."""
+
+    description: str
+    make: Callable[[Examination, np.ndarray, int | None], Groups]
+    """Returns the groups of targets at positions (N,) whose contexts have a number of tokens (None: the whole text)."""
+    needs: str = ""
+    """Field of the examination without which there is no such split."""
+
+
+def check_splits(names: Sequence[str]) -> None:
+    """Raise UserError unless there are splits of these names."""
+    for name in names:
+        check_name(name, SPLITS, "split of the targets")
+
+
+def split_targets(on: Examination, positions: np.ndarray, reach: int | None, by: Sequence[str]) -> dict[str, Groups]:
+    """Return every split that the input allows. Raises UserError if a split in `by` is not among them."""
+    possible = {
+        name: split for name, split in SPLITS.items() if not split.needs or getattr(on, split.needs) is not None
+    }
+    if missing := next((name for name in by if name not in possible), None):
+        if missing == "cache":
+            raise UserError("a split by cache is one of the experiment cache alone; choose another with --by")
+        lacking = "counts of a training text" if missing == "frequency" else "part-of-speech tags"
+        raise UserError(f"a split by {missing} takes {lacking}, and there are none; choose another with --by")
+    return {name: split.make(on, positions, reach) for name, split in possible.items()}
+
+
+def _frequency(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    assert on.counts is not None
+    rare = on.counts[np.asarray(on.ids[positions])] < FREQUENT
+    return Groups(rare.astype(np.int16), ("frequent", "infrequent"))
+
+
+def _tag(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    assert on.tags is not None
+    names = (*TAGS, "<eos>", "<unk>", "other")
+
+    def group(tag: str) -> int:
+        name = tag if tag in names else next((prefix for prefix in TAGS if tag.startswith(prefix)), "other")
+        return names.index(name)
+
+    return Groups(np.array([group(str(tag)) for tag in on.tags[positions]], np.int16), names)
+
+
+def _content(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    assert on.tags is not None
+    names, classes = ("content", "function", "neither"), word_classes(on.tags[positions])
+    return Groups((classes[:, None] == np.array(names)).argmax(1).astype(np.int16), names)
+
+
+def _class(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    return _recency(on, positions, np.full(len(positions), len(on.ids) if reach is None else reach))
+
+
+def _cache(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    assert on.cached is not None
+    return _recency(on, positions, on.cached[positions])
+
+
+def _recency(on: Examination, positions: np.ndarray, farthest: np.ndarray) -> Groups:
+    """Group the targets by their last occurrence: near, far (at most `farthest` tokens ago), or none of these."""
+    ago = last_seen(on.ids, len(on.ids))[positions].astype(np.int64)
+    if on.within_documents:
+        farthest = np.minimum(farthest, positions - on.beginnings[positions])
+    codes = np.where((ago == 0) | (ago > farthest), 2, np.where(ago <= on.near, 0, 1))
+    return Groups(codes.astype(np.int16), ("near", "far", "none"))
+
+
+def outside_window(on: Examination) -> float:
+    """Return the share of the text's tokens that are not in the cache when they come: it can only harm these."""
+    groups = _cache(on, np.arange(len(on.ids)), None)
+    return float((groups.codes == groups.names.index("none")).mean())
+
+
+def _position(on: Examination, positions: np.ndarray, reach: int | None) -> Groups:
+    ends = [f"{end - 1}" for end in POSITIONS[1:]] + [""]
+    codes = np.searchsorted(POSITIONS, positions - on.beginnings[positions], "right") - 1
+    return Groups(codes.astype(np.int16), tuple(f"{a}-{b}" for a, b in zip(POSITIONS, ends, strict=True)))
+
+
+SPLITS = {
+    "frequency": TargetSplit(f"{FREQUENT} times or more in the training text, or fewer", _frequency, "counts"),
+    "tag": TargetSplit("part of speech", _tag, "tags"),
+    "content": TargetSplit("content words, function words", _content, "tags"),
+    "class": TargetSplit("whether the target occurs near before, only farther back, or nowhere", _class),
+    "cache": TargetSplit(
+        "whether the cache holds the target: near before, only farther back in its window, or not", _cache, "cached"
+    ),
+    "position": TargetSplit("place in the document", _position),
+}

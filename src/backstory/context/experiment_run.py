@@ -1,44 +1,53 @@
 """Run an experiment: the same targets scored under every condition, against the baseline."""
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from backstory.config import NonFiniteError, UserError
 from backstory.config.arguments import checked, diagnosed
-from backstory.context.examination import Examination, ProcessGroup, SingleProcess
+from backstory.context.examination import (
+    Examination,
+    ProcessGroup,
+    SingleProcess,
+    check_splits,
+    outside_window,
+    split_targets,
+)
 from backstory.context.experiments import EXPERIMENTS, Condition, Experiment, Perturbation, Truncate, check_experiment
-from backstory.context.figures import figures
-from backstory.context.losses import LOSSES, Losses, LossStore
-from backstory.context.splits import Groups, check_splits, outside_window, split_targets
+from backstory.context.losses import Losses, LossStore
+from backstory.context.result import figures
 
 PIECE = 256
 """Targets that are scored at a time: what is read together depends neither on the number of processes nor on a stop."""
-Report = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Receives the tokens read so far, and the tokens in all."""
 
 
 @checked()
-def examine(experiment: str, on: Examination, progress: Report | None = None, by: Sequence[str] = ()) -> dict[str, Any]:
+def examine(
+    experiment: str, on: Examination, progress: Progress | None = None, by: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run an experiment by name and return the figures of docs/results.md that depend on its losses.
 
     `by` names splits of the targets (else those of the experiment that can be made). Raises UserError, and NonFiniteError if
     a score is not a number.
     """
     losses = measure(experiment, on, progress, by=by)
-    return {"maximum_context": on.maximum_context, **figures([losses], chosen_splits(experiment, by, losses), on.seed)}
+    return {
+        "maximum_context": on.maximum_context,
+        **figures([losses], reported_splits(experiment, by, losses), on.seed),
+    }
 
 
-def chosen_splits(experiment: str, by: Sequence[str], losses: Losses) -> Sequence[str]:
+def reported_splits(experiment: str, by: Sequence[str], losses: Losses) -> Sequence[str]:
     """Return the named splits of the targets, or without names those of the experiment that the losses hold."""
     return by or [name for name in EXPERIMENTS[experiment].by if name in losses.splits]
 
 
-def _check_known(experiment: Any = None, on: Any = None, *_: object, **__: object) -> None:
+def _check_arrays(experiment: Any = None, on: Any = None, *_: object, **__: object) -> None:
     """Raise ValueError unless tags and cached counts are of every token, and training counts of every type."""
     if isinstance(on, Examination):
         if on.ids.ndim != 1 or on.ids.dtype.kind not in "iu":
@@ -52,11 +61,11 @@ def _check_known(experiment: Any = None, on: Any = None, *_: object, **__: objec
 
 
 @checked()
-@diagnosed(_check_known)
+@diagnosed(_check_arrays)
 def measure(
     experiment: str,
     on: Examination,
-    progress: Report | None = None,
+    progress: Progress | None = None,
     *,
     by: Sequence[str] = (),
     store: LossStore | None = None,
@@ -70,15 +79,16 @@ def measure(
     check_experiment(experiment)
     check_splits(by)
     kind, positions = EXPERIMENTS[experiment], on.positions()
-    check_fits(experiment, on)
+    _check_fits(experiment, on)
     conditions = list(kind.conditions(on))
     splits = split_targets(on, positions, None if kind.whole else on.context, by)
     scoring = _Scoring(
-        on, positions, kind, conditions, progress or (lambda done, total: None), ranks or SingleProcess()
+        on, positions, kind, conditions, store or LossStore(None, {}), progress, ranks or SingleProcess()
     )
-    store = store or LossStore(None, {})
-    baseline = scoring.baseline(store)
-    finished: list[tuple[dict[str, Any], np.ndarray, float]] = []
+    baseline = scoring.baseline()
+    records: list[dict[str, Any]] = []
+    nats = np.zeros((0, len(positions)))
+    lengths: list[float] = []
 
     def losses() -> Losses:
         return Losses(
@@ -86,30 +96,30 @@ def measure(
             np.asarray(on.ids[positions]).astype(np.int32),
             baseline,
             scoring.baseline_context,
-            np.array([nats for _, nats, _ in finished], np.float64).reshape(len(finished), len(positions)),
-            np.array([length for _, _, length in finished], np.float64),
-            [described for described, _, _ in finished],
-            store.settings,
+            nats,
+            np.array(lengths, np.float64),
+            list(records),
+            scoring.store.settings,
             splits,
             on.clusters(positions),
         )
 
-    if scoring.first:
-        store.save(losses())
+    scoring.save(losses)
     for condition in conditions:
-        described = condition.as_dict()
-        nats, length = scoring.condition(condition, store)
+        record = condition.as_dict()
+        values, length = scoring.condition(condition)
         if condition.method == "drop":
-            described["dropped"] = scoring.mean_length(on.context) - length
+            record["dropped"] = scoring.mean_length(on.context) - length
         if condition.method == "without-cache" and on.cached is not None:
-            described["outside_window"] = outside_window(on)
-        finished.append((described, nats, length))
-        if scoring.first:
-            store.save(losses())
+            record["outside_window"] = outside_window(on)
+        records.append(record)
+        lengths.append(length)
+        nats = np.concatenate([nats, values[None]])
+        scoring.save(losses)
     return losses()
 
 
-def check_fits(experiment: str, on: Examination) -> None:
+def _check_fits(experiment: str, on: Examination) -> None:
     """Raise UserError unless there is what an experiment needs: contexts and tags."""
     kind = EXPERIMENTS[experiment]
     if not kind.whole and on.context > on.maximum_context:
@@ -121,17 +131,8 @@ def check_fits(experiment: str, on: Examination) -> None:
         raise UserError(f"{experiment} needs part-of-speech tags, and the text has none; choose a tagger with --tagger")
 
 
-def check_model(name: str, maximum_length: int | None, maximum_context: int) -> None:
-    """Raise UserError if contexts are to be longer than the texts that a model reads."""
-    if maximum_length is not None and maximum_context > maximum_length:
-        raise UserError(
-            f"{name} reads at most {maximum_length:,} tokens, so no context can have {maximum_context:,}; use "
-            f"--maximum-context {maximum_length}"
-        )
-
-
 class _Scoring:
-    """Scores conditions, piece by piece, and reports the tokens that were read."""
+    """Scores conditions, piece by piece, takes over what was stored, and reports the tokens that were read."""
 
     def __init__(
         self,
@@ -139,64 +140,72 @@ class _Scoring:
         positions: np.ndarray,
         kind: Experiment,
         conditions: Sequence[Condition],
-        report: Report,
+        store: LossStore,
+        progress: Progress | None,
         ranks: ProcessGroup,
     ) -> None:
         self.on, self.positions, self.kind, self.conditions = on, positions, kind, conditions
-        self.report, self.ranks, self.first = report, ranks, ranks.rank == 0
+        self.store, self.progress, self.ranks, self.first = store, progress, ranks, ranks.rank == 0
         self.baseline_context = None if kind.whole else on.context
-        self.reads = kind.whole and callable(on.baseline)
         if kind.whole and on.baseline is None:
             self.baseline_context = on.maximum_context
-        self.without: np.ndarray | None = None
+        self.without_cache: np.ndarray | None = None
         """Nats (N,) of the reader inside the cache."""
+        reads = len(on.ids) if kind.whole and callable(on.baseline) else 0
         contexts = [self.baseline_context, *(c.context for c in conditions)]
-        self.done, self.total = 0, len(positions) * sum(n or 0 for n in contexts) + self.reads * len(on.ids)
+        self.done, self.total, self.reads = 0, len(positions) * sum(n or 0 for n in contexts) + reads, reads
 
     def advance(self, tokens: int) -> None:
-        if tokens:
-            self.done += tokens
-            self.report(self.done, self.total)
+        self.done += tokens
+        if tokens and self.progress is not None:
+            self.progress(self.done, self.total)
 
-    def baseline(self, store: LossStore) -> np.ndarray:
+    def save(self, losses: Callable[[], Losses]) -> None:
+        if self.first:
+            self.store.save(losses())
+
+    def baseline(self) -> np.ndarray:
         """Return the nats of the targets (N,) under the baseline."""
-        known = self._broadcast(store.baseline(self.positions))
-        if self.baseline_context is not None:
-            n = self.baseline_context
-            if known is None:
-                return self._score("baseline", n, Truncate(n))[0]
-            self.advance(n * len(self.positions))
-            return known
+        known = self._broadcast(self.store.baseline(self.positions))
+        if self.baseline_context is None:
+            return self._infinite(known)
+        if known is None:
+            return self._score("baseline", self.baseline_context, Truncate(self.baseline_context))[0]
+        self.advance(self.baseline_context * len(self.positions))
+        return known
+
+    def _infinite(self, known: np.ndarray | None) -> np.ndarray:
+        """Return the nats of the targets (N,) after all tokens before them, read now unless they are known."""
         cached = self.kind is EXPERIMENTS["cache"]
         if known is not None and cached:
             # Both are of one reading: they are taken over together, or not at all.
-            stored = store.condition(self.conditions[0].as_dict(), self.positions)
-            self.without = self._broadcast(None if stored is None else stored[0])
-        if known is not None and (not cached or self.without is not None):
-            self.advance(self.reads * len(self.on.ids))
+            stored = self.store.condition(self.conditions[0].as_dict(), self.positions)
+            self.without_cache = self._broadcast(None if stored is None else stored[0])
+        if known is not None and (not cached or self.without_cache is not None):
+            self.advance(self.reads)
             return known
         source, rows = self.on.baseline, 2 if cached else 1
         assert source is not None
         if not callable(source):
-            nats = np.atleast_2d(source)[:, self.positions]
+            nats = np.atleast_2d(source)[:rows, self.positions]
         elif self.first:  # one text that is read from end to end: nothing to share
-            nats = np.atleast_2d(source(self.advance))[:, self.positions]
+            nats = np.atleast_2d(source(self.advance))[:rows, self.positions]
         else:
             nats = np.full((rows, len(self.positions)), -np.inf)
         if len(nats) < rows:
             raise UserError("to tell what a cache is worth takes one; choose a reader with a cache with --reader")
         nats = self._combined(nats)
-        self.without = nats[1] if rows == 2 else None
+        self.without_cache = nats[1] if cached else None
         return nats[0]
 
-    def condition(self, condition: Condition, store: LossStore) -> tuple[np.ndarray, float]:
+    def condition(self, condition: Condition) -> tuple[np.ndarray, float]:
         """Return the nats of the targets (N,) under a condition, and the mean length of their contexts."""
         if condition.perturb is None:
-            assert self.without is not None
-            return self.without, float("nan")
+            assert self.without_cache is not None
+            return self.without_cache, float("nan")
         assert condition.context is not None
-        stored = store.condition(condition.as_dict(), self.positions)
-        known = self._broadcast(None if stored is None else np.append(stored[0], stored[1]))
+        stored = self.store.condition(condition.as_dict(), self.positions)
+        known = self._broadcast(None if stored is None else np.append(*stored))
         if known is None:
             return self._score(condition.name, condition.context, condition.perturb)
         self.advance(condition.context * len(self.positions))
@@ -210,11 +219,11 @@ class _Scoring:
         """Return the first process's values (n,), or None, at every process."""
         if self.ranks.world == 1:
             return values
-        if not self.ranks.largest(float(self.first and values is not None))[0]:
+        own = values if self.first else None
+        size = int(self.ranks.largest(-1.0 if own is None else float(len(own)))[0])
+        if size < 0:
             return None
-        size = int(self.ranks.largest(float(len(values)) if self.first and values is not None else 0.0)[0])
-        own = values if self.first and values is not None else np.full(size, -np.inf)
-        return np.array(self.ranks.largest(*own.tolist()))
+        return np.array(self.ranks.largest(*(np.full(size, -np.inf) if own is None else own).tolist()))
 
     def _score(self, name: str, reach: int, perturb: Perturbation) -> tuple[np.ndarray, float]:
         """Score the targets after perturbed contexts of `reach` tokens: nats (N,), and the contexts' mean length."""
@@ -254,25 +263,3 @@ class _Scoring:
         if not np.isfinite(rows).all():
             raise NonFiniteError("a score is not a finite number: the weights broke down")
         return rows
-
-
-@checked(seed=0)
-def regroup(
-    folder: Path | str,
-    by: Sequence[str] = (),
-    labels: Mapping[str, tuple[np.ndarray, Sequence[str]]] | None = None,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Return the figures of a finished examination with its targets split in other ways; nothing is run again.
-
-    `folder` holds `losses.npz`. `by` names splits that are saved there, or those of `labels`: a name with the group of each
-    target (N,), in the order of the targets' positions, and the names of the groups. Raises UserError.
-    """
-    losses = Losses.load(Path(folder) / LOSSES)
-    added = {name: Groups(np.asarray(codes, np.int16), tuple(names)) for name, (codes, names) in (labels or {}).items()}
-    for name, groups in added.items():
-        if groups.codes.shape != losses.positions.shape:
-            raise UserError(
-                f"the split {name} has {groups.codes.size:,} labels for {len(losses.positions):,} targets; give one for each"
-            )
-    return figures([replace(losses, splits={**losses.splits, **added})], by, seed)

@@ -1,10 +1,11 @@
 """Examine trained runs, sets of runs that differ in their seed, and models at hand, and write the results."""
 
+import hashlib
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,17 +15,15 @@ import torch
 
 from backstory.config import UserError, check_name, to_dict
 from backstory.config.arguments import checked
-from backstory.config.options import EvalOptions, ExaminationSettings, ExamineOptions
-from backstory.context.examination import ProcessGroup, SingleProcess, check_length
-from backstory.context.experiment_run import check_model, chosen_splits, measure
+from backstory.config.options import ExaminationSettings, ExamineOptions
+from backstory.config.scores import UnknownShare
+from backstory.context.examination import Examination, ProcessGroup, SingleProcess, check_length, check_splits
+from backstory.context.examined_text import AnnotatedText, WholeReading, row_length
+from backstory.context.experiment_run import Progress, measure, reported_splits
 from backstory.context.experiments import EXPERIMENTS, check_experiment
-from backstory.context.figures import figures as figures_of
-from backstory.context.folding import WordScorer
 from backstory.context.losses import LossStore
-from backstory.context.result import ExaminationResult, combine
-from backstory.context.scorer import ReaderScorer, Scorer, refuse_adapting
-from backstory.context.splits import check_splits
-from backstory.context.subject import AnnotatedText, Subject, check_types, examination, hash_of
+from backstory.context.result import ExaminationResult, combine, figures
+from backstory.context.scorer import ReaderScorer, Scorer, WordScorer, refuse_adapting
 from backstory.data import Dataset, unknown_share
 from backstory.data.tags import check_tagger
 from backstory.data.tokenizers.built_in import UNKNOWN
@@ -41,8 +40,6 @@ from backstory.storage.provenance import check_place, provenance
 
 FORMAT = 1
 """Raised when the rules of this room change, so that losses made by older rules are not taken over."""
-Progress = Callable[[int, int], None]
-"""Receives the tokens read so far, and the tokens in all."""
 OF_RUNS = ("reader", "precision", "device", "data_dir", "corpus", "allow_unknown")
 """Options of runs alone: a model at hand comes with its reader and its text."""
 
@@ -68,28 +65,17 @@ def examine_run(
     keep_freed_memory()
     if options.experiment == "cache":
         options = replace(options, reader=_with_cache(options.reader))
-    reader = options.reader or ("static",)
-    stack = parse_stack(reader)
-    if adapting := [layer.name for layer in stack if READERS[layer.name].adapts_weights]:
-        refuse_adapting(adapting[0])  # before the files that such a reader needs are looked for
-    reading = EvalOptions.build(
-        split=options.split,
-        text=text,
-        reader=reader,
-        precision=options.precision,
-        device=options.device,
-        data_dir=options.data_dir,
-        corpus=options.corpus,
-        allow_unknown=options.allow_unknown,
-    )
-    opened = open_evaluation(run, reading)
+    stack = parse_stack(options.reader or "static")
+    if adapting := next((layer.name for layer in stack if READERS[layer.name].adapts_weights), None):
+        refuse_adapting(adapting)  # before the files that such a reader needs are looked for
+    setup, reader = open_evaluation(run, options, text=text), stack_name(stack)
     destination = options.out
-    if destination is None and opened.run.results is not None:
-        destination = within(opened.run.results, options.folder_name(opened.split.name, stack_name(stack)))
+    if destination is None and setup.run.results is not None:
+        destination = within(setup.run.results, options.folder_name(setup.split.name, reader))
     if destination is not None and (ranks or SingleProcess()).rank == 0:
         check_place(destination, "examination")
-    subject = run_subject(opened, stack_name(stack), options)
-    return examine_subject(subject, options, destination, progress=progress, ranks=ranks, again=options.again)
+    subject = _run_subject(setup, reader, options)
+    return _examine(subject, options, destination, progress=progress, ranks=ranks, again=options.again)
 
 
 @checked()
@@ -110,7 +96,13 @@ def examine_runs(
         raise UserError("a set of models takes two runs at least; name them all")
     if options.out is not None and first:
         check_place(options.out, "examination")
-    _check_set(runs)
+    paths = [Path(run).resolve() for run in runs]
+    if twice := next((run for i, run in enumerate(runs) if paths[i] in paths[:i]), None):
+        raise UserError(f"{twice} is named twice; a set is of models that differ in their seed")
+    # Examining takes long: runs that are no set are refused before the first.
+    corpora = [open_run(run, choose_device("cpu")).corpus["fingerprint"] for run in runs]
+    if other := next((run for run, corpus in zip(runs, corpora, strict=True) if corpus != corpora[0]), None):
+        raise UserError(f"{other} is of another corpus or tokenizer than {runs[0]}; compare models of one")
     results: list[ExaminationResult] = []
 
     def report(done: int, total: int) -> None:
@@ -150,23 +142,23 @@ def examine_model(
         )
     reader = StaticReader(model) if isinstance(model, LanguageModel) else model if isinstance(model, Reader) else None
     limit = None if reader is None else reader.model.capabilities.maximum_length
-    check_model(name, limit, options.maximum_context)
+    _check_window(name, limit, options.maximum_context)
     if options.experiment == "cache" and not isinstance(reader, NeuralCache):
         raise UserError("what is taken away is a cache; give a reader whose outermost one is a cache")
-    source, described = None, {"name": "token ids"}
     if isinstance(corpus, Dataset):
         split, types = options.split, len(corpus.vocabulary)
         check_name(split, corpus.splits, "split")
         text, described = AnnotatedText.of(corpus, split, options), corpus.describe()
-        source = corpus if options.experiment == "replace" and "train" in corpus.splits else None
+        training = corpus if options.experiment == "replace" and "train" in corpus.splits else None
     else:
         ids = np.asarray(corpus)
         check_length(len(ids), options.maximum_context)
         text, split, types = AnnotatedText(ids, int(ids[0])), "ids", int(ids.max()) + 1
+        described, training = {"name": "token ids"}, None
     if reader is not None:
-        check_types(reader.model.vocabulary_size, types, exact=isinstance(corpus, Dataset))
+        _check_types(reader.model.vocabulary_size, types, exact=isinstance(corpus, Dataset))
     scorer = cast(Scorer, model) if reader is None else ReaderScorer(reader, _bytes(options.memory))
-    text, scorer, training = _fitted(text, scorer, source, limit)
+    text, on = _examination(text, reader, scorer, options, training, limit)
     layers = None if reader is None else _layers(reader)
     reading = {
         "split": split,
@@ -174,31 +166,46 @@ def examine_model(
         "readers": layers or [],
         "unit": text.unit,
     }
-    described = {"fingerprint": hash_of(np.asarray(text.ids, np.int64)), **described}
-    weights = {"weights": name} if reader is None else _weights(reader)
+    described = {"fingerprint": _hash(np.asarray(text.ids, np.int64)), **described}
     if options.out is not None:
         check_place(options.out, "examination")
     if reader is None:
-        origin = provenance({"seed": None}, "unknown", "unknown", "the scorer's own", described)
+        weights, origin = (
+            {"weights": name},
+            provenance({"seed": None}, "unknown", "unknown", "the scorer's own", described),
+        )
     else:
-        device = device_name(next(reader.model.parameters()).device)
+        weights, device = _weights(reader), device_name(next(reader.model.parameters()).device)
         origin = provenance({"seed": None}, device, reader.precision.name, reader.precision.reason, described)
-    subject = Subject(
-        name,
-        examination(text, reader, scorer, options, training, limit),
-        reading,
-        {**reading, **weights, "text": described["fingerprint"]},
-        origin,
-        text,
-        limit,
-    )
+    depends_on = {**reading, **weights, "text": described["fingerprint"]}
+    subject = _Subject(name, on, reading, depends_on, origin, text, limit)
     # Scores of a reader that does not tell its settings, or of a scorer, cannot be recognised.
     again = options.again or layers is None
-    return examine_subject(subject, options, options.out, progress=progress, ranks=ranks, again=again)
+    return _examine(subject, options, options.out, progress=progress, ranks=ranks, again=again)
 
 
-def examine_subject(
-    subject: Subject,
+@dataclass(frozen=True)
+class _Subject:
+    """A model with a text, however it is scored, and what its result says of both."""
+
+    name: str
+    on: Examination
+    reading: dict[str, Any]
+    """Fields of the result on how the text was read: `split`, `reader`, `readers`, `unit`."""
+    depends_on: dict[str, Any]
+    """All that losses depend on beside the options: weights, text, precision."""
+    provenance: dict[str, Any]
+    text: AnnotatedText
+    window: int | None = None
+    """The most tokens that the model reads; None: no limit."""
+    unknown_among: Callable[[np.ndarray], UnknownShare] | None = None
+    """Returns the share of `<unk>` among the tokens at positions (N,); None for tokens of no vocabulary."""
+    check: Callable[[Path | None], None] = lambda destination: None
+    """Raises UserError if results are to be written to a run that has changed since it was loaded."""
+
+
+def _examine(
+    subject: _Subject,
     settings: ExaminationSettings,
     destination: Path | None,
     *,
@@ -214,9 +221,9 @@ def examine_subject(
     began, experiment = time.perf_counter(), EXPERIMENTS[settings.experiment]
     first = ranks is None or ranks.rank == 0
     on, text, words = subject.on, subject.text, subject.text.folded
-    key = {"format": FORMAT, **settings.losses_key(experiment.whole), **subject.made_of}
+    key = {"format": FORMAT, **settings.losses_key(experiment.whole), **subject.depends_on}
     if experiment.tagged and text.tags is not None:
-        key["tags"] = hash_of(text.tags)
+        key["tags"] = _hash(text.tags)
     if words is not None:
         key["word_score"] = words.word_score
     store = LossStore(destination if first else None, key, again)
@@ -225,9 +232,9 @@ def examine_subject(
     if words is not None:
         reach = settings.maximum_context if experiment.whole else settings.context
         cut = words.longer(*on.reached(losses.positions, reach), subject.window)
-    figures = {
+    record = {
         **settings.recorded(experiment.whole),
-        **subject.described,
+        **subject.reading,
         "tagger": text.tagger,
         "unknown_tag_share": None if text.tags is None else float((text.tags == UNKNOWN).mean()),
         "pieces_per_word": None if words is None else words.tokens / len(words.ids),
@@ -236,16 +243,15 @@ def examine_subject(
         "cut_contexts": cut,
         **({} if subject.unknown_among is None else subject.unknown_among(losses.positions).figures()),
         **({} if experiment.picture is None else {"picture": experiment.picture.to_dict()}),
-        **figures_of([losses], chosen_splits(settings.experiment, settings.by, losses), settings.seed),
+        **figures([losses], reported_splits(settings.experiment, settings.by, losses), settings.seed),
     }
     origin = {
         **subject.provenance,
-        "weights": subject.made_of.get("weights"),
+        "weights": subject.depends_on.get("weights"),
         "seconds": round(time.perf_counter() - began, 1),
         "taken_over": store.taken,
     }
-    if not first:
-        destination = None
+    destination = destination if first else None
     subject.check(destination)
     store.finish(losses)
     if destination is not None and cut:
@@ -253,33 +259,98 @@ def examine_subject(
             f"{subject.name} reads at most {subject.window:,} tokens; the contexts of {cut:,} targets are longer, and cut",
             stacklevel=2,
         )
-    result = write_result(destination, "examination", subject.name, figures, origin)
+    result = write_result(destination, "examination", subject.name, record, origin)
     return ExaminationResult(result, (losses,))
 
 
-def run_subject(opened: EvalSetup, reader: str, options: ExamineOptions) -> Subject:
+def _run_subject(setup: EvalSetup, reader: str, options: ExamineOptions) -> _Subject:
     """Return an open run as the subject of an experiment; `reader` is the canonical name of its readers.
 
     Raises UserError where the experiment cannot be made on it.
     """
-    dataset, split, run = opened.dataset, opened.split, opened.run
+    dataset, split, run = setup.dataset, setup.split, setup.run
     limit = run.model.capabilities.maximum_length
-    check_model(run.name, limit, options.maximum_context)
-    source = None
+    _check_window(run.name, limit, options.maximum_context)
+    training = None
     if options.experiment == "replace":  # a text of one's own comes without a training text
-        source = dataset if "train" in dataset.splits else run.dataset(options.corpus, options.data_dir)
+        training = dataset if "train" in dataset.splits else run.dataset(options.corpus, options.data_dir)
     text = AnnotatedText.of(dataset, split.name, options, options.data_dir)
-    text, scorer, training = _fitted(text, ReaderScorer(opened.reader, _bytes(options.memory)), source, limit)
-    on = examination(text, opened.reader, scorer, options, training, limit)
-    layers = [layer.as_dict() for layer in opened.layers]
+    scorer = ReaderScorer(setup.reader, _bytes(options.memory))
+    text, on = _examination(text, setup.reader, scorer, options, training, limit)
+    layers = [layer.as_dict() for layer in setup.layers]
     reading = {"split": split.name, "reader": reader, "readers": layers, "unit": text.unit}
-    made_of = {**reading, **_weights(opened.reader), "text": dataset.fingerprint}
-    if source is not None:
-        made_of["training"] = source.fingerprint
+    depends_on = {**reading, **_weights(setup.reader), "text": dataset.fingerprint}
+    if training is not None:
+        depends_on["training"] = training.fingerprint
     if run.results is None:  # weights alone do not identify a model from elsewhere
-        made_of["model"] = run.settings()
+        depends_on["model"] = run.settings()
     among = None if text.folded else partial(unknown_share, dataset.vocabulary, split)
-    return Subject(run.name, on, reading, made_of, opened.provenance(), text, limit, among, run.check_unchanged)
+    return _Subject(run.name, on, reading, depends_on, setup.provenance(), text, limit, among, run.check_unchanged)
+
+
+def _examination(
+    text: AnnotatedText,
+    reader: Reader | None,
+    scorer: Scorer,
+    settings: ExaminationSettings,
+    source: Dataset | None,
+    limit: int | None,
+) -> tuple[AnnotatedText, Examination]:
+    """Return the text, and the input of an experiment on it. Without a reader it is not read from end to end.
+
+    `source` is the corpus whose training text replaces contexts, if any. `limit` is the most tokens that the model reads: a
+    window that slides over a longer text leaves a token less context than the longest that is tried, so that such a text is
+    not read from end to end, but for what a cache is worth. Raises UserError.
+    """
+    training = cached = whole = None
+    if source is not None:
+        text, training = text.with_training(source)
+    if text.folded is not None:
+        scorer = WordScorer(scorer, text.folded.pieces, limit, text.folded.boundaries)
+    if reader is not None and (limit is None or text.tokens <= limit or settings.experiment == "cache"):
+        documents = text.documents if settings.within_documents else None
+        ids, start = text.ids, text.start
+        if text.folded is not None and text.pieces is not None:
+            ids, start = text.pieces, int(text.folded.pieces[text.start][0])
+        batch = settings.batch_size, settings.maximum_context
+        whole = WholeReading(reader, ids, start, documents, text.folded, *batch)
+        if settings.experiment == "cache" and isinstance(reader, NeuralCache):
+            cached = _cached(text, reader.settings.window, settings)
+    adapts = reader is not None and any(
+        isinstance(layer, NeuralCache) or layer.capabilities.adapts_weights for layer in reader.stack()
+    )
+    return text, Examination(
+        text.ids,
+        whole,
+        scorer,
+        settings.targets,
+        settings.maximum_context,
+        settings.seed,
+        settings.context,
+        settings.near,
+        tags=text.tags,
+        training=training,
+        counts=text.counts,
+        unknown=text.unknown,
+        start=text.start,
+        documents=text.documents,
+        within_documents=settings.within_documents,
+        adapts=adapts,
+        cached=cached,
+    )
+
+
+def _cached(text: AnnotatedText, window: int, settings: ExaminationSettings) -> np.ndarray:
+    """Return how many of the tokens, or words, before each position (N,) a cache of `window` tokens holds there."""
+    positions, before = np.arange(len(text.ids)), settings.maximum_context
+    held = np.minimum(positions, window)
+    if text.folded is not None:  # a word is held from its first piece on
+        held = positions - np.searchsorted(text.folded.starts, text.folded.starts - window)
+    if settings.batch_size == 1:
+        return held
+    size = row_length(len(positions), settings.batch_size, before)
+    read_in_row = positions - np.maximum(positions - before, 0) // size * size
+    return np.minimum(held, read_in_row)
 
 
 def _checked(options: ExamineOptions) -> ExamineOptions:
@@ -291,16 +362,22 @@ def _checked(options: ExamineOptions) -> ExamineOptions:
     return options
 
 
-def _check_set(runs: Sequence[Path | str]) -> None:
-    """Raise UserError for runs that are no set, before the first is examined, which takes long."""
-    paths = [Path(run).resolve() for run in runs]
-    twice = next((run for i, run in enumerate(runs) if paths[i] in paths[:i]), None)
-    if twice is not None:
-        raise UserError(f"{twice} is named twice; a set is of models that differ in their seed")
-    corpora = [open_run(run, choose_device("cpu")).corpus["fingerprint"] for run in runs]
-    other = next((run for run, corpus in zip(runs, corpora, strict=True) if corpus != corpora[0]), None)
-    if other is not None:
-        raise UserError(f"{other} is of another corpus or tokenizer than {runs[0]}; compare models of one")
+def _check_window(name: str, limit: int | None, maximum_context: int) -> None:
+    """Raise UserError if contexts are to be longer than the texts that a model reads."""
+    if limit is not None and maximum_context > limit:
+        raise UserError(
+            f"{name} reads at most {limit:,} tokens, so no context can have {maximum_context:,}; use "
+            f"--maximum-context {limit}"
+        )
+
+
+def _check_types(known: int, types: int, exact: bool) -> None:
+    """Raise UserError unless a model of `known` types can read a text of `types`; `exact`: of just as many."""
+    if known < types or (exact and known != types):
+        raise UserError(
+            f"the model knows {known:,} types and the text has {types:,}: it was made with another vocabulary or tokenizer; "
+            "examine it on text that was prepared with its own"
+        )
 
 
 def _with_cache(readers: tuple[str, ...]) -> tuple[str, ...]:
@@ -311,18 +388,6 @@ def _with_cache(readers: tuple[str, ...]) -> tuple[str, ...]:
     if names[-1] != "cache":
         raise UserError(f"what is taken away is the outermost reader, and that is {names[-1]}; name the cache last")
     return readers
-
-
-def _fitted(
-    text: AnnotatedText, scorer: Scorer, source: Dataset | None, limit: int | None
-) -> tuple[AnnotatedText, Scorer, np.ndarray | None]:
-    """Return a text with the scorer of its words or tokens and, of a corpus, the ids (tokens,) of its training text."""
-    training = None
-    if source is not None:
-        text, training = text.with_training(source)
-    if text.folded is not None:
-        scorer = WordScorer(scorer, text.folded.pieces, limit, text.folded.boundaries)
-    return text, scorer, training
 
 
 def _layers(reader: Reader) -> list[dict[str, Any]] | None:
@@ -348,3 +413,8 @@ def _weights(reader: Reader) -> dict[str, Any]:
 
 def _bytes(gibibytes: float) -> int:
     return int(min(gibibytes * 2.0**30, sys.maxsize))
+
+
+def _hash(array: np.ndarray) -> str:
+    """Return the SHA-256 (hex) of an array's values."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 from backstory.config import UserError
 from backstory.config.small_file import open_regular
 from backstory.context.bootstrap import clusters_of
-from backstory.context.splits import Groups
+from backstory.context.examination import Groups
 from backstory.storage.atomic import write_atomically
 
 LOSSES = "losses.npz"

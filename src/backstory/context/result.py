@@ -1,23 +1,161 @@
-"""Results of examinations in Python: figures, a table, a plot and files; several models combined into a set."""
+"""Figures of an experiment from the losses of its targets, of one model or several, and the result that holds them."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import ExaminationSettings
-from backstory.config.scores import UnknownShare
+from backstory.config.scores import UnknownShare, perplexity
 from backstory.config.small_file import read_small
-from backstory.context.figures import figures as figures_of
+from backstory.context.bootstrap import EffectiveContext, Interval, effective_context, over_seeds, paired_intervals
+from backstory.context.examination import Groups
 from backstory.context.losses import LOSSES, Losses
+from backstory.reports.sections.context_section import examination_plots
 from backstory.results.result_file import figures_from, result_of, write_result
 from backstory.results.validation import Amount, Count, Json, Name, Record, WrongValue, convert
+from backstory.storage.atomic import write_atomically
 from backstory.storage.documents import parse
 from backstory.storage.provenance import RESULT, check_place
+
+# --- figures ---
+
+THRESHOLD = 0.01
+
+
+@checked(seed=0)
+def figures(models: Sequence[Losses], by: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:
+    """Return the fields `targets`, `baseline`, `conditions`, `groups` and `effective_context` of a result (docs/results.md).
+
+    Of several models, which had the same targets and conditions: means with the deviation over the models. `by` names splits
+    that the losses hold. Raises UserError.
+    """
+    if not models:
+        raise UserError("models must be the losses of one or more, not none")
+    _check_alike(models)
+    first = models[0]
+    if missing := next((name for name in by if name not in first.splits), None):
+        raise UserError(f"the losses hold no split by {missing}; there are {', '.join(first.splits)}")
+    return {
+        "targets": len(first.positions),
+        **_figures_of(models, np.ones(len(first.positions), bool), seed),
+        "groups": [group for name in by for group in _groups(models, name, first.splits[name], seed)],
+    }
+
+
+def _check_alike(models: Sequence[Losses]) -> None:
+    """Raise UserError unless the losses are of the same targets under the same conditions."""
+
+    def settings(losses: Losses) -> tuple[Any, ...]:
+        measured = ("dropped",)
+        conditions = [{k: v for k, v in condition.items() if k not in measured} for condition in losses.conditions]
+        return conditions, losses.baseline_context, losses.positions.tolist()
+
+    first = models[0]
+    for other in models[1:]:
+        if settings(other) != settings(first):
+            raise UserError(
+                "the models were examined on other targets or under other conditions; use the same settings"
+            )
+        if not np.array_equal(first.targets, other.targets):
+            raise UserError("the models were examined on other text; compare models of one corpus")
+
+
+def _groups(models: Sequence[Losses], by: str, groups: Groups, seed: int) -> list[dict[str, Any]]:
+    records = []
+    for code, name in enumerate(groups.names):
+        inside = groups.codes == code
+        if count := int(inside.sum()):
+            head = {"by": by, "group": name, "targets": count, "share": count / len(inside)}
+            records.append(head | _figures_of(models, inside, seed))
+    return records
+
+
+def _figures_of(models: Sequence[Losses], inside: np.ndarray, seed: int) -> dict[str, Any]:
+    """Return baseline, conditions and effective context of the targets in a mask (N,) bool."""
+    baselines = np.stack([m.baseline[inside] for m in models])
+    nats = np.stack([m.nats[:, inside] for m in models])  # (models, C, n)
+    effects = (nats - baselines[:, None]).mean(2)
+    baseline, mean = baselines.mean(0), nats.mean(0)
+    clusters = None if models[0].clusters is None else models[0].clusters[inside]
+    intervals = paired_intervals((mean - baseline).T, seed, clusters)
+    if len(models) > 1:
+        intervals = [over_seeds(effects[:, i].tolist(), [one]) for i, one in enumerate(intervals)]
+    conditions = []
+    for i, (condition, interval) in enumerate(zip(models[0].conditions, intervals, strict=True)):
+        record = {**condition, "targets": int(inside.sum()), **_level(mean[i]), "effect": interval.value}
+        record |= {"low": interval.low, "high": interval.high, "effect_percent": _percent(interval)}
+        if condition["method"] == "without-cache":
+            record["hurt"] = float((nats[:, i] < baselines).mean())
+        if len(models) > 1:
+            record |= {"deviation": float(effects[:, i].std(ddof=1)), "effects": effects[:, i].tolist()}
+        conditions.append(record)
+    level = {"context": models[0].baseline_context, **_level(baseline)}
+    if len(models) > 1:
+        level["deviation"] = float(baselines.mean(1).std(ddof=1))
+    record = {"baseline": level, "conditions": conditions}
+    if models[0].conditions[0]["method"] == "truncate":
+        contexts = [c["context"] for c in models[0].conditions]
+        same: dict[str, Any] = {"threshold": THRESHOLD, "seed": seed, "clusters": clusters}
+        used = _context_record(effective_context(contexts, baseline, mean.T, effects=intervals, **same))
+        if len(models) > 1:
+            each = [effective_context(contexts, b, n.T, **same) for b, n in zip(baselines, nats, strict=True)]
+            used["models"] = [one.context for one in each]
+        record["effective_context"] = used
+    return record
+
+
+def _context_record(used: EffectiveContext) -> dict[str, Any]:
+    """Return an effective context as results record it (docs/results.md)."""
+    record: dict[str, Any] = {"context": used.context, "low": used.low, "high": used.high}
+    record |= {"threshold_percent": 100 * THRESHOLD, "more_context_hurts": used.best is not None}
+    if used.best is not None:
+        effect = used.best.effect
+        record |= {"best_length": used.best.length, "best_effect": effect.value}
+        record |= {"best_low": effect.low, "best_high": effect.high}
+        record["best_effect_percent"] = _percent(effect)
+    return record
+
+
+def _percent(effect: Interval) -> float:
+    """Return an effect in percent of perplexity, bounded so that it does not overflow."""
+    return 100 * float(np.expm1(min(effect.value, 700)))
+
+
+def _level(nats: np.ndarray) -> dict[str, float]:
+    mean = float(nats.mean())
+    return {"nats": mean, "perplexity": perplexity(mean)}
+
+
+@checked(seed=0)
+def regroup(
+    folder: Path | str,
+    by: Sequence[str] = (),
+    labels: Mapping[str, tuple[np.ndarray, Sequence[str]]] | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return the figures of a finished examination with its targets split in other ways; nothing is run again.
+
+    `folder` holds `losses.npz`. `by` names splits that are saved there, or those of `labels`: a name with the group of each
+    target (N,), in the order of the targets' positions, and the names of the groups. Raises UserError.
+    """
+    losses = Losses.load(Path(folder) / LOSSES)
+    added = {name: Groups(np.asarray(codes, np.int16), tuple(names)) for name, (codes, names) in (labels or {}).items()}
+    for name, groups in added.items():
+        if groups.codes.shape != losses.positions.shape:
+            raise UserError(
+                f"the split {name} has {groups.codes.size:,} labels for {len(losses.positions):,} targets; give one for each"
+            )
+    return figures([replace(losses, splits={**losses.splits, **added})], by, seed)
+
+
+# --- results ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,31 +210,27 @@ class ExaminationResult:
         Raises UserError for a name that is not one of SVG files, and where there is no plot of it: of experiments on words that
         came before, without the split `class`.
         """
-        from backstory.reports.sections.context_section import examination_plots
-        from backstory.storage.atomic import write_atomically
-
         first = Path(path)
         if first.suffix != ".svg":
             raise UserError(f"a plot is written as SVG, and {first} is named otherwise; name it {first.stem}.svg")
-        drawn = examination_plots(result_of(self.result, "the result"))
-        if not drawn:
+        plots = examination_plots(result_of(self.result, "the result"))
+        if not plots:
             raise UserError(f"there is no plot of {self.figures['experiment']}; use .table(), or .figures")
-        for number, plot in enumerate(drawn, start=1):
+        for number, plot in enumerate(plots, start=1):
             write_atomically(first if number == 1 else first.with_stem(f"{first.stem}-{number}"), plot.svg)
         return first
 
     @checked()
     def save(self, folder: Path | str) -> Path:
         """Write result.json into a folder, and the losses: of several models as `losses-1.npz` and so on. Raises UserError."""
-        place = Path(folder)
-        check_place(place, "examination")
-        alone = len(self.losses) == 1
-        for older in place.glob("losses*.npz"):
+        folder = Path(folder)
+        check_place(folder, "examination")
+        for older in folder.glob("losses*.npz"):
             older.unlink()
         for number, losses in enumerate(self.losses, 1):
-            losses.save(place / (LOSSES if alone else f"losses-{number}.npz"))
-        write_result(place, "examination", self.result["name"], self.figures, self.result["provenance"])
-        return place / "result.json"
+            losses.save(folder / (LOSSES if len(self.losses) == 1 else f"losses-{number}.npz"))
+        write_result(folder, "examination", self.result["name"], self.figures, self.result["provenance"])
+        return folder / RESULT
 
 
 @checked()
@@ -119,9 +253,9 @@ def combine(models: Sequence[ExaminationResult]) -> ExaminationResult:
     by = list(dict.fromkeys(group["by"] for group in first.figures["groups"]))
     losses = tuple(loss for model in models for loss in model.losses)
     origins = [model.result["provenance"] for model in models]
-    figures = {
+    combined = {
         **first.figures,
-        **figures_of(losses, by, first.figures["seed"]),
+        **figures(losses, by, first.figures["seed"]),
         "models": [
             {"name": model.result["name"], "seed": origin["seed"], "nats": model.figures["baseline"]["nats"]}
             for model, origin in zip(models, origins, strict=True)
@@ -134,7 +268,7 @@ def combine(models: Sequence[ExaminationResult]) -> ExaminationResult:
         **{key: [one.get(key) for one in origins] for key in ("seed", "weights", "weights_file")},
     }
     name = _set_name([model.result["name"] for model in models])
-    return ExaminationResult(write_result(None, "examination", name, figures, origin), losses)
+    return ExaminationResult(write_result(None, "examination", name, combined, origin), losses)
 
 
 def _check_comparable(first: ExaminationResult, other: ExaminationResult) -> None:
@@ -175,6 +309,9 @@ def read_examination(folder: Path | str) -> ExaminationResult:
         raise UserError(f"{path / RESULT} is no examination; name the folder of one")
     result_of(result, str(path / RESULT))
     return ExaminationResult(result, (losses,))
+
+
+# --- tables ---
 
 
 def table(result: dict[str, Any]) -> list[str]:

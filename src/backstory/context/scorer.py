@@ -1,4 +1,4 @@
-"""Scorers: from (context, target) pairs to log p(target | context), whatever the model."""
+"""Scorers: from (context, target) pairs to log p(target | context), whatever the model; of tokens, and of words of pieces."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from backstory.config import UserError
 from backstory.config.arguments import checked, described, diagnosed
+from backstory.data import Boundaries
 from backstory.evaluation.token_scores import log_mass
 from backstory.models import Prediction
 from backstory.readers import Reader
@@ -17,7 +18,7 @@ from backstory.readers import Reader
 STEPS = 64
 """Time steps of a batch of contexts that are run at once."""
 STEP = 50
-"""Lengths of contexts that are told apart when the memory of a batch is measured."""
+"""Tokens to whose multiples the length of a context is rounded up when the memory of a batch is measured."""
 MOST_ROWS = 1024
 """A larger batch is no faster."""
 NOTHING = -1
@@ -48,7 +49,7 @@ class Prefixes:
     """(P,) number of tokens of each prefix, at least one."""
     targets: np.ndarray
     """(P,) token to score after it, or `NOTHING`."""
-    weighed: np.ndarray
+    with_mass: np.ndarray
     """(P,) True where the mass of `members` is computed after it."""
     members: np.ndarray
     """(M,) tokens."""
@@ -77,10 +78,10 @@ def refuse_adapting(reader: str) -> NoReturn:
     )
 
 
-def _check(scorer: "ReaderScorer", contexts: Any = None, targets: Any = None, progress: Any = None) -> None:
+def _check_pairs(scorer: "ReaderScorer", contexts: Any = None, targets: Any = None, progress: Any = None) -> None:
     """Raise TypeError or ValueError unless these are contexts of ids and a target for each."""
-    known = isinstance(contexts, Sequence) or (isinstance(contexts, np.ndarray) and contexts.ndim == 2)
-    if not known or not all(isinstance(c, np.ndarray) and c.ndim == 1 and c.dtype.kind in "iu" for c in contexts):
+    listed = isinstance(contexts, Sequence) or (isinstance(contexts, np.ndarray) and contexts.ndim == 2)
+    if not listed or not all(isinstance(c, np.ndarray) and c.ndim == 1 and c.dtype.kind in "iu" for c in contexts):
         raise TypeError("contexts must be a sequence of arrays of ids (n,)")
     if not isinstance(targets, np.ndarray) or targets.shape != (len(contexts),) or targets.dtype.kind not in "iu":
         raise TypeError(f"targets must be an array of {len(contexts)} ids, one for each context")
@@ -115,7 +116,7 @@ class ReaderScorer:
         self.device = next(reader.model.parameters()).device
         self._rows: dict[int, int] = {}
 
-    @diagnosed(_check)
+    @diagnosed(_check_pairs)
     def score(
         self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
     ) -> np.ndarray:
@@ -133,13 +134,13 @@ class ReaderScorer:
         scores, order = np.zeros((2, len(prefixes.of))), np.argsort(lengths, kind="stable")
         rows = self.rows(int(lengths.max())) if len(lengths) else 1
         for start in range(0, len(order), rows):
-            chosen = order[start : start + rows]
+            batch = order[start : start + rows]
             row = np.full(len(texts), -1)
-            row[chosen] = np.arange(len(chosen))
-            (places,) = np.nonzero(row[prefixes.of] >= 0)
-            scores[:, places] = self._batch([texts[i] for i in chosen], row[prefixes.of[places]], prefixes, places)
+            row[batch] = np.arange(len(batch))
+            (inside,) = np.nonzero(row[prefixes.of] >= 0)
+            scores[:, inside] = self._batch([texts[i] for i in batch], row[prefixes.of[inside]], prefixes, inside)
             if progress is not None:
-                progress(int(lengths[chosen].sum()))
+                progress(int(lengths[batch].sum()))
         return scores[0], scores[1]
 
     def rows(self, longest: int) -> int:
@@ -151,10 +152,10 @@ class ReaderScorer:
         longest = longest if longest <= STEP else -(-longest // STEP) * STEP
         longest = longest if limit is None else min(longest, limit)
         if longest not in self._rows:
-            self._rows[longest] = self._measured(longest)
+            self._rows[longest] = self._measure(longest)
         return self._rows[longest]
 
-    def _measured(self, longest: int) -> int:
+    def _measure(self, longest: int) -> int:
         model, largest = self.reader.model, 0
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
         for _, prediction in self._read(torch.zeros(1, longest, dtype=torch.long, device=self.device)):
@@ -172,8 +173,13 @@ class ReaderScorer:
         padded = np.zeros((len(texts), max(map(len, texts))), np.int64)
         for filled, text in zip(padded, texts, strict=True):
             filled[: len(text)] = text
-        columns = (rows, prefixes.lengths[places], prefixes.targets[places].astype(np.int64), prefixes.weighed[places])
-        row, lengths, targets, weighed = (torch.from_numpy(values).to(self.device) for values in columns)
+        columns = (
+            rows,
+            prefixes.lengths[places],
+            prefixes.targets[places].astype(np.int64),
+            prefixes.with_mass[places],
+        )
+        row, lengths, targets, with_mass = (torch.from_numpy(values).to(self.device) for values in columns)
         members = torch.from_numpy(prefixes.members).to(self.device)
         scores = torch.zeros(2, len(places), dtype=torch.float64, device=self.device)
         for start, prediction in self._read(torch.from_numpy(padded).to(self.device)):
@@ -183,7 +189,7 @@ class ReaderScorer:
                 last = prediction.select(row[ending], lengths[ending] - 1 - start)
                 with self.reader.precision.context(self.device):
                     scores[0, ending] = last.log_prob(targets[ending, None])[:, 0].double()
-            (ending,) = torch.where(here & weighed)
+            (ending,) = torch.where(here & with_mass)
             with self.reader.precision.context(self.device):
                 at = row[ending], lengths[ending] - 1 - start
                 scores[1, ending] = log_mass(prediction, *at, members, self.reader.model.vocabulary_size)
@@ -206,10 +212,88 @@ class ReaderScorer:
         return length if in_one else STEPS
 
 
+class WordScorer:
+    """Scores words of pieces with a scorer of pieces.
+
+    A word's score is the sum over its pieces, each after the context and the pieces before it, corrected for where it begins
+    and ends (`backstory.data.tokenizers.boundaries`). The pieces of the words are the text's own, so an unperturbed context is
+    read exactly as it stands. A word of k pieces costs one reading of its context and itself, k lines of logits and, corrected,
+    two whole distributions: before its first piece and after its last.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        pieces: Sequence[np.ndarray],
+        maximum_length: int | None = None,
+        boundaries: Boundaries | None = None,
+    ) -> None:
+        """`pieces` of each word by its id; of contexts longer than `maximum_length` pieces the nearest are read.
+
+        With `boundaries` scores are corrected, else they are plain sums. Raises UserError for a scorer that cannot do that.
+        """
+        if boundaries is not None and not isinstance(scorer, PrefixScorer):
+            raise UserError(
+                f"a {type(scorer).__name__} gives no mass of the pieces that begin a word; give it `score_prefixes`, or take "
+                "the word score sum"
+            )
+        self.scorer, self.pieces, self.maximum_length = scorer, pieces, maximum_length
+        self.boundaries = boundaries
+
+    def score(
+        self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: Callable[[int], None] | None = None
+    ) -> np.ndarray:
+        texts: list[np.ndarray] = []
+        rows: list[tuple[int, int, int, int, int]] = []
+        for i, (context, target) in enumerate(zip(contexts, targets, strict=True)):
+            read = np.concatenate([*(self.pieces[int(w)] for w in context), self.pieces[int(target)]])
+            first, limit, last_begin = len(read) - len(self.pieces[int(target)]), self.maximum_length or len(read), -1
+            signs = self._signs(read, first)
+            for end in range(first, len(read) + (len(read) in signs)):
+                begin = max(0, end - limit)
+                if begin != last_begin:  # where the window has moved on, the text is another
+                    texts.append(read[:0])
+                    last_begin = begin
+                texts[-1] = read[begin:end]
+                piece = int(read[end]) if end < len(read) else NOTHING
+                rows.append((len(texts) - 1, end - begin, piece, i, signs.get(end, 0)))
+        of, lengths, pieces, owner, sign = np.array(rows, np.int64).reshape(-1, 5).T
+        members = np.empty(0, np.int64) if self.boundaries is None else self.boundaries.beginning
+        prefixes = Prefixes(texts, of, lengths, pieces, sign != 0, members)
+        words = sum(map(len, contexts))
+        if isinstance(self.scorer, PrefixScorer):
+            advance = progress and _scaled(progress, sum(map(len, texts)), words)
+            scores, masses = self.scorer.score_prefixes(prefixes, advance)
+            scores = np.where(np.isinf(scores), scores, scores + sign * masses)
+        else:
+            advance = progress and _scaled(progress, int(lengths.sum()), words)
+            scores = self.scorer.score([texts[t][:n] for t, n in zip(of, lengths, strict=True)], pieces, advance)
+        return np.bincount(owner, scores, len(contexts))
+
+    def _signs(self, read: np.ndarray, first: int) -> dict[int, int]:
+        """Return where the mass of the pieces that begin a word is taken off or added: before and after the word."""
+        if self.boundaries is None:
+            return {}
+        uncertain = self.boundaries.uncertain(read, np.array([first]))
+        return {end: sign for end, sign in ((first, -1), (len(read), 1)) if uncertain[end]}
+
+
+def _scaled(progress: Callable[[int], None], total: int, words: int) -> Callable[[int], None]:
+    """Return a function that takes progress in pieces, `total` in all, and passes it on in words."""
+    done = 0
+
+    def advance(pieces: int) -> None:
+        nonlocal done
+        before, done = done * words // total, done + pieces
+        progress(done * words // total - before)
+
+    return advance
+
+
 def _bytes(tree: Any, weights: set[int]) -> int:
     """Return the bytes of the tensors of a prediction or a state: shared memory counts once, and weights do not count."""
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(tree)}
-    return sum(size for place, size in storages.items() if place not in weights)
+    return sum(size for pointer, size in storages.items() if pointer not in weights)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

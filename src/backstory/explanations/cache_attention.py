@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, check_name, to_dict
-from backstory.context.folding import fold
+from backstory.context import fold
 from backstory.data import Split, Vocabulary
 from backstory.data.tokenizers.built_in import END, UNKNOWN
 from backstory.evaluation import Block, read

@@ -21,10 +21,10 @@ from backstory.context.bootstrap import (
     resampled_means,
 )
 from backstory.context.bootstrap import effective_context as effective_context_of
+from backstory.context.examination import SPLITS
 from backstory.context.experiments import EXPERIMENTS
-from backstory.context.figures import THRESHOLD
 from backstory.context.losses import LOSSES, Losses
-from backstory.context.splits import SPLITS
+from backstory.context.result import THRESHOLD
 from backstory.papers.claims import MISSING, UNDECIDED, YES
 from backstory.papers.paper import EFFECTIVE_CONTEXT, Cost, Finding, Measure, paper
 from backstory.papers.plan import SuiteRun
@@ -71,7 +71,7 @@ def examines(run: SuiteRun, finding: Finding) -> bool:
         return False
     targets = {_targets_key(planned[experiment]) for experiment in needed}
     tagged = {_targets_key(e) for e in planned.values() if EXPERIMENTS[e.experiment].tagged}
-    by_tag = any(cost.by and SPLITS[cost.by].tagged for cost in costs)
+    by_tag = any(cost.by and SPLITS[cost.by].needs == "tags" for cost in costs)
     return len(targets) == 1 and (not by_tag or targets <= tagged)
 
 

@@ -13,8 +13,8 @@ from typing import Any, NoReturn, TypeVar, get_args
 from backstory.config import RunConfig, TextConfig, UserError, changes, check_name, from_dict, recipes, to_dict
 from backstory.config.readers import LearnedSettings
 from backstory.config.renamed import first_settings
+from backstory.context.examination import check_splits
 from backstory.context.experiments import check_experiment
-from backstory.context.splits import check_splits
 from backstory.data import check_synthetic
 from backstory.data.corpora.catalogue import SPLITS
 from backstory.data.synthetic.algorithms import TASKS, Algorithm
