@@ -1,7 +1,7 @@
 """The auxiliary prediction q beside the head's p, and the gate between them (span-based neural buffer, eqs. 9, 10 and 14).
 
-(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T). `SpanBuffer` predicts q from memory,
-`AuxiliarySoftmax` is its control without memory.
+(1 - lambda) p + lambda q with (lambda, 1 - lambda) = softmax(W_g h / T). `SpanBuffer` predicts q from memory, and its control
+`AuxiliarySoftmax` without memory.
 """
 
 from abc import ABC, abstractmethod
@@ -33,7 +33,7 @@ class AuxiliaryOutput(NamedTuple):
     present: Tensor | None
     """(B, T) bool: False where there is nothing to predict from; None if there always is."""
     weights: Tensor | None
-    """(B, T, N): the attention, in the order of `SpanBuffer.covered`; None if there is none."""
+    """(B, T, N): the attention, in the order of `SpanBuffer.covered`; None without attention."""
     state: State
     words: Tensor | None = None
     """(B, T, N) int64: the words to point to."""
@@ -100,7 +100,7 @@ class GatedPredictor(nn.Module):
         return self.interpolate(p, head, output), output.state
 
     def interpolate(self, p: Prediction, head: Head, auxiliary: AuxiliaryOutput) -> Interpolation:
-        """Return (1 - lambda) p + lambda q for the output of the auxiliary predictor."""
+        """Return (1 - lambda) p + lambda q (eq. 9) for the output of the auxiliary predictor."""
         assert p.activations is not None
         hidden, gate = p.activations.head_raw, self.config.gate
         # In float32: divided by a small temperature, a rounded logit would be far off.
@@ -119,7 +119,7 @@ class GatedPredictor(nn.Module):
         )
 
     def _auxiliary_prediction(self, auxiliary: AuxiliaryOutput, head: Head) -> Prediction:
-        """q: the head's prediction from the vectors, or a pointer to the words."""
+        """Return q: the head's prediction from the vectors (eq. 8), or a pointer to the words."""
         if auxiliary.vectors is not None:
             return head(locked_dropout(auxiliary.vectors, self.dropout, self.training))
         assert auxiliary.weights is not None and auxiliary.words is not None

@@ -47,9 +47,9 @@ class ParamGroup(NamedTuple):
     """Epochs of training before they learn."""
 
 
-def module_lists(module: nn.Module) -> list[list[nn.Module]]:
-    """Return the lists of modules inside a module."""
-    return [list(part) for part in module.modules() if isinstance(part, nn.ModuleList)]
+def longest_list(module: nn.Module) -> list[nn.Module]:
+    """Return the longest list of modules inside a module; empty if there is none."""
+    return max((list(part) for part in module.modules() if isinstance(part, nn.ModuleList)), key=len, default=[])
 
 
 def _check_model(model: "LanguageModel", tokens: Any = None, state: State = None) -> None:
@@ -79,7 +79,7 @@ class LanguageModel(nn.Module, ABC):
 
     def layer_stack(self) -> list[nn.Module]:
         """Return the layers, first to last: by default the longest list of modules."""
-        return max(module_lists(self), key=len, default=[])
+        return longest_list(self)
 
     def param_groups(self) -> list[ParamGroup]:
         """Return the weights with settings of their own in the optimizer; all others have those of the training."""
@@ -142,15 +142,16 @@ class Core(nn.Module, ABC):
 
     def layer_stack(self) -> list[nn.Module]:
         """Return the layers, first to last: by default the longest list of modules."""
-        return max(module_lists(self), key=len, default=[])
+        return longest_list(self)
 
     def param_groups(self) -> list[ParamGroup]:
         """Return the weights with settings of their own in the optimizer; all others have those of the training."""
         return []
 
-    def matrices(self, name: str) -> list[nn.Parameter]:
-        """Return the matrices whose dotted name has this part."""
-        return [p for path, p in self.named_parameters() if name in path.split(".") and p.dim() == 2]
+    def matrix_groups(self, **l2: float | None) -> list[ParamGroup]:
+        """Return a group with this L2 for each word in the dotted names of matrices, as `weight_ih=1e-5`."""
+        matrices = [(path.split("."), p) for path, p in self.named_parameters() if p.dim() == 2]
+        return [ParamGroup([p for words, p in matrices if name in words], value) for name, value in l2.items()]
 
     def check_vocabulary(self, size: int) -> None:
         """Raise UserError if a setting of the core is the id of a token outside a vocabulary of this size."""

@@ -1,4 +1,4 @@
-"""The span-based neural buffer (eqs. 4 to 8 of its paper): attention over spans of earlier states, for an auxiliary prediction.
+"""The span-based neural buffer (Li et al. 2020, eqs. 4 to 7): attention over spans of earlier states, for q.
 
 A span of L words from i - L + 1 to i is the difference of two states, s_i = h_i - h_{i-L+1}; m = B / L of them tile the B words
 before the present one. States are stored raw, as they were when they were read, and detached from segment to segment.
@@ -31,7 +31,7 @@ class Spans:
     count: int
     """m"""
     stride: int
-    """Words from the end of one span to the end of the next."""
+    """Words between the ends of two spans."""
     length: int
     """Words that must have been read before a span exists."""
     back: int
@@ -65,7 +65,7 @@ class Spans:
 
 
 class Memory(NamedTuple):
-    """The spans that the positions of a segment attend to: some from states before it, without a gradient, and its own."""
+    """The spans that the positions of a segment attend to: those of earlier states, without a gradient, then its own."""
 
     keys: Parts
     """(B, N, D) in all."""
@@ -148,7 +148,7 @@ class SpanBuffer(AuxiliaryPredictor):
         if config.attention == "bilinear":
             self.query = nn.Linear(size, size, bias=False)
             if self.points:
-                with torch.no_grad():  # begins as a neural cache
+                with torch.no_grad():  # starts as a neural cache
                     nn.init.eye_(self.query.weight).mul_(config.theta)
         else:
             self.key = nn.Linear(size, attention_size, bias=False)
@@ -159,7 +159,7 @@ class SpanBuffer(AuxiliaryPredictor):
         if self.stores_words and not self.points:
             self.value = nn.Linear(embedding_size, size, bias=False)
             if embedding_size == size:
-                nn.init.eye_(self.value.weight)  # the word itself, if the head is tied to the embedding
+                nn.init.eye_(self.value.weight)  # the word itself if the head is tied to the embedding
 
     def start(self, batch_size: int) -> SlidingState | FixedState:
         zeros = next(self.parameters()).new_zeros

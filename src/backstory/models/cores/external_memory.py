@@ -1,6 +1,6 @@
 """Cores with an external memory (NTM, DNC, MDM-NTM): a controller of LSTM layers with skip connections, and a memory.
 
-The layers and the memory are run over a segment by `memory.controller`; the memories themselves are in `memory`.
+`memory.controller` runs the layers and the memory over a segment; `memory.machines` holds the memories.
 """
 
 from collections.abc import Iterator
@@ -72,11 +72,7 @@ class ExternalMemory(Core):
         self._trace: list[AddressingTrace] | None = None
 
     def param_groups(self) -> list[ParamGroup]:
-        matrices, config = self.matrices, self.config
-        return [
-            ParamGroup(matrices("weight_ih"), config.input_l2),
-            ParamGroup(matrices("weight_hh"), config.recurrent_l2),
-        ]
+        return self.matrix_groups(weight_ih=self.config.input_l2, weight_hh=self.config.recurrent_l2)
 
     def check_vocabulary(self, size: int) -> None:
         if self.reset_token is not None and self.reset_token >= size:
@@ -87,8 +83,8 @@ class ExternalMemory(Core):
 
     def extra_activations(self, steps: int) -> float:
         slots = self.machine.slots
-        # The state, and a dozen numbers per head and slot. They stay in float32 in any precision, while the estimate multiplies
-        # them by 1.5 or 1: the divisor is between the two.
+        # The state, and a dozen numbers per head and slot. They are float32 in any precision, but the estimate multiplies them
+        # by 1.5 or 1: the divisor is between the two.
         numbers = slots * (self.machine.width + 12 * (self.machine.heads + 1)) + (slots * slots if self._links else 0)
         return numbers / 1.2
 
@@ -131,8 +127,8 @@ class ExternalMemory(Core):
     def _needed(self, batch_size: int) -> int:
         """Return the bytes of all memories and links that exist at a time while a segment is read.
 
-        The memories before the segment and those in it, which are overwritten in place on the CPU only. Documents that start
-        within the segment need a third copy, and one memory as at the start.
+        These are the memories before the segment, and those in it, which only the CPU overwrites in place. Documents that start
+        within the segment need a third copy, and one empty memory.
         """
         in_place = self.interface.weight.device.type == "cpu" and self.reset_token is None
         memories = (2 if in_place else 3) * batch_size + (self.reset_token is not None)
@@ -158,7 +154,7 @@ class ExternalMemory(Core):
 
     @contextmanager
     def traced(self) -> Iterator[list[AddressingTrace]]:
-        """Collect how every step of the block addresses the memory. Runs without gradients; outputs and states are the same."""
+        """Collect how every step of the block addresses the memory, without gradients and with the same outputs and states."""
         self._trace = trace = []
         try:
             with torch.no_grad():

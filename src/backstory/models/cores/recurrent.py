@@ -43,11 +43,7 @@ class RecurrentStack(Core):
         self.output_size = layers[-1].weight_hh.shape[1]
 
     def param_groups(self) -> list[ParamGroup]:
-        matrices, config = self.matrices, self.config
-        return [
-            ParamGroup(matrices("weight_ih"), config.input_l2),
-            ParamGroup(matrices("weight_hh"), config.recurrent_l2),
-        ]
+        return self.matrix_groups(weight_ih=self.config.input_l2, weight_hh=self.config.recurrent_l2)
 
     def start(self, batch_size: int) -> LSTMState:
         weights = [cast(RecurrentLayer, layer).weight_hh for layer in self.layers]
@@ -153,4 +149,4 @@ class Mogrifier(RecurrentStack):
         super().__init__(config, [MogrifierLayer(a, b, config) for a, b in pairwise(sizes)])
 
     def param_groups(self) -> list[ParamGroup]:
-        return [*super().param_groups(), ParamGroup(self.matrices("rounds"), self.config.round_l2)]
+        return super().param_groups() + self.matrix_groups(rounds=self.config.round_l2)

@@ -53,11 +53,7 @@ class Trellis(Core):
             self.register_parameter(name, nn.Parameter(weight.detach().norm(dim=1)) if config.weight_norm else None)
 
     def param_groups(self) -> list[ParamGroup]:
-        matrices, config = self.matrices, self.config
-        return [
-            ParamGroup(matrices("weight_ih"), config.input_l2),
-            ParamGroup(matrices("weight_hh"), config.recurrent_l2),
-        ]
+        return self.matrix_groups(weight_ih=self.config.input_l2, weight_hh=self.config.recurrent_l2)
 
     def start(self, batch_size: int) -> TrellisState:
         zeros, inner = self.weight_hh.new_zeros, self.config.levels - 1

@@ -19,7 +19,7 @@ EPSILON = 1e-6
 """Added inside every root, and a lower bound of every divisor: no step makes NaN of finite numbers."""
 
 TIE = 1e-5
-"""Cosines this close count as equal, unless `strict`. Equal slots differ by rounding, which depends on the order of sums."""
+"""Cosines this close count as equal, unless `strict`: rounding depends on the order of sums, so equal slots differ by it."""
 
 KINDS = ("dense", "localized", "literal", "window")
 STRICT = ":strict"

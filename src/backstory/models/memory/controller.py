@@ -21,7 +21,7 @@ class LayerWeights(NamedTuple):
     """Weights of a layer of H units: gates i, f, g, o."""
 
     inputs: Tensor
-    """(4H, E + R M + H'): of the words, the reads, and the layer below (H' = 0 for the first)."""
+    """(4H, E + R M + H'): for the words, the reads, and the layer below (H' = 0 for the first)."""
     recurrent: Tensor
     """(4H, H)"""
     bias: Tensor
@@ -62,7 +62,7 @@ def controlled(
     if torch.is_grad_enabled() and any(t.requires_grad for t in (words, *flat)):
         output, *after = _ControllerSegment.apply(machine, masks, memory, document_start, words, *flat)
     else:
-        output, after = _forward(machine, words, hidden, cells, memory, weights, document_start, None, trace)
+        output, after, _ = _forward(machine, words, hidden, cells, memory, weights, document_start, False, trace)
     count = len(hidden)
     return output, list(after[:count]), list(after[count : 2 * count]), memory.like(after[2 * count :])
 
@@ -121,13 +121,10 @@ def _forward(
     memory: MemoryState,
     weights: ControllerWeights,
     document_start: Tensor | None,
-    saved: list[_Saved] | None,
+    record: bool,
     trace: list[AddressingTrace] | None = None,
-) -> tuple[Tensor, list[Tensor]]:
-    """Return the outputs, and the state after them: h, c and the tensors of the memory.
-
-    With a list `saved`, it records what the backward pass needs and appends it.
-    """
+) -> tuple[Tensor, list[Tensor], _Saved | None]:
+    """Return the outputs, the state after them (h, c and the tensors of the memory), and the record for the backward pass."""
     batch, steps, size = words.shape
     sizes, reads = [h.shape[1] for h in hidden], machine.heads * machine.width
     flat_words = words.transpose(0, 1).contiguous().flatten(0, 1)
@@ -140,18 +137,17 @@ def _forward(
     outputs = words.new_empty(steps + 1, batch, sum(sizes))
     torch.cat([h.to(words.dtype) for h in hidden], 1, out=outputs[0])
     all_reads = memory.memory.new_empty(steps, batch, reads)
-    filled = [Cells.start(c, steps) for c in cells]
-    if saved is None and words.device.type == "cpu":  # our own copies, which are overwritten
-        memory = memory._replace(
-            memory=memory.memory.clone(), link=None if memory.link is None else memory.link.clone()
-        )
-    slots = None if saved is not None else _in_place(machine, memory)
-    start, recorded = None, []
+    cell_steps = [Cells.start(c, steps) for c in cells]
+    slots, start, recorded = None, None, []
+    if not record and words.device.type == "cpu":  # a GPU gains nothing by overwriting the memory
+        link = None if memory.link is None else memory.link.clone()
+        memory = memory._replace(memory=memory.memory.clone(), link=link)
+        slots = SlotsInPlace(memory.memory, machine.addressing.kind == "window")
     for t in range(steps):
         before, now = (outputs[at].split(sizes, 1) for at in (t, t + 1))
         if (reset := _reset_mask(document_start, t)) is not None:
             before = [h * ~expand_mask(reset, h) for h in before]
-            for cell in filled:
+            for cell in cell_steps:
                 cell.values[t].masked_fill_(expand_mask(reset, cell.values[t]), 0)
             start = start or machine.start(memory.memory, 1)
             memory = memory.restarted(start, reset)
@@ -163,21 +159,22 @@ def _forward(
             if i:
                 torch.mul(now[i - 1], 1 if layer.mask is None else layer.mask, out=x[:, reads:])
             gates = torch.addmm(products[i][t], x, layer.inputs[:, size:].t()).addmm_(before[i], layer.recurrent.t())
-            now[i].copy_(filled[i].step(t, gates))
+            now[i].copy_(cell_steps[i].step(t, gates))
         interface = torch.addmm(weights.bias.to(words.dtype), outputs[t + 1], weights.interface.t()).to(all_reads.dtype)
-        if saved is None:
-            memory = machine.step(interface, memory, slots, trace)
-        else:
+        if record:
             recorded.append(_MemoryStep.record(machine, interface, memory))
             memory = memory.like(after.detach() for after in recorded[-1].after.tensors())
+        else:
+            memory = machine.step(interface, memory, slots, trace)
         all_reads[t] = memory.reads.flatten(1)
-    if saved is not None:
+    saved = None
+    if record:
         before = outputs[:-1] if document_start is None else outputs[:-1] * ~document_start.t().unsqueeze(2)
-        saved.append(_Saved(inputs, filled, before, outputs[1:], recorded))
+        saved = _Saved(inputs, cell_steps, before, outputs[1:], recorded)
     output = torch.cat([outputs[1:].to(all_reads.dtype), all_reads], 2).transpose(0, 1)
     # Copies, so that a stored state does not hold on to the whole segment.
     after = [h.to(old.dtype, copy=True) for h, old in zip(outputs[-1].split(sizes, 1), hidden, strict=True)]
-    return output, [*after, *(c.values[steps].clone() for c in filled), *memory.tensors()]
+    return output, [*after, *(c.values[steps].clone() for c in cell_steps), *memory.tensors()], saved
 
 
 def _reset_mask(document_start: Tensor | None, t: int) -> Tensor | None:
@@ -187,24 +184,16 @@ def _reset_mask(document_start: Tensor | None, t: int) -> Tensor | None:
     return document_start[:, t]
 
 
-def _in_place(machine: Machine, memory: MemoryState) -> SlotsInPlace | None:
-    """Return the slots of a memory to be overwritten; None on a GPU, which gains nothing by it."""
-    if memory.memory.device.type != "cpu":
-        return None
-    return SlotsInPlace(memory.memory, machine.addressing.kind == "window")
-
-
 class _ControllerSegment(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, machine, masks, memory, document_start, words, *flat):  # type: ignore[override]
         ctx.masks, ctx.document_start = masks, document_start
         hidden, cells, memory, weights = _unflattened(memory, masks, flat)
-        saved: list[_Saved] = []
-        output, after = _forward(machine, words, hidden, cells, memory, weights, document_start, saved)
-        holder = words.new_empty(0)
-        # Freed when the graph frees its saved tensors, and not with the last of the outputs. (Hooks on saved tensors that
+        output, after, saved = _forward(machine, words, hidden, cells, memory, weights, document_start, record=True)
+        # Freed with the saved tensors of the graph, not with the last of the outputs. (Hooks on saved tensors that
         # replace a tensor lose it.)
-        holder.saved = saved[0]
+        holder = words.new_empty(0)
+        holder.saved = saved
         ctx.save_for_backward(holder, words, *flat)
         return output, *after
 

@@ -59,7 +59,7 @@ class MemoryState(NamedTuple):
 
 
 class AddressingTrace(NamedTuple):
-    """The addressing of one step, for pictures: the write head first, then the read heads."""
+    """The addressing of one step, recorded to be shown: the write head first, then the read heads."""
 
     cosines: Tensor
     """(B, 1 + R, N)"""
@@ -92,7 +92,7 @@ class Machine(ABC):
     width: int
     """M"""
     heads: int
-    """R heads that read; one more writes."""
+    """R, the number of read heads; one more head writes."""
     addressing: Addressing
 
     @property

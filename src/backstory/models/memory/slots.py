@@ -76,9 +76,7 @@ class SlotsInPlace(Slots):
         self.sparse = sparse
         self.products: Tensor | None = None
         self.touched: list[tuple[int, int]] = []
-        self.scratch = memory.new_empty(
-            max(PIECE, *memory.shape[1:])
-        )  # of the memory or of its link: one slot at least
+        self.scratch = memory.new_empty(max(PIECE, *memory.shape[1:]))  # at least one slot of the memory or of its link
 
     def replace(self, memory: Tensor) -> None:
         """Continue with another memory of the same shape."""
@@ -153,7 +151,7 @@ def cosines(memory: Tensor, keys: Keys) -> Tensor:
 
 
 def known_cosines(products: Tensor, vectors: Tensor, squares: Tensor) -> Tensor:
-    """The same without gradients, from products (B, H, N) with keys (B, H, M) and the squared norms of the slots (B, N)."""
+    """Return the cosines without gradients, from products (B, H, N) with keys (B, H, M) and the slots' squared norms (B, N)."""
     return products * _inverse_norms(squares.unsqueeze(1), vectors.square().sum(2, keepdim=True))
 
 
@@ -203,11 +201,10 @@ def key_products(memory: Tensor, keys: Tensor) -> Tensor:
 
 @cache
 def _memory_first() -> bool:
-    """True if EM k is faster than k EM^T for a large memory: two to four times on AMD's processors, but 12 times slower on
-    Intel's.
+    """Return True if EM k is faster than k EM^T for a large memory: two to four times on AMD, but 12 times slower on Intel.
 
-    The make of the processor decides, and no measurement: a close race could end differently when a run is resumed, and the two
-    products round differently.
+    The make of the processor decides instead of a measurement, which could differ when a run is resumed: the two products round
+    differently.
     """
     return any(name in processor() for name in ("AMD ", "AuthenticAMD"))
 
