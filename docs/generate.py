@@ -21,6 +21,7 @@ from backstory.config.formats import MISSING, duration
 from backstory.config.scores import UnknownShare
 from backstory.data.synthetic.algorithms import TASKS
 from backstory.papers.claims import with_p_values
+from backstory.papers.evidence import evidence
 from backstory.papers.findings import NOT_MEASURED
 from backstory.papers.paper import paper
 from backstory.reports import Column, Table, fill
@@ -58,6 +59,13 @@ def result(name: str) -> Result:
 def headed(heads: Sequence[str], rows: Iterable[tuple[str, ...]], texts: int = 1) -> Table:
     """A table under these headings; the first `texts` columns are text, the others numbers."""
     return Table(tuple(Column(head, numeric=i >= texts) for i, head in enumerate(heads)), tuple(rows))
+
+
+def evidence_of_papers() -> Table:
+    """Every table row, figure and claim of the papers: the protocol here, published, ours and the verdict."""
+    rows = tuple(dataclasses.astuple(row) for row in evidence(RESULTS))
+    heads = ("paper", "item", "protocol as published?", "scale", "seeds", "published", "ours", "verdict")
+    return headed(heads, rows, texts=len(heads))
 
 
 def learning() -> Table:
@@ -671,6 +679,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
         "dynamical": partial(reproduction, "dynamical"),
         "dynamical-claims": partial(claims, "dynamical"),
     },
+    "docs/results/evidence.md": {"evidence": evidence_of_papers},
     "docs/results/speed.md": {
         "speed": partial(speed, "benchmark-training"),
         "speed-gpu": partial(speed, "benchmark-training-cuda"),

@@ -58,7 +58,7 @@ def check_findings(
                 for system in check.systems
             ]
             if all(sides):
-                outcomes.append(_check(check, name, finding, *sides))
+                outcomes.append(check_finding(check, name, finding, *sides))
     return tuple(outcomes)
 
 
@@ -80,7 +80,7 @@ def _targets_key(examination: PlannedExamination) -> tuple[int, int, int, bool]:
     return examination.targets, examination.maximum_context, examination.seed, examination.within_documents
 
 
-def _check(
+def check_finding(
     check: FindingCheck,
     name: str,
     finding: Finding,

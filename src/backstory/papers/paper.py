@@ -56,6 +56,10 @@ class PublishedTable:
     """Rows that were read side by side; null if the paper does not say."""
     parameters: dict = field(default_factory=dict)
     """Parameters as printed (`18.3 M`), by the beginning of the system's name."""
+    costs_as: str = ""
+    """SUITE/SYSTEM that costs as much as a row that no suite has."""
+    quoted: tuple[str, ...] = ()
+    """Systems that the paper did not run: it quotes others."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,24 @@ class FindingEntry:
 
 
 @dataclass(frozen=True)
+class PrintedItem:
+    """A figure, table or claim of a paper that is neither a row of values nor a finding."""
+
+    sentence: str
+    where: str
+    published: str = ""
+    """The values in it, in words."""
+    diagram: bool = False
+    """True if it shows how something works or is set, and nothing that was measured."""
+    costs_as: str = ""
+    """SUITE/SYSTEM whose runs at the full scale would show it."""
+    ours: str = ""
+    """What was measured here, with the page that has it."""
+    protocol: str = ""
+    """How that departs from the paper's protocol."""
+
+
+@dataclass(frozen=True)
 class PaperFile:
     """A paper's file."""
 
@@ -96,6 +118,7 @@ class PaperFile:
     """Columns that most of its tables have, by the end of a value's name."""
     tables: tuple[PublishedTable, ...] = ()
     findings: dict = field(default_factory=dict)
+    items: tuple[PrintedItem, ...] = ()
 
 
 # --- the same, checked ---
@@ -117,6 +140,11 @@ class PublishedValue:
     """Over the runs that it is the mean of, if that is printed."""
     parameters: str = ""
     """Parameters of the model, as printed; empty if that is missing or wrong."""
+    row: str = ""
+    """Corpus and system, and with `where` the row of a table that it is in."""
+    costs_as: str = ""
+    quoted: bool = False
+    """True if it is of another paper, which is quoted."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +247,7 @@ class Paper:
     """By CORPUS-SYSTEM-COLUMN: `ptb-mos-test`."""
     findings: Mapping[str, Finding]
     corpora: tuple[str, ...]
+    items: tuple[PrintedItem, ...]
 
 
 _PACKAGED = Packaged(PaperFile, "backstory.papers", "published", "paper")
@@ -240,7 +269,7 @@ def paper(name: str) -> Paper:
     findings = {key: _finding(from_dict(FindingEntry, entry, f"paper {name}: {key}"), values)
                 for key, entry in file.findings.items()}  # fmt: skip
     corpora = tuple(dict.fromkeys(table.corpus for table in file.tables))
-    return Paper(file.title, file.cited, file.model, values, findings, corpora)
+    return Paper(file.title, file.cited, file.model, values, findings, corpora, file.items)
 
 
 def published_value(reference: str) -> tuple[PublishedValue, str]:
@@ -283,7 +312,17 @@ def _values(table: PublishedTable, columns: dict, source: str) -> dict[str, Publ
             value, deviation = cell if isinstance(cell, list) else (cell, None)
             name = "-".join(filter(None, (table.corpus, system, key)))
             values[name] = PublishedValue(
-                value, column.split, table.where, column.reader, table.metric, table.batch_size, deviation, parameters
+                value,
+                column.split,
+                table.where,
+                column.reader,
+                table.metric,
+                table.batch_size,
+                deviation,
+                parameters,
+                " ".join(filter(None, (table.corpus, system))),
+                table.costs_as,
+                system in table.quoted,
             )
     return values
 

@@ -67,6 +67,8 @@ class System:
     prepare: tuple[str, ...] = ()
     """Commands of `backstory reader` for each trained run before it is read: `tune --reader dynamic`."""
     note: str = ""
+    protocol: str = ""
+    """How its training departs from the paper's, as far as its settings do not tell."""
     small: SystemSetup | None = None
     full: SystemSetup | None = None
 
@@ -89,6 +91,8 @@ class Claim:
     sentence: str
     better: ClaimSide
     than: ClaimSide
+    where: str = ""
+    """The table or section of the paper that makes it; empty for a claim of our own."""
     confounded: str = ""
     """How the sides differ beyond the claim. Such a claim has no verdict; its gain is shown with this reason."""
 
@@ -100,6 +104,8 @@ class FindingCheck:
     paper: str
     system: str
     baseline: str | None = None
+    protocol: str = ""
+    """How the examinations depart from the paper's."""
 
     @property
     def systems(self) -> tuple[str, ...]:

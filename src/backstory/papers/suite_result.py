@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from backstory.config import to_dict
+from backstory.config import RunConfig, to_dict
 from backstory.papers.claims import check_claims, readings_at
 from backstory.papers.findings import check_findings, effect_sizes
 from backstory.papers.paper import paper
@@ -61,17 +61,16 @@ def reproduction_figures(
 
 
 def protocols(runs: Sequence[SuiteRun]) -> dict[str, ProtocolRecord]:
-    """Return how each system is trained, by its name: corpus, epochs, optimizer, and the system that it starts from."""
+    """Return how each system is trained, by its name."""
     systems = {run.name: run.system for run in runs}
+    return {run.system: protocol_of(run.config, systems.get(run.init_from or "")) for run in runs}
+
+
+def protocol_of(config: RunConfig, init_from: str | None) -> ProtocolRecord:
+    """Return how a run is trained: corpus, epochs, optimizer, and the system that it starts from."""
     keys = ("epochs", "finetune_epochs", "optimizer", "learning_rate", "batch_size", "segment")
-    return {
-        run.system: ProtocolRecord(
-            corpus=run.config.text.corpus,
-            **{key: getattr(run.config.training, key) for key in keys},
-            init_from=None if run.init_from is None else systems[run.init_from],
-        )
-        for run in runs
-    }
+    settings = {key: getattr(config.training, key) for key in keys}
+    return ProtocolRecord(corpus=config.text.corpus, **settings, init_from=init_from)
 
 
 def reproduction_provenance(

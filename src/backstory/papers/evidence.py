@@ -1,0 +1,482 @@
+"""The table of evidence: for every table row, figure and claim of the papers what was measured here, and by which protocol.
+
+A verdict of a run by another protocol than the paper's says so, and is never "no".
+"""
+
+import contextlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Literal
+
+from backstory.config import RunConfig, UserError, plural
+from backstory.config.formats import MISSING
+from backstory.config.strict import from_saved
+from backstory.papers.claims import OPPOSITE, YES, published_gain, with_p_values
+from backstory.papers.findings import CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
+from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
+from backstory.papers.plan import SuiteRun, runs_of
+from backstory.papers.suite import Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
+from backstory.papers.suite_result import protocol_of
+from backstory.results import EvaluationFigures, ReproductionFigures, Result, TruncationFigures, result_or_none
+from backstory.results.reproduction_record import (
+    ClaimRecord,
+    FindingRecord,
+    MeasuredRecord,
+    MeasureRecord,
+    ProtocolRecord,
+    RunRecord,
+    SystemRecord,
+)
+
+PAPERS = ("span-buffer", "localized-ntm", "dual", "context", "dynamical")
+"""The papers whose systems this package implements; baselines of other papers stand in their tables."""
+SCALES: tuple[Scale, ...] = ("small", "full")
+HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
+"""Unit of a suite's stated costs."""
+CLOSE = 0.02
+"""A score is that of the paper if it is within this part of it."""
+LEVEL = 0.95
+"""Of the intervals, and of p-values after Holm's correction."""
+SCORES = ("perplexity", "bits_per_token")
+
+
+@dataclass(frozen=True)
+class EvidenceRow:
+    """One line of the table."""
+
+    paper: str
+    item: str
+    """Where it stands, and what it says."""
+    protocol: str
+    """`yes` if it was run as published, else how it departs from that."""
+    scale: Scale | Literal[""]
+    seeds: str
+    published: str
+    ours: str
+    verdict: str
+
+
+def evidence(folder: Path) -> list[EvidenceRow]:
+    """Return the table from the result files of a folder: `reproduce-*.json`, and single runs of published models."""
+    results = [result for path in sorted(folder.glob("*.json")) if (result := result_or_none(path))]
+    return [row for name in PAPERS for row in _Evidence(name, results).rows()]
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A system of a suite at one scale."""
+
+    suite: str
+    system: System
+    runs: tuple[SuiteRun, ...]
+    """One for each seed."""
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The rows of one paper."""
+
+    name: str
+    results: Sequence[Result]
+
+    @cached_property
+    def paper(self) -> Paper:
+        return paper(self.name)
+
+    @cached_property
+    def suites(self) -> dict[str, Suite]:
+        return {name: suite for name in names() if self.name in (suite := _suite(name)).papers}
+
+    @cached_property
+    def plans(self) -> dict[tuple[str, Scale], list[_Planned]]:
+        """Return the systems of each suite at each scale."""
+        return {(name, scale): _planned(name, scale) for name in self.suites for scale in SCALES}
+
+    @cached_property
+    def reproductions(self) -> dict[tuple[str, str], ReproductionFigures]:
+        figures = [result.figures for result in self.results if isinstance(result.figures, ReproductionFigures)]
+        return {(f.suite, f.scale): with_p_values(f) for f in figures if f.suite in self.suites}
+
+    def rows(self) -> Iterator[EvidenceRow]:
+        yield from self._table_rows()
+        for name, suite in self.suites.items():
+            for claim in (claim for claim in suite.claims if claim.where):
+                yield from self._claim_rows(name, suite, claim)
+        yield from self._finding_rows()
+        yield from map(self._item_row, self.paper.items)
+
+    # --- rows of tables ---
+
+    def _table_rows(self) -> Iterator[EvidenceRow]:
+        """Yield a line for each row of a printed table at each scale of a suite, and for each other run of its model."""
+        judged = {value for finding in self.paper.findings.values() for value in finding.values}
+        printed: dict[tuple[str, str], dict[str, PublishedValue]] = {}
+        for key, value in self.paper.values.items():
+            if key not in judged:
+                name = value.row if value.metric in SCORES else key
+                printed.setdefault((value.where, name), {})[key] = value
+        for (where, name), values in printed.items():
+            item, found = f"{where}: {re.sub(r'table-[0-9]-', '', name)}", False
+            for (suite, scale), plans in self.plans.items():
+                for plan in plans:
+                    if readings := {k: r for k, r in self._beside(plan.system).items() if k in values}:
+                        found = True
+                        yield self._table_row(item, values, suite, scale, plan, readings)
+                        yield from self._single_readings(item, values, suite, scale, plan, readings)
+            if not found:
+                yield self._unplanned(item, values)
+
+    def _table_row(
+        self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: _Planned,
+        readings: Mapping[str, PlannedReading],
+    ) -> EvidenceRow:  # fmt: skip
+        figures = self.reproductions.get((suite, scale))
+        systems = figures.systems if figures else ()
+        records: dict[str, SystemRecord] = {}
+        for key, reading in readings.items():
+            for record in systems:
+                if record.system == plan.system.name and record.place == reading.reading() and record.mean is not None:
+                    records[key] = record
+        if not records:
+            return self._row(item, "", scale, "", _printed(values), "", _not_run([plan], scale))
+        first = next(iter(records.values()))
+        departures = self._departures(suite, scale, plan, first.protocol, first.parameters)
+        ours = {key: (record.mean, record.deviation) for key, record in records.items()}
+        seeds = _seeds(first.seeds, first.planned_seeds)
+        verdict = _score_verdict(values, {key: record.mean for key, record in records.items()}, bool(departures))
+        return self._row(item, _protocol(departures), scale, seeds, _printed(values), _scores(values, ours), verdict)
+
+    def _single_readings(
+        self, item: str, values: Mapping[str, PublishedValue], suite: str, scale: Scale, plan: _Planned,
+        readings: Mapping[str, PlannedReading],
+    ) -> Iterator[EvidenceRow]:  # fmt: skip
+        """Yield a line for evaluations outside of suites of a model that a system has."""
+        read: dict[str, tuple[float | None, float | None]] = {}
+        config: RunConfig | None = None
+        for result, trained in self._runs_of_model(plan) if scale == "full" else ():
+            if isinstance(figures := result.figures, EvaluationFigures):
+                for key, reading in readings.items():
+                    same = (figures.split, figures.reader) == (reading.split, reading.reader)
+                    if same and figures.batch_size == reading.batch_size:
+                        score = figures.perplexity if values[key].metric == "perplexity" else figures.bits_per_token
+                        read[key], config = (score, None), trained
+        if config is not None:
+            departures = self._departures(suite, scale, plan, protocol_of(config, None), None)
+            verdict = _score_verdict(values, {key: score for key, (score, _) in read.items()}, bool(departures))
+            yield self._row(
+                item, _protocol(departures), scale, "1", _printed(values), _scores(values, read), verdict
+            )  # fmt: skip
+
+    @cached_property
+    def _single_runs(self) -> list[tuple[Result, RunConfig]]:
+        """Return the readings and truncations outside of suites, with the settings of their runs."""
+        runs = []
+        for result in self.results:
+            if isinstance(result.figures, EvaluationFigures | TruncationFigures) and result.provenance.config:
+                with contextlib.suppress(UserError):
+                    runs.append((result, from_saved(RunConfig, result.provenance.config, "the result")))
+        return runs
+
+    def _runs_of_model(self, plan: _Planned) -> Iterator[tuple[Result, RunConfig]]:
+        """Yield the results of single runs that have the model and the corpus of a system, whatever their training."""
+        planned = plan.runs[0].config
+        for result, config in self._single_runs:
+            if (config.model, config.text.corpus) == (planned.model, planned.text.corpus):
+                yield result, config
+
+    def _unplanned(self, item: str, values: Mapping[str, PublishedValue]) -> EvidenceRow:
+        """Return the line of a printed row that no suite has."""
+        first = next(iter(values.values()))
+        verdict = "quoted by the paper from others" if first.quoted else self._unplanned_cost(first.costs_as)
+        return self._row(item, "", "" if first.quoted else "full", "", _printed(values), "", verdict)
+
+    def _unplanned_cost(self, costs_as: str) -> str:
+        suite, _, system = costs_as.partition("/")
+        plans = [plan for plan in _planned(suite, "full") if plan.system.name == system]
+        return _not_run(plans, "full")
+
+    # --- claims ---
+
+    def _claim_rows(self, name: str, suite: Suite, claim: Claim) -> Iterator[EvidenceRow]:
+        gain = published_gain(suite, claim)
+        for scale in SCALES:
+            sides = [
+                plan
+                for system in dict.fromkeys((claim.better.system, claim.than.system))
+                for plan in self.plans[name, scale]
+                if plan.system.name == system
+            ]
+            if {plan.system.name for plan in sides} != {claim.better.system, claim.than.system}:
+                continue
+            item, published = f"{claim.where}: {claim.sentence}", "" if gain is None else f"gain {gain:g}"
+            figures = self.reproductions.get((name, scale))
+            record = next((c for c in figures.claims if _same_claim(c, claim)), None) if figures else None
+            if figures is None or record is None or record.gain is None:
+                yield self._row(item, "", scale, "", published, "", _not_run(sides, scale))
+                continue
+            departures: dict[str, None] = {}
+            for plan in sides:
+                of = next(s for s in figures.systems if s.system == plan.system.name)
+                departures |= dict.fromkeys(self._departures(name, scale, plan, of.protocol, of.parameters))
+            seeds = " and ".join(map(str, dict.fromkeys(record.seeds)))
+            yield self._row(
+                item, _protocol(departures), scale, seeds, published, _gain(record),
+                _claim_verdict(record, bool(departures)),
+            )  # fmt: skip
+
+    # --- findings ---
+
+    def _finding_rows(self) -> Iterator[EvidenceRow]:
+        for name, suite in self.suites.items():
+            for check in suite.findings:
+                if check.paper != self.name:
+                    continue
+                for key, finding in check.findings().items():
+                    for scale in SCALES:
+                        plans = [p for s in check.systems for p in self.plans[name, scale] if p.system.name == s]
+                        examined = [any(examines(run, finding) for run in plan.runs) for plan in plans]
+                        if len(plans) < len(check.systems) or not all(examined):
+                            continue
+                        beside = f" ({' beside '.join(check.systems)})" if check.baseline else ""
+                        item = f"{finding.where}: {finding.sentence}{beside}"
+                        for record, protocol, parameters in self._finding_records(name, scale, plans, check, key):
+                            departures = self._departures(name, scale, plans[0], protocol, parameters)
+                            departures += [check.protocol] if check.protocol else []
+                            ours = "; ".join(map(_measured, record.measures))
+                            verdict = _finding_verdict(record.verdict, bool(departures))
+                            seeds = _seeds(record.seeds, record.planned_seeds)
+                            if record.verdict == NOT_RUN:
+                                departures, seeds, verdict = [], "", _not_run(plans, scale)
+                            yield self._row(
+                                item, _protocol(departures) if departures or seeds else "", scale, seeds,
+                                finding.published, ours, verdict,
+                            )  # fmt: skip
+
+    def _finding_records(
+        self, name: str, scale: Scale, plans: Sequence[_Planned], check: FindingCheck, key: str
+    ) -> Iterator[tuple[FindingRecord, ProtocolRecord | None, int | None]]:
+        """Yield what a suite's result says of a finding, else that nothing was run, and then what single runs say."""
+        finding, figures = check.findings()[key], self.reproductions.get((name, scale))
+        records = [
+            (record, of.protocol, of.parameters)
+            for record in (figures.findings if figures else ())
+            if (record.paper, record.finding, record.system, record.baseline)
+            == (check.paper, key, check.system, check.baseline)
+            for of in (figures.systems if figures else ())
+            if of.system == check.system
+        ][:1]  # fmt: skip
+        waiting = RunRecord(run="", system=check.system, seed=0, state=NOT_RUN, examinations=())
+        yield from records or [(check_finding(check, key, finding, [waiting]), None, None)]
+        for result, config in self._runs_of_model(plans[0]) if scale == "full" and not check.baseline else ():
+            if isinstance(truncation := result.figures, TruncationFigures):
+                run = RunRecord(run="", system=check.system, seed=config.seed, state="done", examinations=(),
+                                effect_sizes=_truncation_effects(truncation))  # fmt: skip
+                record = check_finding(check, key, finding, [run])
+                if record.verdict != NOT_MEASURED:
+                    yield record, protocol_of(config, None), None
+
+    # --- other items ---
+
+    def _item_row(self, item: PrintedItem) -> EvidenceRow:
+        text = f"{item.where}: {item.sentence}"
+        if item.diagram:
+            return self._row(text, "", "", "", item.published, "", "a diagram or settings: nothing was measured")
+        cost = self._unplanned_cost(item.costs_as)
+        if item.ours:
+            return self._row(
+                text, f"no: {item.protocol}", "", "", item.published, item.ours, f"under other conditions; {cost}"
+            )
+        return self._row(text, "", "full", "", item.published, "", cost)
+
+    # --- parts of a line ---
+
+    def _row(self, item: str, protocol: str, scale: Scale | Literal[""], *cells: str) -> EvidenceRow:
+        texts = [cell or MISSING for cell in cells]
+        return EvidenceRow(self.paper.cited, item, protocol or MISSING, scale, *texts)
+
+    def _departures(
+        self, suite: str, scale: Scale, plan: _Planned, protocol: ProtocolRecord | None, parameters: int | None
+    ) -> list[str]:
+        """Return how a run departs from the paper's protocol: from the settings of the system of published size."""
+        twin, departures = self._twin(suite, plan.system), []
+        if scale == "small" and parameters is not None:
+            systems = [plan.system, *([twin.system] if twin else [])]
+            printed = next(
+                filter(None, (self.paper.values[k].parameters for s in systems for k in self._beside(s))), ""
+            )
+            size = f"{parameters / 1e6:.2g} M parameters"
+            departures.append(f"{size} for {printed}" if printed else size)
+        if protocol is not None and twin is not None:
+            departures += _differences(protocol, protocol_of(twin.runs[0].config, None))
+        elif protocol is not None and scale == "small":
+            epochs = f"{protocol.epochs} {plural('epoch', protocol.epochs)} of {protocol.optimizer}"
+            departures += [epochs, *([f"from the trained {protocol.init_from}"] if protocol.init_from else [])]
+        if scale == "small" and not departures:
+            departures.append("small scale")
+        return departures + ([plan.system.protocol] if plan.system.protocol else [])
+
+    def _beside(self, system: System) -> dict[str, PlannedReading]:
+        """Return the readings of a system that stand beside printed values of the paper, by the names of these."""
+        return {
+            name: reading
+            for reading in system.readings
+            if reading.published and reading.published.figure
+            for source, _, name in [reading.published.figure.partition("/")]
+            if source == self.name
+        }
+
+    def _twin(self, suite: str, system: System) -> _Planned | None:
+        """Return the system of published size that a system stands for: itself, or one beside the same printed value."""
+        full = self.plans[suite, "full"]
+        beside = [plan for plan in full if self._beside(system).keys() & self._beside(plan.system).keys()]
+        return next(iter([p for p in full if p.system.name == system.name] + beside), None)
+
+
+_suite = cache(load)
+
+
+@cache
+def _planned(name: str, scale: Scale) -> list[_Planned]:
+    """Return the systems of a suite at one scale."""
+    suite = _suite(name)
+    if not any(system.at(scale) for system in suite.systems):
+        return []
+    runs = runs_of(suite, scale, name)
+    plans = (_Planned(name, s, tuple(run for run in runs if run.system == s.name)) for s in suite.systems)
+    return [plan for plan in plans if plan.runs]
+
+
+def _differences(ours: ProtocolRecord, published: ProtocolRecord) -> list[str]:
+    """Return in which respects a training differs from another, in words."""
+
+    def epochs(p: ProtocolRecord) -> str:
+        return f"{p.epochs} + {p.finetune_epochs}" if p.finetune_epochs else str(p.epochs)
+
+    pairs = (
+        ("{} for {}", ours.corpus, published.corpus),
+        ("{} for {} epochs", epochs(ours), epochs(published)),
+        ("{} for {}", ours.optimizer, published.optimizer),
+        ("rate {} for {}", f"{ours.learning_rate:g}", f"{published.learning_rate:g}"),
+        (
+            "batches of {} for {}",
+            f"{ours.batch_size} x {ours.segment}",
+            f"{published.batch_size} x {published.segment}",
+        ),
+    )
+    differences = [text.format(one, other) for text, one, other in pairs if one != other]
+    return differences + ([f"from the trained {ours.init_from}"] if ours.init_from != published.init_from else [])
+
+
+def _protocol(departures: Iterable[str]) -> str:
+    texts = list(dict.fromkeys(departures))
+    return f"no: {'; '.join(texts)}" if texts else "yes"
+
+
+def _not_run(plans: Sequence[_Planned], scale: Scale) -> str:
+    """Return the stated cost of systems, with those that they start from."""
+    if not plans:
+        return "not run, and no suite has it"
+    runs = {run.name: run for plan in plans for run in plan.runs}
+    every = {run.name: run for plan in _planned(plans[0].suite, scale) for run in plan.runs}
+    waiting = list(runs.values())
+    while waiting:
+        if (first := every.get(waiting.pop().init_from or "")) and first.name not in runs:
+            runs[first.name] = first
+            waiting.append(first)
+    return f"not run: {sum(run.minutes for run in runs.values()) / 60:,.1f} {HOURS[scale]} stated"
+
+
+def _seeds(done: Sequence[object], planned: Sequence[object]) -> str:
+    return str(len(done)) if len(done) >= len(planned) else f"{len(done)} of {len(planned)}"
+
+
+def _column(value: PublishedValue) -> str:
+    """Return what a value is of: `test`, `valid, dynamic`."""
+    return (
+        value.split
+        if value.reader == "static"
+        else f"{value.split}, {value.reader.partition(':')[0].partition('+')[0]}"
+    )
+
+
+def _printed(values: Mapping[str, PublishedValue]) -> str:
+    return _scores(values, {key: (value.value, value.deviation) for key, value in values.items()})
+
+
+def _scores(values: Mapping[str, PublishedValue], scores: Mapping[str, tuple[float | None, float | None]]) -> str:
+    """Return scores with what they are of: `valid 60.00; test 57.30 +- 0.10`."""
+    texts = []
+    for key in (key for key in values if key in scores):
+        (score, deviation), metric = scores[key], values[key].metric
+        if metric in SCORES and score is not None:
+            digits = 2 if metric == "perplexity" else 4
+            spread = "" if deviation is None else f" +- {deviation:.{digits}f}"
+            texts.append(f"{_column(values[key])} {score:.{digits}f}{spread}")
+        elif score is not None:
+            texts.append(f"{score:g} tokens" if metric == "tokens" else f"{score:g}%")
+    return "; ".join(texts)
+
+
+def _score_verdict(values: Mapping[str, PublishedValue], scores: Mapping[str, float | None], departs: bool) -> str:
+    """Compare ours with the published value, by the test split if that was read."""
+    key = next((key for key in scores if values[key].split == "test"), next(iter(scores)))
+    score, published = scores[key], values[key].value
+    assert score is not None
+    excess = score / published - 1
+    side = f"{abs(excess):.1%} {'above' if excess > 0 else 'below'} the published value"
+    if departs:
+        return f"under other conditions: {side}"
+    return f"yes: {side}" if abs(excess) <= CLOSE else f"no: {side}"
+
+
+def _same_claim(record: ClaimRecord, claim: Claim) -> bool:
+    sides = ((record.better, claim.better), (record.than, claim.than))
+    return all(one and one.system == side.system and one.place == side.reading() for one, side in sides)
+
+
+def _gain(record: ClaimRecord) -> str:
+    interval = "" if record.low is None or record.high is None else f" ({record.low:.3g} to {record.high:.3g})"
+    p = "" if record.holm_p_value is None else f", p (Holm) {record.holm_p_value:.2g}"
+    return f"gain {record.gain:.3g}{interval}{p}"
+
+
+def _claim_verdict(record: ClaimRecord, departs: bool) -> str:
+    decided = record.verdict in (YES, OPPOSITE) and (record.holm_p_value or 0.0) >= 1 - LEVEL
+    verdict = f"{record.verdict}, but not decided after Holm's correction" if decided else record.verdict
+    if not departs:
+        return verdict
+    return f"under other conditions: {verdict.replace(OPPOSITE, 'the opposite')}"
+
+
+def _finding_verdict(verdict: str, departs: bool) -> str:
+    if not departs or verdict == NOT_RUN:
+        return verdict
+    return f"under other conditions: {'it does not show' if verdict == NO else verdict}"
+
+
+def _truncation_effects(figures: TruncationFigures) -> dict[str, MeasuredRecord]:
+    """Return the effect sizes of a truncation's result, as those of a suite's run."""
+    used = figures.effective_context
+    low, high = used.interval or (used.context, used.context)
+    effects = {CONTEXT.key: MeasuredRecord(value=used.context, low=low, high=high)}
+    return effects | {
+        context_cost(c.context).key: MeasuredRecord(value=c.effect, low=c.low, high=c.high) for c in figures.conditions
+    }
+
+
+def _measured(measure: MeasureRecord) -> str:
+    """Return a number of a finding in words: `near +9.1% (+7.0% to +11.2%)`."""
+
+    def number(value: float | None) -> str:
+        if value is None:
+            return "more than was tried" if measure.unit == "tokens" else MISSING
+        if measure.unit == "tokens":
+            return f"{value:,.0f} tokens"
+        return f"{100 * value:.1f}%" if measure.unit == "share" else f"{100 * math.expm1(min(value, 700)):+.1f}%"
+
+    value, low, high = map(number, (measure.value, measure.low, measure.high))
+    return f"{measure.label or 'effective context'} {value}" + ("" if low == high else f" ({low} to {high})")
