@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from backstory.cli.mistakes import explain
 from backstory.config import UserError, nearest, validate
 from backstory.config.errors import check_utf8
+from backstory.config.options import ModelOptions
 from backstory.config.terminal import Coloured, make_console
 
 T = TypeVar("T")
@@ -74,8 +75,6 @@ def dispatch(verb: str, actions: Mapping[str, Callable[[Sequence[str]], int]], a
 
 RUN = "The run's folder; or hf:PATH_OR_NAME, a causal language model of Hugging Face."
 
-CORPUS = "For hf:... alone: the corpus, by its name or the path of a file or folder."
-
 
 @dataclass(frozen=True)
 class ModelArguments:
@@ -87,18 +86,8 @@ class ModelArguments:
 
 
 @dataclass(frozen=True)
-class RunArguments(ModelArguments):
-    """A run, its device and the folder of its corpus."""
-
-    data_dir: Path | None = None
-    """Folder that holds the corpora (else BACKSTORY_DATA)."""
-
-
-@dataclass(frozen=True)
-class CorpusArguments(RunArguments):
-    """A run, or a model without a corpus of its own."""
-
-    corpus: Annotated[str | None, tyro.conf.arg(help=CORPUS)] = None
+class CorpusArguments(ModelOptions, ModelArguments):
+    """A run, its device, and the place of its corpus."""
 
 
 def standard_input() -> TextIO:

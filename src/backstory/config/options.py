@@ -18,27 +18,39 @@ Precision = Literal["auto", "float32", "bfloat16"]
 SAVE_EVERY = 60.0
 """Seconds between checkpoints."""
 SPELT_OUT = 8
-"""Lengths that the name of a result's folder lists one by one."""
+"""Most lengths that the name of a result's folder lists one by one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The device of a model, and the place of its corpus."""
+
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    data_dir: Path | None = None
+    """Folder that holds the corpora (else BACKSTORY_DATA)."""
+    corpus: str | None = None
+    """For hf:... alone: the corpus, by its name or the path of a file or folder."""
 
 
 @checked(batch_size=1, lengths=1)
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How a text is read, as suites, their tables and `backstory evaluate` tell one reading from another."""
+    """One reading of a text, as suites, their tables and `backstory evaluate` identify it."""
 
     split: str = "test"
     """train, valid or test."""
     reader: str = "static"
     """The reader, or several that wrap each other, joined by `+`: `backstory ls readers`."""
     batch_size: int = between(1, 1)
-    """Rows of text read side by side: above 1 faster and a little worse, since each row starts with an empty state."""
+    """Rows of text read side by side: above 1 faster, and a little worse as each row starts with an empty state."""
     after: str | None = None
     """A split to read first (valid): an adaptive reader keeps what it learned there."""
     addressing: str | None = None
-    """Of an external memory, in place of the one that it was trained with: dense, localized:257 (slots, odd), localized:257x3,
-    literal, window:257. Short for --set core.addressing=VALUE."""
+    """Addressing of an external memory, in place of the one it was trained with: dense, localized:257 (slots, odd),
+    localized:257x3, literal, window:257. Short for --set core.addressing=VALUE."""
     lengths: tuple[int, ...] = ()
-    """Of a synthetic task (copy and its like): make the split anew with sequences of these lengths, as many of each."""
+    """For synthetic tasks such as copy: generate the split with sequences of these lengths, equally many of each."""
     overrides: Annotated[UseAppendAction[tuple[str, ...]], tyro.conf.arg(name="set")] = ()
     """Settings of the model that may change after training, as core.addressing=window:257; may be given more than once."""
     precision: Precision = "float32"
@@ -107,25 +119,19 @@ class ReadingOptions:
 
 @checked(batch_size=1, lengths=1, audit_places=1, audit_seed=(0, 2**256), save_every=0)
 @dataclass(frozen=True)
-class EvalOptions(ReadingOptions):
+class EvalOptions(ReadingOptions, ModelOptions):
     """What to read and how, and where the result goes."""
 
     text: tyro.conf.Suppress[Path | BinaryIO | None] = None
-    """A text of one's own instead of a split: a file by its path, or one that is open for bytes."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    data_dir: Path | None = None
-    """Folder that holds the corpora (else BACKSTORY_DATA)."""
-    corpus: str | None = None
-    """For hf:... alone: the corpus, by its name or the path of a file or folder."""
+    """A text of your own in place of a split: the path of a file, or a file open for bytes."""
     audit_places: int | None = between(None, 1)
-    """Random blocks that are audited; without a number 8, more of short blocks, fewer of a larger batch."""
+    """Number of random blocks that are audited; by default 8, more of short blocks, fewer of a larger batch."""
     audit_seed: int | None = between(None, 0)
-    """Draw the audited places by this number, to repeat an audit; else by one from the operating system, which is recorded."""
+    """Seed of the audited places, to repeat an audit; by default a random one, which is recorded."""
     out: Path | None = None
     """Where result.json goes (else RUN/evaluate-SPLIT; of a text it is not written)."""
     per_token: Path | None = None
-    """Also write what every token scored to this file, in lines: .jsonl or .tsv, compressed if .gz follows."""
+    """Also write the score of every token to this file, one per line: .jsonl or .tsv, or compressed with .gz."""
     overwrite: FlagCreatePairsOff[bool] = False
     """Let --per-token replace a file that exists."""
     resume: FlagCreatePairsOff[bool] = False
@@ -165,17 +171,17 @@ class ExaminationSettings(Options):
     """One experiment on a model's use of context, as suites list it; lengths are in tokens."""
 
     experiment: str = "truncate"
-    """What is done to the context: `backstory ls experiments`."""
+    """The change to the context: `backstory ls experiments`."""
     split: str = "valid"
     """train, valid or test."""
     targets: int = between(2000, 2)
-    """Tokens that are scored under every condition, drawn at random; a number beyond all takes all."""
+    """Number of tokens scored under every condition, drawn at random; a larger number than there are takes all."""
     maximum_context: int = between(1000, 1)
-    """The longest context; only tokens with so many before them are targets."""
+    """The longest context; only tokens with that many before them are targets."""
     reader: UseAppendAction[tuple[str, ...]] = ()
-    """How it is read: static (the default) or cache; no reader whose weights move."""
+    """The reader: static (the default) or cache; none that moves the weights."""
     context: int = between(300, 2)
-    """The tokens that are changed, where their number is not what varies."""
+    """Number of tokens in the context, in experiments that do not vary it."""
     near: int = between(50, 1)
     """How far back a token counts as near."""
     by: UseAppendAction[tuple[str, ...]] = ()
@@ -185,11 +191,11 @@ class ExaminationSettings(Options):
     within_documents: FlagCreatePairsOff[bool] = False
     """Let contexts end where the target's document begins."""
     seed: int = between(0, 0)
-    """Seed of the draw of targets, of what is random in a change, and of the bootstrap."""
+    """Seed of the targets, of random changes to the context, and of the bootstrap."""
     batch_size: int = between(1, 1)
     """Rows of text read side by side for the infinite context: faster, and at least the longest context before each token."""
     word_score: Literal["corrected", "sum"] = "corrected"
-    """How the pieces of a word become its score: corrected for where it begins and ends, or their plain sum."""
+    """Score of a word from its pieces: corrected for where the word begins and ends, or their plain sum."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products, of the baseline too."""
 
@@ -200,7 +206,7 @@ class ExaminationSettings(Options):
             raise TypeError(f"tagger must be text or a function, not {described(self.tagger)}")
         if self.batch_size > 1 and self.within_documents:
             raise UserError(
-                "documents are read each by itself, one after the other; leave --batch-size out, or --within-documents"
+                "--batch-size and --within-documents cannot be combined, as documents are read one by one; remove one"
             )
         return options
 
@@ -242,7 +248,7 @@ class ExaminationSettings(Options):
         )
 
     def flags(self) -> Iterator[str]:
-        """Yield the flags of `backstory examine` for these settings; the first four always, others where not usual."""
+        """Yield the flags of `backstory examine` for these settings: the first four, and others that are not the default."""
         for field in fields(ExaminationSettings):
             value = getattr(self, field.name)
             if field.name not in ("experiment", "split", "targets", "maximum_context") and value == field.default:
@@ -253,59 +259,47 @@ class ExaminationSettings(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExamineOptions(ExaminationSettings):
+class ExamineOptions(ExaminationSettings, ModelOptions):
     """Options of `backstory examine`: an experiment, the machine it runs on, and the folder its result goes to."""
 
     memory: float = between(1.0, 0.0, above=True)
     """GiB that a batch of contexts may take."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    data_dir: Path | None = None
-    """Folder that holds the corpora (else BACKSTORY_DATA)."""
-    corpus: str | None = None
-    """For hf:... alone: the corpus, by its name or the path of a file or folder."""
     out: Path | None = None
     """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static); of several: of the set."""
     again: FlagCreatePairsOff[bool] = False
-    """Take nothing over from an examination that was made or stopped there."""
+    """Start over: reuse nothing of an examination that was made or stopped there."""
     allow_unknown: FlagCreatePairsOff[bool] = False
-    """Examine a text even where most of it is outside the vocabulary."""
+    """Examine a text even if most of it is outside the vocabulary."""
 
 
 LONGEST_PASSAGE = 2000
-"""Words of a passage at most."""
+"""The most words of a passage."""
 WORDS = 200
 """Words of an explained passage, unless options say otherwise."""
 TOKENS = 20_000
-"""Tokens of a stretch, likewise."""
+"""Tokens of a compared stretch of text, unless options say otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplanationOptions(Options):
+class ExplanationOptions(Options, ModelOptions):
     """Options that every explanation has: the text, how it is read, and where the result goes."""
 
     split: str | None = None
     """train, valid or test (else test)."""
     at: int = between(0, 0)
-    """The token at which it begins; what comes before it is read too."""
+    """The token where the passage begins; the text before it is read too."""
     context: int | None = between(None, 0)
     """The most tokens before it that are read (else all)."""
     reader: UseAppendAction[tuple[str, ...]] = ()
-    """How it is read: `backstory ls readers`; given more than once, readers go around each other."""
+    """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
     word_score: Literal["corrected", "sum"] = "corrected"
-    """How smaller tokens become a word's score: corrected for where it begins and ends, or their plain sum."""
+    """Score of a word from its pieces: corrected for where the word begins and ends, or their plain sum."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    data_dir: Path | None = None
-    """Folder that holds the corpora (else BACKSTORY_DATA)."""
-    corpus: str | None = None
-    """For hf:... alone: the corpus, by its name or the path of a file or folder."""
     out: Path | None = None
-    """Where result.json goes (else a folder of the run that is named by the explanation and these options)."""
+    """Folder of result.json (else one in the run, named after the explanation and these options)."""
     allow_unknown: FlagCreatePairsOff[bool] = False
-    """Read a text even where most of it is outside the vocabulary."""
+    """Read a text even if most of it is outside the vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,11 +315,11 @@ class ExplainOptions(ExplanationOptions):
     top: int = between(5, 0, 100)
     """The most candidates of a word."""
     layer: str | None = None
-    """What colours the words at first: surprisal, entropy, ..."""
+    """The layer that colours the words at first: surprisal, entropy, ..."""
 
     @property
     def most_words(self) -> int:
-        """Words of the passage at most."""
+        """The most words of the passage."""
         return WORDS if self.words is None else self.words
 
     def checked(self) -> Self:
@@ -335,11 +329,11 @@ class ExplainOptions(ExplanationOptions):
         return options
 
     def name_parts(self, text: str, reader: str, precision: str, against: str | None) -> list[str]:
-        """Return the parts of the result's folder that are not usual, so that no result takes another's place.
+        """Return the parts of the name of the result's folder: the options that are not the default.
 
-        The text, the reader, its precision and what it is compared with come by names that tell them apart.
+        The text, the reader, its precision and what it is compared with are given by unambiguous names.
         """
-        parts = (
+        return _not_default(
             (text, "test"),
             (f"at{self.at}", "at0"),
             (f"words{self.most_words}", f"words{WORDS}"),
@@ -352,7 +346,6 @@ class ExplainOptions(ExplanationOptions):
             (f"find-{self.find}", "find-None"),
             (f"word-score-{self.word_score}", "word-score-corrected"),
         )
-        return [part for part, usual in parts if part != usual]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,8 +372,8 @@ class CompareOptions(ExplanationOptions):
         return options
 
     def name_parts(self, text: str, reader: str, precision: str, against: Sequence[str]) -> list[str]:
-        """Return the parts of the result's folder that are not usual, as `ExplainOptions.name_parts`; the reader always."""
-        parts = (
+        """Return the parts of the name of the result's folder, as `ExplainOptions.name_parts`, and always the reader."""
+        return _not_default(
             (text, "test"),
             (f"at{self.at}", "at0"),
             (f"tokens{self.tokens}", f"tokens{TOKENS}"),
@@ -394,7 +387,6 @@ class CompareOptions(ExplanationOptions):
             (reader, ""),
             (f"against-{'-'.join(against)}", "against-static"),
         )
-        return [part for part, usual in parts if part != usual]
 
 
 def check_words(words: int) -> None:

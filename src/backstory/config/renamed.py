@@ -205,7 +205,7 @@ def first_settings(settings: dict[str, Any]) -> dict[str, Any]:
     for old, (new, _) in MOVED.items():
         _move(data, new, old, ())
     _replace(data, {name: {new: old for old, new in values.items()} for name, values in SETTING_VALUES.items()})
-    for old, new in reversed(SETTINGS.items()):
+    for old, new in reversed(list(SETTINGS.items())):
         group, _, name = old.rpartition(".")
         _rename(data, {f"{group}.{new}": name})
     return data
