@@ -11,7 +11,7 @@ from itertools import chain, repeat, takewhile
 import numpy as np
 
 from backstory.data.dataset import Dataset, Split, lossless
-from backstory.data.tokenizers.built_in import END, Tokenizer, tokenizer
+from backstory.data.tokenizers.built_in import BUILT_IN, END, Tokenizer, tokenizer
 from backstory.data.tokenizers.pieces import Pieces
 from backstory.data.tokenizers.vocabulary import Vocabulary, build
 
@@ -40,32 +40,7 @@ def _parts(vocabulary: Vocabulary, ids: Iterable[int]) -> Iterator[Iterable[Part
         return _pieces(tokens, tokenizer)
     if tokenizer.unit == "byte":
         return _bytes(tokens)
-    if tokenizer.unit == "character":
-        return _each_whole(tokenizer.join([token]) for token in tokens)
-    return _each_whole(_words(tokens) if tokenizer.name == "words" else _regex(tokens))
-
-
-def _each_whole(texts: Iterable[str]) -> Iterator[Iterable[Part]]:
-    for text in texts:
-        yield ((text, 1),)
-    yield ()
-
-
-def _words(tokens: Iterable[str]) -> Iterator[str]:
-    before = "\n"
-    for token in tokens:
-        text = "\n" if token == END else token
-        yield text if "\n" in (before, text) else f" {text}"
-        before = text
-
-
-def _regex(tokens: Iterable[str]) -> Iterator[str]:
-    before = "\n\n"
-    for token in tokens:
-        text = "\n\n" if token == END else token
-        joined = "\n\n" in (before, text) or text[0] in ",.;:!?)]}" or before[-1] in "([{"
-        yield text if joined else f" {text}"
-        before = text
+    return chain((((text, 1),) for text in BUILT_IN[tokenizer.name].texts(tokens)), [()])
 
 
 def _bytes(tokens: Iterable[str]) -> Iterator[Iterable[Part]]:

@@ -16,7 +16,6 @@ two agree up to its ends, since B(c w) of a word is B(c) of the next.
   line end, and where a text begins.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -117,7 +116,7 @@ def _special(vocabulary: "Vocabulary") -> np.ndarray:
     """Return the special tokens, which are part of no word, (V,) bool; the unknown piece may be part of one."""
     special = np.zeros(len(vocabulary), bool)
     if isinstance(vocabulary.tokenizer, Pieces):
-        added = json.loads(vocabulary.tokenizer.json).get("added_tokens") or []
+        added = vocabulary.tokenizer.settings.get("added_tokens") or []
         named = {vocabulary.index[token["content"]] for token in added if token["special"]}
         special[sorted(named - {vocabulary.unknown})] = True
     return special

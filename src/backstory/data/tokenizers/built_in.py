@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -40,7 +39,7 @@ class Tokenizer(Protocol):
         """Return the tokens of a text."""
         ...
 
-    def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
+    def stream(self, blocks: Iterable[str], /) -> Iterator[list[str]]:
         """Yield the tokens of a text in blocks, cut anywhere: the same tokens as `split` of the whole."""
         ...
 
@@ -50,47 +49,59 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Streamed:
-    """A built-in tokenizer, defined by its `stream` and `join`."""
+class BuiltIn:
+    """A tokenizer of this module, defined by two functions: text in blocks to tokens, and tokens to the text that each adds."""
 
     name: str
     unit: Unit
     lossless: bool
-    _stream: Callable[[Iterable[str]], Iterator[list[str]]]
-    _join: Callable[[list[str]], str]
+    stream: Callable[[Iterable[str]], Iterator[list[str]]]
+    texts: Callable[[Iterable[str]], Iterable[str]]
 
     def split(self, text: str) -> list[str]:
         """Return the tokens of a text. Raises UserError for text that is not Unicode (lone surrogates) read as bytes."""
-        return [token for tokens in self._stream([text]) for token in tokens]
-
-    def stream(self, blocks: Iterable[str]) -> Iterator[list[str]]:
-        """Yield the tokens of a text in blocks, cut anywhere: the same tokens as `split` of the whole."""
-        return self._stream(blocks)
+        return [token for tokens in self.stream([text]) for token in tokens]
 
     def join(self, tokens: list[str]) -> str:
         """Return the text of tokens: for display, or the original text if the tokenizer is lossless."""
-        return self._join(tokens)
+        return "".join(self.texts(tokens))
+
+
+def _complete(blocks: Iterable[str], unfinished: Callable[[str], int]) -> Iterator[str]:
+    """Yield a text in blocks that end between tokens: `unfinished` counts the last characters, which may belong to more."""
+    rest = ""
+    for block in blocks:
+        text = rest + block
+        end = len(text) - unfinished(text)
+        rest = text[end:]
+        if end:
+            yield text[:end]
+    if rest:
+        yield rest
 
 
 # --- words: split at white space, <eos> after every line (the convention of the Penn Treebank and WikiText files) ---
 
 
 def _words(blocks: Iterable[str]) -> Iterator[list[str]]:
-    rest, last = "", "\n"
-    for block in blocks:
-        if not block:
-            continue
-        text, last = rest + block, block[-1]
-        # A word may continue in the next block, so the last one waits until white space ends it.
-        rest = "" if last.isspace() else text.rsplit(None, 1)[-1]
-        yield text[: len(text) - len(rest)].replace("\n", f" {END} ").split()
+    last = "\n"
+    for text in _complete(blocks, _last_word):
+        last = text[-1]
+        yield text.replace("\n", f" {END} ").split()
     if last != "\n":
-        yield [rest, END] if rest else [END]
+        yield [END]
 
 
-def _join_words(tokens: list[str]) -> str:
-    text = " ".join("\n" if token == END else token for token in tokens)
-    return text.replace(" \n", "\n").replace("\n ", "\n")
+def _last_word(text: str) -> int:
+    return 0 if not text or text[-1].isspace() else len(text.rsplit(None, 1)[-1])
+
+
+def _word_texts(tokens: Iterable[str]) -> Iterator[str]:
+    before = "\n"
+    for token in tokens:
+        text = "\n" if token == END else token
+        yield text if "\n" in (before, text) else f" {text}"
+        before = text
 
 
 # --- regex: free text; words, numbers and single punctuation marks, <eos> after every paragraph ---
@@ -100,40 +111,31 @@ _TOKEN = re.compile(r"\n[^\S\n]*\n\s*|<unk>|\d+(?:[.,]\d+)*(?!\w)|\w+(?:['’-]\
 
 
 def _regex(blocks: Iterable[str]) -> Iterator[list[str]]:
-    rest, ended = "", True  # ended: True after an <eos>, so that leading and trailing blank lines add none
-    for block in blocks:
-        text = rest + block
-        # Tokens hold no white space, so what may still grow is the last word, or the white space after it.
-        filled = text.rstrip()
-        if not filled:
-            rest = text
-            continue
-        start = len(filled) - (len(filled.rsplit(None, 1)[-1]) if filled == text else 0)
-        rest = text[start:]
-        tokens = _paragraphs(text[:start], ended)
+    ended = True  # True after an <eos>, so that leading and trailing blank lines add none
+    for text in _complete(blocks, _last_word_or_space):
+        tokens = [END if token[0] == "\n" else token for token in _TOKEN.findall(text)]
+        if ended and tokens and tokens[0] == END:
+            del tokens[0]
         ended = tokens[-1] == END if tokens else ended
         yield tokens
-    tokens = _paragraphs(rest.rstrip(), ended)
-    if tokens or not ended:
-        yield [*tokens, END]
+    if not ended:
+        yield [END]
 
 
-def _paragraphs(text: str, ended: bool) -> list[str]:
-    tokens = [END if token[0] == "\n" else token for token in _TOKEN.findall(text)]
-    return tokens[1:] if ended and tokens and tokens[0] == END else tokens
+def _last_word_or_space(text: str) -> int:
+    return len(text) - len(text.rstrip()) or _last_word(text)
 
 
-def _join_regex(tokens: list[str]) -> str:
-    text = " ".join("\n\n" if token == END else token for token in tokens)
-    text = re.sub(r" ?\n\n ?", "\n\n", text)
-    return re.sub(r"([(\[{]) ", r"\1", re.sub(r" ([,.;:!?)\]}])", r"\1", text))
+def _regex_texts(tokens: Iterable[str]) -> Iterator[str]:
+    before = "\n\n"
+    for token in tokens:
+        text = "\n\n" if token == END else token
+        joined = "\n\n" in (before, text) or text[0] in ",.;:!?)]}" or before[-1] in "([{"
+        yield text if joined else f" {text}"
+        before = text
 
 
-# --- characters and bytes ---
-
-
-def _characters(blocks: Iterable[str]) -> Iterator[list[str]]:
-    return (list(block) for block in blocks)
+# --- bytes ---
 
 
 def _bytes(blocks: Iterable[str]) -> Iterator[list[str]]:
@@ -145,9 +147,9 @@ def _bytes(blocks: Iterable[str]) -> Iterator[list[str]]:
             raise UserError("the text holds a lone surrogate, which has no bytes; remove it") from None
 
 
-def _join_bytes(tokens: list[str]) -> str:
+def _byte_texts(tokens: Iterable[str]) -> Iterator[str]:
     # Bytes that are cut inside a character, or are no text, become U+FFFD.
-    return "".join(tokens).encode("latin-1").decode("utf-8", "replace")
+    yield "".join(tokens).encode("latin-1").decode("utf-8", "replace")
 
 
 # --- marked characters: every line between two marks, a written `<unk>` as one symbol ---
@@ -156,16 +158,8 @@ _SYMBOL = re.compile(f"{UNKNOWN}|[\\s\\S]")
 
 
 def _marked(blocks: Iterable[str]) -> Iterator[list[str]]:
-    rest, inside = "", False
-    for block in chain(blocks, [None]):
-        text = rest + (block or "")
-        # A possible beginning of <unk> waits for the next block.
-        held = (
-            max((n for n in range(1, len(UNKNOWN)) if text.endswith(UNKNOWN[:n])), default=0)
-            if block is not None
-            else 0
-        )
-        text, rest = text[: len(text) - held], text[len(text) - held :]
+    inside = False
+    for text in _complete(blocks, _part_of_unknown):
         tokens = []
         for symbol in _SYMBOL.findall(text):
             tokens += [symbol] if inside else [BEGIN, symbol]
@@ -173,19 +167,23 @@ def _marked(blocks: Iterable[str]) -> Iterator[list[str]]:
         yield [END if token == "\n" else token for token in tokens]
 
 
-def _join_marked(tokens: list[str]) -> str:
-    return "".join({BEGIN: "", END: "\n"}.get(token, token) for token in tokens)
+def _part_of_unknown(text: str) -> int:
+    return max((n for n in range(1, len(UNKNOWN)) if text.endswith(UNKNOWN[:n])), default=0)
 
 
-BUILT_IN: dict[str, Streamed] = {
+def _marked_texts(tokens: Iterable[str]) -> Iterator[str]:
+    return ({BEGIN: "", END: "\n"}.get(token, token) for token in tokens)
+
+
+BUILT_IN: dict[str, BuiltIn] = {
     t.name: t
     for t in (
-        Streamed("words", "word", False, _words, _join_words),
-        Streamed("regex", "word", False, _regex, _join_regex),
-        Streamed("characters", "character", True, _characters, "".join),
-        Streamed("bytes", "byte", True, _bytes, _join_bytes),
+        BuiltIn("words", "word", False, _words, _word_texts),
+        BuiltIn("regex", "word", False, _regex, _regex_texts),
+        BuiltIn("characters", "character", True, lambda blocks: map(list, blocks), iter),
+        BuiltIn("bytes", "byte", True, _bytes, _byte_texts),
         # Their count is of symbols, as published, not of characters.
-        Streamed("marked-characters", "character", False, _marked, _join_marked),
+        BuiltIn("marked-characters", "character", False, _marked, _marked_texts),
     )
 }
 """Tokenizers by name."""

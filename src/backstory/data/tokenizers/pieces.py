@@ -60,9 +60,9 @@ class Pieces:
         """Return the text of ids. Raises UserError if the tokenizer breaks down."""
         return self._called(self.model.decode, ids, skip_special_tokens=False)
 
-    def _called(self, function: Callable[..., Any], *arguments: Any, **settings: bool) -> Any:
+    def _called(self, function: Callable[..., Any], *arguments: Any, **options: bool) -> Any:
         try:
-            return function(*arguments, **settings)
+            return function(*arguments, **options)
         except BaseException as error:
             if type(error) is not Exception and not is_panic(error):  # the package raises plain Exception
                 raise
@@ -70,18 +70,23 @@ class Pieces:
         name = one_line(self.name)
         raise UserError(f"the tokenizer {name} cannot read this text ({why}); choose another, or change the text")
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Return the tokenizer.json as a dictionary."""
+        return json.loads(self.json)
+
     @property
     def lossless(self) -> bool:
         """Return True if pieces hold all of a text: every byte has a piece, and the normaliser loses nothing.
 
         Marking spaces (`▁`), putting one in front and composing accents (NFC) count as losing nothing.
         """
-        data = json.loads(self.json)
-        byte_level = any(s.get("type") == "ByteLevel" for s in _steps(data.get("pre_tokenizer")))
-        harmless = [
-            s.get("type") in ("NFC", "Prepend") or s.get("content") == "▁" for s in _steps(data.get("normalizer"))
-        ]
-        return (byte_level or bool(data["model"].get("byte_fallback"))) and all(harmless)
+        byte_level = any(s.get("type") == "ByteLevel" for s in _steps(self.settings.get("pre_tokenizer")))
+        harmless = (
+            s.get("type") in ("NFC", "Prepend") or s.get("content") == "▁"
+            for s in _steps(self.settings.get("normalizer"))
+        )
+        return (byte_level or bool(self.settings["model"].get("byte_fallback"))) and all(harmless)
 
     def split(self, text: str) -> list[str]:
         """Return the pieces of a text."""
@@ -111,14 +116,9 @@ class Pieces:
             words[i] = piece
         if not words:
             raise UserError(f"the tokenizer {self.name} has no vocabulary; give one that was trained")
-        return words, self._unknown(ids), next((ids[s] for s in _STARTS if s in ids), 0)
-
-    def _unknown(self, ids: dict[str, int]) -> int | None:
-        data: dict[str, Any] = json.loads(self.json).get("model", {})
-        if data.get("unk_id") is not None:
-            return int(data["unk_id"])
-        unknown = data.get("unk_token")
-        return None if unknown is None else ids.get(unknown)
+        model = self.settings.get("model", {})
+        unknown = ids.get(model.get("unk_token")) if model.get("unk_id") is None else int(model["unk_id"])
+        return words, unknown, next((ids[s] for s in _STARTS if s in ids), 0)
 
 
 def _steps(part: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -149,8 +149,9 @@ def from_file(path: Path, sample: str = "") -> Pieces:
     try:
         text = read_small_text(path)
     except OSError as error:
-        why = f"cannot read the tokenizer {path}: {error.strerror}"
-        raise UserError(f"{why}; give the path of a tokenizer.json") from None
+        raise UserError(
+            f"cannot read the tokenizer {path}: {error.strerror}; give the path of a tokenizer.json"
+        ) from None
     pieces = Pieces(str(path), text, sample=sample)
     _ = pieces.model  # an unusable file is reported here, not in the middle of a corpus
     return pieces
@@ -224,12 +225,8 @@ def _child(request: bytes, seconds: float) -> tuple[bytes, int]:
 def _fault(findings: dict[str, Any]) -> str:
     """Return what is wrong with a tokenizer, from the findings of its trial; empty if nothing is."""
     if "error" in findings:
-        why = reason(findings["error"])
-        return (
-            f"is not a tokenizer.json ({why})"
-            if findings["step"] == "loading it"
-            else f"breaks down: {findings['step']}, {why}"
-        )
+        why, step = reason(findings["error"]), findings["step"]
+        return f"is not a tokenizer.json ({why})" if step == "loading it" else f"breaks down: {step}, {why}"
     if findings.get("types", 0) > LARGEST:
         return f"has the id {findings['types'] - 1:,}, more than {LARGEST:,} types have"
     if findings.get("doubled"):

@@ -1,4 +1,4 @@
-"""A script that tries a tokenizer.json in a process of its own, which may die of it, and says in JSON how far it came."""
+"""A script that tries a tokenizer.json in a process of its own, which may crash, and prints its progress as JSON."""
 
 import json
 import sys
@@ -12,19 +12,19 @@ PROBE = (
     "👩\u200d👩\u200d👧 \u00a0\u3000\u200b\ufeff\ufffd\n"
 )
 PIECES = 1000
-"""How many pieces are written out by themselves."""
+"""Number of pieces that are decoded one by one."""
 RUN = 60
-"""How often a character is repeated where repetitions are tried: what goes back over a text takes ever longer."""
+"""Length of runs of one character, on which a pattern that backtracks takes ever longer."""
 
 
 def main() -> None:
     """Read {"tokenizer", "sample", "types", "seconds", "bytes"} from the standard input, and write a line for every step."""
-    asked = json.load(sys.stdin)
-    _limit(asked["seconds"], asked["bytes"])
+    request = json.load(sys.stdin)
+    _limit(request["seconds"], request["bytes"])
     try:
-        for told in _tried(asked["tokenizer"], asked["sample"]):
-            print(json.dumps(told), flush=True)
-            if told.get("types", 0) > asked["types"]:
+        for findings in _try(request["tokenizer"], request["sample"]):
+            print(json.dumps(findings), flush=True)
+            if findings.get("types", 0) > request["types"]:
                 return
     except BaseException as error:  # a panic of the package is no Exception
         if not isinstance(error, MemoryError):
@@ -32,26 +32,27 @@ def main() -> None:
 
 
 def _limit(seconds: int, size: int) -> None:
-    """Be ended after so much processor time, and refused more memory than this."""
+    """Limit the processor time and the memory of this process."""
     try:
         import resource
-    except ImportError:  # Windows: the one who waits has a limit as well
+    except ImportError:  # Windows: the parent has a time limit as well
         return
-    for what, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, size), (resource.RLIMIT_CORE, 0)):
+    for kind, limit in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, size), (resource.RLIMIT_CORE, 0)):
         try:
-            resource.setrlimit(what, (most, most + 1 if what == resource.RLIMIT_CPU else most))
+            resource.setrlimit(kind, (limit, limit + 1 if kind == resource.RLIMIT_CPU else limit))
         except (ValueError, OSError):  # a lower limit holds already, or the system has none
             continue
 
 
-def _tried(text: str, sample: str) -> Iterator[dict[str, Any]]:
+def _try(text: str, sample: str) -> Iterator[dict[str, Any]]:
+    """Yield the findings of each step: loading the tokenizer, encoding texts, decoding pieces."""
     import tokenizers
 
     data: Any = None
     try:
         data = json.loads(text)
         yield {"types": len(data["model"]["vocab"])}
-    except (ValueError, LookupError, TypeError, RecursionError):  # the package says why it is none
+    except (ValueError, LookupError, TypeError, RecursionError):  # the package reports a better reason
         pass
     model = tokenizers.Tokenizer.from_str(text)
     model.no_truncation()
@@ -64,45 +65,44 @@ def _tried(text: str, sample: str) -> Iterator[dict[str, Any]]:
         "random": bool(data["model"].get("dropout")),
         "moved": [t["content"] for t in data.get("added_tokens", []) if ids.get(t["content"]) != t["id"]],
     }
-    found, grown = [], []
+    encodings, growth = [], []
     for part in (PROBE, *_runs(data), sample):
         if model.normalizer is not None:
-            grown.append((len(part), len(model.normalizer.normalize_str(part))))
+            growth.append((len(part), len(model.normalizer.normalize_str(part))))
         try:
-            found.append(model.encode(part, add_special_tokens=False))
-        except Exception:  # a text that it has no pieces for, which is said where such a text is given
+            encodings.append(model.encode(part, add_special_tokens=False))
+        except Exception:  # it has no pieces for this text, which is reported when such a text is encoded
             continue
-        grown.append((len(part), len(found[-1].ids)))
-    yield {"step": "writing with it", "grown": _most(grown)}
+        growth.append((len(part), len(encodings[-1].ids)))
+    yield {"step": "writing with it", "grown": _largest(growth)}
     pieces = [([i], [piece]) for piece, i in islice(ids.items(), PIECES)]
     decoded = [
         (len("".join(tokens)), len(model.decode(encoded, skip_special_tokens=False)))
-        for encoded, tokens in (*((e.ids, e.tokens) for e in found), *pieces)
+        for encoded, tokens in (*((e.ids, e.tokens) for e in encodings), *pieces)
     ]
-    yield {"step": "done", "grown": _most(decoded)}
+    yield {"step": "done", "grown": _largest(decoded)}
 
 
 def _runs(data: Any) -> list[str]:
-    """Repetitions of letters, of a space, and of all that the patterns of a tokenizer name."""
+    """Return repetitions of letters, of a space, and of all characters in the patterns of a tokenizer."""
     named = {c for pattern in _patterns(data) for c in pattern if c.isalnum()}
     return [c * RUN + "!" for c in sorted(named | set("ax1 .\n-"))[:100]] + ["ab" * RUN, "a " * RUN, " \n" * RUN]
 
 
-def _patterns(node: Any) -> Iterator[str]:
-    for part in ("normalizer", "pre_tokenizer", "decoder"):
-        waiting = [node.get(part)]
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, dict):
-                yield from (p for p in (value.get("Regex"), value.get("String")) if isinstance(p, str))
-                waiting += value.values()
-            elif isinstance(value, list):
-                waiting += value
+def _patterns(data: Any) -> Iterator[str]:
+    waiting = [data.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            yield from (p for p in (value.get("Regex"), value.get("String")) if isinstance(p, str))
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
 
 
-def _most(grown: list[tuple[int, int]]) -> float:
-    """How many times its length something of at least a line has become."""
-    return max((after / max(before, 80) for before, after in grown), default=0.0)
+def _largest(growth: list[tuple[int, int]]) -> float:
+    """Return the largest growth in length, where a text counts as a line of 80 characters at least."""
+    return max((after / max(before, 80) for before, after in growth), default=0.0)
 
 
 if __name__ == "__main__":

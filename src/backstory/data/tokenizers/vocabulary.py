@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from operator import index
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -16,10 +16,16 @@ from backstory.config.scores import Cause
 from backstory.data.tokenizers.boundaries import Boundaries, boundaries
 from backstory.data.tokenizers.built_in import BUILT_IN, END, UNKNOWN, Tokenizer
 from backstory.data.tokenizers.pieces import LARGEST, Pieces
-from backstory.storage.documents import conforms, has_fields
+from backstory.storage.documents import has_fields
 
-_STORED = {"words": list[str], "counts": list[int], "lowercase": bool, "unknown": int | None, "start": int}
-_DAMAGED = "the stored vocabulary is damaged; make it again from the corpus"
+_STORED = {
+    "words": list[str],
+    "counts": list[int],
+    "tokenizer": dict[str, str],
+    "lowercase": bool,
+    "unknown": int | None,
+    "start": int,
+}
 
 
 def _check_ids(vocabulary: "Vocabulary", ids: Any = None) -> None:
@@ -88,8 +94,8 @@ class Vocabulary:
                 raise UserError(
                     f"{error.args[0]!r} is not in the vocabulary, which has no {UNKNOWN}; remove it from the text"
                 ) from None
-            places = [] if unknown is None else np.flatnonzero(encoded == unknown).tolist()
-            yield encoded, {place: texts[place] for place in places if texts[place] != self.words[unknown or 0]}
+            positions = [] if unknown is None else np.flatnonzero(encoded == unknown).tolist()
+            yield encoded, {i: texts[i] for i in positions if texts[i] != self.words[unknown or 0]}
 
     def _tokenized(self, blocks: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
         """Yield the tokens of a text and the text of each; they differ for pieces that stand for other text."""
@@ -122,29 +128,26 @@ class Vocabulary:
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Vocabulary":
         """Restore a vocabulary from `to_json`. Raises UserError for anything else."""
-        named: Any = data.get("tokenizer")
-        fields = {k: v for k, v in data.items() if k != "tokenizer"}
-        if not has_fields(fields, _STORED):
-            raise UserError(_DAMAGED)
-        if not conforms(named, dict[str, str]) or not {"name"} <= named.keys() <= {"name", "json"}:
-            raise UserError(_DAMAGED)
-        if "json" not in named and named["name"] not in BUILT_IN:
-            raise UserError(_DAMAGED)
-        tokenizer = Pieces(named["name"], named["json"]) if "json" in named else BUILT_IN[named["name"]]
-        counts, size = fields.pop("counts"), len(fields["words"])
-        ids = {fields["start"], fields["unknown"]} - {None}
-        if len(counts) != size or len(set(fields["words"])) != size or not ids <= set(range(size)):
-            raise UserError(_DAMAGED)
+        damaged = UserError("the stored vocabulary is damaged; make it again from the corpus")
+        if not has_fields(data, _STORED):
+            raise damaged
+        named, words, counts = data["tokenizer"], data["words"], data["counts"]
+        if named.keys() not in ({"name"}, {"name", "json"}) or ("json" not in named and named["name"] not in BUILT_IN):
+            raise damaged
+        tokenizer = Pieces(**named) if "json" in named else BUILT_IN[named["name"]]
+        ids = {data["start"], data["unknown"]} - {None}
+        if not len(counts) == len(words) == len(set(words)) or not ids <= set(range(len(words))):
+            raise damaged
         if not all(0 <= count < 2**63 for count in counts):
-            raise UserError(_DAMAGED)
-        vocabulary = Vocabulary(counts=np.array(counts, np.int64), tokenizer=tokenizer, **fields)
-        if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":  # those whose ids are given
+            raise damaged
+        vocabulary = Vocabulary(**{**data, "counts": np.array(counts, np.int64), "tokenizer": tokenizer})
+        if _is_fixed(tokenizer):
             fixed = _fixed({}, tokenizer, vocabulary.lowercase)
-            if fixed.unknown is None and fields["unknown"] == vocabulary.index.get("None"):
+            if fixed.unknown is None and vocabulary.unknown == vocabulary.index.get("None"):
                 # Older versions stored the piece `None` as the unknown token of a tokenizer without one.
-                fields["unknown"], vocabulary = None, replace(vocabulary, unknown=None)
-            if (fixed.words, fixed.unknown, fixed.start) != (fields["words"], fields["unknown"], fields["start"]):
-                raise UserError(_DAMAGED)
+                vocabulary = replace(vocabulary, unknown=None)
+            if (fixed.words, fixed.unknown, fixed.start) != (words, vocabulary.unknown, vocabulary.start):
+                raise damaged
         return vocabulary
 
 
@@ -166,7 +169,7 @@ def build(
     their own, which no setting changes. Raises UserError for a cut of those, for rare types of a closed alphabet that are to
     go, and for more than 2,000,000 types.
     """
-    if isinstance(tokenizer, Pieces) or tokenizer.unit == "byte":
+    if _is_fixed(tokenizer):
         if minimum_count > 1 or maximum_size is not None:
             setting = "text.minimum_count to 1" if minimum_count > 1 else "text.maximum_size to null"
             raise UserError(f"the vocabulary of the tokenizer {tokenizer.name} is fixed; set {setting}")
@@ -176,21 +179,26 @@ def build(
     closed = closed and maximum_size is None
     special = [*([] if closed else [UNKNOWN]), *([END] if END in counts else [])]
     ranked = sorted((w for w in counts if w not in special), key=lambda w: -counts[w])
-    kept = [w for w in ranked if counts[w] >= minimum_count]
+    frequent = [w for w in ranked if counts[w] >= minimum_count]
     if maximum_size is not None:
-        kept = kept[: max(0, maximum_size - len(special))]
-    if len(kept) + len(special) > LARGEST:
+        frequent = frequent[: max(0, maximum_size - len(special))]
+    if len(frequent) + len(special) > LARGEST:
         raise UserError(
-            f"the vocabulary would hold {len(kept) + len(special):,} types, more than {LARGEST:,}; "
+            f"the vocabulary would hold {len(frequent) + len(special):,} types, more than {LARGEST:,}; "
             "set text.maximum_size or text.minimum_count, or use the tokenizer characters or bytes"
         )
-    frequency = {w: counts[w] for w in kept} | {w: counts.get(w, 0) for w in special}
+    frequency = {w: counts[w] for w in frequent} | {w: counts.get(w, 0) for w in special}
     if not closed:
         frequency[UNKNOWN] += sum(counts.values()) - sum(frequency.values())
     words = sorted(frequency, key=lambda w: -frequency[w])
     start = next((words.index(w) for w in (END, "\n") if w in frequency), 0)
     numbers = np.array([frequency[w] for w in words], np.int64)
     return Vocabulary(words, numbers, tokenizer, lowercase, None if closed else words.index(UNKNOWN), start)
+
+
+def _is_fixed(tokenizer: Tokenizer) -> bool:
+    """Return True if the tokenizer has a vocabulary of its own."""
+    return isinstance(tokenizer, Pieces) or tokenizer.unit == "byte"
 
 
 def _fixed(counts: Mapping[str, int], tokenizer: Tokenizer, lowercase: bool) -> Vocabulary:
@@ -243,22 +251,21 @@ class OutOfVocabulary:
     @property
     def cause(self) -> Cause | None:
         """Return the commonest cause; None if there are no such tokens."""
-        causes: tuple[Cause, ...] = ("script", "case", "words")
-        return max(causes, key=lambda cause: getattr(self, cause)) if self.tokens else None
+        return max(get_args(Cause), key=lambda cause: getattr(self, cause)) if self.tokens else None
 
 
-def classify(lost: Mapping[str, int], vocabulary: Vocabulary) -> OutOfVocabulary:
+def classify(unknown: Mapping[str, int], vocabulary: Vocabulary) -> OutOfVocabulary:
     """Count tokens outside a vocabulary, given with their frequencies, by cause."""
-    if not lost:
+    if not unknown:
         return OutOfVocabulary()
     own, folded = scripts_of(vocabulary), {word.casefold() for word in vocabulary.words}
-    counts: Counter[Cause] = Counter()
-    for token, count in lost.items():
-        letters = [script for character in token if (script := _script(character))]
-        outside = sum(script not in own for script in letters)
-        cause: Cause = "script" if 2 * outside > len(letters) else "case" if token.casefold() in folded else "words"
+    counts: Counter[str] = Counter()
+    for token, count in unknown.items():
+        scripts = [script for character in token if (script := _script(character))]
+        foreign = sum(script not in own for script in scripts)
+        cause = "script" if 2 * foreign > len(scripts) else "case" if token.casefold() in folded else "words"
         counts[cause] += count
-    return OutOfVocabulary(counts["script"], counts["case"], counts["words"])
+    return OutOfVocabulary(**counts)
 
 
 def scripts_of(vocabulary: Vocabulary) -> set[str]:
@@ -274,7 +281,6 @@ def scripts_of(vocabulary: Vocabulary) -> set[str]:
 @cache
 def _script(character: str) -> str:
     """Return the script of a letter as Unicode names it (`LATIN`, `CJK`); empty for other characters."""
-    plain = unicodedata.normalize("NFKC", character)[
-        :1
-    ]  # a full-width or mathematical letter is a letter of its script
+    # A full-width or mathematical letter is a letter of its script.
+    plain = unicodedata.normalize("NFKC", character)[:1]
     return unicodedata.name(plain, "").split(" ")[0] if plain.isalpha() else ""
