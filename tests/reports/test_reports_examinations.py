@@ -424,3 +424,43 @@ def test_the_printed_figures_are_those_of_the_paper() -> None:
     same, other = BESIDE.beside("wikitext-2", "outside-window"), BESIDE.beside("wikitext-2", "drop-content-5")
     assert same and other and (same.values, same.where) == ((20.0,), "wikitext-2")
     assert other.where == "ptb, another text" and BESIDE.beside("ptb", "no such figure") is None
+
+
+MASK = {"title": "Words <masked>", "sentence": "Perplexity after masking"}
+
+
+def test_an_experiment_that_describes_its_picture_is_drawn_as_lines(run: Any, made: Any) -> None:
+    conditions = [
+        condition(f"{name}-{b}", effect * scale, series=name, boundary=b)
+        for name, scale in (("all words", 1.0), ("every other", 0.5))
+        for b, effect in ((5, 0.2), (20, 0.1), (100, 0.001))
+    ]
+    result = made.result("examination", examination("mask", conditions, picture=MASK | {"by": None}))
+    found = result_from(json.dumps(result), "x")
+    sentence = (
+        "Perplexity after masking: all words +22.1% at 5, less than 1% from 100 on; every other +10.5% at 5, less"
+    )
+    (said,) = examinations.examination_sentences(found, BESIDE)
+    assert said.startswith(sentence)
+    (plot,) = examinations.examination_plots(found)
+    assert {"all words", "every other", "nearest tokens left as they are"} <= set(texts(plot.svg))
+    html = render([run(results={"examine-mask-valid": result})], BESIDE)
+    assert "<h3>Words &lt;masked&gt;</h3>" in html and sentence in html and "Published figures" not in html
+
+
+def test_an_experiment_that_describes_its_picture_is_drawn_as_bars(made: Any) -> None:
+    def effects(level: float) -> list[dict[str, Any]]:
+        return [condition(f"mask-{name}", level * scale, series=name) for name, scale in (("all", 1.0), ("half", 0.5))]
+
+    groups = [
+        group("class", name, effects(level), targets) for name, level, targets in (("near", 0.2, 7), ("far", 0.1, 9))
+    ]
+    figures = examination("mask", effects(0.15), groups=groups, picture=MASK | {"by": "class"})
+    found = result_from(json.dumps(made.result("examination", figures)), "x")
+    (plot,) = examinations.examination_plots(found)
+    assert plot.caption.startswith(
+        "Perplexity after masking: all near +22.1%, far +10.5%; half near +10.5%, far +5.1%."
+    )
+    assert {"all", "half", "near", "far", "7", "9", "class"} <= set(texts(plot.svg))
+    unsplit = json.dumps(made.result("examination", figures | {"groups": []}))
+    assert examinations.examination_plots(result_from(unsplit, "x")) == []

@@ -22,7 +22,7 @@ from backstory.reports.sections import context_sentences as sentences
 from backstory.reports.sections.context_sentences import Examination, Examinations, boundary_of, groups_by_class
 from backstory.reports.svg import Plot
 from backstory.results import TruncationFigures
-from backstory.results.examination_record import CACHE, EffectRecord, Published
+from backstory.results.examination_record import CACHE, EffectRecord, PicturedFigures, Published
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -231,6 +231,31 @@ def cached(examined: Examinations, published: Published | None, prefix: str) -> 
     names = [[f"without-cache-{group}" for group in sentences.CLASSES]]
     caption = sentences.cached(examined, published)
     return _by_class(examined, "What the cache is worth", caption, bars, names, [CACHE], published, prefix)
+
+
+def pictured(result: Examination, prefix: str) -> Plot | None:
+    """Draw an experiment as it describes itself: a line for each series, or bars by groups of the targets."""
+    f = result.figures
+    if not isinstance(f, PicturedFigures):
+        return None
+    title, caption, unit = f.picture.title, sentences.pictured(f), f.counted_in
+    series = sentences.by_series(f.conditions)
+    if f.picture.by is None:
+        across = f"nearest {unit}s left as they are"
+        lines: list[Line] = list(series.items())
+        if not any(map(boundary_of, f.conditions)):
+            return None
+        caption = f"{caption} Bands: {spread_words([result])}."
+        return _drawn_curves(lines, "boundary", across, unit, prefix, title, caption)
+    groups = f.groups_by(f.picture.by)
+    if not groups:
+        return None
+    by_group = [sentences.by_series(group.conditions) for group in groups.values()]
+    bars: Bars = [(name, [next(iter(one.get(name, ())), None) for one in by_group]) for name in series]
+    places = [f"{name}\n{count(group.targets)}" for name, group in groups.items()]
+    examined = Examinations(result.name, {f.experiment: result})
+    return _barred(examined, bars, [], None, prefix, title=title, caption=f"{caption} Numbers: how many targets.",
+                   places=places, across=f.picture.by, results=[result])  # fmt: skip
 
 
 def _by_class(

@@ -16,7 +16,7 @@ from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
 from backstory.results import ExaminationFigures, Figures, Result, RunResults, TruncationFigures
-from backstory.results.examination_record import EXPERIMENTS, TRUNCATE, EffectRecord, Published
+from backstory.results.examination_record import TRUNCATE, EffectRecord, PicturedFigures, Published
 
 PLOTS: tuple[Callable[[Examinations, Published | None, str], Plot | None], ...] = (
     plots.frequency,
@@ -46,13 +46,16 @@ def examination_plots(result: Result[Figures], published: Published | None = Non
     truncations = [(result.name, examined.truncation)] if examined.truncation else []
     curves = plots.context_curves(truncations, "context", published)
     all_plots = [curves, *(plot(examined, published, f"figure{i}") for i, plot in enumerate(PLOTS))]
+    all_plots.append(plots.pictured(examined.first, "pictured"))
     return [plot for plot in all_plots if plot is not None]
 
 
 def examination_sentences(result: Result[Figures], published: Published) -> list[str]:
     """Return what one examination found beside the published figures, in sentences."""
     f = result.figures
-    if not isinstance(f, ExaminationFigures) or f.experiment not in EXPERIMENTS:
+    if isinstance(f, PicturedFigures):
+        return [sentences.pictured(f)]
+    if not isinstance(f, ExaminationFigures):
         return []
     examined = Examinations(result.name, {f.experiment: result})  # type: ignore[dict-item]
     if f.experiment == TRUNCATE:
@@ -111,7 +114,9 @@ def _same_targets(group: Sequence[Examined]) -> list[list[Examined]]:
 def _one_model(examined: Examinations, published: Published | None, prefix: str, several: bool) -> Iterator[Markup]:
     """Yield the other figures of one model on one text, and what of the published figures does not compare."""
     f = examined.first.figures
-    shown = [plot for i, draw in enumerate(PLOTS) if (plot := draw(examined, published, f"{prefix}-{i}"))]
+    of_paper = [plot for i, draw in enumerate(PLOTS) if (plot := draw(examined, published, f"{prefix}-{i}"))]
+    pictured = (plots.pictured(result, f"{prefix}-own{i}") for i, result in enumerate(examined.results.values()))
+    shown = [*of_paper, *filter(None, pictured)]
     if several and shown:
         yield html.heading(f"{examined.name}, {f.split}")
     for plot in shown:
@@ -119,7 +124,7 @@ def _one_model(examined: Examinations, published: Published | None, prefix: str,
         yield html.html_plot(plot)
     if TRUNCATE not in examined.results:  # else it stands with that
         yield html.note(about_pieces(f))
-    if published and shown:
+    if published and of_paper:
         yield html.note(sentences.comparability(examined, published))
     for experiment, result in examined.results.items():
         truncation = isinstance(result.figures, TruncationFigures)

@@ -15,6 +15,8 @@ from backstory.results.examination_record import (
     CacheEffect,
     EffectRecord,
     GroupRecord,
+    PicturedEffect,
+    PicturedFigures,
     Published,
     TruncationGroup,
 )
@@ -222,15 +224,40 @@ def _order(examined: Examinations, span: str, changed: str, printed: str) -> str
     costs = []
     for experiment, change in CHANGES.items():
         result = examined.results.get(experiment)
-        conditions = result.figures.conditions_with(span=span) if result else []
-        if conditions := sorted(conditions, key=boundary_of):
-            nearest, farthest = conditions[0], conditions[-1]
-            end = small_from(conditions)
-            on = f"{raised(farthest)} at {count(boundary_of(farthest))}"
-            if end is not None:
-                on = f"less than {SMALL:g}% from {count(end)} on"
-            costs.append(f"{change} {raised(nearest)} at {count(boundary_of(nearest))}, {on}")
+        if conditions := result.figures.conditions_with(span=span) if result else []:
+            costs.append(f"{change} {_by_boundary(conditions)}")
     return _joined(f"Perplexity after changing {changed}: {', '.join(costs)}", printed)
+
+
+def _by_boundary(conditions: Sequence[EffectRecord]) -> str:
+    """Return the cost at the nearest boundary, and from where on it is small: `+12.3% at 5, less than 1% from 100 on`."""
+    ordered = sorted(conditions, key=boundary_of)
+    nearest, farthest, end = ordered[0], ordered[-1], small_from(conditions)
+    on = f"less than {SMALL:g}% from {count(end)} on"
+    if end is None:
+        on = f"{raised(farthest)} at {count(boundary_of(farthest))}"
+    return f"{raised(nearest)} at {count(boundary_of(nearest))}, {on}"
+
+
+def pictured(figures: PicturedFigures) -> str:
+    """Return what an experiment that describes its own picture found: each series by boundary, or by group of the targets."""
+    costs = []
+    for series, conditions in by_series(figures.conditions).items():
+        if figures.picture.by is None:
+            costs.append(f"{series} {_by_boundary(conditions)}")
+        else:
+            groups = figures.groups_by(figures.picture.by)
+            effects = ((name, by_series(group.conditions).get(series)) for name, group in groups.items())
+            costs.append(f"{series} {', '.join(f'{name} {raised(cs[0])}' for name, cs in effects if cs)}")
+    return f"{figures.picture.sentence}: {'; '.join(costs)}."
+
+
+def by_series(conditions: Sequence[PicturedEffect]) -> dict[str, list[PicturedEffect]]:
+    """Return the conditions by the series that they belong to, in their order."""
+    series: dict[str, list[PicturedEffect]] = {}
+    for condition in conditions:
+        series.setdefault(condition.series, []).append(condition)
+    return series
 
 
 def dropped(examined: Examinations, published: Published | None) -> str:
