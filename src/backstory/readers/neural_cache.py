@@ -136,7 +136,7 @@ class NeuralCache(Reader):
         Raises UserError where a full window can never fit into memory.
         """
         p = self.inner.predict(tokens)
-        q = self._cached(p, tokens)
+        q = self._pointer(p, tokens)
         weight = self.settings.weight
         gates = q.weights.new_tensor([math.log(weight) if weight else -math.inf, math.log1p(-weight)])
         gates = gates.repeat(*tokens.shape, 1)
@@ -146,7 +146,7 @@ class NeuralCache(Reader):
             gates[:, 0, 0] = -torch.inf
         return Interpolation(p.activations, p, q, gates)
 
-    def _cached(self, p: Prediction, tokens: Tensor) -> Pointer:
+    def _pointer(self, p: Prediction, tokens: Tensor) -> Pointer:
         hidden = head_input(p)
         vectors, known = self._pairs.offer(hidden, tokens)
         scores, words = in_window(hidden * self.settings.theta, vectors, known, self.settings.window)
