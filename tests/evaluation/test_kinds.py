@@ -12,7 +12,7 @@ from backstory.config.options import EvalOptions
 from backstory.config.readers import DynamicSettings
 from backstory.evaluation import read
 from backstory.evaluation.opening import open_evaluation, open_reader
-from backstory.readers.registry import choose, names_readers, parse_stack, stack_name
+from backstory.readers.registry import configure, names_readers, parse_stack, stack_name
 from backstory.runs.run import load_run, weights_hash
 from backstory.tuning.preparation import collect_statistics, parse_grid, tune_reader
 
@@ -90,14 +90,14 @@ def test_what_yaml_makes_nothing_of_is_refused(value: str) -> None:
 
 def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
     loaded = load_run(run)
-    (published,) = choose(parse_stack("dynamic"), loaded)
+    (published,) = configure(parse_stack("dynamic"), loaded)
     assert (published.settings, published.origin) == (DynamicSettings(), "default")
-    (typed,) = choose(parse_stack("dynamic:segment=9"), loaded)
+    (typed,) = configure(parse_stack("dynamic:segment=9"), loaded)
     assert (typed.settings, typed.origin) == (DynamicSettings(segment=9), "default, given")
     (path,), tuned = tune_reader(
         run, parse_stack(f"{STEP},segment=7"), "valid", 150, ["rate=0.001,0.02", "decay=0,0.1"]
     )
-    (found,) = choose(parse_stack("dynamic:segment=9"), loaded)
+    (found,) = configure(parse_stack("dynamic:segment=9"), loaded)
     assert found.origin == "tuned on the first 150 tokens of valid, given"
     assert found.settings.segment == 9 and found.settings.rate == tuned.best.rate in (0.001, 0.02)
     assert len(tuned.trials) == 4 and tuned.best.epsilon == 0.01
@@ -105,11 +105,11 @@ def test_settings_are_typed_or_tuned_or_published(run: Path) -> None:
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"weights": "0" * 64}))
     with pytest.raises(UserError, match="was tuned for other weights than"):
-        choose(parse_stack("dynamic"), loaded)
+        configure(parse_stack("dynamic"), loaded)
     for damage in (b"{", b"[]", b'{"weights": 1}'):
         path.write_bytes(damage)
         with pytest.raises(UserError, match="is damaged"):
-            choose(parse_stack("dynamic"), loaded)
+            configure(parse_stack("dynamic"), loaded)
 
 
 def test_a_search_finds_what_a_grid_finds(run: Path) -> None:
@@ -161,9 +161,9 @@ def test_other_rules_and_weights_are_filed_apart(run: Path) -> None:
     tune_reader(run, parse_stack(STEP), "valid", 50, ["rate=0.01"])
     assert {p.name for p in (run / "readers").glob("*.json")} == {"dynamic.json", "dynamic-sgd-last-1.json"}
     loaded = load_run(run)
-    (found,) = choose(parse_stack("dynamic:rule=sgd,moving=last:1"), loaded)
+    (found,) = configure(parse_stack("dynamic:rule=sgd,moving=last:1"), loaded)
     assert found.settings.rate == 0.01 and found.settings.moving == "last:1" and "tuned" in found.origin
-    (other,) = choose(parse_stack("dynamic"), loaded)
+    (other,) = configure(parse_stack("dynamic"), loaded)
     assert other.settings.rule == "rms"
 
 
@@ -172,7 +172,9 @@ def test_either_mean_rms_is_tuned_for_itself(run: Path) -> None:
     tune_reader(run, parse_stack(f"{STEP},normalization=tensors"), "valid", 50, ["decay=0.02"])
     assert {p.name for p in (run / "readers").glob("*.json")} == {"dynamic.json", "dynamic-tensors.json"}
     loaded = load_run(run)
-    found = {name: choose(parse_stack(f"dynamic:normalization={name}"), loaded)[0] for name in ("weights", "tensors")}
+    found = {
+        name: configure(parse_stack(f"dynamic:normalization={name}"), loaded)[0] for name in ("weights", "tensors")
+    }
     assert {name: one.settings.decay for name, one in found.items()} == {"weights": 0.1, "tensors": 0.02}
     assert all(one.settings.normalization == name for name, one in found.items())
 
@@ -182,7 +184,7 @@ def test_what_was_tuned_before_the_mean_rms_could_be_chosen_is_of_all_weights(ru
     document = json.loads(path.read_text())
     assert document["settings"].pop("normalization") == "weights"
     path.write_text(json.dumps(document))
-    (found,) = choose(parse_stack("dynamic"), load_run(run))
+    (found,) = configure(parse_stack("dynamic"), load_run(run))
     assert found.settings.normalization == "weights" and found.settings.rate == 0.01
 
 

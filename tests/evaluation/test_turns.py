@@ -13,7 +13,7 @@ from backstory.config import UserError
 from backstory.config.options import EvalOptions
 from backstory.evaluation import read
 from backstory.evaluation.opening import open_evaluation, open_reader
-from backstory.readers.registry import choose, parse_stack
+from backstory.readers.registry import configure, parse_stack
 from backstory.runs.run import load_run
 from backstory.tuning import reader_search as tuning
 from backstory.tuning.preparation import tune_reader
@@ -86,7 +86,7 @@ def test_a_cache_stays_as_it_is_and_a_temperature_inside_it_is_read_with(run: Pa
         if trial.tokens == 60:
             found = read(reader, opened.split.ids[:60], opened.dataset.vocabulary.start).nats
             assert trial.nats == pytest.approx(found, rel=1e-9)
-    (_, cache) = choose(stack, load_run(run))[-2:]
+    (_, cache) = configure(stack, load_run(run))[-2:]
     assert (cache.name, cache.origin) == ("cache", "default, given")
 
 

@@ -135,14 +135,14 @@ def train(arguments: Sequence[str]) -> int:
 
     from backstory.cli.command_line import progress_bar
     from backstory.config.scores import perplexity
-    from backstory.readers.registry import choose, parse_stack
+    from backstory.readers.registry import configure, parse_stack
     from backstory.tuning.preparation import train_learned
 
     stack = parse_stack(args.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
         raise UserError(f"the meta-learner goes around the reader dynamic alone, not {args.reader}")
     opened = _opened(args)
-    base = choose(stack, opened.run)[0].settings
+    base = configure(stack, opened.run)[0].settings
     losses: list[float] = []
 
     def report(tokens: int, nats: float) -> None:

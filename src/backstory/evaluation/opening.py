@@ -14,7 +14,7 @@ from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
 from backstory.data.overlap import check_splits_differ, overlap, overlaps
 from backstory.models import choose_device, choose_precision, device_name
 from backstory.readers.base import Reader
-from backstory.readers.registry import Chosen, build, choose, parse_stack, prepared_files
+from backstory.readers.registry import ConfiguredLayer, build, configure, parse_stack, prepared_files
 from backstory.runs.run import Run, open_run
 from backstory.storage.provenance import provenance
 
@@ -33,7 +33,7 @@ class EvalSetup:
     split: Split
     """The text to read: a split of the dataset."""
     reader: Reader
-    layers: tuple[Chosen, ...]
+    layers: tuple[ConfiguredLayer, ...]
     """The reader and those that it wraps, with their settings, the innermost first."""
     options: EvalOptions
     """How it was opened."""
@@ -81,7 +81,7 @@ class EvalSetup:
         return [overlap(corpus, self.split.ids, self.split.name, split) for split in TRAINED_ON]
 
 
-def origin_of(run: Run, layers: Sequence[Chosen], reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
+def origin_of(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
     """Return the provenance of a result of a reader over a run, on a text with this description."""
     precision, device = reader.precision, next(run.model.parameters()).device
     origin = provenance(run.settings(), device_name(device), precision.name, precision.reason, corpus)
@@ -95,11 +95,11 @@ def open_reader(
     precision: str = "float32",
     device: str = "auto",
     overrides: Mapping[str, str] | None = None,
-) -> tuple[Run, Reader, tuple[Chosen, ...]]:
+) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
     """Load a run and build a reader over it, or several that wrap each other (`parse_stack`). Raises UserError."""
     stack, place = parse_stack(reader), choose_device(device)
     run = open_run(model, place).overridden(overrides or {})
-    layers = choose(stack, run)
+    layers = configure(stack, run)
     return run, build(layers, run, choose_precision(precision, place)), layers
 
 

@@ -23,7 +23,7 @@ from backstory.evaluation.opening import Readers, open_reader
 from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
 from backstory.models import choose_device, choose_precision
 from backstory.readers.base import Reader
-from backstory.readers.registry import READERS, Chosen, build, saved_in
+from backstory.readers.registry import READERS, ConfiguredLayer, build, saved_in
 from backstory.runs.run import ChangedRun, Run, open_run
 from backstory.runs.run_folder import SAVED as READERS_FOLDER
 from backstory.storage.atomic import sha256, sweep_temporaries, within
@@ -75,7 +75,7 @@ class ReadingCheckpoint:
         reader.restore(snapshot)
 
 
-def reader_identity(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[str, Any]:
+def reader_identity(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) -> dict[str, Any]:
     """Return what the scores of a reader depend on beside the text: weights, vocabulary, readers with settings, precision."""
     return {
         "model": run.weights_hash,
@@ -171,7 +171,7 @@ def open_saved(
     reader: Readers | None,
     precision: str = "float32",
     device: str = "auto",
-) -> tuple[Run, Reader, tuple[Chosen, ...]]:
+) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
     """Load a run and restore a saved reader over it; a `reader` that is given must be the same. Raises UserError."""
     if reader is not None:
         run, restored, layers = open_reader(model, reader, precision, device)
@@ -183,7 +183,7 @@ def open_saved(
     return run, restored, layers
 
 
-def _layers(saved: ReadingCheckpoint) -> tuple[Chosen, ...]:
+def _layers(saved: ReadingCheckpoint) -> tuple[ConfiguredLayer, ...]:
     """Return the readers of a checkpoint with their settings. Raises UserError."""
     readers, layers = saved.identity.get("readers"), []
     if not conforms(readers, list[dict[str, Any]]) or not readers or not all(has_fields(r, LAYER) for r in readers):
@@ -194,7 +194,7 @@ def _layers(saved: ReadingCheckpoint) -> tuple[Chosen, ...]:
         settings = from_dict(READERS[name].settings, reader["settings"], str(saved.path))
         if READERS[name].wraps != bool(layers):  # the first reads with the model, each other wraps the one before
             raise UserError(f"{saved.path} is damaged: its readers do not go on each other; remove it and start again")
-        layers.append(Chosen(name, settings, "saved"))
+        layers.append(ConfiguredLayer(name, settings, "saved"))
     return tuple(layers)
 
 

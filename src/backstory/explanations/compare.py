@@ -28,7 +28,7 @@ from backstory.explanations.passage_reading import word_score_of
 from backstory.explanations.sources import ExplainedText, other_folder_part, other_name
 from backstory.models import Prediction
 from backstory.readers import Reader
-from backstory.readers.registry import Chosen, names_readers, parse_stack, stack_name
+from backstory.readers.registry import ConfiguredLayer, names_readers, parse_stack, stack_name
 from backstory.results.result_file import write_result
 from backstory.runs.run import Run
 
@@ -43,7 +43,7 @@ class OpenedReader:
     name: str
     run: Run
     reader: Reader
-    layers: tuple[Chosen, ...]
+    layers: tuple[ConfiguredLayer, ...]
 
     def as_dict(self, nats: float) -> dict[str, Any]:
         """Return the reader with its mean nats per token, as results record it."""

@@ -12,7 +12,7 @@ from backstory.config import UserError, nearest
 from backstory.config.options import EvalOptions, ExplanationOptions
 from backstory.evaluation.opening import EvalSetup, open_evaluation, open_reader
 from backstory.readers import Reader
-from backstory.readers.registry import READERS, Chosen, names_readers
+from backstory.readers.registry import READERS, ConfiguredLayer, names_readers
 from backstory.runs.run import Run, is_elsewhere
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
@@ -59,7 +59,7 @@ class ExplainedText:
             )
         return source
 
-    def open_other(self, against: str) -> tuple[Run, Reader, tuple[Chosen, ...]]:
+    def open_other(self, against: str) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
         """Open another reader of the same run, or the same reader of another run.
 
         Raises UserError unless they can be compared. A text of one's own is not read again: it may be a pipe, and its ids are

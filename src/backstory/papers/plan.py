@@ -35,7 +35,7 @@ from backstory.papers.suite import (
 )
 from backstory.readers.gradient_statistics import statistics_name
 from backstory.readers.learned import learned_name
-from backstory.readers.registry import kinds_of, parse_stack, settings_file, stack_name
+from backstory.readers.registry import parse_stack, settings_file, settings_name, stack_name
 from backstory.runs.run_folder import SAVED
 from backstory.storage.checkpoint import MANIFEST
 from backstory.training.progress import check_settings
@@ -174,7 +174,7 @@ def preparation(text: str) -> Preparation:
     if words[0] == "statistics":
         output = Path(SAVED, statistics_name(flags.moving), MANIFEST)
     elif words[0] == "tune":
-        output = settings_file(Path(), kinds_of(stack))
+        output = settings_file(Path(), settings_name(stack))
     else:
         output = Path(SAVED, learned_name(flags.name), MANIFEST)
     return Preparation(words[0], tuple(words[1:]), output)

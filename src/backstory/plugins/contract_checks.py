@@ -39,7 +39,7 @@ from backstory.models import (
 from backstory.readers import Reader, ReaderKind, StaticReader
 from backstory.readers.base import block_count
 from backstory.readers.kind import BuildContext
-from backstory.readers.registry import choose, parse_stack
+from backstory.readers.registry import configure, parse_stack
 from backstory.runs.run import Run
 
 BATCH, TIME, TYPES = 3, 12, 17
@@ -364,7 +364,7 @@ def example_setup() -> EvalSetup:
     dataset = Dataset("text", vocabulary, {"text": split}, "0" * 64, "an example")
     run = Run(Path("run"), model, vocabulary, RunConfig(), {}, {})
     reader = StaticReader(model)
-    return EvalSetup(run, dataset, split, reader, choose(parse_stack("static"), run), EvalOptions())
+    return EvalSetup(run, dataset, split, reader, configure(parse_stack("static"), run), EvalOptions())
 
 
 METRIC_CHECKS: Mapping[str, Callable[[type[Metric]], None]] = {

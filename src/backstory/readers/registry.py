@@ -25,9 +25,6 @@ from backstory.storage.atomic import sha256, write_atomically
 from backstory.storage.documents import has_fields, parse
 from backstory.storage.manifest import MANIFEST
 
-Settings = dict[str, Any]
-
-
 STATIC = ReaderKind(
     "static",
     "the model as trained; nothing but its state changes while it reads",
@@ -42,11 +39,11 @@ class Layer:
     """One reader of a stack, as it was typed."""
 
     name: str
-    given: str = ""
+    typed: str = ""
     """Settings as they were typed: `theta=0.5,window=2000`."""
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.given}" if self.given else self.name
+        return f"{self.name}:{self.typed}" if self.typed else self.name
 
 
 Stack = tuple[Layer, ...]
@@ -54,23 +51,20 @@ Stack = tuple[Layer, ...]
 
 
 @checked()
-def parse_stack(asked: str | Sequence[str]) -> Stack:
+def parse_stack(names: str | Sequence[str]) -> Stack:
     """Parse the names of readers, several joined by `+` or in a list, each with settings after a colon if need be.
 
     The one that reads with the model goes first, whatever the order; without one it is `static`. Raises UserError.
     """
-    words = [asked] if isinstance(asked, str) else list(asked)
-    layers = []
-    for word in (w for text in words for w in re.split(r"\+(?=[a-z])", text)):
-        name, _, given = word.partition(":")
+    texts, layers = [names] if isinstance(names, str) else names, []
+    for word in (word for text in texts for word in re.split(r"\+(?=[a-z])", text)):
+        name, _, settings = word.partition(":")
         refuse_old_reader(name)
         check_name(name, READERS, "reader", "backstory ls readers")
-        layers.append(Layer(name, given))
-        given_settings(layers[-1])
-    names = [layer.name for layer in layers]
-    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
-    if twice is not None:
-        raise UserError(f"the reader {twice} is asked for twice; give it once")
+        if any(layer.name == name for layer in layers):
+            raise UserError(f"the reader {name} is asked for twice; give it once")
+        layers.append(Layer(name, settings))
+        typed_settings(layers[-1])
     bases = [layer for layer in layers if not READERS[layer.name].wraps and layer.name != "static"]
     if len(bases) > 1:
         raise UserError(f"the readers {bases[0].name} and {bases[1].name} both read with the model; choose one of them")
@@ -85,38 +79,35 @@ def names_readers(text: str) -> bool:
 
 def stack_name(stack: Stack) -> str:
     """Return the name of a stack, which `parse_stack` understands: `static`, `cache`, `dynamic:rate=0.001+cache`."""
-    shown = stack[1:] if len(stack) > 1 and stack[0].name == "static" else stack
-    return "+".join(map(str, shown))
+    layers = stack[1:] if len(stack) > 1 and stack[0].name == "static" else stack
+    return "+".join(map(str, layers))
 
 
-def kinds_of(stack: Stack) -> str:
+def settings_name(stack: Stack) -> str:
     """Return the name under which the settings of a stack are saved: only settings of a kind's `identity` are in it."""
-    return stack_name(tuple(Layer(_filed(layer)) for layer in stack))
+    return stack_name(tuple(Layer(_identity_name(layer)) for layer in stack))
 
 
-def _filed(layer: Layer) -> str:
+def _identity_name(layer: Layer) -> str:
     """Return a reader's name with the settings that make it another reader."""
-    usual, given = READERS[layer.name].settings(), given_settings(layer)
-    other = [
-        given[key]
-        for key in READERS[layer.name].identity
-        if given.get(key, vars(usual).get(key)) != vars(usual).get(key)
-    ]
-    return "-".join([layer.name, *(text.replace(":", "-") for text in other)])
+    kind, typed = READERS[layer.name], typed_settings(layer)
+    defaults = vars(kind.settings())
+    values = [typed[key] for key in kind.identity if key in typed and typed[key] != defaults.get(key)]
+    return "-".join([layer.name, *(value.replace(":", "-") for value in values)])
 
 
-def given_settings(layer: Layer) -> Settings:
+def typed_settings(layer: Layer) -> dict[str, Any]:
     """Return the settings that were typed, checked. Raises UserError."""
-    found: Settings = {}
-    for item in filter(None, layer.given.split(",")):
+    settings: dict[str, Any] = {}
+    for item in filter(None, layer.typed.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key or not value:
             raise UserError(f"reader {layer.name}: '{item}' must be written setting=value, as in {layer.name}:a=1,b=2")
-        if key in found:
+        if key in settings:
             raise UserError(f"reader {layer.name}: the setting {key} is given twice; give it once")
-        found[key] = typed(value, key)
-    from_dict(READERS[layer.name].settings, found, f"reader {layer.name}")
-    return found
+        settings[key] = typed(value, key)
+    from_dict(READERS[layer.name].settings, settings, f"reader {layer.name}")
+    return settings
 
 
 def typed(text: str, name: str) -> Any:
@@ -125,7 +116,7 @@ def typed(text: str, name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ConfiguredLayer:
     """A reader of a stack with all of its settings, and their origin."""
 
     name: str
@@ -140,53 +131,52 @@ class Chosen:
         return {"name": self.name, "settings": to_dict(self.settings), "origin": self.origin}
 
 
-def choose(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[Chosen, ...]:
+def configure(stack: Stack, run: Run, renewed: Collection[str] = ()) -> tuple[ConfiguredLayer, ...]:
     """Return the settings of every layer: as typed, else as tuned for this run (`save_settings`), else the defaults.
 
-    A layer's own settings around the readers inside it come before those it has around the static reader. Tuned
+    Settings that were tuned around the readers inside a layer come before those tuned around the static reader. Tuned
     settings are used only with the model as it was trained. Raises UserError, also for settings that were tuned on other
-    weights, but for those of the readers whose settings are to be `renewed`.
+    weights, unless they are of a reader whose settings are to be `renewed`.
     """
-    found = []
-    for place, layer in enumerate(stack):
-        kind, given = READERS[layer.name], given_settings(layer)
-        names = [kinds_of(stack[: place + 1]), *([kinds_of((Layer("static"), layer))] if kind.wraps else [])]
-        name, saved = next(((n, s) for n in names if (s := _saved(run, n, layer.name in renewed))), (None, None))
-        origin = [f"tuned on {saved['tuned_on']}" if saved and run.as_trained else "default"]
-        if saved and not run.as_trained:
-            name, saved, origin = None, None, ["default: the tuned settings are for the model as trained"]
-        origin += ["given"] if given else []
-        settings = completed(kind.settings, saved["settings"]) if saved else {}
-        settings = from_dict(kind.settings, settings | given, f"reader {layer.name}")
-        file = settings_file(run.folder, name).name if name is not None else None
-        found.append(Chosen(layer.name, settings, ", ".join(origin), file))
-    return tuple(found)
+    layers = []
+    for depth, layer in enumerate(stack, 1):
+        kind, typed = READERS[layer.name], typed_settings(layer)
+        names = [settings_name(stack[:depth]), *([settings_name((Layer("static"), layer))] if kind.wraps else [])]
+        saved, file, origin = {}, None, "default"
+        for name in names:
+            if document := _saved_settings(run, name, layer.name in renewed):
+                if run.as_trained:
+                    saved, origin = completed(kind.settings, document["settings"]), f"tuned on {document['tuned_on']}"
+                    file = settings_file(run.folder, name).name
+                else:
+                    origin = "default: the tuned settings are for the model as trained"
+                break
+        settings = from_dict(kind.settings, saved | typed, f"reader {layer.name}")
+        layers.append(ConfiguredLayer(layer.name, settings, f"{origin}, given" if typed else origin, file))
+    return tuple(layers)
 
 
 def build(
-    chosen: Sequence[Chosen], run: Run, precision: Precision, loaded: dict[str, Statistics] | None = None
+    layers: Sequence[ConfiguredLayer], run: Run, precision: Precision, loaded: dict[str, Statistics] | None = None
 ) -> Reader:
     """Build the readers, each around the one before; `loaded` holds the run's statistics from one call to the next.
 
     Raises UserError where one does not fit the model.
     """
-    made, loaded = None, {} if loaded is None else loaded
-    for layer in chosen:
-        made = READERS[layer.name].build(BuildContext(run, precision, made, loaded), layer.settings)
-    assert made is not None
-    return made
+    reader, loaded = None, {} if loaded is None else loaded
+    for layer in layers:
+        reader = READERS[layer.name].build(BuildContext(run, precision, reader, loaded), layer.settings)
+    assert reader is not None
+    return reader
 
 
-def prepared_files(run: Run, layers: Sequence[Chosen], reader: Reader) -> dict[str, str]:
-    """Return what a reader over a run takes from its folder of readers, by name, with the SHA-256 (hex) of each.
+def prepared_files(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader) -> dict[str, str]:
+    """Return the SHA-256 (hex) of everything that a reader takes from the run's folder of readers, by name.
 
-    That is tuned settings, statistics and meta-learners; of the last two it is the hash of the manifest.
+    These are tuned settings, statistics and meta-learners; of the last two it is the hash of the manifest.
     """
     files = [layer.file for layer in layers if layer.file is not None]
-    inner: Reader | None = reader
-    while inner is not None:
-        files += [f"{name}/{MANIFEST}" for name in inner.prepared()]
-        inner = inner.inner
+    files += [f"{name}/{MANIFEST}" for inner in reader.stack() for name in inner.prepared()]
     return {name.removesuffix(f"/{MANIFEST}"): sha256(saved_in(run) / name) for name in sorted(set(files))}
 
 
@@ -197,7 +187,7 @@ def settings_file(run: Path, name: str) -> Path:
 
 def save_settings(run: Run, stack: Stack, settings: Any, tuned_on: str, search: dict[str, Any]) -> Path:
     """Save the settings of the outermost reader of a stack beside the model, with the hash of its weights and the search."""
-    path = saved_in(run) / settings_file(run.folder, kinds_of(stack)).name
+    path = saved_in(run) / settings_file(run.folder, settings_name(stack)).name
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"weights": run.weights_hash, "tuned_on": tuned_on}
     document |= {"settings": to_dict(settings), "search": search}
@@ -205,17 +195,17 @@ def save_settings(run: Run, stack: Stack, settings: Any, tuned_on: str, search: 
     return path
 
 
-def _saved(run: Run, name: str, renewed: bool = False) -> dict[str, Any] | None:
+def _saved_settings(run: Run, name: str, renewed: bool) -> dict[str, Any] | None:
     path = saved_in(run) / settings_file(run.folder, name).name
     try:
         document = parse(read_small(path, inside=run.folder))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{path} is damaged ({why}); remove it, or tune again with `backstory reader tune`") from None
-    wanted = {"weights": str, "tuned_on": str, "settings": dict[str, Any], "search": dict[str, Any]}
-    if not has_fields(document, wanted):
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} is damaged ({cause}); remove it, or tune again with `backstory reader tune`") from None
+    types = {"weights": str, "tuned_on": str, "settings": dict[str, Any], "search": dict[str, Any]}
+    if not has_fields(document, types):
         raise UserError(f"{path} is damaged; remove it, or tune again with `backstory reader tune`")
     if document["weights"] != run.weights_hash:
         if renewed:

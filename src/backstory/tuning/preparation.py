@@ -18,15 +18,15 @@ from backstory.readers.learned import learned_name, save_learned
 from backstory.readers.meta_training import train_gates
 from backstory.readers.registry import (
     READERS,
-    Chosen,
+    ConfiguredLayer,
     Layer,
     Stack,
     build,
-    choose,
-    given_settings,
+    configure,
     save_settings,
     stack_name,
     typed,
+    typed_settings,
 )
 from backstory.runs.run import Run
 from backstory.runs.run_folder import SAVED
@@ -102,17 +102,17 @@ def _tune_outermost(
     setup: EvalSetup,
     stack: Stack,
     lists: dict[str, list[Any]],
-    make: Callable[[Sequence[Chosen]], Reader],
+    make: Callable[[Sequence[ConfiguredLayer]], Reader],
     ids: np.ndarray,
     first: int,
     progress: Progress | None,
 ) -> Tuned:
     """Search the settings of the outermost reader in the way of its kind."""
-    kind, layers = READERS[stack[-1].name], choose(stack, setup.run, {stack[-1].name})
+    kind, layers = READERS[stack[-1].name], configure(stack, setup.run, {stack[-1].name})
     start = layers[-1].settings
     if kind.grid_scorer is not None:
         # What was typed is fixed: all the rest is tried, whatever it is.
-        values = {name: [getattr(start, name)] for name in given_settings(stack[-1])} | lists
+        values = {name: [getattr(start, name)] for name in typed_settings(stack[-1])} | lists
         inner = make(layers[:-1])
         return search_one_reading(kind.grid_scorer(inner, values, len(ids)), inner, ids, first, progress)
     assert kind.steps is not None
@@ -125,15 +125,15 @@ def _tune_in_turn(
     setup: EvalSetup,
     stack: Stack,
     lists: dict[str, list[Any]],
-    make: Callable[[Sequence[Chosen]], Reader],
+    make: Callable[[Sequence[ConfiguredLayer]], Reader],
     ids: np.ndarray,
     first: int,
     progress: Progress | None,
 ) -> tuple[Tuned, dict[int, Any]]:
     """Settle one setting after the other; return also the best settings of each reader that had one, by its place."""
-    fixed = {name for layer in stack for name in given_settings(layer)}
+    fixed = {name for layer in stack for name in typed_settings(layer)}
     coordinates = {n: values for n, values in {**COORDINATES, **lists}.items() if n in lists or n not in fixed}
-    start = choose(stack, setup.run, {layer.name for layer in stack if coordinates.keys() & _settings_of(layer)})
+    start = configure(stack, setup.run, {layer.name for layer in stack if coordinates.keys() & _settings_of(layer)})
     if idle := next((name for name in lists if owner(start, name) is None), None):
         raise UserError(f"the reader {stack_name(stack)} does not use {idle} with this rule; leave it out of --grid")
     coordinates = {name: values for name, values in coordinates.items() if owner(start, name) is not None}

@@ -14,7 +14,7 @@ from backstory.config import NonFiniteError, UserError, to_dict, validate
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.readers.base import Reader
 from backstory.readers.kind import GridScorer
-from backstory.readers.registry import READERS, Chosen
+from backstory.readers.registry import READERS, ConfiguredLayer
 
 MARKS = (1 / 8, 1 / 4, 1 / 2)
 """Shares of the text at which a point is compared with the best so far, and given up if it is clearly worse."""
@@ -195,7 +195,7 @@ COORDINATES: dict[str, tuple[Any, ...]] = {
 current input in sequence modeling" (the tokens of a segment, the softmax temperature, the norm at which gradients are clipped,
 and NAdam without and with a mean of gradients)."""
 
-Point = tuple[Chosen, ...]
+Point = tuple[ConfiguredLayer, ...]
 """The readers of a stack, the innermost first, with their settings."""
 
 
@@ -222,7 +222,7 @@ def settings_of(point: Point) -> dict[str, Any]:
 
 @torch.no_grad()
 def search_coordinates(
-    build: Callable[[Sequence[Chosen]], Reader],
+    build: Callable[[Sequence[ConfiguredLayer]], Reader],
     start: Point,
     coordinates: Mapping[str, Sequence[Any]],
     ids: np.ndarray,
