@@ -314,7 +314,7 @@ REMEMBERED = (
     ("snb-t1", "static"),
     ("following", "static"),
 )
-"""Rows of the grid `recall` and their readers whose memory docs/memory.png shows."""
+"""Systems of the suite `recall` and their readers whose memory docs/memory.png shows."""
 
 
 def remembered_curves() -> list[Named[MemoryRecord]]:
@@ -396,8 +396,8 @@ def precisions() -> Table:
     return headed(heads, rows)
 
 
-def grids() -> list[str]:
-    """The grids that have a result."""
+def suites() -> list[str]:
+    """Suites that have a result."""
     return [path.stem.removeprefix("reproduce-") for path in sorted(RESULTS.glob("reproduce-*.json"))]
 
 
@@ -442,9 +442,9 @@ def recent(name: str) -> Table:
 
 
 def reproduced() -> dict[str, Callable[[], Table]]:
-    """The tables of every grid that has a result: `NAME`; `NAME-claims` where it has claims, `NAME-parts` where a model has two
+    """Tables of every suite that has a result: `NAME`; `NAME-claims` where it has claims, `NAME-parts` where a model has two
     predictions, and `NAME-memory` where the exact cost of its text is known."""
-    names = grids()
+    names = suites()
     tables: dict[str, Callable[[], Table]] = {name: partial(reproduction, name) for name in names}
     tables |= {f"{name}-claims": partial(claims, name) for name in names if claims(name).rows}
     tables |= {f"{name}-parts": partial(parts, name) for name in names if parts(name).rows}
@@ -733,9 +733,9 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
 
 
 def offered(text: str) -> dict[str, Callable[[], Table]]:
-    """Tables that a text has a place for, as any may: `NAME-recency` and `NAME-findings` of the grids whose results hold it."""
+    """Tables that a text has a place for, as any may: `NAME-recency` and `NAME-findings` of suites whose results hold it."""
     makers = {"recency": recent, "findings": findings}
-    places = [(name, kind) for name in grids() for kind in makers if f"<!-- table: {name}-{kind} -->" in text]
+    places = [(name, kind) for name in suites() for kind in makers if f"<!-- table: {name}-{kind} -->" in text]
     return {f"{name}-{kind}": partial(makers[kind], name) for name, kind in places if makers[kind](name).rows}
 
 

@@ -1,4 +1,4 @@
-"""What the tests of papers share: a suite of tiny runs, and the command line in a process of its own."""
+"""Shared by the tests of papers: a suite of tiny runs, and the command line in a process of its own."""
 
 import copy
 import os

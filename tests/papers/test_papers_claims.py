@@ -1,4 +1,4 @@
-"""Whether a claim holds: intervals against values worked out by hand and taken from tables of Student's t."""
+"""Verdicts of claims: intervals against values worked out by hand and taken from tables of Student's t."""
 
 import math
 

@@ -29,7 +29,7 @@ SYSTEMS = [system.name for system in suites.load("context").systems]
 TARGETS = 1200
 CONTEXTS = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 700, 1000)
 TAGS = {"NN": 1.0, "VB": 1.0, "JJ": 1.0, "IN": 0.5, "DT": 0.0}
-"""What share of the cost of little context words of a tag pay."""
+"""Share of the cost of little context that words of a tag pay."""
 CLASSES = ("near", "far", "none")
 PLACES = np.arange(TARGETS)
 SPLITS = {
@@ -125,7 +125,7 @@ def judged(asked: Suite, runs: list[Any], found: Mapping[str, Any]) -> list[dict
 def records(
     *models: Mapping[str, Losses], only: str = "", **changed: Mapping[str, Losses]
 ) -> dict[str, dict[str, Any]]:
-    """What a reproduction records of its runs: of `lstm` one for each model, of every other system the first, or another."""
+    """Records of a reproduction's runs: of `lstm` one for each model, of every other system the first, or another."""
     each = [measured(found, [FINDINGS[only]] if only else FINDINGS.values()) for found in models]
     others = {system.replace("_", "-"): measured(found, FINDINGS.values()) for system, found in changed.items()}
     made = {}

@@ -41,7 +41,7 @@ def written() -> dict[str, Any]:
 
 
 def dry(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[str], list[str]]:
-    """What it says of the results given, and the runs that are to be run."""
+    """Its lines on the results, and the runs that are to be run."""
     assert main(["reproduce", "suite.yaml", "--dry-run", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     runs = [line.split()[:2] for line in lines if line.startswith("  ")]

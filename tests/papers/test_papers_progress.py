@@ -1,4 +1,4 @@
-"""What is left to do and how it is shown; processes that end with the one that started them."""
+"""Time left and how it is shown; processes that end with the one that started them."""
 
 import io
 import os
@@ -135,7 +135,7 @@ def test_a_child_ends_with_its_parent_however_that_ends() -> None:
 
 
 def _lives(number: int) -> bool:
-    """Whether the process runs; one that ended and was not waited for does not."""
+    """True if the process runs; one that ended and was not waited for does not."""
     try:
         return "Z" not in Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

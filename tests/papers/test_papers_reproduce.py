@@ -28,7 +28,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """What two reproductions of the same suite must have in common."""
+    """Everything that two reproductions of the same suite must have in common."""
     found = result(folder)["figures"]
     runs = [
         {k: run[k] for k in ("run", "state", "valid_perplexity", "readings", "examinations")} for run in found["runs"]
@@ -447,7 +447,7 @@ def test_a_signal_stops_it_with_everything_saved(number: signal.Signals, desk: P
 
 @pytest.mark.full
 def test_a_killed_run_is_told_and_taken_up_again(desk: Path) -> None:
-    """What the kernel does where memory runs out."""
+    """Stand-in for the kernel where memory runs out."""
     write(slow())
     running = start("suite.yaml")
     wait_until_some_run_has(desk, 3, running)

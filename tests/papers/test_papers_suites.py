@@ -1,4 +1,4 @@
-"""Grids: the packaged ones are right, and whatever is wrong with one is told in a line before anything is written."""
+"""Packaged suites are right, and whatever is wrong with a suite is one line before anything is written."""
 
 import re
 from dataclasses import replace
@@ -28,7 +28,7 @@ SCALES = [(name, scale) for name in suites.names() for scale in BOTH if scale ==
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
-def test_packaged_grids_are_right(name: str, scale: Scale) -> None:
+def test_packaged_suites_are_right(name: str, scale: Scale) -> None:
     runs = runs_of(suites.load(name), scale, name)
     assert len({run.name for run in runs}) == len(runs)
     if scale == "small":
@@ -47,7 +47,7 @@ def test_the_systems_of_base_have_the_same_size_at_the_small_scale() -> None:
 
 
 @pytest.mark.parametrize("name", papers.paper_names())
-def test_a_packaged_grid_puts_each_paper_to_the_test(name: str) -> None:
+def test_a_packaged_suite_puts_each_paper_to_the_test(name: str) -> None:
     paper = papers.paper(name)
     assert re.fullmatch(r"[A-Z][\w ]+ (et al\.|and [A-Z][\w-]+) \d{4}", paper.cited)
     about = [suite for suite in map(suites.load, suites.names()) if name in suite.papers]
@@ -61,7 +61,7 @@ def test_a_packaged_grid_puts_each_paper_to_the_test(name: str) -> None:
     assert any(figure and figure.startswith(f"{name}/") for figure in used)
 
 
-def test_the_grid_of_the_span_buffer_has_its_tables_beside_it() -> None:
+def test_the_suite_of_the_span_buffer_has_its_tables_beside_it() -> None:
     figures = papers.paper("span-buffer").values
     printed = {name for name in figures if "table-3" not in name}
     assert len(printed) == 64 and len(figures) == 80
@@ -134,7 +134,7 @@ TYPES = {
 
 
 def has_printed_size(count: int, printed: str) -> bool:
-    """Whether a number of parameters is within 2% of a printed one (`24 M`), or of one unit of its last digit."""
+    """True if a number of parameters is within 2% of a printed one (`24 M`), or of one unit of its last digit."""
     number = printed.removesuffix(" M")
     unit = 10.0 ** -len(number.partition(".")[2])
     return abs(count / 1e6 - float(number)) < max(0.02 * float(number), unit)
@@ -208,7 +208,7 @@ def test_published_figures_carry_their_source() -> None:
     assert published_figure(reading) == (54.44, None, "Yang et al. 2018, table 1")
 
 
-def test_the_grid_of_the_page_is_right() -> None:
+def test_the_suite_of_the_page_is_right() -> None:
     [block] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     suite = from_yaml(Suite, block, "the page")
     assert len(runs_of(suite, "small", "the page")) == 9
@@ -416,7 +416,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("bad", "says"), BAD.values(), ids=BAD)
-def test_a_bad_grid_is_one_line_and_nothing_is_written(
+def test_a_bad_suite_is_one_line_and_nothing_is_written(
     bad: dict[str, Any], says: str, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = write(bad)
@@ -430,7 +430,7 @@ def test_a_bad_grid_is_one_line_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("broken", [suite(), suite(systems=[*suite()["systems"], BROKEN])])
-def test_the_grid_that_is_changed_into_bad_ones_is_right(broken: dict[str, Any], desk: Path) -> None:
+def test_the_suite_that_is_changed_into_bad_ones_is_right(broken: dict[str, Any], desk: Path) -> None:
     assert main(["reproduce", write(broken), "--dry-run"]) == 0
 
 

@@ -22,7 +22,7 @@ CONFOUNDED = "confounded: no verdict"
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the seeds say about a claim. The gain is how much lower the better side is than the other, on average."""
+    """Outcome of a claim over the seeds. The gain is how much lower the better side is than the other, on average."""
 
     verdict: str
     gain: float | None = None

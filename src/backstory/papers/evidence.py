@@ -19,7 +19,7 @@ from backstory.papers.claims import OPPOSITE, YES, published_gain, with_p_values
 from backstory.papers.findings import CONTEXT, NO, NOT_MEASURED, NOT_RUN, check_finding, context_cost, examines
 from backstory.papers.paper import Paper, PrintedItem, PublishedValue, paper
 from backstory.papers.plan import SuiteRun, runs_of
-from backstory.papers.suite import Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
+from backstory.papers.suite import HOURS, Claim, FindingCheck, PlannedReading, Scale, Suite, System, load, names
 from backstory.papers.suite_result import protocol_of
 from backstory.results import EvaluationFigures, ReproductionFigures, Result, TruncationFigures, result_or_none
 from backstory.results.reproduction_record import (
@@ -35,8 +35,6 @@ from backstory.results.reproduction_record import (
 PAPERS = ("span-buffer", "localized-ntm", "dual", "context", "dynamical")
 """The papers whose systems this package implements; baselines of other papers stand in their tables."""
 SCALES: tuple[Scale, ...] = ("small", "full")
-HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
-"""Unit of a suite's stated costs."""
 CLOSE = 0.02
 """A score is that of the paper if it is within this part of it."""
 LEVEL = 0.95
@@ -50,7 +48,7 @@ class EvidenceRow:
 
     paper: str
     item: str
-    """Where it stands, and what it says."""
+    """Table, figure or section, and what it says."""
     protocol: str
     """`yes` if it was run as published, else how it departs from that."""
     scale: Scale | Literal[""]
@@ -120,14 +118,14 @@ class _Evidence:
                 name = value.row if value.metric in SCORES else key
                 printed.setdefault((value.where, name), {})[key] = value
         for (where, name), values in printed.items():
-            item, found = f"{where}: {re.sub(r'table-[0-9]-', '', name)}", False
+            item, in_suite = f"{where}: {re.sub(r'table-[0-9]-', '', name)}", False
             for (suite, scale), plans in self.plans.items():
                 for plan in plans:
                     if readings := {k: r for k, r in self._beside(plan.system).items() if k in values}:
-                        found = True
+                        in_suite = True
                         yield self._table_row(item, values, suite, scale, plan, readings)
                         yield from self._single_readings(item, values, suite, scale, plan, readings)
-            if not found:
+            if not in_suite:
                 yield self._unplanned(item, values)
 
     def _table_row(

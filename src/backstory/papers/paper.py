@@ -1,6 +1,6 @@
-"""Papers as data: the values that their tables print, and what they found of the models that they examined.
+"""Papers as data: the values that their tables print, and their findings about the models that they examined.
 
-Each is a YAML file in `published/`, which is found by its name.
+Each is a YAML file in `published/`, loaded by its name.
 """
 
 import string
@@ -15,7 +15,7 @@ from backstory.results.examination_record import Published
 
 Metric = Literal["perplexity", "bits_per_token"]
 PrintedMetric = Literal["perplexity", "bits_per_token", "effect_percent", "tokens", "share_percent"]
-"""What a paper prints: scores, increases of perplexity in percent, context in tokens, shares of the tokens in percent."""
+"""Printed quantities: scores, increases of perplexity in percent, context in tokens, shares of the tokens in percent."""
 Unit = Literal["nats", "tokens", "share"]
 
 EFFECTIVE_CONTEXT, OUTSIDE_WINDOW = "effective-context-two-sided", "outside-window"
@@ -100,7 +100,7 @@ class PrintedItem:
     costs_as: str = ""
     """SUITE/SYSTEM whose runs at the full scale would show it."""
     ours: str = ""
-    """What was measured here, with the page that has it."""
+    """Our measurement, with the page that has it."""
     protocol: str = ""
     """How that departs from the paper's protocol."""
 
@@ -184,7 +184,7 @@ class Measure:
     """
 
     name: str
-    """What it is called in a table."""
+    """Its name in a table."""
     plus: tuple[Cost, ...]
     minus: tuple[Cost, ...] = ()
     above: float | None = None
@@ -218,7 +218,7 @@ class Finding:
 
     sentence: str
     published: str
-    """What the paper printed of it, in a few words."""
+    """The printed evidence for it, in a few words."""
     where: str
     """Section and figure."""
     measures: tuple[Measure, ...] = ()

@@ -343,7 +343,7 @@ def _check_unique(values: Sequence[object], problem: str, remedy: str) -> None:
 
 
 def _located(where: str, call: Callable[..., T], *arguments: Any) -> T:
-    """Call a function, and put the place in front of its UserError."""
+    """Call a function. Prefix the message of its UserError with `where`."""
     try:
         return call(*arguments)
     except UserError as error:

@@ -17,7 +17,7 @@ from backstory.jobs.child import threads
 from backstory.jobs.runner import JobDisplay, run_jobs
 from backstory.models import choose_device
 from backstory.papers.plan import SuiteRun, fingerprints, runs_of, select
-from backstory.papers.suite import Scale, Suite, load
+from backstory.papers.suite import HOURS, Scale, Suite, load
 from backstory.papers.suite_jobs import (
     COLUMNS,
     DONE,
@@ -38,9 +38,6 @@ from backstory.storage.lock import locked
 from backstory.storage.provenance import now
 
 # --- run a suite ---
-
-HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
-"""Unit of a suite's stated costs."""
 
 
 @dataclass(frozen=True)

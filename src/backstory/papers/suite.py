@@ -11,6 +11,8 @@ from backstory.config.strict import between
 from backstory.papers.paper import Finding, Metric, paper
 
 Scale = Literal["small", "full"]
+HOURS: dict[Scale, str] = {"small": "core-hours", "full": "GPU-hours"}
+"""Unit of a suite's stated costs."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class PublishedReference:
     value: float | None = between(None, 0.0, above=True)
     """The number itself."""
     source: str = ""
-    """Where it is printed: authors, year, table."""
+    """Its source: authors, year, table."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,9 @@ class Suite:
     papers: tuple[str, ...] = ()
     """The papers of this package that it is about."""
     metric: Metric = "perplexity"
-    """What is compared; lower is better."""
+    """Metric of every reading; lower is better."""
     note: str = ""
-    """What the small scale reduces, and whatever else a reader of its table must know."""
+    """Reductions of the small scale, and anything else that a reader of the table must know."""
 
 
 def names() -> list[str]:

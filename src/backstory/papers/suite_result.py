@@ -24,6 +24,9 @@ from backstory.results.reproduction_record import (
 )
 from backstory.storage.provenance import commit, versions
 
+TRAINED = ("parameters", "epochs", "best_epoch", "valid_perplexity", "unit", "tokens_per_second")
+"""Figures of a run's training that its record repeats."""
+
 
 def reproduction_figures(
     suite: Suite, name: str, scale: Scale, jobs: Sequence[RunJob], threads: int
@@ -114,12 +117,7 @@ def _run(job: RunJob, suite: Suite, settings: str) -> RunRecord:
         state=job.state,
         problem=job.problem or None,
         settings=settings,
-        parameters=figures and figures.parameters,
-        epochs=figures and figures.epochs,
-        best_epoch=figures and figures.best_epoch,
-        valid_perplexity=figures and figures.valid_perplexity,
-        unit=figures and figures.unit,
-        tokens_per_second=figures and figures.tokens_per_second,
+        **{key: getattr(figures, key, None) for key in TRAINED},
         curve=tuple((epoch.epoch, epoch.valid_perplexity) for epoch in figures.curve) if figures else (),
         commit=origin.commit,
         device=origin.device,
