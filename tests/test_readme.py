@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from backstory.cli import demo, main, train
 from backstory.config import RunConfig, recipes
+from backstory.config.process import Stopped
 from backstory.runs.run_folder import Mode
 
 ROOT = Path(__file__).parent.parent
@@ -104,9 +106,11 @@ def test_a_demo_goes_on_from_any_training(
 ) -> None:
     whole, calls = train.run_training, []
 
-    def stopped(config: RunConfig, out: Path, mode: Mode, *rest: Any, **others: Any) -> int:
+    def stopped(config: RunConfig, out: Path, mode: Mode, *rest: Any, **others: Any) -> None:
         calls.append((out.name, mode))
-        return 130 if out.name == at else whole(config, out, mode, *rest, **others)
+        if out.name == at:
+            raise Stopped("stopped", signal.SIGINT)
+        whole(config, out, mode, *rest, **others)
 
     monkeypatch.setattr(train, "run_training", stopped)
     at = "demo-buffer"

@@ -100,9 +100,6 @@ WORK = [
     "backstory.cli.evaluate.describe",
     "backstory.cli.evaluate.summary",
     "backstory.cli.explain.show",
-    "backstory.cli.explain.write_view",
-    "backstory.cli.explain.show_comparison",
-    "backstory.cli.explain.write_comparison",
     "backstory.papers.reproduction.Reproduction.run",
     "backstory.reports.write",
 ]
@@ -116,9 +113,8 @@ def run(trials: range, folder: Path) -> Iterator[str]:
     (desk / "file").write_text("some words\n")
     taken: list[RunConfig] = []
 
-    def instead(config: RunConfig, *_: Any, **__: Any) -> int:
+    def instead(config: RunConfig, *_: Any, **__: Any) -> None:
         taken.append(config)
-        return 0
 
     with contextlib.ExitStack() as stack:
         for name in WORK:

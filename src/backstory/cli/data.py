@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from backstory.cli.command_line import dispatch, parse
+from backstory.cli.command_line import dispatch, parse, progress_bar
 from backstory.config import TextConfig
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def prepare(arguments: Sequence[str]) -> int:
     """Download the corpus if it is missing, tokenize it and print its figures."""
     args = parse(PrepareCorpusArguments, arguments, "data prepare")
 
-    from backstory.cli.command_line import progress_bar
     from backstory.data import CORPORA, fetch
 
     files = CORPORA[args.corpus].files if args.corpus in CORPORA else None
@@ -60,7 +59,6 @@ def prepare(arguments: Sequence[str]) -> int:
 
 
 def _figures(args: ShowCorpusArguments) -> int:
-    from backstory.cli.command_line import progress_bar
     from backstory.data import check_synthetic, gold_file, prepare
 
     check_synthetic(args)

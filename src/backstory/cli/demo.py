@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from backstory.cli.command_line import parse
-from backstory.config import NoBufferConfig, RunConfig, UserError, pasted, recipes
+from backstory.cli import train
+from backstory.cli.command_line import parse, progress_bar
+from backstory.config import NoBufferConfig, RunConfig, pasted, recipes
+from backstory.config.formats import count, perplexity
 from backstory.config.scores import UnknownShare
+from backstory.config.terminal import make_console
+
+if TYPE_CHECKING:
+    from backstory.runs.run_folder import Mode
 
 
 @dataclass(frozen=True)
@@ -26,12 +32,9 @@ class DemoArguments:
 
 def main(arguments: Sequence[str]) -> int:
     args = parse(DemoArguments, arguments, "demo")
-    if args.resume and args.overwrite:
-        raise UserError("--resume and --overwrite cannot be combined; remove one")
+    mode = train.run_mode(args.resume, args.overwrite)
 
-    from backstory.cli.command_line import progress_bar
     from backstory.config.options import ExamineOptions, ExplainOptions
-    from backstory.config.terminal import make_console
     from backstory.context import examine_run
     from backstory.evaluation import evaluate, generate
     from backstory.explanations import explain_passage
@@ -48,8 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         ("LSTM, as long", longer, "static"),
         ("LSTM + span buffer", buffered, "static"),
     )
-    if (code := _train(console, args, buffered, longer)) != 0:
-        return code
+    _train(console, mode, out, buffered, longer)
     console.rule("[bold]3. read[/] the test split, audited: without a memory, and with two", align="left")
     with progress_bar("tuning the cache") as progress:
         tune_reader(out, parse_stack(CACHE), "valid", None, CACHE_GRID, progress)
@@ -63,8 +65,8 @@ def main(arguments: Sequence[str]) -> int:
     examined = []
     for name, folder, reader in systems:
         with progress_bar(f"examining {name}") as progress:
-            found = examine_run(folder, ExamineOptions.of(reader=reader, targets=TARGETS), progress=progress)
-            examined.append(found.result)
+            options = ExamineOptions.of(reader=reader, targets=TARGETS)
+            examined.append(examine_run(folder, options, progress=progress).result)
     print(_contexts([name for name, _, _ in systems], examined))
     console.rule("[bold]5. write[/]: how the model continues a prompt", align="left")
     for text in generate(out, PROMPT, tokens=40, temperature=0.7, echo=True, save=True):
@@ -81,33 +83,28 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _train(console: Any, args: DemoArguments, buffered: Path, longer: Path) -> int:
-    """Train the LSTM, then continue from its weights with a buffer and, as long, without one. Return the exit code."""
-    from backstory.cli.train import run_training
-    from backstory.runs.run_folder import Mode, RunFolder, check_folder
+def _train(console: Any, mode: "Mode", out: Path, buffered: Path, longer: Path) -> None:
+    """Train the LSTM, then continue from its weights with a buffer and, as long, without one."""
+    from backstory.runs.run_folder import RunFolder, check_folder
 
-    mode: Mode = "resume" if args.resume else "overwrite" if args.overwrite else "new"
     alone, memory = recipes.load("demo"), recipes.load("demo-buffer")
     # The gain of a buffer is measured against as many further epochs without one.
     plain = replace(memory, model=replace(memory.model, buffer=NoBufferConfig()))
-    further: list[tuple[RunConfig, Path, Mode, str]] = []
-    for config, folder, what in (
+    runs: list[tuple[RunConfig, Path, Mode, str]] = []
+    for config, folder, description in (
         (memory, buffered, "with a buffer of the last 512 words"),
         (plain, longer, "without one for as long, to see what the buffer adds"),
     ):
         # A demo that was stopped before this run had a checkpoint starts it.
-        then: Mode = "overwrite" if args.resume and not RunFolder(folder).resumable else mode
-        check_folder(folder, config, then)  # before minutes go into the first
-        further.append((config, folder, then, what))
+        run_mode: Mode = "overwrite" if mode == "resume" and not RunFolder(folder).resumable else mode
+        check_folder(folder, config, run_mode)  # before minutes go into the first
+        runs.append((config, folder, run_mode, description))
     console.rule("[bold]1. train[/] a language model on the documentation of your Python", align="left")
-    if (code := run_training(alone, args.out, mode)) != 0:
-        return code
+    train.run_training(alone, out, mode)
     console.rule("[bold]2. train[/] it on", align="left")
-    for config, folder, then, what in further:
-        print(f"{what}:")
-        if (code := run_training(config, folder, then, init_from=None if then == "resume" else args.out)) != 0:
-            return code
-    return 0
+    for config, folder, run_mode, description in runs:
+        print(f"{description}:")
+        train.run_training(config, folder, run_mode, init_from=None if run_mode == "resume" else out)
 
 
 def _perplexity(name: str, result: dict[str, Any]) -> str:
@@ -131,7 +128,6 @@ def _gains(results: Sequence[dict[str, Any]]) -> str:
 
 def _contexts(names: Sequence[str], results: Sequence[dict[str, Any]]) -> str:
     """Return a table of the perplexity by length of context, a line for each system."""
-    from backstory.config.formats import count, perplexity
     from backstory.reports.tables import Table, columns, to_text
     from backstory.results.result_file import figures_from
 

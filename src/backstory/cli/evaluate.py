@@ -8,11 +8,12 @@ from typing import Annotated, Any, BinaryIO
 
 import tyro
 
-from backstory.cli.command_line import ModelArguments, parse, typed_text
+from backstory.cli.command_line import ModelArguments, parse, progress_bar, typed_text
 from backstory.config import UserError, plural
+from backstory.config.formats import alone
 from backstory.config.options import EvalOptions
 from backstory.config.scores import IN_BITS, UnknownShare, format_score, overlap_warnings, unknown_warning
-from backstory.config.terminal import one_line
+from backstory.config.terminal import make_console, one_line
 from backstory.data.corpora.text_files import is_pipe
 
 
@@ -34,7 +35,7 @@ class EvaluateArguments(EvalOptions, ModelArguments):
     def options(self) -> EvalOptions:
         """Return the options of the evaluation. Raises UserError for a text that is none."""
         args = {field.name: getattr(self, field.name) for field in fields(EvalOptions)}
-        text = None if self.text is None else source(self.text)
+        text = None if self.text is None else text_source(self.text)
         return EvalOptions.build(**args | {"split": self.split or "test", "text": text})
 
 
@@ -43,7 +44,6 @@ def main(arguments: Sequence[str]) -> int:
     if args.text is not None and args.split is not None:
         raise UserError("a text has no splits; remove --split, or the text")
 
-    from backstory.cli.command_line import progress_bar
     from backstory.evaluation.evaluation import as_json, evaluate
 
     options = args.options()
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def source(text: str) -> Path | BinaryIO:
+def text_source(text: str) -> Path | BinaryIO:
     """Return the text named by TEXT: a path, or standard input. Raises UserError for the name of a split."""
     if text in ("train", "valid", "test") and not Path(text).exists():
         raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
@@ -85,8 +85,6 @@ def slides(window: int) -> str:
 
 def _per_word(figures: dict[str, Any]) -> list[str]:
     """Return the perplexity per word if words are scored as several tokens, else nothing."""
-    from backstory.config.formats import alone
-
     unit = figures["unit"]
     if unit == "word" or figures["words"] is None:
         return []
@@ -145,7 +143,6 @@ def describe(result: dict[str, Any]) -> str:
 
 def section_lines(result: dict[str, Any]) -> list[str]:
     """Return what the sections of a report show of it in a terminal: memory, answers and recency."""
-    from backstory.config.terminal import make_console
     from backstory.reports import sections
     from backstory.results.result_file import result_of
 
@@ -160,8 +157,6 @@ def policy(figures: dict[str, Any]) -> list[str]:
     found = figures.get("policy")
     if found is None:
         return []
-    from backstory.config.formats import alone
-
     by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in found["temperatures"].items())
     return [
         f"  gate        lambda {found['mean_lambda']:.3f} on average, 0.5 or more at {found['utilization']:.1%} of tokens; "

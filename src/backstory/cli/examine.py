@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import RUN, parse
+from backstory.cli.command_line import RUN, parse, progress_bar
 from backstory.config import UserError
 from backstory.config.options import ExamineOptions
 
@@ -30,7 +30,6 @@ def main(arguments: Sequence[str]) -> int:
     if not options.runs:
         raise UserError("name the run's folder: `backstory examine RUN`")
 
-    from backstory.cli.command_line import progress_bar
     from backstory.config.process import first_here
     from backstory.context import examine_run, examine_runs
     from backstory.evaluation.evaluation import as_json

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -55,29 +55,13 @@ def main(arguments: Sequence[str]) -> int:
 
     prompt = args.prompt
     if prompt == "-":
-        typed = typed_text().read(LARGEST + 1)
-        if len(typed) > LARGEST:
+        data = typed_text().read(LARGEST + 1)
+        if len(data) > LARGEST:
             raise UserError(f"the prompt is longer than {LARGEST:,} bytes; give a shorter one")
-        prompt = typed.decode("utf-8", "surrogateescape")
-    texts = generate(
-        args.run,
-        prompt,
-        tokens=args.tokens,
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        seed=args.seed,
-        stop=args.stop,
-        echo=True,
-        allow_unknown=args.allow_unknown,
-        save=args.save,
-        reader=args.reader or None,
-        session=args.session,
-        precision=args.precision,
-        device=args.device,
-    )
+        prompt = data.decode("utf-8", "surrogateescape")
+    options: dict[str, Any] = vars(args) | {"prompt": prompt, "reader": args.reader or None}
     last = ""
-    for text in texts:
+    for text in generate(**options, echo=True):
         print(text, end="", flush=True)
         last = text or last
         if failure() and not args.save:  # nobody reads the rest

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from backstory.config.errors import NonFiniteError, UserError, check_name, out_of_memory, refused
 from backstory.config.plugin_files import load_plugins, split_plugins
-from backstory.config.process import Interrupted, first_here, interruptible
+from backstory.config.process import Interrupted, Stopped, first_here, interruptible
 from backstory.config.terminal import failure, printing
 
 VERBS = {
@@ -33,26 +33,27 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0, 2 for an error of the user, 3 for a loss that is not finite,
+    """Run a command line and return its exit code.
 
-    128 + its number after a signal. Without `arguments` it runs those of the process, which ends afterwards.
+    That is 0, 2 for an error of the user, 3 for a loss that is not finite, or 128 + its number after a signal. Without
+    `arguments` it runs those of the process, which ends afterwards.
     """
     with printing(), interruptible(last=arguments is None) as interrupts:
         try:
-            code, said = _ended(list(sys.argv[1:] if arguments is None else arguments))
+            code, message = _exit(list(sys.argv[1:] if arguments is None else arguments))
             interrupts.ends = True
         except KeyboardInterrupt as stop:
             interrupts.ends = True
-            code, said = 128 + (stop.signal if isinstance(stop, Interrupted) else signal.SIGINT), "interrupted"
-        if said is not None:
-            _say(said)
+            code, message = 128 + (stop.signal if isinstance(stop, Interrupted) else signal.SIGINT), "interrupted"
+        if message is not None:
+            _say(message)
         if (error := failure()) is not None and not isinstance(error, BrokenPipeError):
             _say(f"cannot write to standard output: {error.strerror}; make room, or send it elsewhere")
             code = code or 2
         return code
 
 
-def _ended(arguments: list[str]) -> tuple[int, str | None]:
+def _exit(arguments: list[str]) -> tuple[int, str | None]:
     """Run a command line; return its exit code, and the message of an error or None."""
     try:
         try:
@@ -61,7 +62,7 @@ def _ended(arguments: list[str]) -> tuple[int, str | None]:
             code = int(stop.code or 0)
         sys.stdout.flush()
         return code, None
-    except (UserError, NonFiniteError) as error:
+    except (UserError, NonFiniteError, Stopped) as error:
         return error.exit_code, str(error)
     except OSError as error:
         # A full disk or a folder without permission needs no traceback.

@@ -13,7 +13,7 @@ from backstory.cli.command_line import ModelArguments, parse, standard_input
 from backstory.config import plural
 from backstory.config.scores import UnknownShare, advice
 from backstory.config.strict import between
-from backstory.config.terminal import cell, failure, printable_json
+from backstory.config.terminal import cell, failure, make_console, printable_json
 
 if TYPE_CHECKING:
     from backstory.evaluation.session import Line, Session
@@ -50,7 +50,6 @@ def main(arguments: Sequence[str]) -> int:
     args = parse(ReadArguments, arguments, "read")
 
     from backstory.config.process import StopRequest
-    from backstory.config.terminal import make_console
     from backstory.evaluation.session import session
 
     typed = standard_input()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from backstory.cli.command_line import CorpusArguments, dispatch, parse
+from backstory.cli.command_line import CorpusArguments, dispatch, parse, progress_bar
 from backstory.config import UserError, pasted, plural
 from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.strict import between
@@ -102,7 +102,6 @@ def _opened(args: StatisticsArguments | TrainReaderArguments) -> "EvalSetup":
 def statistics(arguments: Sequence[str]) -> int:
     args = parse(StatisticsArguments, arguments, "reader statistics")
 
-    from backstory.cli.command_line import progress_bar
     from backstory.tuning.preparation import collect_statistics
 
     opened = _opened(args)
@@ -116,7 +115,6 @@ def statistics(arguments: Sequence[str]) -> int:
 def tune(arguments: Sequence[str]) -> int:
     args = parse(TuneReaderArguments, arguments, "reader tune")
 
-    from backstory.cli.command_line import progress_bar
     from backstory.readers.registry import parse_stack, stack_name
     from backstory.tuning.preparation import tune_reader
 
@@ -133,7 +131,6 @@ def tune(arguments: Sequence[str]) -> int:
 def train(arguments: Sequence[str]) -> int:
     args = parse(TrainReaderArguments, arguments, "reader train")
 
-    from backstory.cli.command_line import progress_bar
     from backstory.config.scores import perplexity
     from backstory.readers.registry import configure, parse_stack
     from backstory.tuning.preparation import train_learned
@@ -180,7 +177,6 @@ def audit(arguments: Sequence[str]) -> int:
     """Exit code 1 when the reader fails."""
     args = parse(AuditReaderArguments, arguments, "reader audit")
 
-    from backstory.cli.command_line import progress_bar
     from backstory.evaluation.evaluation import audit_reader
     from backstory.evaluation.opening import open_evaluation
     from backstory.readers.registry import parse_stack, stack_name

@@ -42,10 +42,9 @@ class ReproduceArguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return exit code 0, 1 if a run failed, 128 + the signal's number after a stop."""
+    """Run the suite; return exit code 1 if a run failed."""
     args = parse(ReproduceArguments, arguments, "reproduce")
 
-    from backstory.config.process import Stopped
     from backstory.papers.reproduction import Reproduction, failures
 
     planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known)
@@ -57,11 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {job.minutes_left:8.1f} minutes")
         return 0
-    try:
-        figures = planned.run(args.processes, args.data_dir)
-    except Stopped as stopped:
-        print(f"backstory: {stopped}", file=sys.stderr)
-        return stopped.exit_code
+    planned.run(args.processes, args.data_dir)
 
     from backstory.reports import to_text
     from backstory.reports.sections.reproduction_section import claims_table, findings_table, gates_table, systems_table

@@ -10,10 +10,10 @@ from typing import Annotated
 import tyro
 
 from backstory.cli.command_line import dispatch, parse
-from backstory.cli.train import split_recipe, with_corpus, with_kinds
-from backstory.config import RunConfig, UserError, pasted, recipes
+from backstory.cli.train import parse_with_recipe
+from backstory.config import RunConfig, UserError, pasted
 from backstory.config.strict import between
-from backstory.config.terminal import printable_json
+from backstory.config.terminal import make_console, printable_json
 
 
 @dataclass(frozen=True)
@@ -70,32 +70,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Return exit code 0, 1 if no trial is complete, 128 + the signal's number after a stop."""
-    recipe, rest = split_recipe(arguments, "sweep run")
-    config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
-    args = parse(SweepArguments, rest, "sweep run RECIPE", SweepArguments(config=config))
-    if not recipe:
-        raise UserError("name a recipe: `backstory sweep run RECIPE --space SPACE`; `backstory ls recipes` lists them")
+    """Run the sweep; return exit code 1 if no trial is complete."""
+    recipe, args = parse_with_recipe(SweepArguments, arguments, "sweep run", " --space SPACE")
     if not args.space:
         raise UserError(
             f"name a space: `backstory sweep run {pasted(recipe)} --space SPACE`; "
-            "`backstory ls spaces` lists them, a file is one, too"
+            "`backstory ls spaces` lists them; a YAML file works too"
         )
-
-    from backstory.config.process import Stopped
-    from backstory.tuning.sweeps import Planned
-
-    config = with_corpus(args.config, args.corpus, recipes.load(recipe))
-    planned = Planned.plan(recipe, config, args.space, args.out, args.storage)
-    try:
-        result = planned.run(args.trials, args.processes, args.prune_from, args.keep_all, args.data_dir)
-    except Stopped as stopped:
-        print(f"backstory: {stopped}", file=sys.stderr)
-        return stopped.exit_code
 
     from backstory.reports.phrases import search_summary
     from backstory.results import SearchFigures
+    from backstory.tuning.sweeps import Planned
 
+    planned = Planned.plan(recipe, args.config, args.space, args.out, args.storage)
+    result = planned.run(args.trials, args.processes, args.prune_from, args.keep_all, args.data_dir)
     folder, figures = planned.folder, result["figures"]
     print(search_summary(SearchFigures.read(figures, "the result")))
     if figures["best"] is None:
@@ -129,7 +117,6 @@ def show(arguments: Sequence[str]) -> int:
     elif args.html is not None:
         print(args.html)
     else:
-        from backstory.config.terminal import make_console
         from backstory.reports.sections.search_section import show_search
 
         show_search(result, make_console(), args.best)

@@ -1,12 +1,11 @@
 """`backstory train RECIPE [...]`: train a model; a flag with the dotted name of a setting overrides the recipe."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import tyro
 
@@ -15,6 +14,11 @@ from backstory.config import RunConfig, TextConfig, UserError, changes, from_dic
 from backstory.config.errors import check_utf8
 from backstory.config.process import first_here
 from backstory.config.scores import UnknownShare, format_score
+
+if TYPE_CHECKING:
+    from backstory.runs.run_folder import Mode
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,25 +53,46 @@ class TrainArguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train; on a signal, save and return 128 + its number."""
-    recipe, rest = split_recipe(arguments, "train")
-    config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
-    args = parse(TrainArguments, rest, "train RECIPE", TrainArguments(config=config))
-    if not recipe:
-        raise UserError("name a recipe: `backstory train RECIPE`; `backstory ls recipes` lists them")
-    if args.resume and args.overwrite:
-        raise UserError("--resume and --overwrite cannot be combined; remove one")
+    """Train, and print the commands that come next."""
+    recipe, args = parse_with_recipe(TrainArguments, arguments, "train")
+    mode = run_mode(args.resume, args.overwrite)
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
         raise UserError(f"--accept takes config, corpus or metrics, not {', '.join(sorted(unknown))}")
-    config = with_corpus(args.config, args.corpus, recipes.load(recipe))
     out = args.out or (Path(recipe) if Path(recipe).is_dir() else Path("runs") / Path(recipe).stem)
-    mode = "resume" if args.resume else "overwrite" if args.overwrite else "new"
-    accept = frozenset(args.accept)
-    code = run_training(config, out, mode, args.data_dir, accept, args.track, args.init_from, args.allow_equal_splits)
-    if code == 0 and first_here():
+    run_training(
+        args.config,
+        out,
+        mode,
+        data_dir=args.data_dir,
+        accept=frozenset(args.accept),
+        track=args.track,
+        init_from=args.init_from,
+        allow_equal_splits=args.allow_equal_splits,
+    )
+    if first_here():
         run = pasted(out)
         print(f"`backstory evaluate {run}` reads the test split, `backstory report {run}` makes a page of it")
-    return code
+    return 0
+
+
+def run_mode(resume: bool, overwrite: bool) -> "Mode":
+    """Return how the folder of a run is used. Raises UserError for both flags."""
+    if resume and overwrite:
+        raise UserError("--resume and --overwrite cannot be combined; remove one")
+    return "resume" if resume else "overwrite" if overwrite else "new"
+
+
+def parse_with_recipe(kind: type[T], arguments: Sequence[str], verb: str, more: str = "") -> tuple[str, T]:
+    """Read a recipe and flags that change its settings into a verb's dataclass with `config` and `corpus`.
+
+    `more` are further flags that the verb needs, for the message of a missing recipe. Raises UserError.
+    """
+    recipe, rest = split_recipe(arguments, verb)
+    config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
+    args: Any = parse(kind, rest, f"{verb} RECIPE", cast(Any, kind)(config=config))
+    if not recipe:
+        raise UserError(f"name a recipe: `backstory {verb} RECIPE{more}`; `backstory ls recipes` lists them")
+    return recipe, dataclasses.replace(args, config=with_corpus(args.config, args.corpus, recipes.load(recipe)))
 
 
 def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> RunConfig:
@@ -85,40 +110,19 @@ def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> Run
     return dataclasses.replace(config, text=text)
 
 
-def run_training(
-    config: RunConfig,
-    out: Path,
-    mode: Literal["new", "resume", "overwrite"],
-    data_dir: Path | None = None,
-    accept: frozenset[str] = frozenset(),
-    track: tuple[str, ...] = (),
-    init_from: Path | None = None,
-    allow_equal_splits: bool = False,
-) -> int:
-    """Train and print the result. Return the exit code, 128 + the signal's number after a stop."""
-    from backstory.training import Stopped, train
+def run_training(config: RunConfig, out: Path, mode: "Mode", **options: Any) -> None:
+    """Train and print the result; `options` are those of `backstory.training.train`. Raises Stopped after a signal."""
+    from backstory.training import train
 
-    try:
-        how: dict[str, Any] = {
-            "accept": accept,
-            "track": track,
-            "init_from": init_from,
-            "allow_equal_splits": allow_equal_splits,
-        }
-        result = train(config, out, mode=mode, data_dir=data_dir, **how)
-    except Stopped as stopped:
-        if first_here():
-            print(f"backstory: {stopped}", file=sys.stderr)
-        return stopped.exit_code
+    result = train(config, out, mode=mode, **options)
     if not result:  # the first rank prints it
-        return 0
+        return
     figures = result["figures"]
-    at = format_score(figures["valid_nats"], figures["unit"])
-    known = UnknownShare.of(figures.get("unknown", {}).get("valid", {}), figures["tokens"]["valid"])
-    unknown = known.phrase(f"the {plural(figures['unit'])}")
-    score = f"{at} ({unknown})" if unknown else at
+    score = format_score(figures["valid_nats"], figures["unit"])
+    share = UnknownShare.of(figures.get("unknown", {}).get("valid", {}), figures["tokens"]["valid"])
+    unknown = share.phrase(f"the {plural(figures['unit'])}")
+    score = f"{score} ({unknown})" if unknown else score
     print(f"{out}: validation {score} after epoch {figures['best_epoch']} of {figures['epochs']}")
-    return 0
 
 
 def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[str]]:
@@ -134,8 +138,8 @@ def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[
 def with_kinds(config: RunConfig, arguments: Sequence[str]) -> RunConfig:
     """Return the settings with each `--model.PART.kind K` applied, since it changes the other flags."""
     settings: dict[str, Any] = to_dict(config)
-    apart = [part for a in arguments for part in (a.split("=", 1) if a.startswith("--") else [a])]
-    for flag, value in pairwise(apart):
+    words = [part for a in arguments for part in (a.split("=", 1) if a.startswith("--") else [a])]
+    for flag, value in pairwise(words):
         path = flag.removeprefix("--").split(".")
         if flag.startswith("--model.") and len(path) == 3 and path[2] == "kind":
             part = settings["model"].get(path[1])
