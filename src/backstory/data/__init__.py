@@ -2,10 +2,19 @@
 
 from backstory.data.corpora.catalogue import CORPORA, Corpus, find
 from backstory.data.corpora.published_corpora import PUBLISHED, fetch
-from backstory.data.dataset import Dataset, Split, lossless, unknown_share, unknown_tokens
+from backstory.data.dataset import (
+    Dataset,
+    Split,
+    lossless,
+    piece,
+    rotations,
+    rows,
+    segment_bounds,
+    unknown_share,
+    unknown_tokens,
+)
 from backstory.data.decoding import decode_stream, in_words, word_numbers, word_parts
 from backstory.data.encoding import check_synthetic, encode_bytes, encode_split, prepare
-from backstory.data.streams import piece, rotations, rows, segment_bounds
 from backstory.data.synthetic.algorithms import Algorithm, Answers
 from backstory.data.synthetic.recall import Recall, Truth
 from backstory.data.tags import gold_file, is_content, is_function, tagged_by, tags_of, word_classes

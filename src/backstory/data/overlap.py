@@ -79,13 +79,13 @@ def shared(ids: np.ndarray, other: np.ndarray, window: int, unknown: int | None 
     bits = min(26, max(16, int(16 * len(hashes)).bit_length()))
     shift, table = np.uint64(64 - bits), np.zeros(1 << bits, bool)
     table[hashes >> shift] = True
-    held = np.zeros(len(hashes), bool)
+    contained = np.zeros(len(hashes), bool)
     for first in range(0, len(other) - window + 1, AT_ONCE):
         theirs = _hashes(other[first : first + AT_ONCE + window - 1], window)
         theirs = theirs[table[theirs >> shift]]
-        places = np.minimum(np.searchsorted(hashes, theirs), len(hashes) - 1)
-        held[places[hashes[places] == theirs]] = True
-    return float(counts[held].sum() / windows)
+        candidates = np.minimum(np.searchsorted(hashes, theirs), len(hashes) - 1)
+        contained[candidates[hashes[candidates] == theirs]] = True
+    return float(counts[contained].sum() / windows)
 
 
 def _hashes(ids: np.ndarray, window: int) -> np.ndarray:

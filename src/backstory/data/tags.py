@@ -21,6 +21,8 @@ from backstory.storage.atomic import write_atomically
 
 Tagger = Callable[[list[str]], Sequence[str]]
 """Function from the words of a line, at least one, to as many tags."""
+TaggedLine = tuple[list[str], Sequence[str]]
+"""Words of a line, and their tags."""
 Coded = tuple[list[str], np.ndarray]
 """Names of tags, and for every word but `<eos>` the index of its tag (int32)."""
 
@@ -45,9 +47,9 @@ def is_function(tag: str) -> bool:
 
 def word_classes(tags: np.ndarray) -> np.ndarray:
     """Return `content`, `function` or `neither` for each of the tags (N,) -> (N,) str."""
-    names, places = np.unique(tags, return_inverse=True)
+    names, indices = np.unique(tags, return_inverse=True)
     classes = ["content" if is_content(t) else "function" if is_function(t) else "neither" for t in names.tolist()]
-    return np.array(classes, dtype="<U8")[places]
+    return np.array(classes, dtype="<U8")[indices]
 
 
 def tags_of(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, data_dir: Path | None = None) -> np.ndarray:
@@ -59,15 +61,18 @@ def tags_of(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, data
     line, an unknown tagger, `gold` where there is no such file, and a package that is missing.
     """
     vocabulary, ids = dataset.vocabulary, dataset.splits[split_name].ids
-    _check_unit(dataset)
-    chosen, by = _choose(dataset, split_name, tagger, data_dir), tagged_by(dataset, split_name, tagger, data_dir)
+    if (unit := vocabulary.tokenizer.unit) != "word":
+        raise UserError(
+            f"parts of speech are of words, and the tokens of {dataset.corpus} are {unit}s; use the tokenizer words or regex"
+        )
+    source, by = _choose(dataset, split_name, tagger, data_dir), tagged_by(dataset, split_name, tagger, data_dir)
     ended = np.asarray(ids == vocabulary.index.get(END, -1))
-    if isinstance(chosen, Path):
-        names, codes = _coded(_read(chosen, dataset, split_name), by, split_name)
-    elif chosen is None:
+    if source is None:
         names, codes = _by_pattern(dataset, split_name, by)
     else:
-        names, codes = _coded(_tagged(dataset, split_name, chosen), by, split_name)
+        is_file = isinstance(source, Path)
+        lines = _read(dataset, split_name, source) if is_file else _tagged(dataset, split_name, source)
+        names, codes = _coded(lines, by, split_name)
     tags = np.full(len(ids), END, dtype=f"<U{max(map(len, [END, UNKNOWN, *names]))}")
     if names:
         tags[~ended] = np.array(names)[codes]
@@ -79,10 +84,15 @@ def tagged_by(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, da
     """Return the source of the tags as text, such as `gold (pos/penn/valid.txt)`. Raises UserError for an unknown tagger,
     `gold` where there is no file of them, and a package that is missing.
     """
-    chosen = _choose(dataset, split_name, tagger, data_dir)
-    if isinstance(chosen, Path):
+    source = _choose(dataset, split_name, tagger, data_dir)
+    if isinstance(source, Path):
         return f"gold ({TAGS[dataset.corpus][split_name]})"
-    return f"PatternTagger (textblob {_version()})" if chosen is None else getattr(chosen, "__name__", "a tagger")
+    if source is not None:
+        return getattr(source, "__name__", "a tagger")
+    try:
+        return f"PatternTagger (textblob {importlib.metadata.version('textblob')})"
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError("part-of-speech tags need the package textblob: pip install 'backstory[pos]'") from None
 
 
 def gold_file(dataset: Dataset, split_name: str, data_dir: Path | None = None) -> Path | None:
@@ -90,14 +100,6 @@ def gold_file(dataset: Dataset, split_name: str, data_dir: Path | None = None) -
     named = TAGS.get(dataset.corpus, {}).get(split_name)
     fits = dataset.provenance.endswith(published_corpora.AS_PUBLISHED) and dataset.vocabulary.tokenizer.name == "words"
     return published_corpora.beside(named, data_dir) if named and fits else None
-
-
-def _check_unit(dataset: Dataset) -> None:
-    unit = dataset.vocabulary.tokenizer.unit
-    if unit != "word":
-        raise UserError(
-            f"parts of speech are of words, and the tokens of {dataset.corpus} are {unit}s; use the tokenizer words or regex"
-        )
 
 
 def check_tagger(tagger: object) -> None:
@@ -114,12 +116,12 @@ def _choose(dataset: Dataset, split: str, tagger: str | Tagger, data_dir: Path |
     check_tagger(tagger)
     if not isinstance(tagger, str):
         return tagger
-    found = None if tagger == PATTERN else gold_file(dataset, split, data_dir)
-    if found is None and tagger == GOLD:
+    file = None if tagger == PATTERN else gold_file(dataset, split, data_dir)
+    if file is None and tagger == GOLD:
         raise UserError(
             f"there is no file of tags for the {split} text of {dataset.corpus} in the data folder; use the tagger {PATTERN}"
         )
-    return found
+    return file
 
 
 def _lines(dataset: Dataset, split: str) -> Iterator[list[str]]:
@@ -133,23 +135,23 @@ def _lines(dataset: Dataset, split: str) -> Iterator[list[str]]:
         yield vocabulary.tokens(ids[start:])
 
 
-def _read(path: Path, dataset: Dataset, split: str) -> Iterator[tuple[list[str], Sequence[str]]]:
+def _read(dataset: Dataset, split: str, path: Path) -> Iterator[TaggedLine]:
     """Return the words and the tags of each line, from a file. Raises UserError for another number of lines."""
     lines = list(_lines(dataset, split))
-    found = "".join(text_files.text_blocks(Source(path))).removesuffix("\n").split("\n")
-    if len(found) != len(lines):
+    tagged = "".join(text_files.text_blocks(Source(path))).removesuffix("\n").split("\n")
+    if len(tagged) != len(lines):
         raise UserError(
-            f"{path} has {len(found):,} lines, and the {split} text {len(lines):,}; replace the file of tags"
+            f"{path} has {len(tagged):,} lines, and the {split} text {len(lines):,}; replace the file of tags"
         )
-    return ((words, tags.split()) for words, tags in zip(lines, found, strict=True))
+    return ((words, tags.split()) for words, tags in zip(lines, tagged, strict=True))
 
 
-def _tagged(dataset: Dataset, split: str, tagger: Tagger) -> Iterator[tuple[list[str], Sequence[str]]]:
+def _tagged(dataset: Dataset, split: str, tagger: Tagger) -> Iterator[TaggedLine]:
     """Return the words and the tags of each line, from a tagger."""
     return ((words, tagger(words) if words else []) for words in _lines(dataset, split))
 
 
-def _coded(lines: Iterable[tuple[list[str], Sequence[str]]], by: str, split: str) -> Coded:
+def _coded(lines: Iterable[TaggedLine], by: str, split: str) -> Coded:
     """Return the tags of all lines as indices. Raises UserError for a line with more or fewer tags than words."""
     codes: dict[str, int] = {}
     rows = [np.empty(0, np.int32)]
@@ -181,16 +183,8 @@ def _pattern_tagger() -> Tagger:
 
     tagger = PatternTagger()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ResourceWarning
-        )  # it leaves the file of its lexicon, read at its first word, open
+        # It reads its lexicon at the first word, and leaves the file open.
+        warnings.simplefilter("ignore", ResourceWarning)
         tagger.tag("a", tokenize=False)
     # Words hold no white space, so split at the spaces between them they come back as they were.
     return lambda words: [tag for _, tag in tagger.tag(" ".join(words), tokenize=False)]
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("textblob")
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError("part-of-speech tags need the package textblob: pip install 'backstory[pos]'") from None

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import RunConfig
-from backstory.data import Dataset
-from backstory.data.streams import piece, rotations, rows, segment_bounds
+from backstory.data import Dataset, piece, rotations, rows, segment_bounds
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, tee
 from pathlib import Path
 
 from backstory.config.errors import UserError, nearest
@@ -29,7 +30,9 @@ def articles(title: str, blocks: Iterable[str]) -> Iterator[Document]:
     Lines before the first title belong to the first article, so that no token is lost.
     """
     text: list[str] = []
-    for before, line, after in _with_neighbours(_lines(blocks)):
+    lines, previous, following = tee(_lines(blocks), 3)
+    next(following, None)
+    for line, before, after in zip(lines, chain([""], previous), chain(following, [""]), strict=False):
         heading = _TITLE.fullmatch(line.rstrip("\n"))
         if heading and not before.strip() and not after.strip():
             if text and (title or "".join(text).strip()):
@@ -58,14 +61,6 @@ def _lines(blocks: Iterable[str]) -> Iterator[str]:
             yield line + "\n"
     if rest:
         yield rest
-
-
-def _with_neighbours(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
-    before, line = "", next(lines, None)
-    while line is not None:
-        after = next(lines, None)
-        yield before, line, after or ""
-        before, line = line, after
 
 
 @dataclass(frozen=True)
@@ -119,27 +114,27 @@ def find(name_or_path: str, data_dir: Path | None = None) -> Corpus:
 
 def _file(path: Path) -> Corpus:
     first, second = text_files.cuts(path)
-    stretches = ((0, first), (first, second), (second, None))
-    sources = {split: [Source(path, path.stem, *s)] for split, s in zip(SPLITS, stretches, strict=True)}
+    ranges = zip(SPLITS, (0, first, second), (first, second, None), strict=True)
+    sources = {split: [Source(path, path.stem, start, end)] for split, start, end in ranges}
     return Corpus(path.name, "regex", f"the file {path.name}, cut into 90, 5 and 5 percent", sources)
 
 
 def _folder(path: Path) -> Corpus:
-    found = _visible(path)
-    if not found:
+    files = _visible(path)
+    if not files:
         raise UserError(f"the folder {path} holds no files; give a folder of text files")
     name = path.resolve().name
-    if (named := _named_splits(found, path)) is not None:
+    if (named := _named_splits(files, path)) is not None:
         sources = {split: [Source(file)] for split, file in named.items()}
         return Corpus(name, "words", f"the folder {name} with files for train, valid and test", sources)
     sources: dict[str, list[Source]] = {split: [] for split in SPLITS}
-    titles = [str(p.relative_to(path).with_suffix("")) for p in found]
-    if len(found) < len(SPLITS):
-        for file, title in zip(found, titles, strict=True):
-            for split, part in _file(file).sources.items():
-                sources[split] += [Source(s.path, title, s.start, s.end) for s in part]
+    titled = [(file, str(file.relative_to(path).with_suffix(""))) for file in files]
+    if len(files) < len(SPLITS):
+        for file, title in titled:
+            for split, parts in _file(file).sources.items():
+                sources[split] += [replace(part, title=title) for part in parts]
         return Corpus(name, "regex", f"the folder {name}, each file cut into 90, 5 and 5 percent", sources)
-    for i, (file, title) in enumerate(zip(found, titles, strict=True)):
+    for i, (file, title) in enumerate(titled):
         sources[{0: "valid", 1: "test"}.get(i % 20, "train")].append(Source(file, title))
     how = "a document a file, every 20th to valid and the one after each of these to test"
     return Corpus(name, "regex", f"the folder {name}, {how}", sources)
@@ -162,10 +157,10 @@ def _visible(folder: Path) -> list[Path]:
 _SPLIT_FILE = re.compile(r"(?:.+[._-])?(train|valid|validation|val|dev|test)(?:\.\w+)?")
 
 
-def _named_splits(found: list[Path], folder: Path) -> dict[str, Path] | None:
+def _named_splits(files: list[Path], folder: Path) -> dict[str, Path] | None:
     """Return the files named train, valid and test (`train.txt`, `wiki.train.tokens`), or None if there is none for train."""
     named: dict[str, list[Path]] = {}
-    for path in found:
+    for path in files:
         if path.parent == folder and (match := _SPLIT_FILE.fullmatch(path.name)):
             kind = "valid" if match[1] in ("validation", "val", "dev") else match[1]
             named.setdefault(kind, []).append(path)
@@ -173,9 +168,9 @@ def _named_splits(found: list[Path], folder: Path) -> dict[str, Path] | None:
         return None
     for split in SPLITS:
         if len(named.get(split, [])) != 1:
-            held = ", ".join(p.name for p in named.get(split, [])) or "none"
+            names = ", ".join(p.name for p in named.get(split, [])) or "none"
             raise UserError(
-                f"{folder} has a file for train, so it needs one for {split} too ({held} found); add or rename a file"
+                f"{folder} has a file for train, so it needs one for {split} too ({names} found); add or rename a file"
             )
     return {split: named[split][0] for split in SPLITS}
 

@@ -45,7 +45,7 @@ class Limits:
 
 
 class DownloadFailed(Exception):
-    """Raised when a download does not work; the message says why, without any text of the server."""
+    """A download failed; the message gives the reason, without any text of the server."""
 
 
 def download(
@@ -118,14 +118,16 @@ def _blocks(response: http.client.HTTPResponse, limits: Limits) -> Iterator[byte
 def _open(url: str, limits: Limits) -> Iterator[http.client.HTTPResponse]:
     """Open an address over http or https, and none of the other schemes that urllib would follow."""
     opener = urllib.request.OpenerDirector()
-    handlers = (
+    for handler in (
         urllib.request.ProxyHandler,
         urllib.request.UnknownHandler,
         urllib.request.HTTPDefaultErrorHandler,
         urllib.request.HTTPErrorProcessor,
-    )
-    for handler in (*(kind() for kind in handlers), _Redirects(), _HTTPHandler(), _HTTPSHandler()):
-        opener.add_handler(handler)
+        _Redirects,
+        _HTTPHandler,
+        _HTTPSHandler,
+    ):
+        opener.add_handler(handler())
     # Some servers refuse the default name of urllib.
     headers = {"User-Agent": "backstory", "Accept-Encoding": "identity"}
     with _transfer_errors():
@@ -242,15 +244,15 @@ def _check_member(info: zipfile.ZipInfo, url: str) -> None:
 
 
 def _find_member(zipped: zipfile.ZipFile, member: str, url: str) -> zipfile.ZipInfo:
-    found = [info for info in zipped.infolist() if info.filename == member and not info.is_dir()]
-    if len(found) != 1:
+    infos = [info for info in zipped.infolist() if info.filename == member and not info.is_dir()]
+    if len(infos) != 1:
         raise UserError(
-            f"the archive {url} holds {len(found) or 'no'} {member}, not one, so it is not the one expected"
+            f"the archive {url} holds {len(infos) or 'no'} {member}, not one, so it is not the one expected"
         )
     # The other methods unpack everything at once, whatever its size.
-    if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+    if infos[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UserError(f"the archive {url} is packed by an unusual method, so it is not unpacked")
-    return found[0]
+    return infos[0]
 
 
 def _extract_member(zipped: zipfile.ZipFile, info: zipfile.ZipInfo, most: int, target: Path, url: str) -> None:

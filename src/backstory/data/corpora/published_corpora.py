@@ -49,6 +49,10 @@ class PublishedCorpus:
         return -(-most // 1_000_000)
 
 
+def _files(*rows: tuple[str, int, str | None]) -> dict[str, ExpectedFile]:
+    return {name: ExpectedFile(most, sha256) for name, most, sha256 in rows}
+
+
 def _ptb(name: str) -> Download:
     homes = ("wojzaremba", "tomsercu")
     return Download(
@@ -56,81 +60,51 @@ def _ptb(name: str) -> Download:
     )
 
 
-def _wikitext(name: str, archive: ExpectedFile) -> Download:
+def _wikitext(name: str, most: int, sha256: str) -> Download:
     members = {f"wiki.{split}.tokens": f"{name}/wiki.{split}.tokens" for split in ("train", "valid", "test")}
-    return Download((f"https://wikitext.smerity.com/{name}-v1.zip",), members, archive)
+    return Download((f"https://wikitext.smerity.com/{name}-v1.zip",), members, ExpectedFile(most, sha256))
 
 
-def _mahoney(name: str, archive: ExpectedFile) -> Download:
-    urls = (
-        f"https://mattmahoney.net/dc/{name}.zip",
-        f"http://mattmahoney.net/dc/{name}.zip",
-        f"https://data.deepai.org/{name}.zip",
-    )
-    return Download(urls, {name: name}, archive)
+def _mahoney(name: str, most: int, sha256: str) -> Download:
+    homes = ("https://mattmahoney.net/dc", "http://mattmahoney.net/dc", "https://data.deepai.org")
+    return Download(tuple(f"{home}/{name}.zip" for home in homes), {name: name}, ExpectedFile(most, sha256))
 
 
 PUBLISHED: dict[str, PublishedCorpus] = {
     "ptb": PublishedCorpus(
-        {
-            "ptb.train.txt": ExpectedFile(
-                5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"
-            ),
-            "ptb.valid.txt": ExpectedFile(399_782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
-            "ptb.test.txt": ExpectedFile(449_945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
-        },
+        _files(
+            ("ptb.train.txt", 5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf"),
+            ("ptb.valid.txt", 399_782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2"),
+            ("ptb.test.txt", 449_945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
+        ),
         (_ptb("ptb.train.txt"), _ptb("ptb.valid.txt"), _ptb("ptb.test.txt")),
     ),
     "wikitext-2": PublishedCorpus(
-        {
-            "wiki.train.tokens": ExpectedFile(
-                10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"
-            ),
-            "wiki.valid.tokens": ExpectedFile(
-                1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"
-            ),
-            "wiki.test.tokens": ExpectedFile(
-                1_256_449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"
-            ),
-        },
-        (
-            _wikitext(
-                "wikitext-2",
-                ExpectedFile(5_000_000, "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"),
-            ),
+        _files(
+            ("wiki.train.tokens", 10_797_148, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
+            ("wiki.valid.tokens", 1_121_681, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+            ("wiki.test.tokens", 1_256_449, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
         ),
+        (_wikitext("wikitext-2", 5_000_000, "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"),),
     ),
     "wikitext-103": PublishedCorpus(
-        {
-            "wiki.train.tokens": ExpectedFile(700_000_000),
-            "wiki.valid.tokens": ExpectedFile(2_000_000),
-            "wiki.test.tokens": ExpectedFile(2_000_000),
-        },
-        (
-            _wikitext(
-                "wikitext-103",
-                ExpectedFile(200_000_000, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"),
-            ),
+        _files(
+            ("wiki.train.tokens", 700_000_000, None),
+            ("wiki.valid.tokens", 2_000_000, None),
+            ("wiki.test.tokens", 2_000_000, None),
         ),
+        (_wikitext("wikitext-103", 200_000_000, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"),),
     ),
     "enwik8": PublishedCorpus(
-        {"enwik8": ExpectedFile(100_000_000, "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8")},
-        (
-            _mahoney(
-                "enwik8", ExpectedFile(36_445_475, "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc")
-            ),
-        ),
+        _files(("enwik8", 100_000_000, "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8")),
+        (_mahoney("enwik8", 36_445_475, "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc"),),
     ),
     "enwik8-prefix": PublishedCorpus(
-        {"enwik8.prefix": ExpectedFile(4_154_399, "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd")}
+        _files(("enwik8.prefix", 4_154_399, "d502ac7ecb9dd47a062e7d19b8dcd3c753b07c142e48b13dcd521cb747116bdd")),
     ),
     "text8": PublishedCorpus(
-        {"text8": ExpectedFile(100_000_000, "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7")},
-        (
-            _mahoney(
-                "text8", ExpectedFile(31_344_016, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232")
-            ),
-        ),
+        _files(("text8", 100_000_000, "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7")),
+        (_mahoney("text8", 31_344_016, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"),),
     ),
 }
 """Published corpora by name."""
@@ -165,10 +139,10 @@ def find(name: str, data_dir: Path | None) -> tuple[Path, str]:
     UserError if files are missing, cannot be read, or are no longer those that were downloaded.
     """
     published, folders = PUBLISHED[name], _data_folders(data_dir)
-    if (folder := _first(name, folders)) is not None:
+    if (folder := _first_complete(name, folders)) is not None:
         return folder, _checked(folder, published, _command(name, data_dir))
     missing = ", ".join(f"{name}/{file}" for file in _missing(folders[0] / name, published))
-    # Nothing is downloaded on the way: a download has its own command.
+    # Only `data prepare` downloads.
     get = f"run `{_command(name, data_dir)}` to download up to {published.megabytes:,} MB, or "
     raise UserError(
         f"the data folder {folders[0]} lacks {missing}; {get if published.downloads else ''}"
@@ -189,21 +163,22 @@ def fetch(name: str, data_dir: Path | None, progress: ProgressCallback) -> Path 
     download, and if other files are in the way.
     """
     published, folders = PUBLISHED[name], _data_folders(data_dir)
-    folder = _first(name, folders)
-    if not published.downloads or (folder and _whole(folder, published)):
+    folder = _first_complete(name, folders)
+    if not published.downloads or (folder and _intact(folder, published)):
         return None
     folder = within(*(folder.parent, folder.name) if folder else (folders[-1], name))  # links are read, not written to
     with locked(folder, "download", "--data-dir"):
         sweep_temporaries(folder)
-        if _whole(folder, published):  # by a process that held the lock until now
+        if _intact(folder, published):  # by a process that held the lock until now
             return None
-        record = _record(folder)
-        if record is None and len(_missing(folder, published)) < len(published.files):
+        recorded = _recorded(folder)
+        if recorded is None and len(_missing(folder, published)) < len(published.files):
             raise UserError(f"{folder} holds some files of {name} that were not downloaded; move them out of the way")
         with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as staging:
-            urls = [_one(d, published, Path(staging), progress) for d in published.downloads]
-            hashes = _compare(name, Path(staging), published, (record or {}).get("files", {}))
-            _place(Path(staging), folder, hashes, urls, first=record is None)
+            urls = [_download(d, published, Path(staging), progress) for d in published.downloads]
+            hashes = _hashes(Path(staging), published)
+            _check_hashes(name, hashes, recorded or {})
+            _install(Path(staging), folder, hashes, urls, first=recorded is None)
     return folder
 
 
@@ -215,7 +190,7 @@ def _data_folders(data_dir: Path | None) -> list[Path]:
     return [*([Path(os.path.expanduser(named))] if named else []), disk_cache.folder() / "data"]
 
 
-def _first(name: str, folders: list[Path]) -> Path | None:
+def _first_complete(name: str, folders: list[Path]) -> Path | None:
     """Return the folder of the corpus in the first data folder that has all its files."""
     return next((folder / name for folder in folders if not _missing(folder / name, PUBLISHED[name])), None)
 
@@ -224,11 +199,11 @@ def _missing(folder: Path, published: PublishedCorpus) -> list[str]:
     return [name for name in published.files if not os.path.isfile(folder / name)]
 
 
-def _record(folder: Path) -> dict | None:
-    """Return the record of downloaded files; None for files that were not downloaded, an empty one if it is damaged."""
+def _recorded(folder: Path) -> Hashes | None:
+    """Return the hashes of downloaded files; None for files that were not downloaded, none at all if the record is damaged."""
     try:
-        record = parse(read_small(folder / RECORD, inside=folder))
-        return {"files": {str(n): str(f["sha256"]) for n, f in record["files"].items()}}
+        files = parse(read_small(folder / RECORD, inside=folder))["files"]
+        return {str(name): str(file["sha256"]) for name, file in files.items()}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -244,12 +219,9 @@ def _as_published(hashes: Hashes, known: dict[str, ExpectedFile]) -> bool:
     return all(known[name].sha256 in (None, sha) for name, sha in hashes.items())
 
 
-def _whole(folder: Path, published: PublishedCorpus) -> bool:
+def _intact(folder: Path, published: PublishedCorpus) -> bool:
     """Return True if all files exist and, if they were downloaded, have not changed."""
-    if _missing(folder, published):
-        return False
-    record = _record(folder)
-    return record is None or record.get("files") == _hashes(folder, published)
+    return not _missing(folder, published) and _recorded(folder) in (None, _hashes(folder, published))
 
 
 def _command(name: str, data_dir: Path | None) -> str:
@@ -257,53 +229,54 @@ def _command(name: str, data_dir: Path | None) -> str:
 
 
 def _checked(folder: Path, published: PublishedCorpus, command: str) -> str:
-    record, hashes = _record(folder), _hashes(folder, published)
-    if record is not None and record.get("files") != hashes:
+    recorded, hashes = _recorded(folder), _hashes(folder, published)
+    if recorded not in (None, hashes):
         raise UserError(f"the files in {folder} are not what was downloaded; run `{command}` to repair them")
     if not _as_published(hashes, published.files):
         return "NOT the published files (SHA-256 differs)"
     if all(file.sha256 for file in published.files.values()):
         return AS_PUBLISHED
-    return "SHA-256 unchanged since the download" if record else "no SHA-256 is known to check these files by"
+    return "SHA-256 unchanged since the download" if recorded else "no SHA-256 is known to check these files by"
 
 
-def _one(wanted: Download, published: PublishedCorpus, staging: Path, progress: ProgressCallback) -> str:
+def _download(source: Download, published: PublishedCorpus, staging: Path, progress: ProgressCallback) -> str:
     """Download files into the staging folder, and return the address they came from."""
-    if wanted.archive is None:
-        (name,) = wanted.files
-        return download(wanted.urls, published.files[name], staging / name, progress, LIMITS)
+    if source.archive is None:
+        (name,) = source.files
+        return download(source.urls, published.files[name], staging / name, progress, LIMITS)
     archive = staging / f"{TEMPORARY}archive"
-    url = download(wanted.urls, wanted.archive, archive, progress, LIMITS)
-    unpack(archive, url, wanted.files, published.files, staging)
+    url = download(source.urls, source.archive, archive, progress, LIMITS)
+    unpack(archive, url, source.files, published.files, staging)
     archive.unlink()
     return url
 
 
-def _compare(name: str, staging: Path, published: PublishedCorpus, before: Hashes) -> Hashes:
-    """Return the hashes of the files. Raises UserError unless they are as published, and as in the first download."""
-    hashes = _hashes(staging, published)
-    if not _as_published(hashes, published.files):
+def _check_hashes(name: str, hashes: Hashes, recorded: Hashes) -> None:
+    """Raise UserError unless files are as published and, where that is not known, as in the first download."""
+    known = PUBLISHED[name].files
+    if not _as_published(hashes, known):
         raise UserError(f"what was downloaded is not {name} as it was published (its SHA-256 differs); try again later")
-    changed = [n for n, sha in before.items() if n in hashes and hashes[n] != sha and not published.files[n].sha256]
+    changed = [n for n, sha in recorded.items() if n in hashes and hashes[n] != sha and not known[n].sha256]
     if changed:
         raise UserError(
             f"{', '.join(changed)} of {name} is not what the first download brought (its SHA-256 differs); "
             f"remove {RECORD} beside it to take the new one"
         )
-    return hashes
 
 
-def _place(staging: Path, folder: Path, hashes: Hashes, urls: list[str], first: bool) -> None:
+def _install(staging: Path, folder: Path, hashes: Hashes, urls: list[str], first: bool) -> None:
     """Move the files into their folder, all or none. `first` is True if the folder holds nothing of this corpus yet.
 
     Their record is written before. A file that is there already, undamaged, stays.
     """
-    listed = {name: {"bytes": text_files.size(staging / name), "sha256": sha} for name, sha in hashes.items()}
-    moved = [name for name, sha in hashes.items() if not _holds(folder / name, sha)]
+    record = {name: {"bytes": text_files.size(staging / name), "sha256": sha} for name, sha in hashes.items()}
+    moved = [
+        n for n, sha in hashes.items() if not (folder / n).is_file() or text_files.digest(Source(folder / n)) != sha
+    ]
     for name in moved:
         fsync_file(staging / name)
     try:
-        write_atomically(folder / RECORD, json.dumps({"from": urls, "files": listed}, indent=1) + "\n")
+        write_atomically(folder / RECORD, json.dumps({"from": urls, "files": record}, indent=1) + "\n")
         for name in moved:
             os.replace(staging / name, folder / name)
         fsync_folder(folder)
@@ -314,7 +287,3 @@ def _place(staging: Path, folder: Path, hashes: Hashes, urls: list[str], first: 
         if first:
             (folder / RECORD).unlink(missing_ok=True)
         raise
-
-
-def _holds(path: Path, sha: str) -> bool:
-    return path.is_file() and text_files.digest(Source(path)) == sha

@@ -52,7 +52,7 @@ def sources() -> dict[str, list[Source]]:
 
 def _modules(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield the name and file of every public module, sorted by name."""
-    found = {}
+    paths = {}
     for base, folders, names in os.walk(root):
         folders[:] = [f for f in folders if _shown(f)]  # site-packages may be huge, so it is not walked at all
         package = Path(base).relative_to(root).parts
@@ -60,8 +60,8 @@ def _modules(root: Path) -> Iterator[tuple[str, Path]]:
             stem, suffix = os.path.splitext(name)
             if suffix == ".py" and (_shown(stem) or (stem == "__init__" and package)):
                 parts = package if stem == "__init__" else (*package, stem)
-                found[".".join(parts)] = Path(base, name)
-    yield from sorted(found.items())
+                paths[".".join(parts)] = Path(base, name)
+    yield from sorted(paths.items())
 
 
 def _shown(name: str) -> bool:
@@ -71,17 +71,17 @@ def _shown(name: str) -> bool:
 def _build(folder: Path, modules: dict[str, Path], root: Path) -> None:
     """Write the text of all documents, and the list of their ranges."""
     seen: set[str] = set()
-    texts, listed, position = [], [], 0
+    texts, documents, position = [], [], 0
     for title, docstrings in [*_module_docs(modules), *_topics(root)]:
         text = "\n\n".join(p for d in docstrings for p in _paragraphs(d) if p not in seen and not seen.add(p))
         if len(text.split()) < 10:
             continue
         data = (text + "\n\n").encode("utf-8", "replace")
         texts.append(data)
-        listed.append((title, _split(title), position, position + len(data)))
+        documents.append((title, _split(title), position, position + len(data)))
         position += len(data)
     write_atomically(folder / "stdlib.txt", texts)
-    write_atomically(folder / "documents.json", json.dumps(listed))
+    write_atomically(folder / "documents.json", json.dumps(documents))
 
 
 def _split(title: str) -> str:
