@@ -288,6 +288,12 @@ class TrainingConfig:
     """Most epochs of averaged SGD from the best weights after that; ends early when validation stops improving."""
     finetune_learning_rate: float | None = between(None, 0.0, above=True)
     """Learning rate of that stage; none: the same as before."""
+    minutes: float | None = between(None, 0.0, above=True)
+    """Train for about this long. After a quarter of the time the number of steps that fit is fixed, and the recipe's epochs,
+    decay and fine-tuning are scaled to it."""
+    steps: int | None = between(None, 1)
+    """Train for this many steps, with epochs, decay and fine-tuning scaled to it. With the number that `minutes` fixed it
+    repeats that result."""
     batch_size: int = between(20, 1)
     """Batch size: rows of text read side by side."""
     segment: int = between(70, 1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from backstory.config import NonFiniteError, RunConfig, UserError, to_dict
 from backstory.config.process import StopRequest
 from backstory.config.scores import perplexity
+from backstory.config.terminal import say
 from backstory.data import Dataset
 from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricSet
 from backstory.evaluation.reading_loop import StreamReading
@@ -89,22 +90,44 @@ class Trainer:
             for first, last in self.batches.bounds[self.progress.segment :]:
                 self._train_segment(first, last, log, display)
                 stopping, due = self._agreed(stop, self._checkpoint_is_due())
-                if stopping:
+                if stopping or self._epoch_is_over():
                     break
                 if due:
                     self.save(log)
-            if self.progress.segment >= len(
-                self.batches.bounds
-            ):  # beyond: an accepted corpus may be shorter than before
+            if self._epoch_is_over():
                 self._end_of_epoch(log, display)
             self.save(log)
 
     def expected_tokens(self) -> tuple[int, int]:
         """Return the tokens of the whole training, if fine-tuning does not end early, and those trained on so far."""
-        progress = self.progress
-        epoch = self.config.training.batch_size * (self.batches.rows.shape[1] - 1)
-        total = epoch * stages.last_epoch(progress, self.config.training)
+        progress, settings, segments = self.progress, self.config.training, len(self.batches.bounds)
+        epoch = settings.batch_size * (self.batches.rows.shape[1] - 1)
+        if stages.has_length(settings):
+            steps = stages.total_steps(progress, settings) or (self._fitting_steps() if progress.step else segments)
+            return epoch * steps // segments, epoch * progress.step // segments
+        total = epoch * stages.last_epoch(progress, settings)
         return total, min(total, (progress.epoch - 1) * epoch + (progress.epoch_tokens if progress.segment else 0))
+
+    def _fitting_steps(self) -> int:
+        """Return the steps that fit into `training.minutes` at the speed so far."""
+        settings, segments = self.config.training, len(self.batches.bounds)
+        epoch = settings.batch_size * (self.batches.rows.shape[1] - 1)
+        validation_share = len(self.dataset.splits["valid"].ids) / epoch
+        return stages.fitting_steps(self.progress, settings, segments, validation_share)
+
+    def _plan(self, display: Display) -> None:
+        """Fix the number of steps that fit into `training.minutes` when a quarter of them has passed."""
+        progress = self.progress
+        if self.ranks.of_first(stages.plan_is_due(progress, self.config.training)):
+            progress.planned_steps = int(self.ranks.of_first(self._fitting_steps()))
+            display.set_total(self.expected_tokens()[0])
+            say(display.console, f"{progress.planned_steps:,} steps fit into the time: --training.steps repeats them")
+
+    def _epoch_is_over(self) -> bool:
+        """Return True at the end of the text, or of a stage that ends before it."""
+        # Beyond the end: an accepted corpus may be shorter than before.
+        at_end = self.progress.segment >= len(self.batches.bounds)
+        return at_end or stages.stage_is_over(self.progress, self.config.training)
 
     # Steps.
 
@@ -119,8 +142,10 @@ class Trainer:
         figures = self._step(*self.batches.segment(first, last, self.device), rate)
         tokens = settings.batch_size * (last - first)
         progress.take(figures, tokens, time.perf_counter() - began)
-        display.advance(f"epoch {progress.epoch}/{stages.last_epoch(progress, settings)}", tokens)
-        if progress.segment % WINDOW == 0 or progress.segment == len(self.batches.bounds):
+        display.advance(stages.position(progress, settings), tokens)
+        if settings.minutes is not None and progress.planned_steps is None:
+            self._plan(display)
+        if progress.segment % WINDOW == 0 or self._epoch_is_over():
             self._end_of_window(rate, log, display)
 
     def _step(self, text: Tensor, answer_mask: Tensor | None, rate: float) -> dict[str, float]:
@@ -146,6 +171,8 @@ class Trainer:
         values = {"step": progress.step, "epoch": progress.epoch, **figures, "tokens": tokens}
         log.write("steps", **values, learning_rate=rate, tokens_per_second=round(speed, 1))
         display.window(figures["nats"], speed)
+        if self.config.training.minutes is not None and progress.planned_steps is None:
+            display.set_total(self.expected_tokens()[0])
         progress.begin_window()
 
     def _agreed(self, stop: StopRequest, due: bool = False) -> tuple[bool, bool]:
@@ -197,7 +224,11 @@ class Trainer:
         averaging = self.average is not None and self.average.count > 0
         began = time.perf_counter()
         nats, metrics, best = self._validate()
-        progress.seconds += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        progress.seconds, progress.validation_seconds = (
+            progress.seconds + seconds,
+            progress.validation_seconds + seconds,
+        )
         figures = _means(progress.epoch_sums, progress.epoch_tokens)
         values: dict[str, Any] = {
             "epoch": progress.epoch,

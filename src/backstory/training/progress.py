@@ -1,7 +1,8 @@
 """Progress of a training, and the decisions after a validation: schedule, averaging trigger, fine-tuning, end.
 
 The end of a stage follows from the epochs done and the current settings, and is never stored: settings that were accepted
-on resuming may have more epochs or fewer.
+on resuming may have more epochs or fewer. Where the settings give a length in minutes or steps, the stages keep their shares of
+it, and their ends and the step schedule follow from the steps done.
 """
 
 from dataclasses import dataclass, field
@@ -11,6 +12,9 @@ from backstory.config import ModelConfig, TrainingConfig, UserError
 from backstory.config.errors import shown
 from backstory.storage.documents import conforms
 from backstory.training.optimizers import non_monotonic
+
+PLANNED_AFTER = 0.25
+"""Share of `training.minutes` after which the steps of the whole training are fixed."""
 
 
 @dataclass
@@ -41,6 +45,10 @@ class Progress:
     """Since the start of the epoch, and since the last line of the log: the objective's figures summed over tokens, by name."""
     seconds: float = 0.0
     """Time spent on training and validation so far."""
+    validation_seconds: float = 0.0
+    """Time spent on validation alone."""
+    planned_steps: int | None = None
+    """Steps of the whole training, once they are planned to fit into `training.minutes`."""
     averaged: int | None = None
     """Steps in the average of the weights; None while there is none."""
     log_bytes: int = 0
@@ -51,6 +59,8 @@ class Progress:
     def read(cls, document: Any) -> "Progress":
         """Parse saved progress. Raises ValueError for anything that no run of this version can have saved."""
         hints = get_type_hints(cls)
+        if isinstance(document, dict):  # earlier versions did not plan
+            document = {"validation_seconds": 0.0, "planned_steps": None, **document}
         if not isinstance(document, dict) or document.keys() != hints.keys():
             raise ValueError("the saved progress is not of this version")
         for name, hint in hints.items():
@@ -108,7 +118,9 @@ class Progress:
 
 
 def check_settings(settings: TrainingConfig) -> None:
-    """Raise UserError if a stage of averaged SGD has another optimizer than SGD."""
+    """Raise UserError if a stage of averaged SGD has another optimizer than SGD, or the length is given twice."""
+    if settings.minutes is not None and settings.steps is not None:
+        raise UserError("training.minutes and training.steps cannot be combined; remove one")
     if settings.optimizer == "sgd":
         return
     if settings.finetune_epochs:
@@ -125,7 +137,12 @@ def check_settings(settings: TrainingConfig) -> None:
 
 def learning_rate(progress: Progress, settings: TrainingConfig) -> float:
     """Return the learning rate of a segment of mean length."""
-    return _of_stage(progress, settings.learning_rate, settings.finetune_learning_rate) * progress.rate_factor
+    rate = _of_stage(progress, settings.learning_rate, settings.finetune_learning_rate) * progress.rate_factor
+    total = total_steps(progress, settings)
+    if total is None or settings.schedule != "step" or progress.finetuning:
+        return rate
+    share = progress.step / first_stage_steps(total, settings)
+    return rate * settings.decay_factor ** sum(share >= epoch / settings.epochs for epoch in settings.decay_epochs)
 
 
 def adversarial(progress: Progress, model: ModelConfig) -> float:
@@ -147,7 +164,8 @@ def end_epoch(progress: Progress, settings: TrainingConfig, nats: float, best: b
     progress.history.append(nats)
     progress.waited = 0 if best else progress.waited + 1
     plateau = settings.schedule == "plateau" and progress.waited > settings.decay_patience
-    if plateau or (settings.schedule == "step" and progress.epoch in settings.decay_epochs):
+    by_epoch = settings.schedule == "step" and not has_length(settings)
+    if plateau or (by_epoch and progress.epoch in settings.decay_epochs):
         progress.rate_factor *= settings.decay_factor
         progress.waited = 0
     progress.epoch, progress.segment = progress.epoch + 1, 0
@@ -166,20 +184,76 @@ def averaging_due(progress: Progress, settings: TrainingConfig) -> bool:
 
 def finetuning_due(progress: Progress, settings: TrainingConfig) -> bool:
     """Return True if fine-tuning is next."""
-    return not progress.finetuning and progress.epoch > settings.epochs and settings.finetune_epochs > 0
+    if progress.finetuning or not settings.finetune_epochs:
+        return False
+    return stage_is_over(progress, settings) if has_length(settings) else progress.epoch > settings.epochs
 
 
 def finished(progress: Progress, settings: TrainingConfig) -> bool:
     """Return True if nothing is left to train. The history of fine-tuning counts its epochs, as it began with them."""
+    if has_length(settings):
+        total = total_steps(progress, settings)
+        return total is not None and progress.step >= total
     if progress.finetuning:
         return stalled(progress, settings) or len(progress.history) >= settings.finetune_epochs
     return progress.epoch > settings.epochs and not settings.finetune_epochs
+
+
+def has_length(settings: TrainingConfig) -> bool:
+    """Return True if the training ends after so many minutes or steps, not epochs."""
+    return settings.minutes is not None or settings.steps is not None
+
+
+def total_steps(progress: Progress, settings: TrainingConfig) -> int | None:
+    """Return the steps of the whole training; None if its length is in epochs, or not planned yet."""
+    return settings.steps if settings.minutes is None else progress.planned_steps
+
+
+def first_stage_steps(total: int, settings: TrainingConfig) -> int:
+    """Return the steps before fine-tuning: their share is that of the epochs."""
+    return max(1, round(total * settings.epochs / (settings.epochs + settings.finetune_epochs)))
+
+
+def stage_is_over(progress: Progress, settings: TrainingConfig) -> bool:
+    """Return True if a stage whose length is in steps has taken them, at the end of an epoch or within it."""
+    total = total_steps(progress, settings)
+    if total is None:
+        return False
+    return progress.step >= (total if progress.finetuning else first_stage_steps(total, settings))
+
+
+def plan_is_due(progress: Progress, settings: TrainingConfig) -> bool:
+    """Return True if it is time to fix the number of steps that fit into `training.minutes`."""
+    return settings.minutes is not None and progress.seconds >= PLANNED_AFTER * 60 * settings.minutes
+
+
+def fitting_steps(progress: Progress, settings: TrainingConfig, steps_per_epoch: int, validation_share: float) -> int:
+    """Return the steps of the whole training that fit into `training.minutes` at the speed so far, with their validations.
+
+    `validation_share` is the validation split's size as a share of an epoch. Before the first validation it gives its time: a
+    token is scored in about a third of the time it takes to train on.
+    """
+    assert settings.minutes is not None
+    step = (progress.seconds - progress.validation_seconds) / progress.step
+    done = progress.epoch - 1
+    validation = progress.validation_seconds / done if done else step * steps_per_epoch * validation_share / 3
+    # A validation follows every whole epoch, and the end of each stage.
+    left = 60 * settings.minutes - progress.seconds - validation * (2 if settings.finetune_epochs else 1)
+    return progress.step + max(1, round(left / (step + validation / steps_per_epoch)))
 
 
 def begin_finetuning(progress: Progress) -> None:
     """Enter fine-tuning, with its own history and schedule, at the start of an epoch."""
     progress.finetuning, progress.history, progress.segment = True, [], 0
     progress.rate_factor, progress.waited = 1.0, 0
+
+
+def position(progress: Progress, settings: TrainingConfig) -> str:
+    """Return the epoch, or the step if the length is not in epochs, with the last one if it is known."""
+    if not has_length(settings):
+        return f"epoch {progress.epoch}/{last_epoch(progress, settings)}"
+    total = total_steps(progress, settings)
+    return f"step {progress.step}" + (f"/{total}" if total is not None else "")
 
 
 def last_epoch(progress: Progress, settings: TrainingConfig) -> int:

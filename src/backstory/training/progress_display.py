@@ -58,6 +58,11 @@ class Display:
         say(self.console, f"{epoch}: {self._share()} done, {speed:,.0f} tokens/s, {left} left")
         self._printed, self._printed_done = now, self._done
 
+    def set_total(self, tokens: int) -> None:
+        """Set the tokens of the whole training, when they are known only now."""
+        self._total = tokens
+        self._bar.update(self._task, total=tokens)
+
     def window(self, nats: float, speed: float) -> None:
         """Show the mean nats of the last steps and their tokens per second."""
         self._bar.update(self._task, figures=f"{self._measure} {self._figure(nats)}  {speed:,.0f} tokens/s")

@@ -1,0 +1,103 @@
+"""A training of so many minutes or steps: its stages keep their shares, and the steps that fitted repeat its result."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from runs import events, outcome, with_training
+
+from backstory.config import RunConfig, TrainingConfig, UserError
+from backstory.data import Dataset
+from backstory.runs.run import load_run, weights_hash
+from backstory.training import Stopped
+from backstory.training import progress as stages
+from backstory.training.progress import Progress
+
+Train = Callable[..., dict]
+
+
+def scaled(**changes: object) -> TrainingConfig:
+    return dataclasses.replace(TrainingConfig(epochs=4, finetune_epochs=2, learning_rate=8.0), **changes)  # type: ignore[arg-type]
+
+
+def test_stages_keep_their_shares_of_the_steps() -> None:
+    settings = scaled(steps=30)
+    assert stages.first_stage_steps(30, settings) == 20
+    assert not stages.stage_is_over(Progress(step=19), settings)
+    assert stages.finetuning_due(Progress(step=20), settings)
+    assert not stages.stage_is_over(Progress(step=29, finetuning=True), settings)
+    assert stages.finished(Progress(step=30, finetuning=True, history=[2.0, 1.0, 3.0, 4.0, 5.0, 6.0, 7.0]), settings)
+
+
+def test_the_step_schedule_decays_at_its_share_of_the_first_stage() -> None:
+    settings = scaled(steps=60, schedule="step", decay_epochs=(2, 3), decay_factor=0.5)
+    rates = [stages.learning_rate(Progress(step=step), settings) for step in (0, 19, 20, 29, 30, 39)]
+    assert rates == [8.0, 8.0, 4.0, 4.0, 2.0, 2.0]
+    assert stages.learning_rate(Progress(step=40, finetuning=True), settings) == 8.0
+
+
+def test_the_steps_that_fit_leave_time_for_the_validations() -> None:
+    # 100 steps of 0.3 s and one validation of 6 s have taken 36 of 600 s; an epoch has 100 steps.
+    progress = Progress(step=100, epoch=2, seconds=36.0, validation_seconds=6.0)
+    more = (600 - 36 - 2 * 6) / (0.3 + 6 / 100)
+    assert stages.fitting_steps(progress, scaled(minutes=10), 100, 0.1) == 100 + round(more)
+    # Before the first validation, it is thought to take a third of the time of as many tokens in training.
+    progress = Progress(step=50, seconds=15.0)
+    more = (600 - 15 - 2 * 1) / (0.3 + 1 / 100)
+    assert stages.fitting_steps(progress, scaled(minutes=10), 100, 0.1) == 50 + round(more)
+    assert stages.fitting_steps(Progress(step=5, seconds=900.0), scaled(minutes=10), 100, 0.1) == 6
+
+
+def test_steps_are_planned_once_a_quarter_of_the_time_has_passed() -> None:
+    assert not stages.plan_is_due(Progress(step=9, seconds=149.0), scaled(minutes=10))
+    assert stages.plan_is_due(Progress(step=9, seconds=150.0), scaled(minutes=10))
+    assert not stages.plan_is_due(Progress(step=9, seconds=150.0), scaled())
+
+
+def test_one_length_is_given() -> None:
+    with pytest.raises(UserError, match=r"training.minutes and training.steps cannot be combined"):
+        stages.check_settings(scaled(minutes=1.0, steps=9))
+
+
+def test_a_training_ends_after_its_steps_within_an_epoch(
+    tiny_config: RunConfig, tiny_dataset: Dataset, quietly: Train, tmp_path: Path
+) -> None:
+    config = with_training(tiny_config, epochs=2, finetune_epochs=1, steps=12)
+    quietly(config, tmp_path / "run")
+    epochs = events(tmp_path / "run", "epoch")
+    assert [e["step"] for e in epochs][-1] == 12
+    assert [e["step"] for e in epochs if not e["finetuning"]][-1] == 8
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_steps_that_fitted_repeat_the_result(
+    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path, stopped: bool
+) -> None:
+    config = with_training(tiny_config, epochs=2, finetune_epochs=1)
+    timed, counted = tmp_path / "timed", tmp_path / "counted"
+    minutes = with_training(config, minutes=0.02)
+    if stopped:
+        stop_after(3)
+        with pytest.raises(Stopped):
+            quietly(minutes, timed)
+        quietly(minutes, timed, mode="resume")
+    else:
+        quietly(minutes, timed)
+    steps = events(timed, "epoch")[-1]["step"]
+    assert steps > 3
+    quietly(with_training(config, steps=steps), counted)
+    assert weights_hash(load_run(timed).model) == weights_hash(load_run(counted).model)
+    assert [e["valid_nats"] for e in events(timed, "epoch")] == [e["valid_nats"] for e in events(counted, "epoch")]
+
+
+def test_a_stopped_training_of_so_many_steps_resumes_to_the_same_bits(
+    tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], tmp_path: Path
+) -> None:
+    config = with_training(tiny_config, epochs=2, finetune_epochs=1, steps=14)
+    quietly(config, tmp_path / "whole")
+    stop_after(10)
+    with pytest.raises(Stopped):
+        quietly(config, tmp_path / "stopped")
+    quietly(config, tmp_path / "stopped", mode="resume")
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
