@@ -229,53 +229,56 @@ class _Evidence:
     # --- findings ---
 
     def _finding_rows(self) -> Iterator[EvidenceRow]:
-        for name, suite in self.suites.items():
-            for check in suite.findings:
-                if check.paper != self.name:
-                    continue
-                for key, finding in check.findings().items():
-                    for scale in SCALES:
-                        plans = [p for s in check.systems for p in self.plans[name, scale] if p.system.name == s]
-                        examined = [any(examines(run, finding) for run in plan.runs) for plan in plans]
-                        if len(plans) < len(check.systems) or not all(examined):
-                            continue
-                        beside = f" ({' beside '.join(check.systems)})" if check.baseline else ""
-                        item = f"{finding.where}: {finding.sentence}{beside}"
-                        for record, protocol, parameters in self._finding_records(name, scale, plans, check, key):
-                            departures = self._departures(name, scale, plans[0], protocol, parameters)
-                            departures += [check.protocol] if check.protocol else []
-                            ours = "; ".join(map(_measured, record.measures))
-                            verdict = _finding_verdict(record.verdict, bool(departures))
-                            seeds = _seeds(record.seeds, record.planned_seeds)
-                            if record.verdict == NOT_RUN:
-                                departures, seeds, verdict = [], "", _not_run(plans, scale)
-                            yield self._row(
-                                item, _protocol(departures) if departures or seeds else "", scale, seeds,
-                                finding.published, ours, verdict,
-                            )  # fmt: skip
+        """Yield a line for each finding, each system that it is tested on and each scale, and for other runs of its model."""
+        checks = [(name, check) for name, suite in self.suites.items() for check in suite.findings]
+        for name, check in ((name, check) for name, check in checks if check.paper == self.name):
+            beside = f" ({' beside '.join(check.systems)})" if check.baseline else ""
+            for key, finding in check.findings().items():
+                item = f"{finding.where}: {finding.sentence}{beside}"
+                for scale in SCALES:
+                    plans = [p for s in check.systems for p in self.plans[name, scale] if p.system.name == s]
+                    examined = [plan for plan in plans if any(examines(run, finding) for run in plan.runs)]
+                    if len(examined) == len(check.systems):
+                        yield self._suite_finding(item, name, scale, plans, check, key)
+                        if scale == "full" and not check.baseline:
+                            yield from self._single_findings(item, name, plans[0], check, key)
 
-    def _finding_records(
-        self, name: str, scale: Scale, plans: Sequence[_Planned], check: FindingCheck, key: str
-    ) -> Iterator[tuple[FindingRecord, ProtocolRecord | None, int | None]]:
-        """Yield what a suite's result says of a finding, else that nothing was run, and then what single runs say."""
-        finding, figures = check.findings()[key], self.reproductions.get((name, scale))
-        records = [
-            (record, of.protocol, of.parameters)
-            for record in (figures.findings if figures else ())
-            if (record.paper, record.finding, record.system, record.baseline)
-            == (check.paper, key, check.system, check.baseline)
-            for of in (figures.systems if figures else ())
-            if of.system == check.system
-        ][:1]  # fmt: skip
-        waiting = RunRecord(run="", system=check.system, seed=0, state=NOT_RUN, examinations=())
-        yield from records or [(check_finding(check, key, finding, [waiting]), None, None)]
-        for result, config in self._runs_of_model(plans[0]) if scale == "full" and not check.baseline else ():
+    def _suite_finding(
+        self, item: str, name: str, scale: Scale, plans: Sequence[_Planned], check: FindingCheck, key: str
+    ) -> EvidenceRow:
+        """Return the line of a finding in a suite's result."""
+        figures = self.reproductions.get((name, scale))
+        systems, tested = figures.systems if figures else (), (check.paper, key, check.system, check.baseline)
+        for record in figures.findings if figures else ():
+            if (record.paper, record.finding, record.system, record.baseline) == tested and record.verdict != NOT_RUN:
+                of = next(s for s in systems if s.system == check.system)
+                return self._finding(item, record, name, scale, plans[0], check, of.protocol, of.parameters)
+        published = check.findings()[key].published
+        return self._row(item, "", scale, "", published, "", _not_run(plans, scale))
+
+    def _single_findings(
+        self, item: str, name: str, plan: _Planned, check: FindingCheck, key: str
+    ) -> Iterator[EvidenceRow]:
+        """Yield a line for each truncation outside of suites that a finding can be tested on."""
+        for result, config in self._runs_of_model(plan):
             if isinstance(truncation := result.figures, TruncationFigures):
                 run = RunRecord(run="", system=check.system, seed=config.seed, state="done", examinations=(),
                                 effect_sizes=_truncation_effects(truncation))  # fmt: skip
-                record = check_finding(check, key, finding, [run])
+                record = check_finding(check, key, check.findings()[key], [run])
                 if record.verdict != NOT_MEASURED:
-                    yield record, protocol_of(config, None), None
+                    yield self._finding(item, record, name, "full", plan, check, protocol_of(config, None), None)
+
+    def _finding(
+        self, item: str, record: FindingRecord, name: str, scale: Scale, plan: _Planned, check: FindingCheck,
+        protocol: ProtocolRecord | None, parameters: int | None,
+    ) -> EvidenceRow:  # fmt: skip
+        departures = self._departures(name, scale, plan, protocol, parameters)
+        departures += [check.protocol] if check.protocol else []
+        verdict = record.verdict
+        if departures:
+            verdict = f"under other conditions: {'it does not show' if verdict == NO else verdict}"
+        seeds, ours = _seeds(record.seeds, record.planned_seeds), "; ".join(map(_measured, record.measures))
+        return self._row(item, _protocol(departures), scale, seeds, record.published, ours, verdict)
 
     # --- other items ---
 
@@ -448,12 +451,6 @@ def _claim_verdict(record: ClaimRecord, departs: bool) -> str:
     if not departs:
         return verdict
     return f"under other conditions: {verdict.replace(OPPOSITE, 'the opposite')}"
-
-
-def _finding_verdict(verdict: str, departs: bool) -> str:
-    if not departs or verdict == NOT_RUN:
-        return verdict
-    return f"under other conditions: {'it does not show' if verdict == NO else verdict}"
 
 
 def _truncation_effects(figures: TruncationFigures) -> dict[str, MeasuredRecord]:
