@@ -53,7 +53,7 @@ class CorpusRecord(Record):
     types: Count | None = None
     """Size of the vocabulary."""
     provenance: str | None = None
-    """Where the text came from."""
+    """Origin of the text."""
 
     def title(self, default: str = "unnamed text") -> str:
         """Return the corpus's name, or `default` where none is recorded."""
@@ -95,8 +95,8 @@ class ProvenanceRecord(Record):
     """SHA-256 of the file they were read from, as the checkpoint's manifest has it. Absent from older results, and for a
     model that is no run."""
     prepared: Json | None = None
-    """What the reader took from `readers/` of the run, by name, with its SHA-256: tuned settings (`cache.json`), and the
-    manifests of statistics and meta-learners. Absent where it took nothing."""
+    """Files that the reader took from `readers/` of the run, by name, with their SHA-256: tuned settings (`cache.json`), and
+    the manifests of statistics and meta-learners. Absent where it took nothing."""
     ended: Any = None
     """Of trainings alone: when the training ended. Absent from older results."""
     taken_over: Count | None = None
@@ -143,7 +143,7 @@ class UnknownTokens(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapRecord(Record):
-    """How much of one split stands in another."""
+    """Overlap of one split with another."""
 
     split: Name
     """The text that was read."""
@@ -178,7 +178,7 @@ class AuditRecord(Record):
     """`causal`, `distribution`, `scored_before_update`, `one_pass`, `as_reported`: true for each that held (older results
     lack the last); [honest-figures.md](honest-figures.md)."""
     failures: tuple[Any, ...] | None = None
-    """What went wrong and where; empty if the audit passed."""
+    """Failures, each with its place; empty if the audit passed."""
 
     def in_words(self) -> str:
         """Return how it ended: `passed at 8 places, 272 cuts`, or `FAILED` and the reasons."""

@@ -41,22 +41,14 @@ class GateRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyRecord(Record):
-    """What the gate of a model with two predictions (p of the head, q of its buffer) makes of them, and what others would,
-    from the same reading. Perplexities are over all tokens that were scored."""
+class PolicyRecord(GateRecord):
+    """Scores of the gate of a model with two predictions (p of the head, q of its buffer), and of other gates, from the same
+    reading. Perplexities are over all tokens that were scored."""
 
-    utilization: Share
-    """Share of tokens that give q half or more (PoU)."""
-    mean_lambda: Share
-    """Mean share of q."""
     mean_reward: Number | None = None
     """Mean intrinsic reward."""
     win_share: Share | None = None
     """Share of tokens for which q is better than p."""
-    p_perplexity: Positive
-    """Of p by itself."""
-    q_perplexity: Positive
-    """Of q by itself; where a pointer gives a word nothing, that counts as 80 nats."""
     oracle_perplexity: Positive
     """Of the better of the two for each token, which no gate can know: a bound, and no result."""
     best_constant_lambda: Number | None = None
@@ -77,11 +69,11 @@ class CostRecord(Record):
     """Costs of some tokens, all means per token."""
 
     tokens: Count
-    """How many."""
+    """Their number."""
     nats: Number
-    """What was paid."""
+    """Cost with this reader."""
     exact: Number
-    """What it costs a reader with perfect memory."""
+    """Cost with perfect memory."""
     excess: Number
     """Their difference."""
 
@@ -142,7 +134,7 @@ class CurveRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryRecord(Record):
-    """What the reader paid above the exact cost, where that is known of every token
+    """Cost above the exact one, for texts whose exact cost is known
     ([`recall`](corpora.md#recall))."""
 
     exact_nats_per_token: Number
@@ -150,7 +142,7 @@ class MemoryRecord(Record):
     exact_perplexity: Positive
     """The same as a perplexity."""
     excess_nats_per_token: Number
-    """What this one paid above it, over all tokens."""
+    """Cost of this reader above it, over all tokens."""
     kinds: Annotated[tuple[KindCosts, ...], NOT_EMPTY]
     """The costs of each kind of token."""
     curves: tuple[CurveRecord, ...]
@@ -162,9 +154,9 @@ class NewTokens(Record):
     """Tokens that had not come before."""
 
     tokens: Count
-    """How many."""
+    """Their number."""
     nats: Number | None
-    """What was paid for one in the mean; null where there is none."""
+    """Mean cost of one; null if there is none."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
         if (self.nats is None) != (self.tokens == 0):
@@ -176,15 +168,14 @@ class RecencyRange(DistanceRange):
     """Tokens whose like came last so long ago."""
 
     tokens: Count
-    """How many."""
+    """Their number."""
     nats: Number
-    """What was paid for one in the mean."""
+    """Mean cost of one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecencyRecord(Record):
-    """What the reader paid for a token by how many tokens ago the same one came last: where a memory of what was read so
-    far would show."""
+    """Cost of a token by how many tokens ago the same one came last, which shows a memory of what was read so far."""
 
     new: NewTokens
     """The tokens that had not come before."""
@@ -198,7 +189,7 @@ class RecencyRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerCounts(Record):
-    """How much of what some documents ask was answered right."""
+    """Accuracy of the answers in some documents."""
 
     documents: Count
     """Documents."""
@@ -261,9 +252,9 @@ class EpochRecord(Record):
     tokens_per_second: Amount | None = None
     """Speed of its training steps."""
     policy: Any = None
-    """Of a model with two predictions, as in an evaluation: the gate on the validation text."""
+    """The gate on the validation text, as in an evaluation; of a model with two predictions alone."""
     answers: Any = None
-    """Of a synthetic task, as in an evaluation: the answers in the validation text."""
+    """The answers in the validation text, as in an evaluation; of a synthetic task alone."""
 
     @property
     def gate(self) -> GateRecord | None:
@@ -320,7 +311,7 @@ class TrainingFigures(Figures):
     """By split, `unknown_tokens` and the fields after it of an evaluation, of all of its tokens. Absent from older
     results."""
     overlap: tuple[OverlapRecord, ...] | None = None
-    """How much of the held-out splits stands in others, [below](#overlap). Absent from older results."""
+    """Overlap of the held-out splits with others, [below](#overlap). Absent from older results."""
     curve: Annotated[tuple[EpochRecord, ...], NOT_EMPTY]
     """The epochs."""
     tokens_per_second: Amount | None
@@ -392,18 +383,17 @@ class EvaluationFigures(UnknownTokens, Figures):
     perplexity_per_word: Number | None = None
     """Its exponential."""
     policy: PolicyRecord | None = None
-    """What the gate between two predictions made of them, [below](#policy); null for a model with one."""
+    """The gate between two predictions, [below](#policy); null for a model with one."""
     memory: MemoryRecord | None = None
-    """What was paid above the exact cost, [below](#memory); null where nobody knows the exact cost of the text, as for any
-    but `recall`."""
+    """Cost above the exact one, [below](#memory); null if the exact cost is unknown, as for any text but `recall`."""
     answers: AnswersRecord | None = None
-    """What was answered right, [below](#answers); null for any text but a synthetic [task](corpora.md#tasks). Absent from
+    """Accuracy of the answers, [below](#answers); null for any text but a synthetic [task](corpora.md#tasks). Absent from
     older results."""
     recency: RecencyRecord | None = None
-    """What was paid for a token by how long ago the same one came last, [below](#recency). Absent from older results."""
+    """Cost of a token by how long ago the same one came last, [below](#recency). Absent from older results."""
     overlap: tuple[OverlapRecord, ...] | None = None
-    """How much of the text stands in the splits that the model was trained and chosen on, [below](#overlap); null where
-    that cannot be measured. Absent from older results."""
+    """Overlap of the text with the splits that the model was trained and chosen on, [below](#overlap); null if it cannot be
+    measured. Absent from older results."""
     audit: AuditRecord | None = None
     """The audit of the reader; null if it was not audited."""
 

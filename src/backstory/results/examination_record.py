@@ -44,12 +44,12 @@ class BaselineRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class EffectRecord(Record):
-    """What a change of the context did to the targets."""
+    """Effect of a change of the context on the targets."""
 
     name: Name = ""
     """Unlike all others of the experiment."""
     method: Name | None = None
-    """What was done."""
+    """The change, in a word."""
     context: Count | None = None
     """Tokens that are perturbed, or kept; null: all there are."""
     targets: Count | None = None
@@ -70,7 +70,7 @@ class EffectRecord(Record):
     deviation: Amount | None = None
     """Standard deviation of the effect over [several models](#several-models) alone."""
     effects: tuple[Any, ...] | None = None
-    """Of several models: the effect of each."""
+    """Effect of each model, of several models alone."""
 
     @property
     def spread(self) -> tuple[float, float]:
@@ -167,7 +167,7 @@ class PictureRecord(Record):
     title: Name
     """Heading of the figure."""
     sentence: Name
-    """What was done, as the beginning of a sentence that ends with the effects: `Perplexity after ...`."""
+    """The change, as the beginning of a sentence that ends with the effects: `Perplexity after ...`."""
     by: Name | None = None
     """Split of the targets whose groups stand side by side, a bar for each series; null: a line for each series, against the
     boundary."""
@@ -189,7 +189,7 @@ class ContextRecord(Record):
     zero. Absent from older results, which hold the first context that is less than the threshold above the baseline; they
     are read by the present definition, as far as their effects allow."""
     best_length: Count | Absent | None = ABSENT
-    """Where more context hurts: the best of these contexts."""
+    """The best context, if more context hurts."""
     best_effect: Number | Absent | None = ABSENT
     """Its effect in nats, below zero."""
     best_low: Number | Absent | None = ABSENT
@@ -199,7 +199,7 @@ class ContextRecord(Record):
     best_effect_percent: Number | Absent | None = ABSENT
     """The effect in percent of perplexity."""
     models: tuple[Any, ...] | Absent = ABSENT
-    """Of several models: that of each."""
+    """That of each model, of several models alone."""
 
     @property
     def interval(self) -> tuple[int | None, int | None] | None:
@@ -208,7 +208,7 @@ class ContextRecord(Record):
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """Where more context hurts, the best context and its effect in percent of perplexity."""
+        """The best context and its effect in percent of perplexity, if more context hurts."""
         if isinstance(self.best_length, int) and isinstance(self.best_effect_percent, float):
             return self.best_length, self.best_effect_percent
         return None
@@ -279,7 +279,7 @@ class ThresholdContext(ContextRecord):
     """Effective context of all targets."""
 
     threshold_percent: Annotated[float, in_range(0, 99.9, "a number from 0 to 99.9")]
-    """How far a perplexity may be from the baseline's."""
+    """Largest difference from the baseline's perplexity that counts as none, in percent."""
 
 
 C = TypeVar("C", bound=EffectRecord)
@@ -357,7 +357,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     """Targets whose context in words, unperturbed, is longer than that in tokens, and cut to it. Absent from older
     results."""
     baseline: BaselineRecord
-    """What effects are measured from."""
+    """The score that effects are measured from."""
     conditions: Annotated[tuple[C, ...], NOT_EMPTY]
     """The conditions, below."""
     groups: tuple[GroupRecord[C], ...] = ()
@@ -366,7 +366,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     """Rows in which the text was read for the infinite context; of more than one, that context is at least
     `maximum_context`."""
     models: tuple[Any, ...] = ()
-    """Of a set of models alone, [below](#several-models)."""
+    """Only of a set of models, [below](#several-models)."""
 
     @property
     def label(self) -> str:
@@ -379,7 +379,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
 
     @property
     def counted_in(self) -> str:
-        """What contexts are counted in: words where the tokens are pieces of words, else tokens."""
+        """Unit of contexts: words where the tokens are pieces of words, else tokens."""
         return "word" if self.pieces_per_word else "token"
 
     def faults(self) -> Iterator[tuple[str, str]]:

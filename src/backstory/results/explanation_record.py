@@ -67,15 +67,15 @@ class ExplanationFigures(UnknownTokens, Figures):
 
     kind = "explanation"
     explanation: Name
-    """What was explained: `surprisal`, `cache`, `buffer`, `memory`."""
+    """The kind of explanation: `surprisal`, `cache`, `buffer`, `memory`."""
     text: str = "unknown text"
     """The split, or the name of the text file."""
     at: Count | None = None
-    """Where the passage begins."""
+    """First token of the passage."""
     context: Count | None = None
-    """How many tokens before it were read."""
+    """Tokens before it that were read."""
     tokens: Count | None = None
-    """How many tokens it has."""
+    """Its tokens."""
     unit: str = "token"
     """As for an evaluation."""
     word_score: Literal["corrected", "sum"] | None = None
@@ -83,7 +83,7 @@ class ExplanationFigures(UnknownTokens, Figures):
     reader: str | None = None
     """As for an evaluation."""
     against: str | None = None
-    """What it was compared with."""
+    """The reader or model that it was compared with."""
     against_weights: Any = None
     """SHA-256 of the weights of that ([above](#which-weights-a-result-is-of)). Absent without one, and from older results."""
     nats_per_token: Number | None = None
@@ -135,16 +135,16 @@ class MemorySettings(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryExplanation(ExplanationFigures):
-    """What `explain memory` adds to a passage."""
+    """Passage of `explain memory`, with what the heads of the memory did."""
 
     settings: MemorySettings
     """The memory's settings, `slots` among them."""
     window: Count
     """Slots of a window."""
     windows: Count | None = None
-    """How many windows there are. Absent from older results, which have one."""
+    """Number of windows. Absent from older results, which have one."""
     older_percent: Number
-    """How much of what is read is of words before those that are shown, in percent."""
+    """Share of what is read that is of words before those that are shown, in percent."""
     entropy_bits: HeadMeans
     """Entropy of the weights, in bits."""
     largest_percent: HeadMeans
@@ -195,7 +195,7 @@ class ComparedReader(Record):
     name: Name
     """Its name."""
     layers: Any = None
-    """What it is made of: `name`, `settings` and `origin` of each, as in an evaluation."""
+    """Its parts: `name`, `settings` and `origin` of each, as in an evaluation."""
     nats_per_token: Number
     """Its score of the stretch."""
     perplexity: Positive
@@ -274,7 +274,7 @@ class ExcerptRecord(Record):
     why: str
     """Why it is shown."""
     at: Count
-    """Where it begins."""
+    """Its first token."""
     tokens: Count
     """Its tokens."""
     gains: Annotated[tuple[Number, ...], NOT_EMPTY]
@@ -292,15 +292,15 @@ class ComparisonFigures(UnknownTokens, Figures):
     comparison: Name
     """`reading`."""
     title: str
-    """What was read, for a person."""
+    """The text, in words."""
     text: str
     """The split, or the name of the text file."""
     at: Count
-    """Where the stretch begins."""
+    """First token of the stretch."""
     context: Count | None = None
-    """How many tokens before it were read."""
+    """Tokens before it that were read."""
     tokens: CountFrom1
-    """How many tokens it has."""
+    """Its tokens."""
     unit: Name
     """See above."""
     word_score: Literal["corrected", "sum"] | None = None

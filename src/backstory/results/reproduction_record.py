@@ -264,13 +264,13 @@ class SystemRecord(PlaceRecord):
     system: Name
     """Name of the system."""
     note: str
-    """What to know of it."""
+    """A note for the reader."""
     published: Number | None
     """The paper's figure."""
     published_deviation: Number | None = None
     """That of its runs, where it is printed."""
     source: str | None
-    """Where it is printed, or null."""
+    """The place where it is printed, or null."""
     mean: Number | None
     """Ours over `seeds`."""
     deviation: Number | None
@@ -314,9 +314,9 @@ class ClaimRecord(Record):
     than: SideRecord | None = None
     """The reading that it is compared with, likewise."""
     published_gain: Number | None
-    """How much lower `better` is in the papers."""
+    """Gain of `better` in the papers; lower scores are better."""
     gain: Number | None
-    """How much lower ours is."""
+    """Our gain."""
     low: Number | None
     """Lower end of its 95% interval over seeds."""
     high: Number | None
@@ -328,7 +328,7 @@ class ClaimRecord(Record):
     holm_p_value: Share | None = None
     """The same by Holm's method, over all claims of the suite at this scale. Absent from older results."""
     seeds: tuple[Any, ...]
-    """How many seeds each side has."""
+    """Number of seeds of each side."""
     verdict: str
     """`yes`, `no, the opposite`, `not decided`, `one seed: no claim`, `runs are missing: no claim`, `an audit failed: no
     claim`, or `confounded: no verdict`."""
@@ -371,9 +371,9 @@ class FindingRecord(Record):
     sentence: str
     """The finding."""
     published: str
-    """What was printed of it."""
+    """The printed value."""
     source: str
-    """Where."""
+    """The place where it is printed."""
     figures: Any = None
     """The numbers in it by their names."""
     system: str
@@ -385,7 +385,7 @@ class FindingRecord(Record):
     planned_seeds: tuple[Any, ...]
     """The seeds that are planned."""
     about: Any = None
-    """What the effective context should be about, or null."""
+    """The expected effective context, or null."""
     measures: tuple[MeasureRecord, ...]
     """The numbers that it is judged by."""
     verdict: str
@@ -412,11 +412,11 @@ class ReproductionFigures(Figures):
     title: str
     """Title of the suite."""
     note: str | None = None
-    """What to know of it."""
+    """A note for the reader."""
     papers: tuple[str, ...] = ()
     """The papers it is about."""
     metric: Name
-    """What is compared, `perplexity` or `bits_per_token`; lower is better."""
+    """The score that is compared, `perplexity` or `bits_per_token`; lower is better."""
     unit: Name | None
     """Unit of the scores; null while no run is finished."""
     planned: Count

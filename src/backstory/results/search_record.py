@@ -61,7 +61,7 @@ class TrialRecord(Record):
     settings: Json
     """The settings that were tried."""
     problem: str
-    """What went wrong; empty where nothing did."""
+    """Its error; empty without one."""
 
     def faults(self) -> Iterator[tuple[str, str]]:
         if self.state == COMPLETE and self.valid_perplexity is None:

@@ -51,7 +51,7 @@ def examination_plots(result: Result[Figures], published: Published | None = Non
 
 
 def examination_sentences(result: Result[Figures], published: Published) -> list[str]:
-    """Return what one examination found beside the published figures, in sentences."""
+    """Return the findings of one examination in sentences, with the published figures."""
     f = result.figures
     if isinstance(f, PicturedFigures):
         return [sentences.pictured(f)]
@@ -59,15 +59,15 @@ def examination_sentences(result: Result[Figures], published: Published) -> list
         return []
     examined = Examinations(result.name, {f.experiment: result})  # type: ignore[dict-item]
     if f.experiment == TRUNCATE:
-        found = [published_context(examined.corpus, published).strip()]
-        found += [sentences.frequency(examined, published)] if f.groups_by("frequency") else []
-        found += [sentences.speech(examined, published)] if f.groups_by("tag") else []
+        parts = [published_context(examined.corpus, published).strip()]
+        parts += [sentences.frequency(examined, published)] if f.groups_by("frequency") else []
+        parts += [sentences.speech(examined, published)] if f.groups_by("tag") else []
     elif f.experiment in sentences.CHANGES:
-        found = [sentences.local_order(examined, published)] if f.conditions_with(span="local") else []
-        found += [sentences.global_order(examined, published)] if f.conditions_with(span="global") else []
+        parts = [sentences.local_order(examined, published)] if f.conditions_with(span="local") else []
+        parts += [sentences.global_order(examined, published)] if f.conditions_with(span="global") else []
     else:
-        found = [_SENTENCES[f.experiment](examined, published)]
-    return [*filter(None, found), sentences.comparability(examined, published)]
+        parts = [_SENTENCES[f.experiment](examined, published)]
+    return [*filter(None, parts), sentences.comparability(examined, published)]
 
 
 def _html(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:

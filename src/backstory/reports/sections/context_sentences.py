@@ -19,6 +19,7 @@ from backstory.results.examination_record import (
     PicturedFigures,
     Published,
     TruncationGroup,
+    conditions_with,
 )
 
 Examination = Result[ExaminationFigures]
@@ -59,13 +60,7 @@ class Examinations:
         """Return a condition of an experiment on the targets of a class (near, far, none); None where that is not known."""
         result = self.results.get(experiment)
         targets = groups_by_class(result).get(group) if result else None
-        found = [c for c in targets.conditions if has(c, parameters)] if targets else []
-        return found[0] if found else None
-
-
-def has(condition: EffectRecord, parameters: Mapping[str, object]) -> bool:
-    """Return True if a condition has these parameters."""
-    return all(getattr(condition, name, None) == value for name, value in parameters.items())
+        return next(iter(conditions_with(targets.conditions, **parameters)), None) if targets else None
 
 
 def groups_by_class(result: Examination) -> dict[str, GroupRecord]:
@@ -121,7 +116,7 @@ CHANGES = {"shuffle": "shuffling", "reverse": "reversing", "replace": "replacing
 TAGS = {"NN": "nouns", "VB": "verbs", "JJ": "adjectives", "DT": "determiners", "IN": "prepositions"}
 """Tags of figure 1d; those of the Penn Treebank that begin so."""
 CLASSES = {"near": "near", "far": "far", "none": "not before"}
-"""Where a word came last, and what it is called."""
+"""Classes of targets by their last occurrence, and their names."""
 IN_WINDOW = {**CLASSES, "none": "not in its window"}
 """The same of a cache, which holds a window."""
 

@@ -1,4 +1,4 @@
-"""What evaluations measure beside their score, those of one text side by side: answers, memory, and recency."""
+"""Measures of evaluations beside the score, those of one text side by side: answers, memory, and recency."""
 
 import re
 from collections import Counter

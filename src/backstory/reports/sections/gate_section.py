@@ -16,6 +16,7 @@ from backstory.reports.sections.section import Section
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns
 from backstory.results import RunResults
+from backstory.results.evaluation_record import GateRecord
 from backstory.results.examination_record import Published
 
 if TYPE_CHECKING:
@@ -28,24 +29,19 @@ Lines = tuple[tuple[str, str], ...]
 SHARES: Lines = (("utilization", "λ ≥ ½ (PoU)"), ("win_share", "oracle"), ("mean_lambda", "mean λ"))
 PARTS: Lines = (("valid_perplexity", "mixture"), ("p_perplexity", "p alone"), ("q_perplexity", "q alone"))
 REACH = 5
-"""How many times the mixture's largest perplexity the axis holds: a q that is far worse would press all else flat."""
+"""Height of the axis, in times the mixture's largest perplexity: a q that is far worse would press all else flat."""
 ACROSS = 3
 """Panels in a row, one for each run."""
 WIDTH, PANEL = 7.6, 1.9
 """Inches: of a figure of several panels, and of the height of a row of them."""
 
 
-@dataclass(frozen=True)
-class GateEpoch:
+@dataclass(frozen=True, kw_only=True)
+class GateEpoch(GateRecord):
     """The gate after an epoch."""
 
     epoch: int
     valid_perplexity: float
-    utilization: float
-    win_share: float
-    mean_lambda: float
-    p_perplexity: float
-    q_perplexity: float
 
 
 Gated = tuple[str, list[GateEpoch]]
@@ -59,7 +55,7 @@ def gate_epochs(run: RunResults) -> list[GateEpoch]:
         if (g := e.gate) is None or e.valid_perplexity >= LARGEST:
             continue
         if all(0 <= share <= 1 for share in (g.utilization, g.win_share, g.mean_lambda)):
-            epochs.append(GateEpoch(e.epoch, e.valid_perplexity, **vars(g)))
+            epochs.append(GateEpoch(epoch=e.epoch, valid_perplexity=e.valid_perplexity, **vars(g)))
     return epochs
 
 

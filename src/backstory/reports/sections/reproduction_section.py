@@ -3,8 +3,9 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
+from typing import TypeVar
 
 from markupsafe import Markup
 
@@ -16,10 +17,19 @@ from backstory.reports.axes import LARGEST, height_of, labels, perplexity_axis, 
 from backstory.reports.sections.section import Section, of_kind
 from backstory.reports.svg import Plot
 from backstory.reports.tables import Table, columns, without_empty_columns
-from backstory.results import ReproductionFigures, RunResults
-from backstory.results.evaluation_record import CurveRecord, DistanceRange, PolicyRecord, RecencyRecord
+from backstory.results import Record, ReproductionFigures, RunResults
+from backstory.results.evaluation_record import DistanceRange, PolicyRecord
 from backstory.results.examination_record import Published
-from backstory.results.reproduction_record import FindingRecord, MeasureRecord, PlaceRecord, RunRecord, SystemRecord
+from backstory.results.reproduction_record import (
+    FindingRecord,
+    MeasureRecord,
+    PlaceRecord,
+    ReadingRecord,
+    RunRecord,
+    SystemRecord,
+)
+
+R = TypeVar("R", bound=Record)
 
 GATES = (
     "Lambda is the mean share of the auxiliary prediction (q), PoU the share of tokens that give it half or more. p alone, q "
@@ -186,11 +196,7 @@ def _gate(policies: Sequence[PolicyRecord]) -> tuple[str, ...]:
 
 def memory_table(figures: ReproductionFigures) -> Table:
     """Return what is paid above the exact cost where something comes back, by how many tokens ago it was seen."""
-    by_place: dict[tuple[str, str], list[CurveRecord]] = {}
-    for system in figures.systems:
-        for reading in figures.readings_of(system):
-            if reading.memory and reading.memory.curves:
-                by_place.setdefault((system.system, _read(system)), []).extend(reading.memory.curves)
+    by_place = _by_place(figures, lambda reading: reading.memory.curves if reading.memory else ())
     bins, rows = _all_ends(c.bins for curves in by_place.values() for c in curves), []
     for place, curves in by_place.items():
         for kind in dict.fromkeys(c.kind for c in curves):
@@ -203,11 +209,7 @@ def memory_table(figures: ReproductionFigures) -> Table:
 
 def recency_table(figures: ReproductionFigures) -> Table:
     """Return what is paid for a token, in nats, by how many tokens ago the same one came last."""
-    by_place: dict[tuple[str, str], list[RecencyRecord]] = {}
-    for system in figures.systems:
-        for reading in figures.readings_of(system):
-            if reading.recency:
-                by_place.setdefault((system.system, _read(system)), []).append(reading.recency)
+    by_place = _by_place(figures, lambda reading: [reading.recency] if reading.recency else [])
     bins = _all_ends(r.bins for records in by_place.values() for r in records)
     rows = []
     for place, records in by_place.items():
@@ -215,6 +217,17 @@ def recency_table(figures: ReproductionFigures) -> Table:
         rows.append((*place, *means, _mean(r.new.nats for r in records), count(len(records))))
     heads = (f"{span(*ends)} ago#" for ends in bins)
     return Table(columns("System", "Read", *heads, "New#", "Seeds#"), tuple(rows))
+
+
+def _by_place(
+    figures: ReproductionFigures, parts: Callable[[ReadingRecord], Iterable[R]]
+) -> dict[tuple[str, str], list[R]]:
+    """Return parts of the readings by system and by how it was read, those of all seeds together."""
+    by_place: dict[tuple[str, str], list[R]] = {}
+    for system in figures.systems:
+        if of_system := [part for reading in figures.readings_of(system) for part in parts(reading)]:
+            by_place.setdefault((system.system, _read(system)), []).extend(of_system)
+    return by_place
 
 
 def _all_ends(ranges: Iterable[Sequence[DistanceRange]]) -> list[tuple[int, int | None]]:
