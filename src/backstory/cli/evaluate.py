@@ -28,7 +28,7 @@ class EvaluateArguments(EvalOptions, ModelArguments):
     split: str | None = None  # type: ignore[assignment]
     """train, valid or test (the default)."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
-    """How it is read: `backstory ls readers`. May be given more than once: readers wrap each other."""
+    """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the result as JSON."""
 
@@ -70,16 +70,16 @@ def summary(result: dict[str, Any]) -> str:
     audit = figures["audit"]
     per_word = "".join(f", {words}" for words in _per_word(figures))
     verdict = "audit passed" if audit["passed"] else f"audit FAILED: {'; '.join(audit['failures'])}"
-    slid = "" if figures.get("window") is None else f", {slides(figures['window'])}"
+    window = "" if figures.get("window") is None else f", {slides(figures['window'])}"
     return (
         f"{result['name']}, {result['provenance']['corpus']['name']}: "
-        f"{format_score(figures['nats_per_token'], figures['unit'])}{per_word} over {_tokens(figures)}{slid}, {verdict}"
+        f"{format_score(figures['nats_per_token'], figures['unit'])}{per_word} over {_tokens(figures)}{window}, {verdict}"
         + "".join(f"\n{line}" for line in _warnings(result))
     )
 
 
 def slides(window: int) -> str:
-    """Return what a window means for the context of a token."""
+    """Return the effect of a window on the context of a token."""
     return f"at most {window:,} tokens at once, so that later tokens have {window // 2:,} or more before them"
 
 
@@ -98,7 +98,7 @@ def _tokens(figures: dict[str, Any]) -> str:
 
 
 def _warnings(result: dict[str, Any]) -> list[str]:
-    """Return lines on what to know before comparing the figures."""
+    """Return lines of warnings for a comparison of the figures."""
     warning = unknown_warning(result["figures"], result["provenance"]["config"])
     unknown = [] if warning is None else [f"  unknown     {warning}"]
     return [*unknown, *(f"  overlap     {overlap}" for overlap in overlap_warnings(result["figures"]))]
@@ -135,14 +135,14 @@ def describe(result: dict[str, Any]) -> str:
             *_warnings(result),
             *([] if figures.get("window") is None else [f"  window      {slides(figures['window'])}"]),
             *gains(figures),
-            *policy(figures),
+            *gate_lines(figures),
             *section_lines(result),
         ]
     )
 
 
 def section_lines(result: dict[str, Any]) -> list[str]:
-    """Return what the sections of a report show of it in a terminal: memory, answers and recency."""
+    """Return the sections of a report as lines of text: memory, answers and recency."""
     from backstory.reports import sections
     from backstory.results.result_file import result_of
 
@@ -152,29 +152,29 @@ def section_lines(result: dict[str, Any]) -> list[str]:
     return text.get().splitlines()
 
 
-def policy(figures: dict[str, Any]) -> list[str]:
+def gate_lines(figures: dict[str, Any]) -> list[str]:
     """Return lines on the gate between two predictions, beside other gates; nothing for a model with one prediction."""
-    found = figures.get("policy")
-    if found is None:
+    gate = figures.get("policy")
+    if gate is None:
         return []
-    by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in found["temperatures"].items())
+    by_temperature = ", ".join(f"{p:.2f} at {t}" for t, p in gate["temperatures"].items())
     return [
-        f"  gate        lambda {found['mean_lambda']:.3f} on average, 0.5 or more at {found['utilization']:.1%} of tokens; "
-        f"q is better at {found['win_share']:.1%}",
-        f"  parts       p alone {alone(found['p_perplexity'])}, q alone {alone(found['q_perplexity'])}, oracle "
-        f"{found['oracle_perplexity']:.2f}, best constant lambda here {found['best_constant_lambda']:g}: "
-        f"{found['best_constant_perplexity']:.2f}",
+        f"  gate        lambda {gate['mean_lambda']:.3f} on average, 0.5 or more at {gate['utilization']:.1%} of tokens; "
+        f"q is better at {gate['win_share']:.1%}",
+        f"  parts       p alone {alone(gate['p_perplexity'])}, q alone {alone(gate['q_perplexity'])}, oracle "
+        f"{gate['oracle_perplexity']:.2f}, best constant lambda here {gate['best_constant_lambda']:g}: "
+        f"{gate['best_constant_perplexity']:.2f}",
         f"  temperature {by_temperature}",
     ]
 
 
 def gains(figures: dict[str, Any]) -> list[str]:
     """Return a line for each reader of a stack: its gain over the inner ones, and its settings; nothing for static alone."""
-    made = {r["name"]: r for r in figures["readers"]}
+    readers = {r["name"]: r for r in figures["readers"]}
     lines, before = [], None
     for gain in figures["gains"] if len(figures["gains"]) > 1 else []:
         change = "" if before is None else f"  {100 * (gain['perplexity'] / before - 1):+.1f}%"
-        reader = made.get(gain["name"], {"settings": {}})
+        reader = readers.get(gain["name"], {"settings": {}})
         settings = ", ".join(f"{k} {v}" for k, v in reader["settings"].items() if v or k == "decay")
         moving = (
             f"; {reader['moving']:,} weights move, {reader['bytes'] / 2**20:,.0f} MiB" if "moving" in reader else ""

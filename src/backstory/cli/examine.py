@@ -14,10 +14,10 @@ from backstory.config.options import ExamineOptions
 
 @dataclass(frozen=True, kw_only=True)
 class ExamineArguments(ExamineOptions):
-    """Score the same tokens under changed contexts and tell what the changes cost.
+    """Score the same tokens under changed contexts and report what the changes cost.
 
-    Several runs are taken as one set, for models that differ in their seed. A stopped examination goes on where it was with the
-    same command.
+    Several runs are examined as one set, for models that differ in their seed only. The same command resumes a stopped
+    examination.
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help=f"{RUN} Or several.")]
@@ -43,12 +43,12 @@ def main(arguments: Sequence[str]) -> int:
             examination = examine_runs(options.runs, options, ranks=ranks, progress=progress)
     if first_here():
         result = examination.result
-        print(as_json(result) if options.json else f"{examination.table()}\n{beside(result)}")
+        print(as_json(result) if options.json else f"{examination.table()}\n{findings(result)}")
     return 0
 
 
-def beside(result: dict[str, Any]) -> str:
-    """Return the findings in sentences, beside the published ones."""
+def findings(result: dict[str, Any]) -> str:
+    """Return the findings in sentences, with the published ones."""
     from backstory.papers.paper import published_examinations
     from backstory.reports.sections.context_section import examination_sentences
     from backstory.results.result_file import result_of

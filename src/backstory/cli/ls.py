@@ -33,30 +33,27 @@ class ListArguments:
 def main(arguments: Sequence[str]) -> int:
     args = parse(ListArguments, arguments, "ls")
     refuse_old_listing(args.kind)
-    chosen = KINDS if args.kind == "all" else {args.kind: KINDS.get(args.kind)}
-    for kind, listed in chosen.items():
-        if listed is None:
-            raise UserError(
-                f"there is nothing called '{kind}' to list{nearest(kind, KINDS)}; there are {', '.join(KINDS)}"
-            )
-        entries = listed()
-        width = max(map(len, entries))
-        print(
-            "\n".join(
-                [*([f"{kind}"] if args.kind == "all" else []), *(f"  {n:<{width}}  {w}" for n, w in entries.items())]
-            )
+    if args.kind not in ("all", *KINDS):
+        raise UserError(
+            f"there is nothing called '{args.kind}' to list{nearest(args.kind, KINDS)}; there are {', '.join(KINDS)}"
         )
+    for kind in KINDS if args.kind == "all" else (args.kind,):
+        if args.kind == "all":
+            print(kind)
+        entries = KINDS[kind]()
+        width = max(map(len, entries))
+        for name, description in entries.items():
+            print(f"  {name:<{width}}  {description}")
     return 0
 
 
 def _models() -> dict[str, str]:
-    kinds = {
-        part: [c for c in get_args(hint) if c.kind != "none"] for part, hint in get_type_hints(ModelConfig).items()
-    }
+    """Return the first sentence of each kind of part."""
     return {
-        part if c.kind == part else f"{part} {c.kind}": (c.__doc__ or "").splitlines()[0]
-        for part, configs in kinds.items()
-        for c in configs
+        part if config.kind == part else f"{part} {config.kind}": (config.__doc__ or "").splitlines()[0]
+        for part, hint in get_type_hints(ModelConfig).items()
+        for config in get_args(hint)
+        if config.kind != "none"
     }
 
 
@@ -64,14 +61,9 @@ def _descriptions(module: str, name: str) -> Mapping[str, str]:
     return {key: kind.description for key, kind in getattr(importlib.import_module(module), name).items()}
 
 
-def _suites() -> dict[str, str]:
-    suite = importlib.import_module("backstory.papers.suite")
-    return {name: suite.load(name).title for name in suite.names()}
-
-
-def _spaces() -> dict[str, str]:
-    space = importlib.import_module("backstory.tuning.space")
-    return {name: space.load(name).title for name in space.names()}
+def _titles(module: str) -> dict[str, str]:
+    files = importlib.import_module(module)
+    return {name: files.load(name).title for name in files.names()}
 
 
 KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
@@ -81,6 +73,6 @@ KINDS: dict[str, Callable[[], Mapping[str, str]]] = {
     "readers": lambda: _descriptions("backstory.readers", "READERS"),
     "experiments": lambda: _descriptions("backstory.context", "EXPERIMENTS"),
     "explanations": lambda: _descriptions("backstory.explanations", "EXPLANATIONS"),
-    "suites": _suites,
-    "spaces": _spaces,
+    "suites": lambda: _titles("backstory.papers.suite"),
+    "spaces": lambda: _titles("backstory.tuning.space"),
 }

@@ -88,26 +88,28 @@ def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[
     from rich.text import Text
 
     vocabulary = opened.vocabulary
-    unit, unknown, said, warned = vocabulary.tokenizer.unit, vocabulary.unknown, False, False
+    unit, unknown, noted, warned = vocabulary.tokenizer.unit, vocabulary.unknown, False, False
 
     def show(line: "Line") -> None:
-        nonlocal said, warned
-        if unknown in line.ids and not said:
+        nonlocal noted, warned
+        if unknown in line.ids and not noted:
             print(f"backstory: what the vocabulary lacks is read as {vocabulary.words[unknown]}", file=sys.stderr)
-            said = True
+            noted = True
         if not warned and line.all_tokens >= ENOUGH and opened.unknown_share().meaningless:
             print(f"backstory: {_warning(opened)}", file=sys.stderr)
             warned = True
         tokens = [[vocabulary.words[i], round(nats, 4)] for i, nats in zip(line.ids, line.nats, strict=True)]
         if args.json:
-            said = json.dumps(_record(line) | ({"each": tokens} if args.per_token else {}))
-            print(printable_json(said), flush=True)
+            record = _record(line) | ({"each": tokens} if args.per_token else {})
+            print(printable_json(json.dumps(record)), flush=True)
             return
-        shown = f"line {line.number}: {len(tokens):,} {plural(unit, len(tokens))}, perplexity {line.perplexity:.2f}"
-        known = UnknownShare(len(tokens), line.unknown).phrase()
-        text = Text(f"{shown}, {line.running_perplexity:.2f} so far{known and f', {known}'}", style="dim")
+        scores = f"line {line.number}: {len(tokens):,} {plural(unit, len(tokens))}, perplexity {line.perplexity:.2f}"
+        share = UnknownShare(len(tokens), line.unknown).phrase()
+        text = Text(f"{scores}, {line.running_perplexity:.2f} so far{share and f', {share}'}", style="dim")
         if args.per_token:
-            text = Text.assemble(*((f"{_seen(word)} {nats:.2f}  ", _style(nats)) for word, nats in tokens), "\n", text)
+            text = Text.assemble(
+                *((f"{_visible(word)} {nats:.2f}  ", _style(nats)) for word, nats in tokens), "\n", text
+            )
         console.print(text)
         console.file.flush()
 
@@ -130,7 +132,7 @@ def _record(line: "Line") -> dict[str, Any]:
     }
 
 
-def _seen(word: str) -> str:
+def _visible(word: str) -> str:
     """Return a token as text; an invisible one, such as a space, as Python writes it."""
     return cell(word) if word.strip() else repr(word)
 

@@ -1,4 +1,4 @@
-"""`backstory reader ...`: what adaptive readers need (statistics, tune), and the audit of any reader on the real object."""
+"""`backstory reader ...`: prepare adaptive readers for a run (statistics, tune, train), and audit any reader."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AuditReaderArguments(CorpusArguments):
-    """Read a split and test at random places that scores are causal, whole distributions, and taken before learning."""
+    """Audit a reader at random places of a split: scores are causal, normalised, and taken before learning."""
 
     split: str = "valid"
     """train, valid or test."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Which reader: `backstory ls readers`; may be given more than once."""
+    """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
     places: int | None = between(None, 1)
-    """Random places of the text that are tested; without a number 8, more of short blocks, fewer of several rows."""
+    """Number of random blocks that are audited; by default 8, more of short blocks, fewer of a larger batch."""
     seed: int | None = between(None, 0)
-    """Draw the places by this number, to repeat an audit; else by one from the operating system."""
+    """Seed of the audited places, to repeat an audit; by default a random one."""
     batch_size: int = between(1, 1)
     """Rows read side by side."""
 
 
 @dataclass(frozen=True)
 class StatisticsArguments(CorpusArguments):
-    """Collect once what training gradients are like, weight by weight; adaptive readers scale their steps by it."""
+    """Collect the mean squares of each weight's training gradients once; adaptive readers scale their steps by them."""
 
     moving: str = "all"
-    """Of which weights: all (which serves last:N and output too), or low-rank:R."""
+    """The weights: all (which also serves last:N and output), or low-rank:R."""
     split: str = "train"
     """The text that is read."""
     tokens: int | None = between(None, 1)
-    """Only so many tokens from its beginning."""
+    """The most tokens that are read, from its beginning."""
     batch_size: int = between(100, 1)
     """Rows of a minibatch."""
     segment: int = between(5, 1)
@@ -52,20 +52,20 @@ class StatisticsArguments(CorpusArguments):
 
 @dataclass(frozen=True)
 class TuneReaderArguments(CorpusArguments):
-    """Search a reader's settings on a split and keep the best beside the model, where every later reading takes them."""
+    """Search a reader's settings on a split and save the best in the run, where later evaluations find them."""
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Which reader, from where the search starts: dynamic, cache, dynamic:segment=20; of several the outermost is tuned,
-    unless it is --in-turn."""
+    """The reader, with the settings that the search starts from: dynamic, cache, dynamic:segment=20. Of several readers the
+    outermost is tuned, or all with --in-turn."""
     split: str = "valid"
     """The text to tune on; never test."""
     tokens: int | None = between(20_000, 100)
-    """Only so many tokens from its beginning; None: all."""
+    """The most tokens that are read, from its beginning; None: all."""
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Try all of these values: rate=1e-4,3e-4; may be given more than once. Without it the search steps up and down."""
+    """Try all of these values: rate=1e-4,3e-4; may be given more than once. By default the search steps up and down."""
     in_turn: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Settle one setting after the other, of all readers that are named: segment (5 to 70), temperature (0.9 to 1.3), clip
-    (0 to 1), beta1. What is typed is held, and --grid gives other values, or further settings."""
+    """Tune one setting after the other, of all readers that are named: segment (5 to 70), temperature (0.9 to 1.3), clip
+    (0 to 1), beta1. Settings given with the reader stay fixed; --grid gives other values, or further settings."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Precision of matrix products."""
 
@@ -75,13 +75,13 @@ class TrainReaderArguments(CorpusArguments):
     """Train the meta-learner that sets the gates of every weight while a text is read (the reader `learned`)."""
 
     name: str = "three-level"
-    """What it is called: `--reader learned:network=NAME`."""
+    """Its name, for `--reader learned:network=NAME`."""
     reader: str = "dynamic"
-    """The dynamic evaluation it goes around, with the settings tuned for it: dynamic, or dynamic:segment=20,..."""
+    """The dynamic evaluation that it wraps, with its tuned settings: dynamic, or dynamic:segment=20,..."""
     split: str = "valid"
-    """The text it learns on; never test. Best one that the model was not trained on, which it knows too well."""
+    """The text it learns on; never test. Best a text that the model was not trained on."""
     skip: int = between(20_000, 0)
-    """Tokens at its beginning that are left out: those that dynamic evaluation was tuned on."""
+    """Tokens skipped at its beginning: those that dynamic evaluation was tuned on."""
     gates: GateSettings = field(default_factory=GateSettings)
     training: MetaTraining = field(default_factory=MetaTraining)
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _opened(args: StatisticsArguments | TrainReaderArguments) -> "EvalSetup":
-    """Open the run with the static reader, and the split to learn from."""
+    """Open the run with the static reader, and the split to learn on."""
     from backstory.evaluation.opening import open_evaluation
 
     return open_evaluation(args.run, args, reader="static", allow_unknown=True)
@@ -106,8 +106,8 @@ def statistics(arguments: Sequence[str]) -> int:
 
     opened = _opened(args)
     with progress_bar("collecting statistics", unit="minibatches") as progress:
-        path, found = collect_statistics(opened, args.moving, args.tokens, args.batch_size, args.segment, progress)
-    how = found.collected
+        path, statistics = collect_statistics(opened, args.moving, args.tokens, args.batch_size, args.segment, progress)
+    how = statistics.collected
     print(f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {args.split}")
     return 0
 
@@ -137,7 +137,7 @@ def train(arguments: Sequence[str]) -> int:
 
     stack = parse_stack(args.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
-        raise UserError(f"the meta-learner goes around the reader dynamic alone, not {args.reader}")
+        raise UserError(f"the meta-learner wraps the reader dynamic only, not {args.reader}")
     opened = _opened(args)
     base = configure(stack, opened.run)[0].settings
     losses: list[float] = []
@@ -160,7 +160,7 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def describe_tuned(tuned: "Tuned") -> str:
-    """The best points of a search in lines for a person."""
+    """Return the best settings of a search, one per line."""
     from backstory.config.scores import perplexity
 
     whole = sorted(
@@ -174,7 +174,7 @@ def describe_tuned(tuned: "Tuned") -> str:
 
 
 def audit(arguments: Sequence[str]) -> int:
-    """Exit code 1 when the reader fails."""
+    """Audit the reader; return exit code 1 if it fails."""
     args = parse(AuditReaderArguments, arguments, "reader audit")
 
     from backstory.evaluation.evaluation import audit_reader
