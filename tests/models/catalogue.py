@@ -71,8 +71,8 @@ def composed(
     buffer: SpanBufferConfig | AuxiliarySoftmaxConfig | None = None,
 ) -> ComposedModel:
     """A model of these parts, with a small embedding."""
-    embedding, second = EmbeddingConfig(6, 0.1), buffer or NoBufferConfig()
-    config = ModelConfig(embedding, core, head or SoftmaxConfig(), second, dual=dual or NoDualConfig())
+    parts = EmbeddingConfig(6, 0.1), core, head or SoftmaxConfig(), buffer or NoBufferConfig()
+    config = ModelConfig(*parts, dual=dual or NoDualConfig())
     return build_model(config, TYPES)
 
 
@@ -113,14 +113,14 @@ def trellis(
 def buffered(
     head: SoftmaxConfig | MixtureConfig | None = None, dual: DualConfig | None = None, **settings: Any
 ) -> ComposedModel:
-    """The same with a span buffer of three spans of two words, or of what is asked for."""
-    given: dict[str, Any] = {"size": 6, "span": 2, "dropout": 0.2, "gate": GateConfig(training_temperature=5.0)}
+    """A small LSTM with a span buffer, by default of three spans of two words."""
+    defaults: dict[str, Any] = {"size": 6, "span": 2, "dropout": 0.2, "gate": GateConfig(training_temperature=5.0)}
     core = LSTMConfig(layers=2, hidden=8, input_dropout=0.2, layer_dropout=0.2, output_dropout=0.2, weight_drop=0.3)
-    return composed(core, head, dual, SpanBufferConfig(**given | settings))
+    return composed(core, head, dual, SpanBufferConfig(**defaults | settings))
 
 
-def second_softmax() -> ComposedModel:
-    """The same with a second softmax."""
+def auxiliary_softmax() -> ComposedModel:
+    """A small LSTM with an auxiliary softmax."""
     return composed(LSTMConfig(layers=1, hidden=8), buffer=AuxiliarySoftmaxConfig(dropout=0.2))
 
 
@@ -171,7 +171,7 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "trellis, plain weights, all units": lambda: trellis(SoftmaxConfig(tied=False), weight_norm=False),
     "trellis, auxiliary, mixture": lambda: trellis(MIXTURE, auxiliary=4, output=5),
     "trellis, dual, span buffer": lambda: trellis(dual=DUAL, buffer=SpanBufferConfig(size=6, span=2), output=7),
-    "second softmax": second_softmax,
+    "auxiliary softmax": auxiliary_softmax,
     "span buffer": buffered,
     "span buffer, mixture": lambda: buffered(MIXTURE),
     "span buffer, present": lambda: buffered(ends="present", vectors="minus-before", attention="bilinear"),
@@ -230,7 +230,7 @@ def mixture(batch: int, time: int) -> MixtureOfSoftmaxes:
     return MixtureOfSoftmaxes(activations(batch, time), leaf(batch, time, 3, 6), prior, leaf(TYPES, 6), leaf(TYPES))
 
 
-def blend(p: Prediction, q: Prediction, batch: int, time: int, temperature: float = 1.0) -> Interpolation:
+def interpolation(p: Prediction, q: Prediction, batch: int, time: int, temperature: float = 1.0) -> Interpolation:
     return Interpolation(p.activations, p, q, leaf(batch, time, 2), temperature)
 
 
@@ -247,11 +247,13 @@ PREDICTIONS: dict[str, Callable[[int, int], Prediction]] = {
     "softmax, no activations": lambda b, t: Softmax(None, leaf(b, t, 6), leaf(TYPES, 6), leaf(TYPES)),
     "mixture": mixture,
     "pointer": pointer,
-    "blend": lambda b, t: blend(softmax(b, t), mixture(b, t), b, t, temperature=0.7),
-    "blend in a blend": lambda b, t: blend(blend(softmax(b, t), mixture(b, t), b, t), softmax(b, t), b, t),
+    "interpolation": lambda b, t: interpolation(softmax(b, t), mixture(b, t), b, t, temperature=0.7),
+    "interpolation in an interpolation": lambda b, t: interpolation(
+        interpolation(softmax(b, t), mixture(b, t), b, t), softmax(b, t), b, t
+    ),
     "tempered mixture": lambda b, t: mixture(b, t).tempered(1.5),
-    "tempered blend": lambda b, t: blend(softmax(b, t), mixture(b, t), b, t).tempered(0.8),
+    "tempered interpolation": lambda b, t: interpolation(softmax(b, t), mixture(b, t), b, t).tempered(0.8),
     "softmax, tempered outside": lambda b, t: Tempered(None, softmax(b, t), 1.2),
     "tempered softmax": lambda b, t: softmax(b, t).tempered(0.5),
-    "blend of tempered": lambda b, t: blend(Tempered(None, mixture(b, t), 2.0), softmax(b, t), b, t),
+    "interpolation of tempered": lambda b, t: interpolation(Tempered(None, mixture(b, t), 2.0), softmax(b, t), b, t),
 }

@@ -1,4 +1,4 @@
-"""What the tests of several cores ask of each in the same way."""
+"""Checks that the tests of several cores share."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,15 +12,15 @@ from backstory.models.cores import Core, CoreOutput
 
 def check_dropout(make: Callable[..., ComposedModel], dropouts: Sequence[str], name: str) -> None:
     """Of all the dropouts of a core, this one alone makes training differ from evaluation."""
-    found = {}
+    actual = {}
     for probability in (0.0, 0.5):
         torch.manual_seed(0)
         model = make(**dict.fromkeys(dropouts, 0.0) | {name: probability})
         model.embedding.dropout = 0.0
         tokens = torch.randint(TYPES, (2, 6))
         passes = [model.train(training)(tokens, model.start(2))[0].log_probs() for training in (True, False)]
-        found[probability] = torch.equal(*passes)
-    assert found == {0.0: True, 0.5: False}
+        actual[probability] = torch.equal(*passes)
+    assert actual == {0.0: True, 0.5: False}
 
 
 def check_bfloat16(make: Callable[[], Core], off: float, gradients_off: float) -> CoreOutput:
@@ -35,14 +35,14 @@ def check_bfloat16(make: Callable[[], Core], off: float, gradients_off: float) -
     expected = core(embedded, core.start(4)).dropped
     wanted = torch.autograd.grad(expected.sin().sum(), every)
     with torch.autocast("cpu", torch.bfloat16):
-        found = core(embedded, core.start(4))
-    assert {t.dtype for t in flatten(found.state).values() if t.is_floating_point()} == {torch.float32}
-    gradients = torch.autograd.grad(found.dropped.float().sin().sum(), every)
-    torch.testing.assert_close(found.dropped.float(), expected, rtol=0, atol=off)
+        actual = core(embedded, core.start(4))
+    assert {t.dtype for t in flatten(actual.state).values() if t.is_floating_point()} == {torch.float32}
+    gradients = torch.autograd.grad(actual.dropped.float().sin().sum(), every)
+    torch.testing.assert_close(actual.dropped.float(), expected, rtol=0, atol=off)
     for mine, reference in zip(gradients, wanted, strict=True):
         assert mine.dtype == torch.float32
         assert (mine - reference).norm() < gradients_off * reference.norm()
-    return found
+    return actual
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def awd_lstm(
     last, the locked mask between layers, then the output, and the latent vectors of a mixture.
     """
     words, first, *rest = masks
-    found = []
+    actual = []
     for row, sentence in enumerate(tokens):
         left = list(rest)
         xs = torch.stack([weights["embedding.weight"][word] * words[word] for word in sentence]) * first[row, 0]
@@ -130,10 +130,10 @@ def awd_lstm(
             xs, _, _ = lstm_layer(xs, h, c, weights[name + "weight_ih"], recurrent, *biases, mask)
         xs = xs * left.pop(0)[row, 0]
         if left:
-            found.append(torch.stack([mixture_probabilities(x, weights, left[0][row, 0]) for x in xs]))
+            actual.append(torch.stack([mixture_probabilities(x, weights, left[0][row, 0]) for x in xs]))
         else:
-            found.append(torch.stack([softmax_probabilities(x, weights) for x in xs]))
-    return torch.stack(found)
+            actual.append(torch.stack([softmax_probabilities(x, weights) for x in xs]))
+    return torch.stack(actual)
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -152,12 +152,12 @@ def gelu(x: Tensor) -> Tensor:
 def turned(x: Tensor, position: int) -> Tensor:
     """A query or key (d,) as rotary positions have it: units i and i + d/2 as a complex number, times e^(i angle)."""
     half = len(x) // 2
-    found = list(x)
+    actual = list(x)
     for i in range(half):
         angle = torch.tensor(position * 10_000.0 ** (-i / half), dtype=x.dtype)
-        found[i] = x[i] * angle.cos() - x[i + half] * angle.sin()
-        found[i + half] = x[i] * angle.sin() + x[i + half] * angle.cos()
-    return torch.stack(found)
+        actual[i] = x[i] * angle.cos() - x[i + half] * angle.sin()
+        actual[i + half] = x[i] * angle.sin() + x[i + half] * angle.cos()
+    return torch.stack(actual)
 
 
 def sinusoid(position: int, size: int) -> Tensor:
@@ -175,8 +175,8 @@ def transformer(config: TransformerConfig, weights: Weights, xs: Tensor, masks: 
     each = units // config.heads
 
     def linear(name: str, x: Tensor) -> Tensor:
-        found = times(weights[f"{name}.weight"], x) if f"{name}.weight" in weights else x
-        return found + weights.get(f"{name}.bias", torch.zeros(()))
+        actual = times(weights[f"{name}.weight"], x) if f"{name}.weight" in weights else x
+        return actual + weights.get(f"{name}.bias", torch.zeros(()))
 
     def norm(name: str, x: Tensor) -> Tensor:
         return (
@@ -246,7 +246,7 @@ def trellis(levels: int, weights: Weights, xs: Tensor, masks: Mapping[str, Tenso
         )
 
     into, across, nothing = rows("ih"), rows("hh"), torch.zeros(len(weights["bias"]) // 4, dtype=xs.dtype)
-    hs, cs, found = [nothing] * len(xs), [nothing] * len(xs), []
+    hs, cs, actual = [nothing] * len(xs), [nothing] * len(xs), []
     for _ in range(levels):
         above = []
         for t, x in enumerate(xs):
@@ -255,5 +255,5 @@ def trellis(levels: int, weights: Weights, xs: Tensor, masks: Mapping[str, Tenso
             gates = times(into, words) + times(across, below) + weights["bias"]
             above.append(cell(gates, cs[t - 1] if t else nothing))
         hs, cs = [h for h, _ in above], [c for _, c in above]
-        found.append(hs)
-    return found
+        actual.append(hs)
+    return actual

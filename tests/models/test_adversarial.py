@@ -58,13 +58,13 @@ def test_values_and_gradients_are_those_of_shifted_logits(name: str, epsilon: fl
     text, targets = torch.randint(TYPES, (BATCH, TIME)), (torch.arange(BATCH * TIME) % 9).view(BATCH, TIME)
     head, _ = model(text, model.start(BATCH))
     assert isinstance(head, Softmax | MixtureOfSoftmaxes)
-    found, expected = head.shifted_log_prob(targets, epsilon), naive(head, targets, epsilon)
-    lowered = found[0] - found[1]
+    actual, expected = head.shifted_log_prob(targets, epsilon), naive(head, targets, epsilon)
+    lowered = actual[0] - actual[1]
     assert lowered.max() > epsilon / 10
     if isinstance(head, Softmax):
         assert lowered.min() == 0  # where the angle is obtuse
     parameters = list(model.parameters())
-    for mine, reference in zip(found, expected, strict=True):
+    for mine, reference in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-12)
         gradients = (torch.autograd.grad(x.sin().sum(), parameters, retain_graph=True) for x in (mine, reference))
         for one, other in zip(*gradients, strict=True):
@@ -114,9 +114,9 @@ def test_nothing_in_the_ball_lowers_the_logit_further(seed: int, epsilon: float)
 
 @given(st.floats(-700, -1e-9), st.floats(0, LARGEST_SHIFT))
 def test_a_shift_divides_the_odds(log_prob: float, shift: float) -> None:
-    found = shifted(torch.tensor(log_prob, dtype=torch.float64), torch.tensor(shift, dtype=torch.float64)).item()
+    actual = shifted(torch.tensor(log_prob, dtype=torch.float64), torch.tensor(shift, dtype=torch.float64)).item()
     expected = log_prob - math.log(math.exp(log_prob) - math.expm1(log_prob) * math.exp(shift))
-    assert found == pytest.approx(expected, rel=1e-12, abs=1e-13)
+    assert actual == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
 @pytest.mark.parametrize("chunk", [TYPES, 1 << 24], ids=["recomputed", "kept"])
@@ -149,7 +149,7 @@ def test_bfloat16_stays_near_float32(experts: int, epsilon: float) -> None:
     shape = (2, 20, experts, 32) if experts else (2, 20, 32)
     hidden, weight, bias = (torch.randn(*s).requires_grad_() for s in (shape, (1000, 32), (1000,)))
     prior = torch.log_softmax(torch.randn(2, 20, experts), 2)
-    targets, found = torch.randint(1000, (2, 20)), []
+    targets, actual = torch.randint(1000, (2, 20)), []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             narrow = hidden.bfloat16() if enabled else hidden
@@ -161,8 +161,8 @@ def test_bfloat16_stays_near_float32(experts: int, epsilon: float) -> None:
             plain, lowered = head.shifted_log_prob(targets, epsilon)
         assert lowered.dtype == torch.float32
         gradients = torch.autograd.grad(lowered.sum(), [hidden, weight, bias])
-        found.append((plain - lowered, gradients))
-    (expected, reference), (shift, gradients) = found
+        actual.append((plain - lowered, gradients))
+    (expected, reference), (shift, gradients) = actual
     assert expected.max() > 10 * epsilon
     assert (shift - expected).norm() < 0.02 * expected.norm()
     for mine, other in zip(gradients, reference, strict=True):

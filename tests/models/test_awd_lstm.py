@@ -56,7 +56,7 @@ def test_training_is_the_equations_with_the_same_masks(model: ComposedModel, mas
     text, targets = tokens(), tokens().roll(1, 1)
     fast = model(text, given)[0].log_prob(targets)
     leaves = [*given.hidden, *given.cell, *model.parameters()]
-    found = torch.autograd.grad(fast.cos().sum(), leaves)
+    actual = torch.autograd.grad(fast.cos().sum(), leaves)
 
     layers, of_states = list(zip(*given, strict=True)), any(m.shape == given.hidden[0].shape for m in masks)
     table = awd_lstm(dict(model.named_parameters()), len(layers), text, layers, masks, of_states)
@@ -64,7 +64,7 @@ def test_training_is_the_equations_with_the_same_masks(model: ComposedModel, mas
     expected = torch.autograd.grad(slow.cos().sum(), leaves)
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-10)
     assert any((mask == 0).any() for mask in masks)
-    for mine, reference in zip(found, expected, strict=True):
+    for mine, reference in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
 
 
@@ -87,14 +87,14 @@ def test_evaluation_is_the_librarys_lstm_with_undropped_weights(model: ComposedM
 
 def test_gradients_flow_from_chunk_to_chunk(model: ComposedModel) -> None:
     model.double().eval()
-    text, found = tokens(2, 6), []
+    text, actual = tokens(2, 6), []
     for sizes in ([6], [2, 4]):
         scores, state = [], model.start(2)
         for chunk in text.split(sizes, 1):
             prediction, state = model(chunk, state)
             scores.append(prediction.log_prob(chunk))
-        found.append(torch.autograd.grad(torch.cat(scores, 1)[:, -1].sum(), recurrent_weights(model)))
-    for whole, pieces in zip(*found, strict=True):
+        actual.append(torch.autograd.grad(torch.cat(scores, 1)[:, -1].sum(), recurrent_weights(model)))
+    for whole, pieces in zip(*actual, strict=True):
         torch.testing.assert_close(pieces, whole, rtol=0, atol=1e-12)
 
 
@@ -132,13 +132,13 @@ def test_a_training_pass_leaves_the_raw_weights_as_they_were(model: ComposedMode
 def test_weight_drop_alone_makes_training_differ_from_evaluation() -> None:
     torch.manual_seed(0)
     quiet = {"input_dropout": 0.0, "layer_dropout": 0.0, "output_dropout": 0.0}
-    found = {}
+    actual = {}
     for drop in (0.0, 0.5):
         model = lstm(weight_drop=drop, **quiet)
         model.embedding.dropout = 0.0
         passes = [model.train(training)(tokens(), model.start(BATCH))[0].log_probs() for training in (True, False)]
-        found[drop] = torch.equal(*passes)
-    assert found == {0.0: True, 0.5: False}
+        actual[drop] = torch.equal(*passes)
+    assert actual == {0.0: True, 0.5: False}
 
 
 def test_noise_on_the_words_is_in_training_alone() -> None:

@@ -89,9 +89,9 @@ def test_devices_and_precisions_are_chosen_with_a_reason() -> None:
     assert choose_precision("bfloat16", cpu).dtype == torch.bfloat16
     assert choose_precision("float32", cpu).reason == "requested"
     assert "processor" in choose_precision("auto", cpu).reason
-    for wanted in ("gpu", "meta"):
-        with pytest.raises(UserError, match=wanted):
-            choose_device(wanted)
+    for expected in ("gpu", "meta"):
+        with pytest.raises(UserError, match=expected):
+            choose_device(expected)
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,10 @@ def test_the_default_type_of_torch_changes_no_prediction(model: LanguageModel, t
     plain, _ = read(model, tokens, model.start(BATCH), 5, 7)
     torch.set_default_dtype(torch.float64)
     try:
-        found, _ = read(model, tokens, model.start(BATCH), 5, 7)
+        actual, _ = read(model, tokens, model.start(BATCH), 5, 7)
     finally:
         torch.set_default_dtype(torch.float32)
-    assert torch.equal(found, plain)
+    assert torch.equal(actual, plain)
 
 
 def test_predictions_depend_on_what_was_read_before(model: LanguageModel, tokens: Tensor) -> None:
@@ -61,13 +61,13 @@ def test_predictions_depend_on_what_was_read_before(model: LanguageModel, tokens
 
 
 def test_a_prediction_carries_its_activations(model: LanguageModel, tokens: Tensor) -> None:
-    found = model(tokens, model.start(BATCH))[0].activations
-    assert found is not None
-    for tensor in (found.embedded, *found.layers, found.last_dropped, found.head_input, found.head_raw):
+    actual = model(tokens, model.start(BATCH))[0].activations
+    assert actual is not None
+    for tensor in (actual.embedded, *actual.layers, actual.last_dropped, actual.head_input, actual.head_raw):
         assert tensor.shape[:2] == (BATCH, TIME)
-    assert found.last_raw is found.layers[-1]
-    assert torch.equal(found.last_raw, found.last_dropped)  # nothing is dropped in evaluation
-    assert torch.equal(found.head_raw, found.head_input)
+    assert actual.last_raw is actual.layers[-1]
+    assert torch.equal(actual.last_raw, actual.last_dropped)  # nothing is dropped in evaluation
+    assert torch.equal(actual.head_raw, actual.head_input)
 
 
 # --- state ---
@@ -131,15 +131,15 @@ def test_training_passes_differ_and_evaluation_does_not(model: LanguageModel, to
 
 
 def test_what_memory_held_before_changes_nothing(model: LanguageModel, tokens: Tensor) -> None:
-    found = []
+    actual = []
     for context in (nullcontext, nan_in_new_memory):
         torch.manual_seed(3)
         with context():
             prediction, _ = model.train()(tokens, model.start(BATCH))
             prediction.log_prob(tokens.roll(-1, 1)).mean().backward()
-        found.append([prediction.log_probs().detach(), *(p.grad for p in model.parameters())])
+        actual.append([prediction.log_probs().detach(), *(p.grad for p in model.parameters())])
         model.zero_grad()
-    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(actual[1], actual[0])
 
 
 # --- heads ---

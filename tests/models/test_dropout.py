@@ -55,11 +55,11 @@ def test_locked_dropout_is_constant_over_time_and_differs_by_row() -> None:
 def test_word_dropout_is_masking_rows_of_the_embedding() -> None:
     table, tokens = torch.randn(9, 5), torch.randint(9, (3, 20))
     torch.manual_seed(0)
-    found = word_dropout(table[tokens], tokens, 9, 0.4, True)
+    actual = word_dropout(table[tokens], tokens, 9, 0.4, True)
     torch.manual_seed(0)
     mask = keep_mask((9, 1), 0.4, table)
     assert 0 < (mask == 0).sum() < 9
-    assert torch.equal(found, (table * mask)[tokens])
+    assert torch.equal(actual, (table * mask)[tokens])
 
 
 def test_weight_drop_passes_gradients_through_its_mask() -> None:
@@ -79,8 +79,8 @@ def test_noise_is_normal_and_drawn_for_every_number(deviation: float) -> None:
     noisy = gaussian_noise(x, deviation, True)
     noise = ((noisy - x) / deviation).detach().double()
     count = noise.numel()
-    for found, expected, spread in ((noise, 0.0, 1.0), (noise**2, 1.0, 2.0), (noise**4, 3.0, 96.0)):
-        assert abs(found.mean().item() - expected) < 5 * (spread / count) ** 0.5
+    for actual, expected, spread in ((noise, 0.0, 1.0), (noise**2, 1.0, 2.0), (noise**4, 3.0, 96.0)):
+        assert abs(actual.mean().item() - expected) < 5 * (spread / count) ** 0.5
     for other in (noise.roll(1, 0), noise.roll(1, 1), noise.roll(1, 2)):
         assert abs((noise * other).mean().item()) < 5 / count**0.5
     noisy.sum().backward()

@@ -39,7 +39,7 @@ def test_values_and_gradients_are_the_equation_with_the_same_masks(
     masks: list[Tensor] = []
     draw = dropout.keep_mask
     monkeypatch.setattr(dropout, "keep_mask", lambda *a: masks.append(draw(*a)) or masks[-1])
-    found = dual(e, h)
+    actual = dual(e, h)
     assert [m.shape for m in masks] == [(ROWS, 1, size) for size in ((5, 3, 4) if direct else (5, 4))]
     of_h, of_d = masks[0], masks[-1]
     rows = []
@@ -51,10 +51,10 @@ def test_values_and_gradients_are_the_equation_with_the_same_masks(
             rows.append(torch.where(summed > 0, summed, 0))
     raw = torch.stack(rows).view(ROWS, STEPS, 4)
     leaves = [h, *dual.parameters(), *([e] if direct else [])]
-    for mine, reference in zip(found, (raw, raw * of_d), strict=True):
+    for mine, reference in zip(actual, (raw, raw * of_d), strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-12)
-        got, wanted = (torch.autograd.grad(y.sin().sum(), leaves, retain_graph=True) for y in (mine, reference))
-        for one, other in zip(got, wanted, strict=True):
+        got, expected = (torch.autograd.grad(y.sin().sum(), leaves, retain_graph=True) for y in (mine, reference))
+        for one, other in zip(got, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
@@ -105,9 +105,9 @@ def test_spans_are_of_it_before_its_dropout() -> None:
     torch.manual_seed(0)
     model = buffered(dual=DualConfig(input_dropout=0.0, output_dropout=0.9)).train()
     prediction, state = model(tokens(), model.start(ROWS))
-    found = prediction.activations
-    assert found is not None and not torch.equal(found.head_raw, found.head_input)
-    assert torch.equal(state.auxiliary.states[:, -STEPS:], found.head_raw)
+    actual = prediction.activations
+    assert actual is not None and not torch.equal(actual.head_raw, actual.head_input)
+    assert torch.equal(state.auxiliary.states[:, -STEPS:], actual.head_raw)
 
 
 def test_ar_and_tar_are_of_the_cores_output() -> None:
@@ -115,7 +115,7 @@ def test_ar_and_tar_are_of_the_cores_output() -> None:
     model = lstm(dual=DUAL).train()
     prediction, _ = model(tokens(), model.start(ROWS))
     with_penalties, plain = (Likelihood(*weights)(prediction, tokens())[0] for weights in ((2.0, 1.0), (0.0, 0.0)))
-    found = torch.autograd.grad(with_penalties - plain, list(model.parameters()), allow_unused=True)
-    for (name, _), grad in zip(model.named_parameters(), found, strict=True):
+    actual = torch.autograd.grad(with_penalties - plain, list(model.parameters()), allow_unused=True)
+    for (name, _), grad in zip(model.named_parameters(), actual, strict=True):
         reached = grad is not None and bool(grad.abs().max() > 1e-6)
         assert reached == name.startswith(("core.", "embedding.")), name

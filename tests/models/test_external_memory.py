@@ -73,7 +73,7 @@ def state_of(machine: Machine, rows: int, seed: int) -> MemoryState:
 
 def compare(machine: Machine, said: Tensor, state: MemoryState) -> None:
     """Values and gradients of one step."""
-    found = []
+    actual = []
     for step in (machine.step, lambda s, m: naive.step(machine, s, m)):
         given = said.clone().requires_grad_()
         before = state.like(t.clone().requires_grad_() for t in state.tensors())
@@ -81,9 +81,9 @@ def compare(machine: Machine, said: Tensor, state: MemoryState) -> None:
         weigh = [drawn(tuple(t.shape), 90 + i) for i, t in enumerate(after)]
         total = torch.stack([(a * w).sum() for a, w in zip(after, weigh, strict=True)]).sum()
         grads = torch.autograd.grad(total, [given, *before.tensors()], allow_unused=True)
-        found.append(([a.detach() for a in after], [torch.zeros(()) if g is None else g for g in grads]))
-    for ours, wanted in zip(*found, strict=True):
-        for a, b in zip(ours, wanted, strict=True):
+        actual.append(([a.detach() for a in after], [torch.zeros(()) if g is None else g for g in grads]))
+    for ours, expected in zip(*actual, strict=True):
+        for a, b in zip(ours, expected, strict=True):
             torch.testing.assert_close(a, b.to(a.dtype).expand_as(a), rtol=1e-9, atol=1e-10)
 
 
@@ -104,8 +104,8 @@ def test_a_neural_computer_steps_as_its_equations_say(addressing: str, flags: tu
     compare(machine, 1.5 * drawn((2, machine.interface_size), 7), state_of(machine, 2, 40))
     said = drawn((2, machine.interface_size), 8)
     after = machine.step(said, machine.start(said, 2))
-    wanted = naive.step(machine, said, machine.start(said, 2))
-    torch.testing.assert_close(flatten(after), flatten(wanted), rtol=1e-9, atol=1e-10)
+    expected = naive.step(machine, said, machine.start(said, 2))
+    torch.testing.assert_close(flatten(after), flatten(expected), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("addressing", ADDRESSINGS)
@@ -152,13 +152,13 @@ def test_localized_addressing_is_algorithm_1(
     values: list[int], d: int, strength: float, literal: bool, strict: bool
 ) -> None:
     """Ties, edges, zeros and all-negative cosines included; some cosines differ by less than counts as equal."""
-    found = torch.tensor(values, dtype=torch.float64) / 3 + 4e-6 * drawn((len(values),), len(values), 0.0)
+    actual = torch.tensor(values, dtype=torch.float64) / 3 + 4e-6 * drawn((len(values),), len(values), 0.0)
     how = Addressing("literal" if literal else "localized", min(2 * d + 1, 2 * len(values) - 1), strict=strict)
     ks = torch.tensor(strength, dtype=torch.float64)
-    ours = content_weights(found[None, None], ks[None, None], how)[0, 0]
+    ours = content_weights(actual[None, None], ks[None, None], how)[0, 0]
     assert how.selected is not None
-    wanted = naive.algorithm_1(list(found), ks, how.selected // 2, literal, strict)
-    torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-14)
+    expected = naive.algorithm_1(list(actual), ks, how.selected // 2, literal, strict)
+    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -185,16 +185,16 @@ def test_the_strict_maximum_differs_where_another_row_is_as_near_as_a_tie() -> N
     """On 200 random lists of cosines with a row up to 0.00002 below the largest before it, against algorithm 1 as printed."""
     ks, differ = torch.tensor(4.0, dtype=torch.float64), 0
     for seed in range(200):
-        found = drawn((12,), seed, -0.5)
-        largest = int(found.argmax())
+        actual = drawn((12,), seed, -0.5)
+        largest = int(actual.argmax())
         if largest:
-            found[0] = found[largest] - 2e-5 * drawn((), seed + 1000, 0.0)
+            actual[0] = actual[largest] - 2e-5 * drawn((), seed + 1000, 0.0)
         ours = {
-            strict: content_weights(found[None, None], ks[None, None], Addressing("localized", 3, strict=strict))[0, 0]
+            strict: content_weights(actual[None, None], ks[None, None], Addressing("localized", 3, strict=strict))[0, 0]
             for strict in (True, False)
         }
-        torch.testing.assert_close(ours[True], naive.algorithm_1(list(found), ks, 1, strict=True), rtol=1e-12, atol=0)
-        assert torch.equal(ours[True], ours[False]) == (largest == 0 or bool(found[0] < found[largest] - TIE))
+        torch.testing.assert_close(ours[True], naive.algorithm_1(list(actual), ks, 1, strict=True), rtol=1e-12, atol=0)
+        assert torch.equal(ours[True], ours[False]) == (largest == 0 or bool(actual[0] < actual[largest] - TIE))
         differ += not torch.equal(ours[True], ours[False])
     assert 50 < differ < 150
 
@@ -214,10 +214,10 @@ def test_a_model_with_random_weights_has_another_window_by_the_strict_maximum(ki
     assert 0 < differ.sum() < 20 and differ.numel() == 150
     inside = content > 0
     for step, head in differ.nonzero().tolist():
-        found = cosines[step, head]
-        assert found.max() - found[windows[1][step, head]].max() <= TIE
-        wanted = naive.algorithm_1(list(found), torch.tensor(1.0), 8, strict=True)
-        assert torch.equal(inside[step, head], wanted > 0)
+        actual = cosines[step, head]
+        assert actual.max() - actual[windows[1][step, head]].max() <= TIE
+        expected = naive.algorithm_1(list(actual), torch.tensor(1.0), 8, strict=True)
+        assert torch.equal(inside[step, head], expected > 0)
 
 
 def test_cosines_of_zeros_are_zero_and_have_gradients() -> None:
@@ -225,9 +225,9 @@ def test_cosines_of_zeros_are_zero_and_have_gradients() -> None:
     vectors = torch.zeros(1, 2, 4, requires_grad=True)
     masks = torch.zeros(1, 2, 4, requires_grad=True)
     for keys in (Keys(vectors, torch.ones(1, 2)), Keys(vectors, torch.ones(1, 2), masks)):
-        found = cosines(memory, keys)
-        assert torch.equal(found, torch.zeros(1, 2, 3))
-        for gradient in torch.autograd.grad(found.sum(), [memory, vectors]):
+        actual = cosines(memory, keys)
+        assert torch.equal(actual, torch.zeros(1, 2, 3))
+        for gradient in torch.autograd.grad(actual.sum(), [memory, vectors]):
             assert gradient.isfinite().all()
 
 
@@ -353,16 +353,16 @@ def test_a_segment_is_its_steps(core: Any) -> None:
     model = model_of(core)
     tokens = torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(2))
     weigh = drawn((2, 5, model.core.output_size), 3)
-    found = []
+    actual = []
     for read in (lambda: model.core(model.embedding(tokens), model.start(2)).dropped, lambda: naively(model, tokens)):
         output = read()
         gradients = torch.autograd.grad((output * weigh).sum(), [*model.core.parameters(), model.embedding.weight])
-        found.append((output.detach(), gradients))
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-9, atol=1e-11)
-    for (name, _), ours, wanted in zip(
-        [*model.core.named_parameters(), ("words", None)], found[0][1], found[1][1], strict=True
+        actual.append((output.detach(), gradients))
+    torch.testing.assert_close(actual[0][0], actual[1][0], rtol=1e-9, atol=1e-11)
+    for (name, _), ours, expected in zip(
+        [*model.core.named_parameters(), ("words", None)], actual[0][1], actual[1][1], strict=True
     ):
-        torch.testing.assert_close(ours, wanted, rtol=1e-8, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
 
 
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES)
@@ -379,8 +379,8 @@ def test_gradients_go_through_the_state_from_segment_to_segment(core: Any) -> No
         ends = torch.stack([t.square().sum() for t in flatten(state).values()]).sum()
         return list(torch.autograd.grad(total + ends, list(model.core.parameters())))
 
-    for ours, wanted in zip(gradients([2, 3, 1]), gradients([6]), strict=True):
-        torch.testing.assert_close(ours, wanted, rtol=1e-8, atol=1e-10)
+    for ours, expected in zip(gradients([2, 3, 1]), gradients([6]), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES)
@@ -399,11 +399,11 @@ def test_what_is_read_in_place_is_what_is_trained(core: Any, piece: int, monkeyp
     torch.testing.assert_close(flatten(read.state), flatten(trained.state), rtol=0, atol=1e-12)
     naive_output, weigh = naively(model, tokens), drawn(tuple(read.dropped.shape), 7)
     torch.testing.assert_close(read.dropped, naive_output, rtol=1e-9, atol=1e-11)
-    ours, wanted = (
+    ours, expected = (
         torch.autograd.grad((output * weigh).sum(), list(model.core.parameters()))
         for output in (trained.dropped, naive_output)
     )
-    torch.testing.assert_close(ours, wanted, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-10)
     assert all(
         torch.equal(a, b) for a, b in zip(flatten(start).values(), flatten(model.start(2)).values(), strict=True)
     )
@@ -415,7 +415,7 @@ def test_documents_that_begin_anew_are_read_each_by_itself(core: Any, grad: bool
     """Values, the state after them, and gradients; documents of other lengths in every row, and cut by the segments."""
     model, plain = model_of(replace(core, reset_token=1)), model_of(core)
     tokens = torch.tensor([[0, 2, 1, 3, 4, 1, 5, 2], [1, 2, 3, 0, 4, 5, 6, 2], [2, 3, 1, 1, 4, 6, 0, 1]])
-    weigh, found = drawn((3, 8, model.core.output_size), 3), []
+    weigh, actual = drawn((3, 8, model.core.output_size), 3), []
     with torch.set_grad_enabled(grad):
         for whole in (True, False):
             of = model if whole else plain
@@ -436,8 +436,8 @@ def test_documents_that_begin_anew_are_read_each_by_itself(core: Any, grad: bool
                 output = torch.cat(rows)
             total = (output * weigh).sum() + torch.stack([t.square().sum() for t in ends]).sum()
             gradients = torch.autograd.grad(total, list(of.core.parameters())) if grad else ()
-            found.append([output.detach(), *(t.detach() for t in ends), *gradients])
-    for one, other in zip(*found, strict=True):
+            actual.append([output.detach(), *(t.detach() for t in ends), *gradients])
+    for one, other in zip(*actual, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
@@ -466,13 +466,13 @@ def test_a_kept_state_keeps_no_segment() -> None:
 @pytest.mark.parametrize("core", CORES.values(), ids=CORES)
 def test_gradients_are_taken_as_precisely_within_autocast(core: Any) -> None:
     model = model_of(core).float()
-    tokens, found = torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(8)), []
+    tokens, actual = torch.randint(7, (2, 5), generator=torch.Generator().manual_seed(8)), []
     for within in (True, False):
         with torch.autocast("cpu", torch.bfloat16):
             total = model.core(model.embedding(tokens), model.start(2)).dropped.sum()
         with torch.autocast("cpu", torch.bfloat16, enabled=within):
-            found.append(torch.autograd.grad(total, list(model.core.parameters())))
-    for within, outside in zip(*found, strict=True):
+            actual.append(torch.autograd.grad(total, list(model.core.parameters())))
+    for within, outside in zip(*actual, strict=True):
         torch.testing.assert_close(within, outside, rtol=0, atol=0)
 
 
@@ -483,11 +483,11 @@ def test_sharpening_has_its_gradients_where_next_to_nothing_has_weight(low: floa
     powers = torch.full((2, 1, 1), power, dtype=torch.float64, requires_grad=True)
     largest = weights.detach().amax(2, keepdim=True).clamp_min(EPSILON)
     shares = (weights / largest).pow(powers)
-    weigh, found = drawn((2, 1, 6), 2), []
+    weigh, actual = drawn((2, 1, 6), 2), []
     for sharp in (sharpened(weights, powers), shares / shares.sum(2, keepdim=True).clamp_min(1)):
-        found.append([sharp.detach(), *torch.autograd.grad((sharp * weigh).sum(), [weights, powers])])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
-    assert found[0][1].abs().max() <= 2 * power * weigh.abs().max() / EPSILON
+        actual.append([sharp.detach(), *torch.autograd.grad((sharp * weigh).sum(), [weights, powers])])
+    torch.testing.assert_close(actual[0], actual[1], rtol=1e-9, atol=1e-12)
+    assert actual[0][1].abs().max() <= 2 * power * weigh.abs().max() / EPSILON
 
 
 def test_sharpening_next_to_nothing_by_next_to_nothing_has_bounded_slopes() -> None:
@@ -583,13 +583,13 @@ def test_a_memory_that_does_not_fit_is_refused_before_it_is_made(
         monkeypatch.setattr(module + "available", lambda device, free=free: free)
         model.start(3)
     monkeypatch.setattr(module + "available", lambda device: 8 * numbers - 1)
-    told = f"6 slots of memory{' with links between them' if links else ''} take .* for 3 texts, and .* are free; "
-    told += (
+    message = f"6 slots of memory{' with links between them' if links else ''} take .* for 3 texts, and .* are free; "
+    message += (
         "lower model.core.slots"
         + (r", or set model.core.link to false \(--model.core.no-link\)" if links else "")
         + "$"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         model.start(3)
 
 
@@ -606,10 +606,10 @@ def test_a_traced_reading_is_the_ordinary_one(core: Any) -> None:
     model, tokens = model_of(core), torch.randint(7, (2, 9), generator=torch.Generator().manual_seed(1))
     assert isinstance(model.core, ExternalMemory)
     with torch.no_grad():
-        wanted, state = model(tokens, model.start(2))
+        expected, state = model(tokens, model.start(2))
     with model.core.traced() as trace:
-        found, after = model(tokens, model.start(2))
-    assert torch.equal(found.log_probs(), wanted.log_probs())
+        actual, after = model(tokens, model.start(2))
+    assert torch.equal(actual.log_probs(), expected.log_probs())
     torch.testing.assert_close(flatten(after), flatten(state), rtol=0, atol=0)
     assert len(trace) == 9
     weights = torch.cat([after.external.write_weights.unsqueeze(1), after.external.read_weights], 1)

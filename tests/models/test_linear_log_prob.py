@@ -32,11 +32,11 @@ def plain(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) 
 def test_values_and_gradients_are_those_of_a_log_softmax(chunk: int, biased: bool) -> None:
     hidden, weight, bias, targets = arguments()
     leaves = [hidden, weight, bias] if biased else [hidden, weight]
-    found = linear_log_prob(hidden, weight, bias if biased else None, targets, chunk)
+    actual = linear_log_prob(hidden, weight, bias if biased else None, targets, chunk)
     expected = plain(hidden, weight, bias if biased else None, targets)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     for mine, reference in zip(
-        torch.autograd.grad(found.sin().sum(), leaves), torch.autograd.grad(expected.sin().sum(), leaves), strict=True
+        torch.autograd.grad(actual.sin().sum(), leaves), torch.autograd.grad(expected.sin().sum(), leaves), strict=True
     ):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-12)
 
@@ -49,17 +49,17 @@ def test_gradients_are_the_finite_differences(chunk: int) -> None:
 
 def test_a_backward_pass_can_be_repeated() -> None:
     hidden, weight, bias, targets = arguments()
-    found = linear_log_prob(hidden, weight, bias, targets).sum()
-    first = torch.autograd.grad(found, [hidden, weight, bias], retain_graph=True)
-    again = torch.autograd.grad(found, [hidden, weight, bias])
+    actual = linear_log_prob(hidden, weight, bias, targets).sum()
+    first = torch.autograd.grad(actual, [hidden, weight, bias], retain_graph=True)
+    again = torch.autograd.grad(actual, [hidden, weight, bias])
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 def test_no_positions() -> None:
     hidden, weight, bias, targets = arguments(0)
-    found = linear_log_prob(hidden, weight, bias, targets)
-    assert found.shape == (0,)
-    found.sum().backward()
+    actual = linear_log_prob(hidden, weight, bias, targets)
+    assert actual.shape == (0,)
+    actual.sum().backward()
     assert hidden.grad is not None and hidden.grad.shape == (0, SIZE)
     assert weight.grad is not None and not weight.grad.any()
 
@@ -67,9 +67,9 @@ def test_no_positions() -> None:
 def test_extreme_logits_stay_finite() -> None:
     hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
     weight = torch.tensor([[1.0], [-1.0], [0.0]], requires_grad=True)
-    found = linear_log_prob(hidden, weight, None, torch.tensor([1, 1]))
-    assert found.tolist() == [-2e4, 0.0]
-    found.sum().backward()
+    actual = linear_log_prob(hidden, weight, None, torch.tensor([1, 1]))
+    assert actual.tolist() == [-2e4, 0.0]
+    actual.sum().backward()
     assert hidden.grad is not None and hidden.grad.isfinite().all()
     assert weight.grad is not None and weight.grad.isfinite().all()
 
@@ -84,14 +84,14 @@ def test_bfloat16_stays_near_float32(scale: float, chunk: int) -> None:
     targets = torch.randint(1000, (40,))
     expected = plain(hidden, weight, bias, targets)
     with torch.autocast("cpu", torch.bfloat16):
-        found = linear_log_prob(hidden, weight, bias, targets, chunk)
-    assert found.dtype == torch.float32
-    assert found.isfinite().all() and (found <= 0).all()
+        actual = linear_log_prob(hidden, weight, bias, targets, chunk)
+    assert actual.dtype == torch.float32
+    assert actual.isfinite().all() and (actual <= 0).all()
     # A bfloat16 has 8 significant bits, so a logit of size x is known to x / 256.
-    assert (found - expected).abs().max() < 0.02 + expected.abs().max() / 128
+    assert (actual - expected).abs().max() < 0.02 + expected.abs().max() / 128
     leaves = [hidden, weight, bias]
     for mine, reference in zip(
-        torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(expected.sum(), leaves), strict=True
+        torch.autograd.grad(actual.sum(), leaves), torch.autograd.grad(expected.sum(), leaves), strict=True
     ):
         assert mine.dtype == torch.float32
         assert (mine - reference).norm() < (0.02 + 0.01 * scale) * reference.norm()

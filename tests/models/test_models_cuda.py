@@ -26,18 +26,18 @@ def tokens() -> Tensor:
 def test_values_state_and_gradients_are_those_of_the_cpu(model: LanguageModel, tokens: Tensor) -> None:
     model.eval()  # the dropout masks of the two devices differ; cuDNN gives gradients in evaluation mode as well
     there = copy.deepcopy(model).cuda()
-    found = []
+    actual = []
     for one, text in ((model, tokens), (there, tokens.cuda())):
         prediction, state = one(text, one.start(3))
         prediction.log_prob(text.roll(-1, 1)).mean().backward()
-        found.append(
+        actual.append(
             {
                 "log_probs": prediction.log_probs().cpu(),
                 **{f"state {name}": value.cpu() for name, value in flatten(state).items()},
                 **{f"gradient {name}": p.grad.cpu() for name, p in one.named_parameters() if p.grad is not None},
             }
         )
-    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-10)
+    torch.testing.assert_close(actual[1], actual[0], rtol=0, atol=1e-10)
 
 
 def test_dropout_on_the_gpu_reaches_the_raw_weights(model: LanguageModel, tokens: Tensor) -> None:

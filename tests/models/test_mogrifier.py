@@ -74,11 +74,11 @@ def test_values_and_gradients_are_the_equations(
     for mine, reference in zip(fast, slow, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
     every = leaves(tensors, made)
-    found, expected = (
+    actual, expected = (
         torch.autograd.grad(sum(out[i].sin().sum() for i in used), every, allow_unused=True, materialize_grads=True)
         for out in (fast, slow)
     )
-    for mine, reference in zip(found, expected, strict=True):
+    for mine, reference in zip(actual, expected, strict=True):
         assert mine.dtype == torch.float64
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
 
@@ -113,8 +113,8 @@ def of_rounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("of_rounds")
 @pytest.mark.parametrize("rank", [None, 16])
 def test_bfloat16_stays_near_float32(rank: int | None) -> None:
-    found = check_bfloat16(lambda: Mogrifier(MogrifierConfig(hidden=32, rank=rank, **QUIET), 24, 24), 0.02, 0.03)
-    assert found.dropped.dtype == torch.bfloat16
+    actual = check_bfloat16(lambda: Mogrifier(MogrifierConfig(hidden=32, rank=rank, **QUIET), 24, 24), 0.02, 0.03)
+    assert actual.dropped.dtype == torch.bfloat16
 
 
 @pytest.mark.usefixtures("of_rounds")
@@ -126,9 +126,9 @@ def test_what_memory_held_before_changes_nothing(rank: int | None, rounds: int) 
     layer = Mogrifier(MogrifierConfig(layers=1, hidden=100, rank=rank, rounds=rounds), 100)
     x, state = torch.randn(20, 3, 100, requires_grad=True), layer.start(20)
     with torch.autocast("cpu", torch.bfloat16), nan_in_new_memory():
-        found = layer(x, state)
-        found.dropped.float().sum().backward()
-    assert found.dropped.isfinite().all() and all(part.isfinite().all() for part in flatten(found.state).values())
+        actual = layer(x, state)
+        actual.dropped.float().sum().backward()
+    assert actual.dropped.isfinite().all() and all(part.isfinite().all() for part in flatten(actual.state).values())
     assert x.grad is not None and all(p.grad is not None and p.grad.isfinite().all() for p in (x, *layer.parameters()))
 
 
@@ -138,11 +138,11 @@ def test_without_rounds_it_is_an_lstm() -> None:
     ours = Mogrifier(MogrifierConfig(rounds=0, **settings), 6, 6)
     lstm = LSTM(LSTMConfig(biases=1, weight_drop=0.0, layer_dropout=0.5, output_dropout=0.5, **settings), 6, 6)
     lstm.load_state_dict({name.replace("bias", "bias_ih"): p for name, p in ours.state_dict().items()})
-    embedded, found = torch.randn(3, 7, 6), []
+    embedded, actual = torch.randn(3, 7, 6), []
     for core in (ours, lstm):
         torch.manual_seed(1)
-        found.append(core(embedded, core.start(3)))
-    for mine, other in zip(*found, strict=True):
+        actual.append(core(embedded, core.start(3)))
+    for mine, other in zip(*actual, strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=0)
 
 
@@ -187,8 +187,8 @@ def test_training_is_the_equations_with_the_same_masks(rank: int | None, rounds:
     torch.testing.assert_close(fast.dropped, x * left.pop(0), rtol=0, atol=1e-10)
     assert not left
     every = [embedded, *core.parameters()]
-    found, expected = (torch.autograd.grad(y.sin().sum(), every) for y in (fast.layers[-1], x))
-    for mine, reference in zip(found, expected, strict=True):
+    actual, expected = (torch.autograd.grad(y.sin().sum(), every) for y in (fast.layers[-1], x))
+    for mine, reference in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
 
 

@@ -1,10 +1,10 @@
-"""What every kind of prediction must do: sum to one, quote itself, select, temper, and blend."""
+"""What every kind of prediction must do: sum to one, quote itself, select, temper, and interpolate."""
 
 import math
 
 import pytest
 import torch
-from catalogue import PREDICTIONS, TYPES, activations, blend, leaf, mixture, softmax
+from catalogue import PREDICTIONS, TYPES, activations, interpolation, leaf, mixture, softmax
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -32,9 +32,9 @@ def close(a: Tensor, b: Tensor) -> None:
 
 
 def test_sums_to_one(prediction: Prediction) -> None:
-    found = prediction.log_probs()
-    assert found.shape == (BATCH, TIME, TYPES)
-    close(found.exp().sum(2), torch.ones(BATCH, TIME, dtype=torch.float64))
+    actual = prediction.log_probs()
+    assert actual.shape == (BATCH, TIME, TYPES)
+    close(actual.exp().sum(2), torch.ones(BATCH, TIME, dtype=torch.float64))
 
 
 def test_quotes_the_distribution(prediction: Prediction, targets: Tensor) -> None:
@@ -56,13 +56,13 @@ def test_gradients_of_both_paths_agree(prediction: Prediction, targets: Tensor) 
 
 def leaves(prediction: Prediction) -> list[Tensor]:
     """The tensors that a prediction was made of and that take a gradient."""
-    found = []
+    actual = []
     for value in vars(prediction).values():
         if isinstance(value, Prediction):
-            found += leaves(value)
+            actual += leaves(value)
         elif isinstance(value, Tensor) and value.requires_grad:
-            found.append(value)
-    return found
+            actual.append(value)
+    return actual
 
 
 @given(st.lists(st.tuples(st.integers(0, BATCH - 1), st.integers(0, TIME - 1)), min_size=1, max_size=8))
@@ -109,7 +109,7 @@ def test_a_tempered_mixture_scores_in_chunks(monkeypatch: pytest.MonkeyPatch, ta
     assert max(sizes) == 3
 
 
-def test_the_parts_of_a_blend_recombine(prediction: Prediction, targets: Tensor) -> None:
+def test_the_parts_of_an_interpolation_recombine(prediction: Prediction, targets: Tensor) -> None:
     parts = prediction.parts()
     if isinstance(prediction, Tempered):
         power = parts["p"].log_probs().exp() ** (1 / parts["temperature"])
@@ -132,22 +132,22 @@ def test_a_gate_of_minus_infinity_shuts_a_part_off_exactly(targets: Tensor, shut
     closed = gates.detach().clone()
     closed[..., shut] = -math.inf
     closed.requires_grad_()
-    blended, open_part, shut_part = Interpolation(None, p, q, closed, temperature), (p, q)[shut], (q, p)[shut]
-    assert torch.equal(blended.log_prob(targets), open_part.log_prob(targets))
-    assert torch.equal(blended.log_probs(), open_part.log_probs())
-    for scores in (blended.log_prob(targets), blended.log_probs()):
-        *found, at_gate = torch.autograd.grad(scores.sum(), [*leaves(shut_part), *leaves(open_part), closed])
-        assert all(gradient.isfinite().all() for gradient in [*found, at_gate])
-        assert all((gradient == 0).all() for gradient in found[: len(leaves(shut_part))])
-        assert any(gradient.abs().max() > 0 for gradient in found[len(leaves(shut_part)) :])
+    mixed, open_part, shut_part = Interpolation(None, p, q, closed, temperature), (p, q)[shut], (q, p)[shut]
+    assert torch.equal(mixed.log_prob(targets), open_part.log_prob(targets))
+    assert torch.equal(mixed.log_probs(), open_part.log_probs())
+    for scores in (mixed.log_prob(targets), mixed.log_probs()):
+        *actual, at_gate = torch.autograd.grad(scores.sum(), [*leaves(shut_part), *leaves(open_part), closed])
+        assert all(gradient.isfinite().all() for gradient in [*actual, at_gate])
+        assert all((gradient == 0).all() for gradient in actual[: len(leaves(shut_part))])
+        assert any(gradient.abs().max() > 0 for gradient in actual[len(leaves(shut_part)) :])
         assert (at_gate == 0).all()
 
 
-def test_a_shut_part_inside_a_nested_blend(targets: Tensor) -> None:
+def test_a_shut_part_inside_a_nested_interpolation(targets: Tensor) -> None:
     torch.manual_seed(0)
     p, q, outer = softmax(BATCH, TIME), mixture(BATCH, TIME), softmax(BATCH, TIME)
     gates = torch.tensor([-math.inf, 0.0], dtype=torch.float64).expand(BATCH, TIME, 2)
-    nested = blend(Interpolation(None, p, q, gates), outer, BATCH, TIME)
+    nested = interpolation(Interpolation(None, p, q, gates), outer, BATCH, TIME)
     plain = Interpolation(None, p, outer, nested.gate_logits)
     assert torch.equal(nested.log_prob(targets), plain.log_prob(targets))
 

@@ -53,8 +53,8 @@ def test_values_and_gradients_are_the_equations(run, used: tuple[int, ...], step
     for mine, reference in zip(fast, slow, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
     # With a gradient from each output alone, none can hide behind another's.
-    found, expected = (torch.autograd.grad(sum(out[i].sin().sum() for i in used), given) for out in (fast, slow))
-    for mine, reference in zip(found, expected, strict=True):
+    actual, expected = (torch.autograd.grad(sum(out[i].sin().sum() for i in used), given) for out in (fast, slow))
+    for mine, reference in zip(actual, expected, strict=True):
         assert mine.dtype == torch.float64
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
 
@@ -68,8 +68,8 @@ def test_a_dropped_state_is_the_equations(used: tuple[int, ...], biases: int) ->
     slow, fast = tuple(torch.stack(part) for part in zip(*rows, strict=True)), dropped(*given)
     for mine, reference in zip(fast, slow, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
-    found, expected = (torch.autograd.grad(sum(out[i].sin().sum() for i in used), given) for out in (fast, slow))
-    for mine, reference in zip(found, expected, strict=True):
+    actual, expected = (torch.autograd.grad(sum(out[i].sin().sum() for i in used), given) for out in (fast, slow))
+    for mine, reference in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
 
 
@@ -93,11 +93,11 @@ def test_bfloat16_stays_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = recurrence.lstm_segment(*given)
     wanted = torch.autograd.grad(sum(out.sin().sum() for out in expected), given)
     with torch.autocast("cpu", torch.bfloat16):
-        found = recurrence.lstm_segment(*given)
-    assert type(found[0].grad_fn).__name__ == "_LSTMSegmentBackward"
-    assert [out.dtype for out in found] == [torch.bfloat16, torch.float32, torch.float32]
-    gradients = torch.autograd.grad(sum(out.float().sin().sum() for out in found), given)
-    for mine, reference in zip(found, expected, strict=True):
+        actual = recurrence.lstm_segment(*given)
+    assert type(actual[0].grad_fn).__name__ == "_LSTMSegmentBackward"
+    assert [out.dtype for out in actual] == [torch.bfloat16, torch.float32, torch.float32]
+    gradients = torch.autograd.grad(sum(out.float().sin().sum() for out in actual), given)
+    for mine, reference in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine.float(), reference, rtol=0, atol=0.02)
     for mine, reference in zip(gradients, wanted, strict=True):
         assert mine.dtype == torch.float32
@@ -105,12 +105,12 @@ def test_bfloat16_stays_near_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_both_paths_of_bfloat16_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, found = trained_size(), []
+    given, actual = trained_size(), []
     for threshold in (1, 1000):
         monkeypatch.setattr(recurrence, "OWN_FROM", threshold)
         with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-            found.append(recurrence.lstm_segment(*given))
-    for own, library in zip(*found, strict=True):
+            actual.append(recurrence.lstm_segment(*given))
+    for own, library in zip(*actual, strict=True):
         assert own.dtype == library.dtype
         torch.testing.assert_close(own.float(), library.float(), rtol=0, atol=0.02)
 

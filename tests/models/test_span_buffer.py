@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from catalogue import MIXTURE, TYPES, buffered, composed, second_softmax
+from catalogue import MIXTURE, TYPES, auxiliary_softmax, buffered, composed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_span_buffer import head_states, probabilities, score, spans_of
@@ -93,11 +93,11 @@ def test_values_and_gradients_are_those_of_the_equations(
     torch.testing.assert_close(prediction.log_probs().exp(), expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(prediction.log_gates()[0].exp(), gates, rtol=0, atol=1e-10)
     weights, parameters = torch.randn_like(expected), dict(model.named_parameters())
-    wanted, found = (
+    wanted, actual = (
         torch.autograd.grad((p * weights).sum(), list(parameters.values()), allow_unused=True)
         for p in (expected, prediction.log_probs().exp())
     )
-    for name, a, b in zip(parameters, wanted, found, strict=True):
+    for name, a, b in zip(parameters, wanted, actual, strict=True):
         zero = torch.zeros_like(parameters[name])  # nothing was attended to
         torch.testing.assert_close(zero if b is None else b, zero if a is None else a, rtol=0, atol=1e-9, msg=name)
 
@@ -111,11 +111,11 @@ def test_a_buffer_that_spans_many_segments_reads_as_the_equations_do(
     model, config = made(options)
     tokens = torch.randint(TYPES, (2, sum(cuts)))
     expected, _ = probabilities(model, config, tokens)
-    state, found = model.start(2), []
+    state, actual = model.start(2), []
     for piece in tokens.split(cuts, 1):
         prediction, state = model(piece, detach(state))
-        found.append(prediction.log_probs().exp())
-    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-10)
+        actual.append(prediction.log_probs().exp())
+    torch.testing.assert_close(torch.cat(actual, 1), expected, rtol=0, atol=1e-10)
 
 
 @settings(max_examples=60, deadline=None)
@@ -140,9 +140,9 @@ def test_each_weight_of_the_attention_is_that_of_the_words_it_is_said_to_cover(
             spans = spans_of(config, states, position)
             assert sorted(covered.values()) == [(end - length + 1, end) for end, _ in spans]
             if spans:
-                wanted = torch.softmax(torch.stack([score(model, config, states[position], s) for _, s in spans]), 0)
-                found = weights[sorted(covered, key=lambda place: covered[place])]
-                torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+                expected = torch.softmax(torch.stack([score(model, config, states[position], s) for _, s in spans]), 0)
+                actual = weights[sorted(covered, key=lambda place: covered[place])]
+                torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
             others = [place for place in range(len(weights)) if place not in covered]
             assert not weights[others].any()
         begun += piece.shape[1]
@@ -159,8 +159,8 @@ def test_the_gradient_of_additive_scores(width: int) -> None:
 def test_additive_scores_of_extreme_arguments_are_finite_and_right() -> None:
     at = torch.tensor([-1e4, -30.0, -1.0, 0.0, 1e-3, 2.0, 30.0, 1e4])
     q, k = at.view(1, -1, 1), torch.zeros(1, 1, 1)
-    found = additive_scores(q, k, torch.ones(1), [0], 1)[0, :, 0]
-    torch.testing.assert_close(found, torch.tanh(at), rtol=0, atol=2e-7)
+    actual = additive_scores(q, k, torch.ones(1), [0], 1)[0, :, 0]
+    torch.testing.assert_close(actual, torch.tanh(at), rtol=0, atol=2e-7)
 
 
 def test_nothing_comes_of_a_buffer_that_holds_nothing() -> None:
@@ -200,7 +200,7 @@ def test_gradients_of_a_pointer_stay_finite_however_little_mass_there_is(power: 
 
 
 def test_the_gate_is_blunter_in_training() -> None:
-    model = second_softmax()
+    model = auxiliary_softmax()
     tokens = torch.randint(TYPES, (2, 9))
     assert model.train()(tokens, model.start(2))[0].temperature == 100.0
     assert model.eval()(tokens, model.start(2))[0].temperature == 0.1

@@ -57,7 +57,7 @@ def test_values_and_gradients_are_the_equations(
     with pytest.MonkeyPatch.context() as patch:
         for place in (dropout, module):
             patch.setattr(place, "keep_mask", lambda *a: masks.append(draw(*a)) or masks[-1])
-        found = made(xs, made.start(ROWS))
+        actual = made(xs, made.start(ROWS))
     config = made.config
     if not probability:
         shapes = [(ROWS, config.heads, steps, steps), (ROWS, steps, 4), (ROWS, steps, 4)] * config.layers
@@ -65,12 +65,12 @@ def test_values_and_gradients_are_the_equations(
     masks[0] = masks[0][:, 0]
     weights, rows = dict(made.named_parameters()), range(ROWS)
     slow = [naive(config, weights, xs[row], [mask[row] for mask in masks]) for row in rows]
-    for number, layer in enumerate(found.layers):
+    for number, layer in enumerate(actual.layers):
         expected = torch.stack([torch.stack(slow[row][number]) for row in rows])
         torch.testing.assert_close(layer, expected, rtol=0, atol=1e-10)
-    torch.testing.assert_close(found.dropped, expected * masks[-1], rtol=0, atol=1e-10)
+    torch.testing.assert_close(actual.dropped, expected * masks[-1], rtol=0, atol=1e-10)
     every = [xs, *made.parameters()]
-    gradients = (torch.autograd.grad(y.sin().sum(), every) for y in (found.layers[-1], expected))
+    gradients = (torch.autograd.grad(y.sin().sum(), every) for y in (actual.layers[-1], expected))
     for mine, reference in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
 
@@ -150,10 +150,10 @@ def test_a_long_text_is_scored_a_window_at_a_time(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         module.F, "scaled_dot_product_attention", lambda q, k, v, m: shapes.append(m.shape[-2:]) or attend(q, k, v, m)
     )
-    found = made(text, made.start(ROWS)).dropped
+    actual = made(text, made.start(ROWS)).dropped
     assert [tuple(s) for s in shapes] == [(128, 133), (128, 133), (44, 49)]
     monkeypatch.setattr(module, "QUERIES", 1000)
-    torch.testing.assert_close(made(text, made.start(ROWS)).dropped, found, rtol=0, atol=1e-12)
+    torch.testing.assert_close(made(text, made.start(ROWS)).dropped, actual, rtol=0, atol=1e-12)
     assert tuple(shapes[-1]) == (300, 305)
 
 

@@ -56,7 +56,7 @@ def test_values_and_gradients_are_the_equations(
     xs, draw = embedded(steps).requires_grad_(), dropout.keep_mask
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dropout, "keep_mask", lambda *a: drawn.append(draw(*a)) or drawn[-1])
-        found = made(xs, made.start(ROWS))
+        actual = made(xs, made.start(ROWS))
     inner = [] if auxiliary is None else list(range(auxiliary, levels, auxiliary))
     if probability:
         first, into, across, level, *outputs = drawn
@@ -72,9 +72,9 @@ def test_values_and_gradients_are_the_equations(
     for row in range(ROWS):
         masks = {"input": first[row, 0], "level": level[row], "weight_ih": into, "weight_hh": across}
         slow.append(naive(levels, weights, xs[row], masks))
-    assert len(found.layers) == len(outputs) == len(inner) + 1
+    assert len(actual.layers) == len(outputs) == len(inner) + 1
     for number, mask, mine, dropped in zip(
-        [*inner, levels], outputs, found.layers, [*found.inner_levels, found.dropped], strict=True
+        [*inner, levels], outputs, actual.layers, [*actual.inner_levels, actual.dropped], strict=True
     ):
         expected = torch.stack([torch.stack(slow[row][number - 1]) for row in range(ROWS)])[:, :, UNITS - output :]
         torch.testing.assert_close(mine, expected, rtol=0, atol=1e-10)
@@ -82,7 +82,7 @@ def test_values_and_gradients_are_the_equations(
     every = [xs, *made.parameters()]
     gradients = (
         torch.autograd.grad(y.sin().sum(), every, allow_unused=True, materialize_grads=True)
-        for y in (found.layers[-1], expected)
+        for y in (actual.layers[-1], expected)
     )
     for mine, reference in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-10)
@@ -114,9 +114,9 @@ def test_inner_levels_predict_in_training_with_the_same_head() -> None:
     for model, kind in ((trellis(auxiliary=4), Softmax), (trellis(MIXTURE, auxiliary=5), MixtureOfSoftmaxes)):
         prediction, _ = model.train()(tokens, model.start(2))
         assert prediction.activations is not None
-        found = prediction.activations.inner_predictions
-        assert len(found) == 2 and all(isinstance(one, kind) and one.weight is model.head.weight for one in found)
-        assert not torch.equal(found[0].log_probs(), found[1].log_probs())
+        actual = prediction.activations.inner_predictions
+        assert len(actual) == 2 and all(isinstance(one, kind) and one.weight is model.head.weight for one in actual)
+        assert not torch.equal(actual[0].log_probs(), actual[1].log_probs())
         assert not model.eval()(tokens, model.start(2))[0].activations.inner_predictions  # type: ignore[union-attr]
 
 
