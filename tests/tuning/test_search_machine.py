@@ -17,10 +17,8 @@ from backstory.config.process import StopRequest
 from backstory.jobs import child, runner
 from backstory.jobs.runner import JobDisplay
 from backstory.storage.lock import locked
-from backstory.tuning.study import open_storage
-from backstory.tuning.sweep_folder import SweepFolder
-from backstory.tuning.trial_jobs import COLUMNS, SweepJobs
-from backstory.tuning.trial_queue import TRIES
+from backstory.tuning.sweep_storage import SweepFolder, open_storage
+from backstory.tuning.trials import COLUMNS, TRIES, SweepJobs
 
 FULL = "backstory: cannot write to x: No space left on device; make room on that disk, and go on with --resume"
 
@@ -76,7 +74,7 @@ def test_a_trial_that_cannot_even_be_started_is_given_back(tmp_path: Path, monke
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for place in ("backstory.tuning.sweep_folder.SweepFolder.log", "backstory.tuning.trial_queue.write_atomically"):
+    for place in ("backstory.tuning.sweep_storage.SweepFolder.log", "backstory.tuning.trials.write_atomically"):
         with monkeypatch.context() as disk:
             disk.setattr(place, full)
             with pytest.raises(OSError, match="No space"):

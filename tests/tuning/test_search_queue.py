@@ -16,9 +16,16 @@ from optuna.trial import TrialState
 from backstory.config import RunConfig, UserError, from_yaml
 from backstory.storage.lock import in_turn, locked
 from backstory.tuning.space import Space, parameters
-from backstory.tuning.study import JournalLock, check_installed, hidden, open_storage, open_study
-from backstory.tuning.sweep_folder import Sweep, SweepFolder
-from backstory.tuning.trial_queue import TRIES, ClaimedTrial, TrialQueue, first_of
+from backstory.tuning.sweep_storage import (
+    JournalLock,
+    Sweep,
+    SweepFolder,
+    check_installed,
+    hidden,
+    open_storage,
+    open_study,
+)
+from backstory.tuning.trials import TRIES, ClaimedTrial, TrialQueue, first_of
 
 SETTINGS = {"training.clip": {"range": [0.0, 5.0]}, "model.core.layers": {"choice": [1, 2]}}
 RECIPE = RunConfig()
@@ -231,7 +238,7 @@ def test_a_process_that_is_killed_leaves_no_lock_behind(tmp_path: Path) -> None:
     journal = tmp_path / "journal.log"
     journal.touch()
     code = (
-        "import sys, time; from pathlib import Path; from backstory.tuning.study import JournalLock; "
+        "import sys, time; from pathlib import Path; from backstory.tuning.sweep_storage import JournalLock; "
         "JournalLock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(journal)], stdout=subprocess.PIPE)

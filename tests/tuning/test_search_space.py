@@ -203,5 +203,5 @@ def test_a_setting_is_given_or_searched() -> None:
     )
     given = from_dict(RunConfig, {"training": {"clip": 1.0}}, "a test")
     with pytest.raises(UserError, match=r"training.clip is given and searched as well"):
-        spaces.check_given(space, RECIPE, given)
-    spaces.check_given(space, RECIPE, from_dict(RunConfig, {"model": {"core": {"hidden": 7}}}, "a test"))
+        spaces.check_not_searched(space, RECIPE, given)
+    spaces.check_not_searched(space, RECIPE, from_dict(RunConfig, {"model": {"core": {"hidden": 7}}}, "a test"))

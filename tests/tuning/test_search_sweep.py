@@ -18,13 +18,13 @@ from sweeps import Searched, finish, start
 from backstory.cli.main import main
 from backstory.config import recipes
 from backstory.reports import read, render
-from backstory.tuning.sweep_folder import SweepFolder
-from backstory.tuning.sweeps import found
-from backstory.tuning.trial_jobs import TrialOutcome
+from backstory.tuning.sweep_storage import SweepFolder
+from backstory.tuning.sweeps import read_sweep
+from backstory.tuning.trials import TrialOutcome
 
 
 def trials(folder: Path) -> list[dict[str, Any]]:
-    return found(folder)["figures"]["trials"]
+    return read_sweep(folder)["figures"]["trials"]
 
 
 def finished(folder: Path) -> int:

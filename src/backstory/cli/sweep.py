@@ -80,9 +80,9 @@ def run(arguments: Sequence[str]) -> int:
 
     from backstory.reports.phrases import search_summary
     from backstory.results import SearchFigures
-    from backstory.tuning.sweeps import Planned
+    from backstory.tuning.sweeps import PlannedSweep
 
-    planned = Planned.plan(recipe, args.config, args.space, args.out, args.storage)
+    planned = PlannedSweep.plan(recipe, args.config, args.space, args.out, args.storage)
     result = planned.run(args.trials, args.processes, args.prune_from, args.keep_all, args.data_dir)
     folder, figures = planned.folder, result["figures"]
     print(search_summary(SearchFigures.read(figures, "the result")))
@@ -104,11 +104,11 @@ def show(arguments: Sequence[str]) -> int:
 
     from backstory.reports import check_page, render_search, write_page
     from backstory.results import result_from
-    from backstory.tuning.sweeps import found
+    from backstory.tuning.sweeps import read_sweep
 
     if args.html is not None:
         check_page(args.html, args.overwrite)
-    text = json.dumps(found(args.folder, args.storage), indent=1, allow_nan=False)
+    text = json.dumps(read_sweep(args.folder, args.storage), indent=1, allow_nan=False)
     result = result_from(text, str(args.folder))
     if args.html is not None:
         write_page(args.html, render_search(result))

@@ -1,1 +1,1 @@
-"""The search for settings: a space of them, trials that are trainings, and what is found (Optuna)."""
+"""Tuning: settings of readers, and sweeps over the settings of recipes (Optuna)."""

@@ -43,6 +43,9 @@ from backstory.tuning.reader_search import (
     search_steps,
 )
 
+ValueLists = dict[str, list[Any]]
+"""The values to try of each setting."""
+
 
 def collect_statistics(
     opened: EvalSetup, moving: str, tokens: int | None, batch_size: int, segment: int, progress: Progress | None = None
@@ -52,12 +55,12 @@ def collect_statistics(
     _check_split(split.name)
     _check_run(run)
     text = f"{opened.dataset.corpus} {split.name}, {opened.dataset.fingerprint}"
-    found = collect(
+    statistics = collect(
         run.model, split.ids[:tokens], opened.dataset.vocabulary.start, text=text, moving=moving, batch_size=batch_size,
         segment=segment, precision=opened.reader.precision, progress=progress,
     )  # fmt: skip
     run.check_unchanged(run.folder / SAVED)
-    return save_statistics(saved_in(run), found), found
+    return save_statistics(saved_in(run), statistics), statistics
 
 
 def tune_reader(
@@ -74,9 +77,9 @@ def tune_reader(
     """Tune the readers of a stack on the beginning of a split and save their settings beside the model.
 
     The outermost reader is tuned in the way of its kind: all settings from one reading, or the points of a `grid`, or steps
-    up and down. What was typed of its settings is where the search starts; of one that one reading scores, it is fixed.
+    up and down. The search starts from the settings that were typed; one reading that scores all settings keeps them fixed.
     `in_turn` settles one setting after the other of all readers (`search_coordinates`): `grid` gives other values to try, or
-    further settings; what was typed is fixed. `fields` are those of EvalOptions. Returns the files and the search. Raises
+    further settings; typed settings are fixed. `fields` are those of EvalOptions. Returns the files and the search. Raises
     UserError.
     """
     _check_split(split)
@@ -85,67 +88,60 @@ def tune_reader(
     lists = parse_grid(stack if in_turn else stack[-1:], grid)
     setup = open_evaluation(model, split=split, allow_unknown=True, **fields)
     _check_run(setup.run)
-    ids, first = setup.split.ids[:tokens], setup.dataset.vocabulary.start
-    make = partial(build, run=setup.run, precision=setup.reader.precision, loaded={})
-    if in_turn:
-        tuned, best = _tune_in_turn(setup, stack, lists, make, ids, first, progress)
-    else:
-        tuned = _tune_outermost(setup, stack, lists, make, ids, first, progress)
-        best = {len(stack) - 1: tuned.best}
+    search = _tune_in_turn if in_turn else _tune_outermost
+    tuned, best = search(setup, stack, lists, setup.split.ids[:tokens], progress)
     setup.run.check_unchanged(setup.run.folder / SAVED)
-    text, search = f"the first {tuned.tokens:,} tokens of {split}", _recorded(tuned)
-    paths = [save_settings(setup.run, stack[: n + 1], settings, text, search) for n, settings in sorted(best.items())]
+    text, record = f"the first {tuned.tokens:,} tokens of {split}", _record(tuned)
+    paths = [save_settings(setup.run, stack[: n + 1], settings, text, record) for n, settings in sorted(best.items())]
     return paths, tuned
 
 
 def _tune_outermost(
-    setup: EvalSetup,
-    stack: Stack,
-    lists: dict[str, list[Any]],
-    make: Callable[[Sequence[ConfiguredLayer]], Reader],
-    ids: np.ndarray,
-    first: int,
-    progress: Progress | None,
-) -> Tuned:
-    """Search the settings of the outermost reader in the way of its kind."""
+    setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: Progress | None
+) -> tuple[Tuned, dict[int, Any]]:
+    """Search the settings of the outermost reader in the way of its kind; return also the best ones by its place."""
     kind, layers = READERS[stack[-1].name], configure(stack, setup.run, {stack[-1].name})
-    start = layers[-1].settings
+    start, make, first = layers[-1].settings, _reader_builder(setup), setup.dataset.vocabulary.start
     if kind.grid_scorer is not None:
-        # What was typed is fixed: all the rest is tried, whatever it is.
+        # Typed settings are fixed; all values of the others are tried.
         values = {name: [getattr(start, name)] for name in typed_settings(stack[-1])} | lists
         inner = make(layers[:-1])
-        return search_one_reading(kind.grid_scorer(inner, values, len(ids)), inner, ids, first, progress)
-    assert kind.steps is not None
-    search = EarlyStoppedSearch(lambda s: make([*layers[:-1], replace(layers[-1], settings=s)]), ids, first)
-    show = progress or (lambda done, total: None)
-    return search_grid(search, start, lists, show) if lists else search_steps(search, start, kind.steps(start), show)
+        tuned = search_one_reading(kind.grid_scorer(inner, values, len(ids)), inner, ids, first, progress)
+    else:
+        assert kind.steps is not None
+        search = EarlyStoppedSearch(lambda s: make([*layers[:-1], replace(layers[-1], settings=s)]), ids, first)
+        show = progress or (lambda done, total: None)
+        tuned = (
+            search_grid(search, start, lists, show) if lists else search_steps(search, start, kind.steps(start), show)
+        )
+    return tuned, {len(stack) - 1: tuned.best}
 
 
 def _tune_in_turn(
-    setup: EvalSetup,
-    stack: Stack,
-    lists: dict[str, list[Any]],
-    make: Callable[[Sequence[ConfiguredLayer]], Reader],
-    ids: np.ndarray,
-    first: int,
-    progress: Progress | None,
+    setup: EvalSetup, stack: Stack, lists: ValueLists, ids: np.ndarray, progress: Progress | None
 ) -> tuple[Tuned, dict[int, Any]]:
     """Settle one setting after the other; return also the best settings of each reader that had one, by its place."""
     fixed = {name for layer in stack for name in typed_settings(layer)}
     coordinates = {n: values for n, values in {**COORDINATES, **lists}.items() if n in lists or n not in fixed}
     start = configure(stack, setup.run, {layer.name for layer in stack if coordinates.keys() & _settings_of(layer)})
-    if idle := next((name for name in lists if owner(start, name) is None), None):
+    owners = {name: owner(start, name) for name in coordinates}
+    if idle := next((name for name in lists if owners[name] is None), None):
         raise UserError(f"the reader {stack_name(stack)} does not use {idle} with this rule; leave it out of --grid")
-    coordinates = {name: values for name, values in coordinates.items() if owner(start, name) is not None}
+    coordinates = {name: values for name, values in coordinates.items() if owners[name] is not None}
     if not coordinates:
         raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(COORDINATES)} to settle in turn")
-    tuned = search_coordinates(make, start, coordinates, ids, first, progress)
-    places = {place for name in coordinates if (place := owner(start, name)) is not None}
-    return tuned, {place: tuned.best[place].settings for place in places}
+    first = setup.dataset.vocabulary.start
+    tuned = search_coordinates(_reader_builder(setup), start, coordinates, ids, first, progress)
+    return tuned, {place: tuned.best[place].settings for place in owners.values() if place is not None}
 
 
-def _recorded(tuned: Tuned) -> dict[str, Any]:
-    """Return what is saved of a search beside the settings."""
+def _reader_builder(setup: EvalSetup) -> Callable[[Sequence[ConfiguredLayer]], Reader]:
+    """Return the function that builds a stack of readers; what one loads is loaded once for all of them."""
+    return partial(build, run=setup.run, precision=setup.reader.precision, loaded={})
+
+
+def _record(tuned: Tuned) -> dict[str, Any]:
+    """Return the record of a search that is saved beside the settings."""
     trials = [asdict(trial) for trial in tuned.trials]
     return {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "tried": tuned.tried, "trials": trials}
 
@@ -160,10 +156,10 @@ def _check_split(split: str) -> None:
         raise UserError("nothing is chosen on the test split or learned from it before it is read; use valid or train")
 
 
-def parse_grid(stack: Stack, grid: Sequence[str]) -> dict[str, list[Any]]:
+def parse_grid(stack: Stack, grid: Sequence[str]) -> ValueLists:
     """Parse `rate=1e-4,3e-4` as the values of each setting, of whichever reader of a stack has it. Raises UserError."""
     owners = {name: READERS[layer.name].settings for layer in stack for name in _settings_of(layer)}
-    lists: dict[str, list[Any]] = {}
+    lists: ValueLists = {}
     for text in grid:
         name, _, values = text.partition("=")
         check_name(name, owners, "setting")

@@ -1,34 +1,164 @@
-"""The trials of a sweep as jobs: each is a training in its own process and run folder, pruned if it falls behind."""
+"""The trials of a sweep: a queue in its storage, and each trial as a job, a training in its own process and run folder.
 
-from collections.abc import Callable, Sequence
+One process claims a trial at a time, and a trial whose process is lost is queued again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from backstory.config import UserError
+import numpy as np
+
+from backstory.config import RunConfig, UserError, to_yaml
 from backstory.config.errors import as_argument
 from backstory.config.formats import MISSING, figure, perplexity, validation
 from backstory.config.scores import nats
 from backstory.jobs.runner import CommandExit, Job, JobDisplay, JobRow
 from backstory.results import TrainingFigures, result_or_none
 from backstory.results.run_results import read_epochs
+from backstory.storage.atomic import write_atomically
 from backstory.storage.provenance import RESULT
-from backstory.tuning.sweep_folder import SweepFolder
-from backstory.tuning.trial_queue import ClaimedTrial, TrialQueue, best_of
+from backstory.tuning.space import Parameter, Value, draw
+from backstory.tuning.sweep_storage import SweepFolder, set_sampler
 
 if TYPE_CHECKING:
+    from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
-BROKEN_DOWN = 3
+TRIES = 3
+"""Number of kills after which a trial has failed."""
+WORKER, FIRST, AFTER, KILLS, PROBLEM = "worker", "first", "after", "kills", "problem"
+"""Attributes of a trial in the storage: its process, the numbers of its first try and of the one before, kills, problem."""
+BROKEN_DOWN_EXIT = 3
 """Exit code of a training whose loss is no longer finite."""
 MOST_FAILURES = 5
 """Trials in a row that may fail before the sweep is given up."""
 COLUMNS = ("trial", "epoch", "validation", "settings")
 
 
+@dataclass
+class ClaimedTrial:
+    """A trial that this process works on."""
+
+    optuna: "Trial"
+    first: int
+    """Number of its first try, which names its run folder."""
+    kills: int
+    config: RunConfig
+
+    @property
+    def number(self) -> int:
+        return self.optuna.number
+
+
+def first_of(trial: "FrozenTrial") -> int:
+    """Return the number of a trial's first try."""
+    return trial.user_attrs.get(FIRST, trial.number)
+
+
+def tried_again(trials: Sequence["FrozenTrial"]) -> Mapping[int, "FrozenTrial"]:
+    """Return the trial that repeats another one, by the number of that other one."""
+    return {t.user_attrs[AFTER]: t for t in trials if AFTER in t.user_attrs}
+
+
+def best_of(trials: Sequence["FrozenTrial"]) -> "FrozenTrial | None":
+    """Return the complete trial with the lowest value."""
+    complete = [t for t in trials if t.state.name == "COMPLETE" and t.value is not None]
+    return min(complete, key=lambda t: t.value or 0.0, default=None)
+
+
+class TrialQueue:
+    """The trials of a sweep, for one of the processes that work on them."""
+
+    def __init__(
+        self, study: "Study", folder: SweepFolder, space: tuple[Parameter, ...], recipe: RunConfig, worker: str
+    ) -> None:
+        self._study, self._folder, self._space, self._recipe, self._worker = study, folder, space, recipe, worker
+
+    def trials(self) -> Sequence["FrozenTrial"]:
+        """Return the trials that count: of one that was tried again, the last try."""
+        trials = self._study.get_trials(deepcopy=False)
+        again = tried_again(trials)
+        return [t for t in trials if t.number not in again]
+
+    def claim(self, total: int) -> ClaimedTrial | None:
+        """Claim the next trial; None if `total` trials have ended or are under way."""
+        from optuna.trial import TrialState
+
+        with self._folder.claims():
+            self._give_back_lost()
+            trials = self.trials()
+            if sum(t.state != TrialState.WAITING for t in trials) >= total:
+                return None
+            number = len(self._study.get_trials(deepcopy=False))
+            set_sampler(self._study, int(np.random.SeedSequence([self._recipe.seed, number]).generate_state(1)[0]))
+            trial = self._study.ask()
+            trial.set_user_attr(WORKER, self._worker)
+            first, kills = trial.user_attrs.get(FIRST, trial.number), trial.user_attrs.get(KILLS, 0)
+            config = draw(self._space, self._recipe, lambda p: _suggest(trial, p))
+            try:
+                write_atomically(self._folder.recipe(first), to_yaml(config))
+            except OSError:  # no room for the recipe: the trial does not count
+                self._try_again(trial.number, trial.params, first, kills)
+                raise
+            return ClaimedTrial(trial, first, kills, config)
+
+    def end(self, trial: ClaimedTrial, value: float | None, problem: str = "", pruned: bool = False) -> None:
+        """Record the end of a trial: its value, or that it was pruned or failed."""
+        from optuna.trial import TrialState
+
+        with self._folder.claims():
+            if problem:
+                trial.optuna.set_user_attr(PROBLEM, problem)
+            if value is not None:
+                self._study.tell(trial.optuna, value)
+            else:
+                self._study.tell(trial.optuna, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+
+    def give_back(self, trial: ClaimedTrial, killed: bool, problem: str = "") -> bool:
+        """Queue a trial again that was stopped or killed. Return False if it was killed too often, and has failed."""
+        with self._folder.claims():
+            if killed and trial.kills + 1 >= TRIES:
+                trial.optuna.set_user_attr(PROBLEM, problem)
+            return self._try_again(trial.number, trial.optuna.params, trial.first, trial.kills + killed)
+
+    def _give_back_lost(self) -> None:
+        """Queue the trials again whose process is gone."""
+        from optuna.trial import TrialState
+
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            # Trials are claimed under the same lock: one without a worker was claimed by a process that is gone.
+            worker = trial.user_attrs.get(WORKER)
+            if worker == self._worker:
+                continue
+            if not self._folder.alive(worker, first_of(trial)):
+                self._try_again(trial.number, trial.params, first_of(trial), trial.user_attrs.get(KILLS, 0) + 1)
+                if isinstance(worker, str):
+                    self._folder.drop_worker(worker)
+
+    def _try_again(self, number: int, params: dict[str, Any], first: int, kills: int) -> bool:
+        from optuna.trial import TrialState
+
+        # A process may have been killed here before, after the first of these two steps.
+        is_queued = number in tried_again(self._study.get_trials(deepcopy=False))
+        if not is_queued and kills < TRIES:
+            self._study.enqueue_trial(params, user_attrs={FIRST: first, AFTER: number, KILLS: kills})
+        self._study.tell(number, state=TrialState.FAIL)
+        return kills < TRIES
+
+
+def _suggest(trial: "Trial", parameter: Parameter) -> Value:
+    if parameter.low is None or parameter.high is None:
+        return trial.suggest_categorical(parameter.name, parameter.choices)
+    if parameter.whole:
+        return trial.suggest_int(parameter.name, int(parameter.low), int(parameter.high), log=parameter.log)
+    return trial.suggest_float(parameter.name, parameter.low, parameter.high, log=parameter.log)
+
+
 @dataclass(frozen=True)
 class TrialOutcome:
-    """How a trial ended."""
+    """The end of a trial."""
 
     number: int
     first: int
@@ -51,7 +181,7 @@ class TrialOutcome:
 
 
 class TrialJob(Job):
-    """A trial that this process has claimed: one training."""
+    """The training of a claimed trial."""
 
     def __init__(
         self, trial: ClaimedTrial, queue: TrialQueue, folder: SweepFolder, report: Callable[[TrialOutcome], None]
@@ -59,7 +189,7 @@ class TrialJob(Job):
         self.trial, self._queue, self._folder, self._report = trial, queue, folder, report
         self.name = f"trial {trial.number} of {folder.path}"
         self.curve: dict[int, float] = {}
-        """Validation perplexity by epoch, as far as it was reported to the storage."""
+        """Validation perplexity by epoch, reported to the storage."""
         self._run_folder = folder.run(trial.first)
         self._started = self._pruned = False
 
@@ -105,7 +235,7 @@ class TrialJob(Job):
         elif self._pruned:
             self._queue.end(self.trial, None, pruned=True)
             self._outcome("pruned", min(self.curve.values()))
-        elif ending.code == BROKEN_DOWN:
+        elif ending.code == BROKEN_DOWN_EXIT:
             # Pruned, not failed: from pruned trials the sampler learns to keep away.
             self._queue.end(self.trial, None, ending.reason, pruned=True)
             self._outcome("pruned", problem=ending.reason)
@@ -125,7 +255,7 @@ class TrialJob(Job):
             self._queue.give_back(self.trial, killed=False)
 
     def row(self, unit: str | None) -> JobRow:
-        """Return what is shown while it runs; `unit` as in `SweepJobs`."""
+        """Return its row in the display; `unit` as in `SweepJobs`."""
         last = self.curve.get(max(self.curve, default=0))
         epoch = f"{min(len(self.curve) + 1, self.epochs)} of {self.epochs}"
         value = MISSING if last is None else perplexity(last) if unit is None else figure(nats(last), unit)
@@ -153,16 +283,16 @@ class SweepJobs:
         queue: TrialQueue,
         folder: SweepFolder,
         total: int,
-        settle: Callable[[], "FrozenTrial | None"],
+        keep_best: Callable[[], "FrozenTrial | None"],
         display: JobDisplay,
         title: str,
         unit: str | None = None,
     ) -> None:
-        """`settle` keeps what the best trial left, and returns that trial; it is called after every trial.
+        """`keep_best` keeps the files of the best trial and returns it; it is called after every trial.
 
         `unit`: the token of a text whose scores are shown in bits per token; None to show perplexities.
         """
-        self._queue, self._folder, self._total, self._settle = queue, folder, total, settle
+        self._queue, self._folder, self._total, self._keep_best = queue, folder, total, keep_best
         self._display, self._title, self._unit = display, title, unit
         self._trials: Sequence[FrozenTrial] = []
         self._failures = 0
@@ -186,8 +316,8 @@ class SweepJobs:
         self._display.show(title, [job.row(self._unit) for job in running if isinstance(job, TrialJob)])
 
     def _ended(self, outcome: TrialOutcome) -> None:
-        """Say how a trial ended. Raises UserError after too many failures in a row."""
-        best = self._settle()
+        """Print the end of a trial. Raises UserError after too many failures in a row."""
+        best = self._keep_best()
         self._display.say(outcome.line(best is not None and best.number == outcome.number, self._unit))
         self._failures = self._failures + 1 if outcome.state == "failed" else 0
         if self._failures == MOST_FAILURES:
