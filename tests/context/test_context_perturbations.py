@@ -1,4 +1,6 @@
-"""The contract of a perturbation, which every new one joins by a line, and what each does on a text one can read."""
+"""The contract of a perturbation, which every experiment joins, and what each does on a text one can read."""
+
+from collections.abc import Sequence
 
 import hypothesis
 import hypothesis.strategies as st
@@ -7,7 +9,9 @@ import pytest
 from hypothesis.extra import numpy as arrays
 
 from backstory.context import (
+    EXPERIMENTS,
     Drop,
+    Examination,
     Permute,
     Perturbation,
     ReplaceFar,
@@ -39,6 +43,26 @@ PERTURBATIONS: dict[str, Perturbation] = {
     "replace the target by one": ReplaceTarget(lambda target: np.array([7])),
     "replace the target by one of several": ReplaceTarget(lambda target: np.arange(target)),
 }
+
+
+class Uniform:
+    def score(self, contexts: Sequence[np.ndarray], targets: np.ndarray, progress: object = None) -> np.ndarray:
+        return np.full(len(targets), -1.0)
+
+
+def first_conditions() -> dict[str, Perturbation]:
+    """The first condition of every experiment, so that a new one is under the contract as soon as it is there."""
+    ids = np.random.default_rng(2).integers(0, TYPES, 300)
+    tags = np.array(KINDS)[ids % len(KINDS)]
+    counts = np.arange(TYPES)
+    on = Examination(
+        ids, None, Uniform(), 10, 60, context=60, near=5, tags=tags, training=TRAINING, counts=counts, unknown=3
+    )
+    first = {name: experiment.conditions(on)[0].perturb for name, experiment in EXPERIMENTS.items()}
+    return {f"experiment {name}": perturb for name, perturb in first.items() if perturb is not None}
+
+
+PERTURBATIONS |= first_conditions()
 
 contexts = st.sampled_from([np.uint16, np.int32, np.int64]).flatmap(
     lambda kind: arrays.arrays(kind, st.integers(1, 60), elements=st.integers(0, TYPES - 1))

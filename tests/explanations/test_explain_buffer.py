@@ -19,7 +19,7 @@ import backstory as bs
 from backstory.config import AuxiliarySoftmaxConfig, GateConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.data import prepare
 from backstory.explanations.buffer import links_of
-from backstory.explanations.explanation import led_by, words_of
+from backstory.explanations.explained_text import led_by, words_of
 from backstory.explanations.passage_reading import strong_high, weights_layer
 from backstory.models import Interpolation
 from backstory.reports import Passage, Weights, Word, passage_terminal, render_passage, result_from
@@ -155,7 +155,7 @@ def test_weights_of_spans_are_whole_and_add_up_where_they_share_a_word() -> None
 
 def test_the_chosen_word_keeps_every_link_and_others_the_strong_ones() -> None:
     many = {i: 0.001 for i in range(50)}
-    layer = weights_layer("a", [{}, *[{**many, 60: 0.5} for _ in range(20)]], "n", kept=2, whole=20)
+    layer = weights_layer("a", [{}, *[{**many, 60: 0.5} for _ in range(20)]], "n", shown_links=2, whole=20)
     assert [len(links) for links in layer.links] == [0, *[2] * 19, 51] and layer.high == 0.5
 
 

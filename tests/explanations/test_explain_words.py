@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from backstory.data import Vocabulary, build, encode_split, tokenizer, word_numbers
 from backstory.data.tokenizers.built_in import BUILT_IN, END
-from backstory.explanations.explanation import BLANK, LONGEST, MARK, shown, words_of
+from backstory.explanations.explained_text import BLANK, LONGEST, MARK, shown, words_of
 
 TEXT = "Ann saw (two) jars,  and\nBob — naïve as ever — took 3.5 more.\n\nThe end of it\n"
 

@@ -35,8 +35,8 @@ class Perturbation(Protocol):
     def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator, /) -> np.ndarray: ...
 
 
-def parted(context: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens farther from the target than `boundary`, and the others."""
+def split_at(context: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split a context: the tokens farther from the target than `boundary`, and the others."""
     at = max(0, len(context) - boundary)
     return context[:at], context[at:]
 
@@ -50,7 +50,7 @@ class Truncate:
 
     @diagnosed()
     def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
-        return parted(context, self.keep)[1]
+        return split_at(context, self.keep)[1]
 
 
 @checked(boundary=0, span=0)
@@ -65,9 +65,9 @@ class Permute:
 
     @diagnosed()
     def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
-        far, near = parted(context, self.boundary)
-        still, moved = parted(far, len(far) if self.span is None else self.span)
-        return np.concatenate([still, moved[self.order(len(moved), random)], near])
+        far, near = split_at(context, self.boundary)
+        unmoved, moved = split_at(far, len(far) if self.span is None else self.span)
+        return np.concatenate([unmoved, moved[self.order(len(moved), random)], near])
 
 
 @diagnosed()
@@ -93,7 +93,7 @@ class ReplaceFar:
 
     @diagnosed()
     def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
-        far, near = parted(context, self.boundary)
+        far, near = split_at(context, self.boundary)
         if len(self.text) < len(far):
             raise ValueError(f"text must have as many tokens as a context, {len(far)}, not {len(self.text)}")
         start = int(random.integers(len(self.text) - len(far) + 1))
@@ -116,11 +116,11 @@ class Drop:
     @diagnosed()
     def __call__(self, context: np.ndarray, target: int, tags: Tags, random: np.random.Generator) -> np.ndarray:
         assert tags is not None, "to drop words of a kind takes tags"
-        far, near = parted(context, self.boundary)
-        gone = np.fromiter((self.kind(tag) for tag in tags[: len(far)].tolist()), bool, len(far))
+        far, near = split_at(context, self.boundary)
+        dropped = np.fromiter((self.kind(tag) for tag in tags[: len(far)].tolist()), bool, len(far))
         if self.control:
-            gone = random.permutation(gone)
-        return np.concatenate([far[~gone], near])
+            dropped = random.permutation(dropped)
+        return np.concatenate([far[~dropped], near])
 
 
 @diagnosed()
@@ -170,14 +170,14 @@ class Similar:
         table = np.zeros((len(words), len(kinds)), np.int64)
         np.add.at(table, (of_word, of_kind), 1)
         kind = table.argmax(1)
-        self._alike = {int(word): words[kind == k] for word, k in zip(words, kind, strict=True)}
+        self._same_tag = {int(word): words[kind == k] for word, k in zip(words, kind, strict=True)}
         self._size, self._most = np.log1p(counts.astype(np.float64)), most
 
     @diagnosed()
     def __call__(self, target: int) -> np.ndarray:
         """Return ids (k,), the most similar first; none for a word that is alone with its tag."""
-        alike = self._alike.get(target, np.empty(0, np.int64))
-        others = alike[alike != target]
+        same_tag = self._same_tag.get(target, np.empty(0, np.int64))
+        others = same_tag[same_tag != target]
         distance = np.abs(self._size[others] - self._size[target])
         return others[np.argsort(distance, kind="stable")[: self._most]]
 

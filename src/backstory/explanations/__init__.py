@@ -2,7 +2,7 @@
 
 from backstory.explanations.cache_attention import CASES
 from backstory.explanations.compare import compare_readers
+from backstory.explanations.explained_text import Explanation, PassageTask
 from backstory.explanations.explaining import EXPLANATIONS, Explainer, explain_passage
-from backstory.explanations.explanation import Explanation, PassageTask
 
 __all__ = ["CASES", "EXPLANATIONS", "Explainer", "Explanation", "PassageTask", "compare_readers", "explain_passage"]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from backstory.data.tokenizers.built_in import END, UNKNOWN
 from backstory.evaluation import Block, read
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.token_scores import TokenScores
-from backstory.explanations.explanation import Explanation, PassageTask, Progress
+from backstory.explanations.explained_text import Explanation, PassageTask, Progress
 from backstory.explanations.passage_reading import (
     LINK_SHARE,
     Parts,
@@ -44,7 +44,7 @@ CASES: dict[CaseName, str] = {
 MASS = "cache mass"
 _NOTE = "Share of the cache's mass that lies on each earlier word; what came before the passage is not shown."
 EVEN = 8
-"""How many times an even share of the mass has the full colour where one word is told of first: an even one still has some."""
+"""Multiple of an even share of the mass with the full colour, where one word is shown first: an even share still has some."""
 _SCALE = f"Full colour: {EVEN} times an even share, or more."
 Scores = dict[str, TokenScores]
 """Of the passage, by part: cache, model (or the reader below the cache) and mixture."""
@@ -68,11 +68,11 @@ def cache(task: PassageTask, progress: Progress) -> Explanation:
     def parts(prediction: Prediction) -> Parts:
         return {"cache": prediction.parts()["q"], below: prediction.parts()["p"], "mixture": prediction}
 
-    def at_word(named: Parts, time: int, place: int) -> None:
+    def at_word(named: Parts, time: int, token: int) -> None:
         q = named["cache"]
         assert isinstance(q, Pointer)
         confidence.append(q.confidence()[0, time].item())
-        links.append(links_of(q, time, place, words))
+        links.append(links_of(q, time, token, words))
 
     scores = read_parts(task, progress, parts, at_word)
     nats, inner = nats_of(task, scores["mixture"]), nats_of(task, scores[below])
@@ -95,14 +95,14 @@ def cache(task: PassageTask, progress: Progress) -> Explanation:
     return Explanation(figures, tuple(layers), note, chosen=task.chosen)
 
 
-def links_of(q: Pointer, time: int, place: int, words: Sequence[int]) -> dict[int, float]:
-    """The cache's mass at a position of a block, summed by the word of the passage whose place it remembers.
+def links_of(q: Pointer, time: int, token: int, words: Sequence[int]) -> dict[int, float]:
+    """Return the cache's mass at a position of a block, summed by the word of the passage whose place it remembers.
 
-    `place` is the position counted from the passage's first token, and words (tokens,) the number of each token's word. The
+    `token` is the position counted from the passage's first token, and words (tokens,) the number of each token's word. The
     last of the N remembered pairs is that of the token before; mass on what came before the passage is left out.
     """
     weights = q.weights[0, time].tolist()
-    oldest = place - len(weights)
+    oldest = token - len(weights)
     mass: dict[int, float] = {}
     for pair in range(max(0, -oldest), len(weights)):
         word = words[oldest + pair]
@@ -131,19 +131,15 @@ class CacheCase:
 
     case: CaseName
     target: int
-    """The word's place in the text, in tokens."""
+    """Token of the text that it is."""
     entropy: float
-    """Nats: how evenly the cache's mass lies on the places that it remembers."""
+    """Entropy of the cache's mass over the places that it remembers, in nats."""
     share: float
-    """Of its mass, on places of the word itself."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """As results record it."""
-        return asdict(self)
+    """Share of its mass on places of the word itself."""
 
 
-def find_case(opened: EvalSetup, name: CaseName, at: int, progress: Callable[[int, int], None]) -> CacheCase:
-    """The success with the lowest entropy, or the failure with the highest, among the words from token `at` of the text on.
+def find_case(setup: EvalSetup, name: CaseName, at: int, progress: Callable[[int, int], None]) -> CacheCase:
+    """Return the success with the lowest entropy, or the failure with the highest, among the words from token `at` on.
 
     A success has more than half of the cache's mass on the word itself, to which the reader below gives less than half; a
     failure is a word that the cache does not hold. Both have as much before them as the cache can hold, or half the text;
@@ -151,11 +147,11 @@ def find_case(opened: EvalSetup, name: CaseName, at: int, progress: Callable[[in
     pieces that hold all of a text, and where there is no such word.
     """
     check_name(name, CASES, "case of the cache")
-    vocabulary, ids = opened.dataset.vocabulary, np.asarray(opened.split.ids)
-    possible = _whole_words(vocabulary, opened.split)
-    entropies, shares, below = _scan(opened.reader, ids, vocabulary.start, progress)
-    window = _cache(opened.reader).settings.window
-    possible[: max(at, min(window, len(ids) // 2))] = False
+    vocabulary, ids = setup.dataset.vocabulary, np.asarray(setup.split.ids)
+    assert isinstance(setup.reader, NeuralCache)
+    possible = _whole_words(vocabulary, setup.split)
+    entropies, shares, below = _scan(setup.reader, ids, vocabulary.start, progress)
+    possible[: max(at, min(setup.reader.settings.window, len(ids) // 2))] = False
     possible &= (shares > 0.5) & (below < 0.5) if name == "success" else shares == 0.0
     if not possible.any():
         raise UserError(f"there is no {name} of the cache in this text; choose another split, or --at")
@@ -165,7 +161,7 @@ def find_case(opened: EvalSetup, name: CaseName, at: int, progress: Callable[[in
 
 
 def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
-    """Which tokens (N,) are words by themselves, and neither `<unk>` nor `<eos>`, bool. Raises UserError."""
+    """Return a mask (N,) of the tokens that are words by themselves, and neither `<unk>` nor `<eos>`. Raises UserError."""
     ids, unit = np.asarray(split.ids), vocabulary.tokenizer.unit
     if unit == "word":
         special = [vocabulary.unknown, vocabulary.index.get(END)]
@@ -174,20 +170,15 @@ def _whole_words(vocabulary: Vocabulary, split: Split) -> np.ndarray:
     if folded is None:
         raise UserError(f"cases of the cache are words, and the tokens here are {unit}s; choose --at")
     named = [len(word) == 1 and vocabulary.decode(word).strip() not in ("", UNKNOWN) for word in folded.pieces]
-    found = np.zeros(len(ids), bool)
-    found[folded.starts] = np.array(named)[folded.ids]
-    return found
-
-
-def _cache(reader: Reader) -> NeuralCache:
-    assert isinstance(reader, NeuralCache)
-    return reader
+    whole = np.zeros(len(ids), bool)
+    whole[folded.starts] = np.array(named)[folded.ids]
+    return whole
 
 
 def _scan(
     reader: Reader, ids: np.ndarray, first: int, progress: Callable[[int, int], None]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of every token, (N,) each: the entropy of the cache's mass over places, the share of it on the token, and the
+    """Return (N,) each, of every token: the entropy of the cache's mass over places, the share of it on the token, and the
     probability that the reader below gives it.
     """
     entropies: list[Tensor] = []
@@ -195,7 +186,7 @@ def _scan(
     below: list[Tensor] = []
     done = 0
 
-    def look(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+    def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
         nonlocal done
         q = prediction.parts()["q"]
         assert isinstance(q, Pointer)
@@ -206,5 +197,5 @@ def _scan(
         done += block.targets.shape[1]
         progress(done, len(ids))
 
-    read(reader, ids, first, each=look)
+    read(reader, ids, first, each=each)
     return torch.cat(entropies).numpy(), torch.cat(shares).numpy(), torch.cat(below).numpy()

@@ -1,39 +1,53 @@
-"""Read a stretch of text with several readers and tell what each gains on the others, along it and word by word.
+"""Read a stretch of text with several readers: what each gains on the others by block, by document and word by word.
 
 The figure of "A language model with dynamic weights": gain per block along a sequence of articles, and passages.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.options import CompareOptions, folder_name
-from backstory.data import Boundaries, unknown_share
-from backstory.evaluation import Block, read
+from backstory.context.bootstrap import BLOCK, resampled_means
+from backstory.context.examined_text import read_scores
+from backstory.data import Boundaries, unknown_share, word_nats
 from backstory.evaluation.opening import EvalSetup
-from backstory.evaluation.token_scores import log_mass
-from backstory.explanations import gains
-from backstory.explanations.explanation import Progress
-from backstory.explanations.gains import ScoredText
-from backstory.explanations.passage_reading import word_score_of
-from backstory.explanations.sources import ExplainedText, other_folder_part, other_name
-from backstory.models import Prediction
+from backstory.explanations.explained_text import (
+    ExplainedText,
+    Progress,
+    Span,
+    other_folder_part,
+    other_name,
+    words_of,
+)
+from backstory.explanations.passage_reading import (
+    gain_layer,
+    gain_scale,
+    note_on_words,
+    surprisal_layer,
+    word_score_of,
+)
 from backstory.readers import Reader
 from backstory.readers.registry import ConfiguredLayer, names_readers, parse_stack, stack_name
+from backstory.results.passage import Layer, Passage
 from backstory.results.result_file import write_result
 from backstory.runs.run import Run
 
 LONGEST_NAME = 180
 """Characters of a result's folder; a longer name ends in digits that tell it from others."""
+ENOUGH = 8
+"""Documents, or blocks, from which on a gain has an interval: fewer say little of how they differ."""
+FIRST = 100
+"""Tokens of the first stretch of a document; the second is as long, and every further one twice as long."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ class OpenedReader:
             "layers": [layer.as_dict() for layer in self.layers],
             **self.run.identity(),
             "nats_per_token": nats,
-            "perplexity": float(gains.perplexities(np.array(nats))),
+            "perplexity": float(perplexities(np.array(nats))),
         }
 
 
@@ -78,99 +92,22 @@ def compare_readers(
     first = reader if any(map(names_readers, against)) else Path(run).resolve().name
     names = _names(first, against)
     source = ExplainedText.open(run, reader, options, text)
-    opened = source.opened
-    vocabulary, end = opened.dataset.vocabulary, min(at + options.tokens, len(opened.split.ids))
+    setup = source.setup
+    vocabulary, end = setup.dataset.vocabulary, min(at + options.tokens, len(setup.split.ids))
     for token in options.passage:
         if not at <= token < end:
             raise UserError(f"--passage {token} is outside the stretch, which has tokens {at} to {end - 1}")
-    opened_readers = [(opened.run, opened.reader, opened.layers), *map(source.open_other, against)]
-    readers = [OpenedReader(name, *one) for name, one in zip(names, opened_readers, strict=True)]
+    compared = [(setup.run, setup.reader, setup.layers), *map(source.open_other, against)]
+    readers = [OpenedReader(name, *one) for name, one in zip(names, compared, strict=True)]
     folder = folder_name("explain", "reading", *options.name_parts(
-        source.folder_part, reader, opened.reader.precision.name, [other_folder_part(one) for one in against]
+        source.folder_part, reader, setup.reader.precision.name, [other_folder_part(one) for one in against]
     ))  # fmt: skip
     if len(folder) > LONGEST_NAME:
         folder = f"{folder[:LONGEST_NAME]}-{hashlib.sha256(folder.encode()).hexdigest()[:8]}"
     destination = source.destination(folder, "comparison")
-    origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
+    origin, began = {**setup.provenance(), "corpus": setup.dataset.describe()}, time.perf_counter()
     start = 0 if options.context is None else max(0, at - options.context)
     boundaries = vocabulary.boundaries if options.word_score == "corrected" else None
-    scores = _read_all(readers, opened, start, end, boundaries, progress)
-    nats, log_begins = scores[0, :, at - start : -1], scores[1, :, at - start :]
-    scored = ScoredText(nats, at, opened.split.documents, opened.split.titles, log_begins if boundaries else None)
-    figures = {
-        "comparison": "reading",
-        "title": source.title_from(at),
-        "text": source.name,
-        "at": at,
-        "context": at - start,
-        "tokens": nats.shape[1],
-        **unknown_share(vocabulary, opened.split, slice(at, end)).figures(),
-        "unit": vocabulary.tokenizer.unit,
-        "word_score": word_score_of(boundaries, vocabulary),
-        "block": options.block,
-        "smooth": options.smooth,
-        "readers": [one.as_dict(mean) for one, mean in zip(readers, nats.mean(1).tolist(), strict=True)],
-        "comparisons": gains.comparisons(scored, names, options.block),
-        "documents": gains.documents(scored),
-        "positions": gains.positions(scored),
-        "passages": gains.excerpts(scored, opened, names, options.passage, options.words),
-    }
-    origin["seconds"] = round(time.perf_counter() - began, 1)
-    for one in readers:
-        one.run.check_unchanged(destination)
-    return write_result(destination, "comparison", opened.run.name, figures, origin)
-
-
-def token_nats(
-    reader: Reader,
-    ids: np.ndarray,
-    first: int,
-    tokens: int,
-    progress: Callable[[int], None] | None = None,
-    boundaries: Boundaries | None = None,
-) -> np.ndarray:
-    """Read ids once in one row: (2, tokens + 1), float64 of what was scored.
-
-    Row 0: minus the log-probability of each of the first `tokens`. Row 1, with `boundaries`: log of the mass of the tokens that
-    begin a word, before each of them and after the last, 0 where every token does or the ids end. The reader's last block is
-    read whole where the ids go on, as rounding may depend on its length.
-    """
-    more = boundaries is not None
-    end = min(len(ids), -(-(tokens + more) // reader.block) * reader.block)
-    found, device = np.zeros((2, max(end, tokens + 1))), next(reader.model.parameters()).device
-    closed = np.ones(end, bool)
-    if boundaries is not None:
-        closed[1:] = boundaries.closed[ids[: end - 1]]
-    members = torch.from_numpy(np.empty(0, np.int64) if boundaries is None else boundaries.beginning).to(device)
-    done = 0
-
-    def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        nonlocal done
-        steps = log_prob.shape[1]
-        found[0, done : done + steps] = -log_prob[0].double().cpu().numpy()
-        (times,) = np.nonzero(~closed[done : done + steps])
-        if len(times):
-            at = torch.from_numpy(times).to(device)
-            with reader.precision.context(device):
-                mass = log_mass(prediction, torch.zeros_like(at), at, members, reader.model.vocabulary_size)
-            found[1, done + times] = mass.cpu().numpy()
-        done += steps
-        if progress is not None:
-            progress(steps)
-
-    read(reader, ids[:end], first, each=each)
-    return found[:, : tokens + 1]
-
-
-def _read_all(
-    readers: Sequence[OpenedReader],
-    opened: EvalSetup,
-    start: int,
-    end: int,
-    boundaries: Boundaries | None,
-    progress: Progress | None,
-) -> np.ndarray:
-    """Read a text with each of R readers in turn, as `token_nats` reads: (2, R, tokens + 1)."""
     total, done = len(readers) * (end - start), 0
 
     def advance(tokens: int) -> None:
@@ -179,8 +116,56 @@ def _read_all(
         if progress is not None:
             progress(done, total)
 
-    ids, first = opened.split.ids[start:], opened.dataset.vocabulary.start
-    return np.stack([token_nats(c.reader, ids, first, end - start, advance, boundaries) for c in readers], 1)
+    ids, first_id = setup.split.ids[start:], vocabulary.start
+    scores = np.stack([token_nats(one.reader, ids, first_id, end - start, advance, boundaries) for one in readers], 1)
+    nats, log_begins = scores[0, :, at - start : -1], scores[1, :, at - start :]
+    scored = ScoredText(nats, at, setup.split.documents, setup.split.titles, log_begins if boundaries else None)
+    figures = {
+        "comparison": "reading",
+        "title": source.title_from(at),
+        "text": source.name,
+        "at": at,
+        "context": at - start,
+        "tokens": nats.shape[1],
+        **unknown_share(vocabulary, setup.split, slice(at, end)).figures(),
+        "unit": vocabulary.tokenizer.unit,
+        "word_score": word_score_of(boundaries, vocabulary),
+        "block": options.block,
+        "smooth": options.smooth,
+        "readers": [one.as_dict(mean) for one, mean in zip(readers, nats.mean(1).tolist(), strict=True)],
+        "comparisons": comparisons(scored, names, options.block),
+        "documents": documents(scored),
+        "positions": positions(scored),
+        "passages": excerpts(scored, setup, names, options.passage, options.words),
+    }
+    origin["seconds"] = round(time.perf_counter() - began, 1)
+    for one in readers:
+        one.run.check_unchanged(destination)
+    return write_result(destination, "comparison", setup.run.name, figures, origin)
+
+
+def token_nats(
+    reader: Reader,
+    ids: np.ndarray,
+    first: int,
+    tokens: int,
+    progress: Callable[[int], None],
+    boundaries: Boundaries | None = None,
+) -> np.ndarray:
+    """Read ids once in one row: (2, tokens + 1), float64 of what was scored.
+
+    Row 0: minus the log-probability of each of the first `tokens`. Row 1, with `boundaries`: log of the mass of the tokens that
+    begin a word, before each of them and after the last, 0 where every token does or the ids end. The reader's last block is
+    read whole where the ids go on, as rounding may depend on its length.
+    """
+    end = min(len(ids), -(-(tokens + (boundaries is not None)) // reader.block) * reader.block)
+    uncertain = np.zeros(end, bool)
+    if boundaries is not None:
+        uncertain[1:] = ~boundaries.closed[ids[: end - 1]]
+    scores = read_scores(
+        reader, ids[None, :end], first, uncertain[None], boundaries, lambda before, done: progress(done - before)
+    )[:, 0, 0]
+    return np.pad(scores, ((0, 0), (0, max(0, tokens + 1 - end))))[:, : tokens + 1]
 
 
 def _names(reader: str, against: Sequence[str]) -> list[str]:
@@ -194,3 +179,232 @@ def _names(reader: str, against: Sequence[str]) -> list[str]:
             f"{twice} would be compared with itself; name two different readers with --reader and --against"
         )
     return names
+
+
+# --- gains ---
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A stretch of a text as several readers scored it."""
+
+    nats: np.ndarray
+    """(R, N): minus the log-probability of every token, by reader."""
+    at: int
+    """Where the stretch begins in the text, in tokens."""
+    documents: np.ndarray
+    """(D,): where each document of the text begins, in tokens; the first at 0."""
+    titles: Sequence[str]
+    log_begins: np.ndarray | None = None
+    """(R, N + 1): log of the mass of the tokens that begin a word, before every token and after the last; None: left out."""
+
+    @cached_property
+    def within(self) -> np.ndarray:
+        """Number of the document that each token is in (N,)."""
+        places = np.arange(self.at, self.at + self.nats.shape[1])
+        return np.searchsorted(self.documents, places, "right") - 1
+
+    @cached_property
+    def clusters(self) -> np.ndarray:
+        """Cluster (N,) of each token for an interval: its document, or its block in a text whose documents are unknown."""
+        if len(self.documents) > 1:
+            return self.within
+        return np.arange(self.at, self.at + self.nats.shape[1]) // BLOCK
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Number of tokens of its document before each token (N,)."""
+        return np.arange(self.at, self.at + self.nats.shape[1]) - self.documents[self.within]
+
+    @cached_property
+    def gains(self) -> np.ndarray:
+        """Nats that the first reader of each pair saves over the second at every token (C, N)."""
+        return np.stack([self.nats[there] - self.nats[here] for here, there in pairs(len(self.nats))])
+
+    def by_word(self, starts: np.ndarray) -> np.ndarray:
+        """Return the nats (R, W) of words that begin at these tokens, and together are the stretch."""
+        known = np.zeros((len(self.nats), self.nats.shape[1] + 1)) if self.log_begins is None else self.log_begins
+        return word_nats(self.nats, known, starts)
+
+
+def pairs(readers: int) -> list[tuple[int, int]]:
+    """Return the pairs of readers that are compared: each with the next, from the last two on, and the first with the last.
+
+    Gains in nats add up, so that any other comparison is a sum of these.
+    """
+    chain = [(i, i + 1) for i in reversed(range(readers - 1))]
+    return chain if readers == 2 else [*chain, (0, readers - 1)]
+
+
+def comparisons(scored: ScoredText, names: Sequence[str], block: int) -> list[dict[str, Any]]:
+    """Return the gain of every pair over the whole stretch and in each of its blocks, in nats per token and in perplexity."""
+    starts = np.arange(0, scored.nats.shape[1], block)
+    lengths = np.diff([*starts, scored.nats.shape[1]])
+    nats = np.add.reduceat(scored.nats, starts, axis=1) / lengths
+    whole = perplexities(scored.nats.mean(1))
+    return [
+        {
+            "reader": names[here],
+            "over": names[there],
+            **interval(gain, scored.clusters),
+            "perplexity_gain": float(whole[there] - whole[here]),
+            "blocks": (nats[there] - nats[here]).tolist(),
+            "perplexity_blocks": (perplexities(nats[there]) - perplexities(nats[here])).tolist(),
+        }
+        for (here, there), gain in zip(pairs(len(names)), scored.gains, strict=True)
+    ]
+
+
+def perplexities(nats: np.ndarray) -> np.ndarray:
+    """Return the perplexities of mean nats, kept from overflowing."""
+    return np.exp(np.minimum(nats, 700.0))
+
+
+def documents(scored: ScoredText) -> list[dict[str, Any]]:
+    """Return every document of the stretch, in order, as far as it lies in it."""
+    return [
+        {
+            "document": int(number),
+            "title": scored.titles[number],
+            "start": int(scored.at + start),
+            "tokens": int(end - start),
+            "nats": scored.nats[:, start:end].mean(1).tolist(),
+            "gains": scored.gains[:, start:end].mean(1).tolist(),
+        }
+        for number, start, end in _runs(scored.within)
+    ]
+
+
+def positions(scored: ScoredText) -> list[dict[str, Any]]:
+    """Return the gains by how far into its document a token is."""
+    records, low, high = [], 0, FIRST
+    longest = int(scored.offsets.max())
+    while low <= longest:
+        inside = (scored.offsets >= low) & (scored.offsets < high)
+        if inside.any():
+            within, clusters = scored.within[inside], scored.clusters[inside]
+            records.append(
+                {
+                    "from": low,
+                    "to": high,
+                    "tokens": int(inside.sum()),
+                    "documents": len(np.unique(within)),
+                    "nats": scored.nats[:, inside].mean(1).tolist(),
+                    "gains": [interval(gain[inside], clusters) for gain in scored.gains],
+                }
+            )
+        low, high = high, 2 * high
+    return records
+
+
+def interval(gains: np.ndarray, clusters: np.ndarray, seed: int = 0) -> dict[str, float | None]:
+    """Return the mean gain of tokens (N,) and its 95% interval: bootstrap over the documents or blocks (N,) that they are in.
+
+    Tokens of a document gain or lose together, so documents are resampled, not tokens. None where there are too few of them.
+    """
+    low = high = None
+    if len(np.unique(clusters)) >= ENOUGH:
+        means = resampled_means(gains[:, None], seed, clusters=clusters)
+        low, high = map(float, np.quantile(means, [0.025, 0.975]))
+    return {"gain": float(gains.mean()), "low": low, "high": high}
+
+
+def notable(gains: np.ndarray, begins: Sequence[int], words: int) -> list[tuple[str, int]]:
+    """Return passages worth a look, as (why, first word): most gained, most lost, and where a document begins.
+
+    `gains` (W,) are those of the words of a stretch, `begins` the words at which documents begin, the longest first.
+    """
+    length = min(words, len(gains))
+    sums = np.convolve(gains, np.ones(length), "valid")
+    best, worst = int(sums.argmax()), int(sums.argmin())
+    passages = [("the largest gain", best)]
+    if sums[worst] < sums[best]:
+        passages.append(("the largest loss" if sums[worst] < 0 else "the smallest gain", worst))
+    return passages + [("the beginning of a document", at) for at in begins[:1] if at not in (best, worst)]
+
+
+def _runs(values: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Yield (value, start, end) of every stretch of equal values."""
+    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    for start, end in pairwise(edges):
+        yield int(values[start]), start, end
+
+
+def excerpts(
+    scored: ScoredText, setup: EvalSetup, names: Sequence[str], tokens: Sequence[int], words: int
+) -> list[dict[str, Any]]:
+    """Return the passages that begin at these tokens of the text, else notable ones, with layers, as JSON values."""
+    vocabulary = setup.dataset.vocabulary
+    ids = np.asarray(setup.split.ids[scored.at : scored.at + scored.nats.shape[1]])
+    spans = words_of(vocabulary, ids, len(ids))
+    starts = np.array([span.start for span in spans])
+
+    def word(token: int) -> int:
+        """Return the word that a token of the text is in."""
+        return int(np.searchsorted(starts, token - scored.at, "right")) - 1
+
+    boundaries = None if scored.log_begins is None else vocabulary.boundaries
+    if boundaries is not None and scored.log_begins is not None:
+        uncertain = boundaries.uncertain(ids, starts)
+        uncertain[0] = boundaries.begins[ids[0]]  # the stretch may begin inside a text
+        scored = replace(scored, log_begins=np.where(uncertain, scored.log_begins, 0.0))
+    nats = scored.by_word(starts)
+    gains = np.stack([nats[there] - nats[here] for here, there in pairs(len(nats))])
+    if tokens:
+        passages = [("asked for", word(token)) for token in tokens]
+    else:
+        passages = notable(gains[-1], [word(token) for token in _begins(scored)], words)
+    parts = [(why, spans[first : first + words], slice(first, first + words)) for why, first in passages]
+    # One scale for all of them, so that a colour means the same everywhere.
+    high = gain_scale(gains.ravel())
+    return [
+        {
+            "why": why,
+            "at": scored.at + part[0].start,
+            "tokens": part[-1].end - part[0].start,
+            "gains": scored.gains[:, part[0].start : part[-1].end].mean(1).tolist(),
+            "passage": _passage(scored, setup, names, part, (nats[:, inside], gains[:, inside]), high).to_dict(),
+        }
+        for why, part, inside in parts
+    ]
+
+
+def _begins(scored: ScoredText) -> list[int]:
+    """Return the tokens where a document begins inside the stretch after another one, the longest document first."""
+    inside = [int(token) for token in scored.documents if scored.at < token < scored.at + scored.nats.shape[1]]
+    lengths = dict(zip(inside, np.diff([*inside, scored.at + scored.nats.shape[1]]).tolist(), strict=True))
+    return sorted(inside, key=lambda token: -lengths[token])
+
+
+def _passage(
+    scored: ScoredText,
+    setup: EvalSetup,
+    names: Sequence[str],
+    part: Sequence[Span],
+    of_words: tuple[np.ndarray, np.ndarray],
+    high: float,
+) -> Passage:
+    """Return the words with a layer for each comparison, the last and widest first, and one for each reader's surprisal.
+
+    `of_words` are their nats (R, W) and gains (C, W).
+    """
+    start, end, vocabulary = part[0].start, part[-1].end, setup.dataset.vocabulary
+    layers: list[Layer] = []
+    for (here, there), gain in zip(reversed(pairs(len(names))), of_words[1][::-1], strict=True):
+        name = f"gain over {names[there]}" if here == 0 else f"gain of {names[here]} over {names[there]}"
+        note = f"Blue: likelier with {names[here]} than with {names[there]}; orange and underlined: less likely."
+        layers.append(gain_layer(name, gain, high, note))
+    for name, nats in zip(names, of_words[0], strict=True):
+        layers.append(surprisal_layer(f"surprisal, {name}", nats, vocabulary))
+    title = _title(scored, setup, start, end)
+    boundaries = None if scored.log_begins is None else vocabulary.boundaries
+    about = note_on_words(vocabulary, word_score=word_score_of(boundaries, vocabulary))
+    return Passage(tuple(span.word for span in part), tuple(layers), title, about)
+
+
+def _title(scored: ScoredText, setup: EvalSetup, start: int, end: int) -> str:
+    """Return the title of a passage: the documents it is of, and where it begins."""
+    numbers: list[int] = np.unique(scored.within[start:end]).tolist()
+    titles = [scored.titles[number] or f"document {number + 1:,}" for number in numbers]
+    named = " and ".join(titles) if len(titles) < 3 else f"{titles[0]} to {titles[-1]}"
+    return f"{named}, from {setup.dataset.vocabulary.tokenizer.unit} {scored.at + start:,}"

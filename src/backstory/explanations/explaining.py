@@ -15,10 +15,18 @@ from backstory.data import unknown_share
 from backstory.evaluation.opening import EvalSetup
 from backstory.explanations.buffer import buffer, check_buffer
 from backstory.explanations.cache_attention import CASES, MASS, CacheCase, cache, find_case
-from backstory.explanations.explanation import LONGEST, Explanation, PassageTask, Progress, words_of
+from backstory.explanations.explained_text import (
+    LONGEST,
+    ExplainedText,
+    Explanation,
+    PassageTask,
+    Progress,
+    other_folder_part,
+    other_name,
+    words_of,
+)
 from backstory.explanations.memory_reads import check_memory, memory
 from backstory.explanations.passage_reading import surprisal, word_score_of
-from backstory.explanations.sources import ExplainedText, other_folder_part, other_name
 from backstory.readers import Reader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack, stack_name
@@ -35,7 +43,7 @@ class Explainer:
     """Explains a passage; None for the comparison of readers along a stretch of text (`compare_readers`)."""
     needs: str = ""
     """Reader that it is made with: it goes around the reader of the options."""
-    check: Callable[[EvalSetup], None] = lambda opened: None
+    check: Callable[[EvalSetup], None] = lambda setup: None
     """Raises UserError for a run or a reader that it cannot explain."""
 
 
@@ -83,20 +91,21 @@ def explain_passage(
     if explainer.needs and explainer.needs not in [layer.name for layer in stack]:
         reader = stack_name(parse_stack([*map(str, stack), explainer.needs]))
     source = ExplainedText.open(run, reader, options, text)
-    opened = source.opened
-    explainer.check(opened)
+    setup = source.setup
+    explainer.check(setup)
     case, where = None, options
     progress = progress or (lambda done, total: None)
     if options.find is not None:
-        case, progress = _find(opened, name, options, progress)
-        where = _leading_to(case, opened, options)
-    other = None if options.against is None else source.open_other(options.against)
-    against = None if options.against is None else other_name(options.against)
-    against_part = None if options.against is None else other_folder_part(options.against)
-    parts = options.name_parts(source.folder_part, named, opened.reader.precision.name, against_part)
+        case, progress = _find(setup, name, options, progress)
+        where = _leading_to(case, setup, options)
+    other = against = against_part = None
+    if options.against is not None:
+        other, against = source.open_other(options.against), other_name(options.against)
+        against_part = other_folder_part(options.against)
+    parts = options.name_parts(source.folder_part, named, setup.reader.precision.name, against_part)
     destination = source.destination(folder_name("explain", name, *parts), "explanation")
-    origin, began = {**opened.provenance(), "corpus": opened.dataset.describe()}, time.perf_counter()
-    task = _task(opened, where, None if other is None else other[1], against or "", last=case is not None)
+    origin, began = {**setup.provenance(), "corpus": setup.dataset.describe()}, time.perf_counter()
+    task = _task(setup, where, None if other is None else other[1], against or "", last=case is not None)
     explanation = explainer.explain(task, progress)
     words = explanation.words or tuple(span.word for span in task.spans)
     layers = _first(options.layer or (MASS if case else None), explanation.layers)
@@ -109,40 +118,40 @@ def explain_passage(
         "at": where.at,
         "context": task.start,
         "tokens": task.tokens,
-        **unknown_share(task.vocabulary, opened.split, slice(where.at, where.at + task.tokens)).figures(),
+        **unknown_share(task.vocabulary, setup.split, slice(where.at, where.at + task.tokens)).figures(),
         "unit": task.vocabulary.tokenizer.unit,
         "word_score": word_score_of(task.boundaries, task.vocabulary),
         "reader": reader,
         "against": against,
         **({} if other is None else {"against_weights": other[0].identity()["weights"]}),
         **explanation.figures,
-        **({} if case is None else {"found": {**case.as_dict(), "word": words[-1].text}}),
+        **({} if case is None else {"found": {**vars(case), "word": words[-1].text}}),
         "passage": Passage(words, layers, title, explanation.note, explanation.chosen).to_dict(),
     }
     origin["seconds"] = round(time.perf_counter() - began, 1)
-    for one in (opened.run, *([other[0]] if other else [])):
+    for one in (setup.run, *([other[0]] if other else [])):
         one.check_unchanged(destination)
-    return write_result(destination, "explanation", opened.run.name, figures, origin)
+    return write_result(destination, "explanation", setup.run.name, figures, origin)
 
 
-def _find(opened: EvalSetup, name: str, options: ExplainOptions, progress: Progress) -> tuple[CacheCase, Progress]:
+def _find(setup: EvalSetup, name: str, options: ExplainOptions, progress: Progress) -> tuple[CacheCase, Progress]:
     """Find the case of the options, and return it with the progress of the second reading, which is as long at most."""
     if name != "cache":
         raise UserError(f"cases are those of a cache, and `explain {name}` has none to find; leave --find out")
     assert options.find is not None
-    first = len(opened.split.ids)
-    case = find_case(opened, options.find, options.at, lambda done, total: progress(done, 2 * total))
+    first = len(setup.split.ids)
+    case = find_case(setup, options.find, options.at, lambda done, total: progress(done, 2 * total))
     return case, lambda done, total: progress(first + done, first + total)
 
 
-def _leading_to(case: CacheCase, opened: EvalSetup, options: ExplainOptions) -> ExplainOptions:
+def _leading_to(case: CacheCase, setup: EvalSetup, options: ExplainOptions) -> ExplainOptions:
     """Return options of the passage that ends with the case and holds what its cache remembers, as far as there is room."""
-    reader, words = opened.reader, options.words
+    reader, words = setup.reader, options.words
     assert isinstance(reader, NeuralCache)
     if words is None:
         words = min(reader.settings.window + 1, LONGEST_PASSAGE)
     at = max(0, case.target + 1 - words)
-    passage = words_of(opened.dataset.vocabulary, np.asarray(opened.split.ids[at : case.target + 1]), words)
+    passage = words_of(setup.dataset.vocabulary, np.asarray(setup.split.ids[at : case.target + 1]), words)
     return replace(options, at=at, words=len(passage))
 
 
@@ -154,14 +163,14 @@ def _first(name: str | None, layers: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(sorted(layers, key=lambda layer: layer.name != name))
 
 
-def _task(opened: EvalSetup, options: ExplainOptions, against: Reader | None, name: str, last: bool) -> PassageTask:
+def _task(setup: EvalSetup, options: ExplainOptions, against: Reader | None, name: str, last: bool) -> PassageTask:
     """Return the passage at the place of the options; `last` says that its last word is shown first."""
-    ids, vocabulary, at = opened.split.ids, opened.dataset.vocabulary, options.at
+    ids, vocabulary, at = setup.split.ids, setup.dataset.vocabulary, options.at
     longest = options.most_words * (1 if vocabulary.tokenizer.unit == "word" else 4 * LONGEST)
     words = words_of(vocabulary, np.asarray(ids[at : at + longest]), options.most_words)
     start = 0 if options.context is None else max(0, at - options.context)
     return PassageTask(
-        opened.reader,
+        setup.reader,
         vocabulary,
         ids[start : at + words[-1].end],
         at - start,

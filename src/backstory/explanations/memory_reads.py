@@ -1,4 +1,4 @@
-"""What the heads of an external memory do at each word: whose slots they read, how sharply, and how they find them."""
+"""Heads of an external memory at each word: whose slots they read, how sharply, and how they find them."""
 
 import math
 from collections.abc import Sequence
@@ -10,24 +10,20 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError
-from backstory.evaluation import Block
 from backstory.evaluation.opening import EvalSetup
 from backstory.evaluation.token_scores import TokenScores
-from backstory.explanations.explanation import Explanation, PassageTask, Progress, Span, led_by, shown
+from backstory.explanations.explained_text import Explanation, PassageTask, Progress, Span, led_by, shown
 from backstory.explanations.passage_reading import (
     after,
     expected_layer,
     figures_of,
-    joined,
     nats_of,
     note_on,
     part_name,
-    read_passage,
-    scores_from,
+    read_parts,
     surprisal_layer,
     weights_layer,
 )
-from backstory.models import Prediction
 from backstory.models.cores.external_memory import ExternalMemory, memory_of
 from backstory.models.memory import Addressing, AddressingTrace, Machine, TuringMachine
 from backstory.models.memory.addressing import window_mask
@@ -36,7 +32,7 @@ from backstory.results.passage import Layer, Numbers
 BEFORE = 500
 """The most tokens before a passage whose words are told apart; those before them are one."""
 WINDOW = 257
-"""Rows of the window that is asked about where a memory has none, as in Lee et al. (2020)."""
+"""Slots of the window that is measured where a memory has none, as in Lee et al. (2020)."""
 MOST_ROWS, MOST_TOKENS = 64, 400
 """Of the picture."""
 DIGITS = 3
@@ -55,49 +51,49 @@ def check_memory(opened: EvalSetup) -> None:
 
 
 class Attribution:
-    """Which words wrote each slot: a mixture of words for each of N slots, nothing where none has."""
+    """Words that wrote each slot: a mixture of words for each of N slots, nothing where none has."""
 
     def __init__(self, slots: int, words: int) -> None:
         self._shares = torch.zeros(slots, words, dtype=torch.float64)
 
     def clear(self) -> None:
-        """The memory begins anew: no slot is of any word."""
+        """Reset the memory: no slot is of any word."""
         self._shares.zero_()
 
     def write(self, word: int, weights: Tensor, left: Tensor) -> None:
-        """A word is written with weights (N,), and what a slot held counts as much less as `left` (N,) says.
+        """Write a word with weights (N,); what a slot held is scaled by `left` (N,).
 
         Words must be written in their order.
         """
-        there = self._shares[:, : word + 1]
-        there *= left.unsqueeze(1)
-        there[:, word] += weights
+        shares = self._shares[:, : word + 1]
+        shares *= left.unsqueeze(1)
+        shares[:, word] += weights
 
     def read(self, weights: Tensor) -> Tensor:
-        """What weights (N,) read of each word (words,); less than they are where they are on slots that nobody wrote."""
+        """Return what weights (N,) read of each word (words,); weights on slots that nobody wrote read nothing."""
         total = self._shares.sum(1)
         return torch.where(total > 0, weights / total, 0) @ self._shares
 
 
-def measured(looked: AddressingTrace, how: Addressing) -> dict[str, np.ndarray]:
-    """Of each head (T, 1 + R), the write head first, at T steps that stand in the place of a batch.
+def measured(trace: AddressingTrace, how: Addressing) -> dict[str, np.ndarray]:
+    """Return measures of each head (T, 1 + R), the write head first, at T steps that stand in the place of a batch.
 
     `entropy` of the weights in bits, `largest` of them, whether all cosines are negative (`negative`), and the mass in the
     window (`window`) of a memory that is addressed so. Not a number: the entropy of no weights, and the window of no maximum.
     """
-    total = looked.weights.sum(2, keepdim=True)
-    entropy = torch.special.entr(looked.weights / total).sum(2) / math.log(2)
-    negative = looked.cosines.amax(2) < 0
+    total = trace.weights.sum(2, keepdim=True)
+    entropy = torch.special.entr(trace.weights / total).sum(2) / math.log(2)
+    negative = trace.cosines.amax(2) < 0
     # Where content alone has no window, it is what one would leave of the content that is asked.
-    weights = looked.content if how.selected is None else looked.weights
-    inside = window_mask(looked.cosines, replace(how, selected=window_of(how, looked.cosines.shape[2])))
+    weights = trace.content if how.selected is None else trace.weights
+    inside = window_mask(trace.cosines, replace(how, selected=window_of(how, trace.cosines.shape[2])))
     mass = (weights * inside).sum(2).masked_fill(negative, torch.nan)
-    found = {"entropy": entropy, "largest": looked.weights.amax(2), "negative": negative.double(), "window": mass}
-    return {name: values.numpy() for name, values in found.items()}
+    measures = {"entropy": entropy, "largest": trace.weights.amax(2), "negative": negative.double(), "window": mass}
+    return {name: values.numpy() for name, values in measures.items()}
 
 
 def window_of(how: Addressing, slots: int) -> int:
-    """Rows of the window of a memory: its own, or the usual one where it has none, odd and no larger than it."""
+    """Return the slots of the window of a memory: its own, or the usual one where it has none, odd and no larger than it."""
     return how.selected or min(WINDOW, slots - 1 + slots % 2)
 
 
@@ -112,30 +108,25 @@ def memory(task: PassageTask, progress: Progress) -> Explanation:
     assert core is not None
     begin = max(0, task.start - BEFORE)
     words = led_by(task.vocabulary, task.ids[begin : task.start], int(task.ids[task.start]), task.spans)
-    trace, scores, done = _Trace(core, task, words), [], 0
+    trace, part = _Trace(core, task, words), part_name(task.reader)
 
-    def look(block: Block, prediction: Prediction, first: int) -> None:
-        scores.append(scores_from(prediction, block, first, task))
+    def after_block(done: int, total: int) -> None:
+        trace.add(steps)
+        steps.clear()
+        progress(done, total)
 
-    def advance(tokens: int) -> None:
-        nonlocal done
-        trace.add(looked)
-        looked.clear()
-        done += tokens
-        progress(done, len(task.ids))
-
-    with core.traced() as looked:
-        read_passage(task.reader, task, advance, look)
-    return _explained(task, trace, joined(scores), words)
+    with core.traced() as steps:
+        scores = read_parts(task, after_block, lambda prediction: {part: prediction})
+    return _explained(task, trace, scores[part], words)
 
 
 class _Trace:
-    """What is kept of the steps that read a context and a passage."""
+    """Links and measures of the steps that read a context and a passage."""
 
     def __init__(self, core: ExternalMemory, task: PassageTask, words: Sequence[Span]) -> None:
         self.machine, self.start, self.end = core.machine, task.start, len(task.ids)
         # What is read first is no word of the text, so a step reads the token before the one that it predicts.
-        self.begins = {1 + int(place) for place in np.flatnonzero(task.ids == core.reset_token)}
+        self.resets = {1 + int(token) for token in np.flatnonzero(task.ids == core.reset_token)}
         self.starts = {span.start for span in task.spans}
         self.owner = {token: i for i, span in enumerate(words) for token in range(span.start, span.end)}
         # The first is all that was read before the words.
@@ -146,33 +137,31 @@ class _Trace:
         self.measures: list[dict[str, np.ndarray]] = []
         self.weights: list[Tensor] = []
 
-    def add(self, looked: Sequence[AddressingTrace]) -> None:
-        """The steps of a block of one text; what is read beyond it is none of it."""
-        looked = looked[: max(0, self.end - self.step)]
-        if not looked:
+    def add(self, traces: Sequence[AddressingTrace]) -> None:
+        """Add the steps of a block of one text; those beyond its end are left out."""
+        traces = traces[: max(0, self.end - self.step)]
+        if not traces:
             return
-        steps = AddressingTrace(*(torch.cat(part).cpu().double() for part in zip(*looked, strict=True)))
+        steps = AddressingTrace(*(torch.cat(part).cpu().double() for part in zip(*traces, strict=True)))
         first = max(0, self.start - self.step)
-        for time in range(len(looked)):
-            place = self.step - self.start
-            if self.step in self.begins:
+        for time in range(len(traces)):
+            token = self.step - self.start
+            if self.step in self.resets:
                 self.written.clear()
-            self.written.write(1 + self.owner.get(place - 1, -1), steps.weights[time, 0], steps.left[time])
-            if place in self.starts:
-                self._read(self.written.read(steps.weights[time, 1:].mean(0)).tolist())
+            self.written.write(1 + self.owner.get(token - 1, -1), steps.weights[time, 0], steps.left[time])
+            if token in self.starts:
+                mass = self.written.read(steps.weights[time, 1:].mean(0)).tolist()
+                self.older.append(mass[0])
+                self.links.append({word: weight for word, weight in enumerate(mass[1:]) if weight > 0})
             self.step += 1
-        if first < len(looked):
+        if first < len(traces):
             self.measures.append(measured(AddressingTrace(*(part[first:] for part in steps)), self.machine.addressing))
             room = MOST_TOKENS - sum(map(len, self.weights))
             self.weights.append(steps.weights[first : first + room])
 
-    def _read(self, mass: Sequence[float]) -> None:
-        self.older.append(mass[0])
-        self.links.append({word: weight for word, weight in enumerate(mass[1:]) if weight > 0})
-
     def measure(self, name: str) -> np.ndarray:
-        """Of each head at each token of the passage (tokens, 1 + R)."""
-        return np.concatenate([found[name] for found in self.measures])
+        """Return a measure of each head at each token of the passage (tokens, 1 + R)."""
+        return np.concatenate([block[name] for block in self.measures])
 
 
 def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Sequence[Span]) -> Explanation:
@@ -210,20 +199,25 @@ def _explained(task: PassageTask, trace: _Trace, scores: TokenScores, words: Seq
         "older_percent": 100 * float(np.mean(trace.older)),
         "weights": _picture(task, torch.cat(trace.weights)),
     }
-    told = note_on(task, "weights and candidates")
     first = 0 if trace.links[0] else int(np.argmax(strongest))
-    return Explanation(figures, tuple(layers), told, tuple(span.word for span in words[cut:]), lead + first)
+    return Explanation(
+        figures,
+        tuple(layers),
+        note_on(task, "weights and candidates"),
+        tuple(span.word for span in words[cut:]),
+        lead + first,
+    )
 
 
 def _by_head(values: np.ndarray) -> dict[str, Any]:
-    """The means of what each head has (tokens, 1 + R) where it is a number; None where it never is."""
+    """Return the means of a measure of each head (tokens, 1 + R) where it is a number; None where it never is."""
     means = [_mean(of) for of in values.T]
     return {"write": means[0], "read": means[1:]}
 
 
 def _mean(values: np.ndarray) -> float | None:
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if len(there) else None
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else None
 
 
 def _numbers(trace: _Trace, task: PassageTask, nats: np.ndarray) -> list[Numbers]:
@@ -231,8 +225,8 @@ def _numbers(trace: _Trace, task: PassageTask, nats: np.ndarray) -> list[Numbers
     bits = max(1.0, math.log2(machine.slots))
 
     def of(measure: str, heads: slice, scale: float = 1.0) -> tuple[float | None, ...]:
-        found = (_mean(at[heads]) for at in trace.measure(measure)[first])
-        return tuple(None if value is None else scale * value for value in found)
+        means = (_mean(at[heads]) for at in trace.measure(measure)[first])
+        return tuple(None if value is None else scale * value for value in means)
 
     negative = "Heads whose cosines are all negative: no window, all slots have a weight."
     layers: list[Numbers] = []
@@ -254,7 +248,7 @@ def _numbers(trace: _Trace, task: PassageTask, nats: np.ndarray) -> list[Numbers
 
 
 def _window_note(machine: Machine, head: str) -> str:
-    """What the mass in the window is of, and where the rest of it is."""
+    """Return a note on what the mass in the window is of, and where the rest of it is."""
     how = machine.addressing
     slots = f"{window_of(how, machine.slots):,} slots around the largest cosine"
     if how.windows > 1:
@@ -270,7 +264,7 @@ def _window_note(machine: Machine, head: str) -> str:
 
 
 def _picture(task: PassageTask, weights: Tensor) -> dict[str, Any]:
-    """The weights (T, 1 + R, N) of the slots that have most, over the tokens of the passage."""
+    """Return the weights (T, 1 + R, N) of the slots that have most, over the tokens of the passage."""
     write, read = weights[:, 0], weights[:, 1:].mean(1)
     most = (write + read).sum(0).topk(min(MOST_ROWS, weights.shape[2])).indices.sort().values
     ids = task.ids[task.start : task.start + len(weights)]

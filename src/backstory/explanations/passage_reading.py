@@ -1,4 +1,4 @@
-"""What explanations share: reading up to a passage and through it, sums over words, and layers made of them."""
+"""Reading up to a passage and through it, sums over words, layers made of them, and the explanation by surprisal."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from backstory.config.scores import perplexity
 from backstory.data import Boundaries, Vocabulary, WordScore, word_nats
 from backstory.evaluation import Block, read
 from backstory.evaluation.token_scores import TokenScores, token_scores
-from backstory.explanations.explanation import Explanation, PassageTask, Progress, shown
+from backstory.explanations.explained_text import Explanation, PassageTask, Progress, shown
 from backstory.models import Prediction
 from backstory.readers import Reader
 from backstory.results.passage import STEPS, Candidates, Layer, Numbers, Weights
@@ -29,89 +29,65 @@ LINKS = 5
 Parts = Mapping[str, Prediction]
 
 
-def read_passage(
-    reader: Reader, task: PassageTask, advance: Callable[[int], None], look: Callable[[Block, Prediction, int], None]
-) -> None:
-    """Read the context and the passage in one row, and what comes after it where the end of its last word is not certain.
-
-    `look` is given every block that reaches into the passage, its prediction, and the first of its positions inside;
-    `advance` is told how many tokens a block had.
-    """
-    position = 0
-
-    def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
-        nonlocal position
-        steps = block.targets.shape[1]
-        first = max(task.start - position, 0)
-        if first < steps:
-            with reader.precision.context(block.targets.device):
-                look(block, prediction, first)
-        advance(min(steps, len(task.ids) - position))
-        position += steps
-
-    start = task.vocabulary.start
-    ids = np.append(task.ids, start) if task.uncertain[-1] else task.ids
-    read(reader, ids, start, each=each)
-
-
 def read_parts(
     task: PassageTask,
     progress: Progress,
     parts: Callable[[Prediction], Parts],
-    at_word: Callable[[Parts, int, int], None],
+    at_word: Callable[[Parts, int, int], None] | None = None,
+    reader: Reader | None = None,
+    top: int | None = None,
 ) -> dict[str, TokenScores]:
-    """The scores (1, tokens) of every part of the reader's predictions on the passage, by its name.
+    """Return the scores (1, tokens) of every part of a reader's predictions on the passage, by its name.
 
-    `at_word` is given the parts where each word begins: their position in a block, and the token of the passage.
+    The context and the passage are read in one row by `reader`, else the task's, and what comes after the passage where the end
+    of its last word is not certain. Each word has `top` candidates, else the task's number. `at_word` is given the parts where
+    each word begins: their position in a block, and the token of the passage. `progress` is called after every block.
     """
-    found: list[dict[str, TokenScores]] = []
-    starts, place, done = {span.start for span in task.spans}, 0, 0
+    reader, top = reader or task.reader, task.top if top is None else top
+    scores: dict[str, list[TokenScores]] = {}
+    starts, position = {span.start for span in task.spans}, 0
+    beginning = None if task.boundaries is None else torch.from_numpy(task.boundaries.beginning)
 
-    def look(block: Block, prediction: Prediction, first: int) -> None:
-        nonlocal place
-        named = parts(prediction)
-        found.append({name: scores_from(part, block, first, task) for name, part in named.items()})
-        for time in range(first, block.targets.shape[1]):
-            if place in starts:
-                at_word(named, time, place)
-            place += 1
+    def each(block: Block, prediction: Prediction, log_prob: Tensor) -> None:
+        nonlocal position
+        steps, device = block.targets.shape[1], block.targets.device
+        first = max(task.start - position, 0)  # of the passage, in the block
+        if first < steps:
+            members = None if beginning is None else beginning.to(device)
+            inside = torch.arange(steps, device=device)[None] >= first
+            with reader.precision.context(device):
+                named = parts(prediction)
+                for name, part in named.items():
+                    of_part = token_scores(part, block.targets, inside, top, members)
+                    cut = TokenScores(*(value[:, first:].cpu() for value in vars(of_part).values()))
+                    scores.setdefault(name, []).append(cut)
+                for time in range(first, steps):
+                    token = position + time - task.start
+                    if at_word is not None and token in starts:
+                        at_word(named, time, token)
+        position += steps
+        progress(min(position, len(task.ids)), len(task.ids))
 
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, len(task.ids))
-
-    read_passage(task.reader, task, advance, look)
-    return {name: joined([scores[name] for scores in found]) for name in found[0]}
-
-
-def scores_from(
-    prediction: Prediction, block: Block, first: int, task: PassageTask, top: int | None = None
-) -> TokenScores:
-    """The scores (1, n) of a block's targets from a position on, on the CPU; with `top` candidates, else the task's."""
-    inside = torch.arange(block.targets.shape[1], device=block.targets.device)[None] >= first
-    members = None
-    if task.boundaries is not None:
-        members = torch.from_numpy(task.boundaries.beginning).to(block.targets.device)
-    scores = token_scores(prediction, block.targets, inside, task.top if top is None else top, members)
-    return TokenScores(*(value[:, first:].cpu() for value in vars(scores).values()))
+    start = task.vocabulary.start
+    read(reader, np.append(task.ids, start) if task.uncertain[-1] else task.ids, start, each=each)
+    return {name: _joined(of_part) for name, of_part in scores.items()}
 
 
-def joined(found: Sequence[TokenScores]) -> TokenScores:
-    """Scores of blocks that follow each other as those of one."""
-    return TokenScores(*(torch.cat([vars(s)[name] for s in found], 1) for name in vars(found[0])))
+def _joined(scores: Sequence[TokenScores]) -> TokenScores:
+    """Return the scores of blocks that follow each other as those of one."""
+    return TokenScores(*(torch.cat([vars(s)[name] for s in scores], 1) for name in vars(scores[0])))
 
 
 def nats_of(task: PassageTask, scores: TokenScores) -> np.ndarray:
-    """Surprisal (words,) of the passage's words: the sum of their tokens', corrected for where they begin and end."""
-    known = np.zeros(task.tokens + 1)
-    found = scores.log_mass[0].double().numpy()[: len(known)]
-    known[: len(found)][task.uncertain[: len(found)]] = found[task.uncertain[: len(found)]]
-    return word_nats(_token_nats(task, scores), known, task.starts)
+    """Return the surprisal (words,) of the passage's words: sums over their tokens, corrected for where they begin and end."""
+    log_mass = scores.log_mass[0].double().numpy()[: task.tokens + 1]
+    log_begins = np.zeros(task.tokens + 1)
+    log_begins[: len(log_mass)] = np.where(task.uncertain[: len(log_mass)], log_mass, 0.0)
+    return word_nats(_token_nats(task, scores), log_begins, task.starts)
 
 
 def figures_of(task: PassageTask, scores: TokenScores) -> dict[str, float]:
-    """The figures of a passage that result files name: those of its tokens."""
+    """Return the figures of a passage that result files name: those of its tokens."""
     per_token = float(_token_nats(task, scores).mean())
     return {"nats_per_token": per_token, "perplexity": perplexity(per_token)}
 
@@ -120,14 +96,17 @@ def _token_nats(task: PassageTask, scores: TokenScores) -> np.ndarray:
     return -scores.log_prob[0].double().numpy()[: task.tokens]
 
 
-def candidates_of(vocabulary: Vocabulary, scores: TokenScores, place: int) -> tuple[tuple[str, float], ...]:
-    """The likeliest tokens at a place with their probabilities; impossible ones are left out."""
-    ids, log_probs = scores.candidates[0, place].tolist(), scores.candidate_log_probs[0, place].double().exp().tolist()
-    return tuple((shown(vocabulary.words[i]), p) for i, p in zip(ids, log_probs, strict=True) if p > 0)
+def candidates_of(vocabulary: Vocabulary, scores: TokenScores, token: int) -> tuple[tuple[str, float], ...]:
+    """Return the likeliest types at a token with their probabilities; impossible ones are left out."""
+    ids, probabilities = (
+        scores.candidates[0, token].tolist(),
+        scores.candidate_log_probs[0, token].double().exp().tolist(),
+    )
+    return tuple((shown(vocabulary.words[i]), p) for i, p in zip(ids, probabilities, strict=True) if p > 0)
 
 
 def expected_layer(task: PassageTask, scores: Mapping[str, TokenScores]) -> Candidates:
-    """What each part expected where every word begins."""
+    """Return what each part expected where every word begins."""
     expected = [
         {name: candidates_of(task.vocabulary, part, span.start) for name, part in scores.items()} for span in task.spans
     ]
@@ -135,12 +114,12 @@ def expected_layer(task: PassageTask, scores: Mapping[str, TokenScores]) -> Cand
 
 
 def part_name(reader: Reader) -> str:
-    """What a reader is called among the parts of a prediction."""
+    """Return the name of a reader among the parts of a prediction."""
     return "model" if reader.name == "static" else reader.name
 
 
 def surprisal_layer(name: str, nats: np.ndarray, vocabulary: Vocabulary) -> Numbers:
-    """Nats (words,) on a scale where a word that is no likelier than any other has the full colour."""
+    """Return nats (words,) on a scale where a word that is no likelier than any other has the full colour."""
     whole = vocabulary.tokenizer.unit == "word"
     high = math.log(len(vocabulary)) if whole else FOLDED_HIGH
     meaning = f"{high:.1f} nats: as unlikely as if all {len(vocabulary):,} words were equally likely." if whole else ""
@@ -148,23 +127,23 @@ def surprisal_layer(name: str, nats: np.ndarray, vocabulary: Vocabulary) -> Numb
 
 
 def gain_layer(name: str, gains: np.ndarray, high: float, note: str) -> Numbers:
-    """Gains in nats (words,): positive where a reader predicts the word better than another."""
+    """Return gains in nats (words,): positive where a reader predicts the word better than another."""
     return Numbers("diverging", name, tuple(gains.tolist()), "nats", -high, high, note=note)
 
 
 def gain_over(other: str, gains: np.ndarray) -> Numbers:
-    """What a reader saves over another, in nats (words,), on a scale of its own."""
+    """Return what a reader saves over another, in nats (words,), on a scale of its own."""
     note = f"Blue: likelier here than with {other}; orange and underlined: less likely."
     return gain_layer(f"gain over {other}", gains, gain_scale(gains), note)
 
 
 def gain_scale(gains: np.ndarray) -> float:
-    """Nats at which a gain has the full colour, from all gains that are shown."""
+    """Return the nats at which a gain has the full colour, from all gains that are shown."""
     return max(0.5, math.ceil(4 * float(np.quantile(np.abs(gains), GAIN_SHARE))) / 4)
 
 
 def strong_high(strongest: Sequence[float]) -> float:
-    """The weight at which a link has the full colour, from the strongest of each word; rounded up to two digits."""
+    """Return the weight at which a link has the full colour, from the strongest of each word; rounded up to two digits."""
     high = float(np.quantile(strongest, LINK_SHARE)) or max(strongest)
     if not high:
         return 1.0
@@ -176,33 +155,34 @@ def weights_layer(
     name: str,
     links: Sequence[Mapping[int, float]],
     note: str,
-    kept: int = LINKS,
+    shown_links: int = LINKS,
     whole: int | None = None,
     full: float | None = None,
 ) -> Weights:
-    """Links of every word to earlier ones (word: weight), without those that have no colour, but for the `kept` strongest.
+    """Return the links of every word to earlier ones (word: weight), without those that have no colour, but for the
+    `shown_links` strongest.
 
     All links of the word `whole` stay. `full` is the weight of the full colour, if it is not to come from the links.
     """
     high = strong_high([max(of.values(), default=0.0) for of in links])
     least = high / (2 * STEPS)  # what is below has no colour
-    found = []
+    visible = []
     for i, of in enumerate(links):
         ordered = sorted(of.items(), key=lambda link: -link[1])
-        told = [link for n, link in enumerate(ordered) if i == whole or link[1] > (0 if n < kept else least)]
-        found.append(tuple(sorted(told)))
-    return Weights(name, tuple(found), full or high, note)
+        strong = [link for n, link in enumerate(ordered) if i == whole or link[1] > (0 if n < shown_links else least)]
+        visible.append(tuple(sorted(strong)))
+    return Weights(name, tuple(visible), full or high, note)
 
 
 def after(lead: int, layer: Numbers | Candidates) -> Layer:
-    """A layer of the passage with no entries for the words before it."""
+    """Return a layer of the passage with no entries for the words before it."""
     if isinstance(layer, Candidates):
         return replace(layer, lists=({},) * lead + layer.lists)
     return replace(layer, values=(None,) * lead + layer.values)
 
 
 def note_on_words(vocabulary: Vocabulary, of_first: str = "", word_score: WordScore | None = "sum") -> str:
-    """Where words are several tokens, a sentence on it, and on which of a word's figures are those of its first."""
+    """Return a sentence on words of several tokens, and on the figures of their first; an empty one where words are tokens."""
     if vocabulary.tokenizer.unit == "word":
         return ""
     rest = f", its {of_first} are those of the first" if of_first else ""
@@ -211,12 +191,12 @@ def note_on_words(vocabulary: Vocabulary, of_first: str = "", word_score: WordSc
 
 
 def note_on(task: PassageTask, of_first: str) -> str:
-    """The same for a passage."""
+    """Return `note_on_words` for a passage."""
     return note_on_words(task.vocabulary, of_first, word_score_of(task.boundaries, task.vocabulary))
 
 
 def word_score_of(boundaries: Boundaries | None, vocabulary: Vocabulary) -> WordScore | None:
-    """How results call the words' score; None where a word is a token."""
+    """Return the name of the words' score in results; None where a word is a token."""
     if vocabulary.tokenizer.unit == "word":
         return None
     return "sum" if boundaries is None else "corrected"
@@ -224,29 +204,25 @@ def word_score_of(boundaries: Boundaries | None, vocabulary: Vocabulary) -> Word
 
 def surprisal(task: PassageTask, progress: Progress) -> Explanation:
     """Layers surprisal (or, against another reader, gain first), probability, rank, entropy and candidates."""
-    total, done = len(task.ids) * (1 if task.against is None else 2), 0
+    passes = 1 if task.against is None else 2
 
-    def advance(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        progress(done, total)
+    def score(reader: Reader, top: int, before: int) -> TokenScores:
+        def advance(done: int, total: int) -> None:
+            progress(before * total + done, passes * total)
 
-    scores = _passage_scores(task.reader, task, task.top, advance)
+        return read_parts(task, advance, lambda prediction: {reader.name: prediction}, reader=reader, top=top)[
+            reader.name
+        ]
+
+    scores = score(task.reader, task.top, 0)
     nats = nats_of(task, scores)
     figures, layers = figures_of(task, scores), []
     if task.against is not None:
-        other = _passage_scores(task.against, task, 0, advance)
+        other = score(task.against, 0, 1)
         layers.append(gain_over(task.against_name, nats_of(task, other) - nats))
         figures["against_nats_per_token"] = figures_of(task, other)["nats_per_token"]
     layers += _surprisal_layers(task, scores, nats)
     return Explanation(figures, tuple(layers), note_on(task, "rank, entropy and candidates"))
-
-
-def _passage_scores(reader: Reader, task: PassageTask, top: int, advance: Callable[[int], None]) -> TokenScores:
-    """The scores (1, tokens) of the passage."""
-    found: list[TokenScores] = []
-    read_passage(reader, task, advance, lambda block, p, first: found.append(scores_from(p, block, first, task, top)))
-    return joined(found)
 
 
 def _surprisal_layers(task: PassageTask, scores: TokenScores, nats: np.ndarray) -> list[Layer]:
