@@ -43,11 +43,11 @@ def checked(**ranges: float | tuple[float, float]) -> Callable[[F], F]:
             bound = check(*args, **kwargs)
             try:
                 if bound is None:
-                    return function(*args, **kwargs)  # Python says better what is missing or unknown
+                    return function(*args, **kwargs)  # Python names the missing or unknown argument
                 return function(*bound.args, **bound.kwargs)
             except (MemoryError, RuntimeError) as error:
-                if (lacking := out_of_memory(error)) is not None:
-                    raise lacking from error
+                if (no_memory := out_of_memory(error)) is not None:
+                    raise no_memory from error
                 raise
 
         return cast(F, wrapper)
@@ -240,7 +240,7 @@ class Options:
 
     @classmethod
     def of(cls, **values: Any) -> Self:
-        """Return the options with these values, the others as usual.
+        """Return the options with these values, and defaults for the others.
 
         Raises UserError for an unknown option and a value out of range, TypeError for one of another type.
         """
@@ -254,7 +254,7 @@ class Options:
         return cls(**values).checked()
 
     def checked(self) -> Self:
-        """Return the options with every value checked against its type and its range (`fields.between`).
+        """Return the options with every value checked against its type and its range (`strict.between`).
 
         Numbers of numpy come back as those of Python. Raises TypeError, and UserError for a value out of range.
         """

@@ -36,10 +36,9 @@ def check_name(name: str, known: Iterable[str], what: str, listing: str = "") ->
     """
     names = list(known)
     if name not in names:
-        there = (
-            f"`{listing}` lists them" if listing else f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
-        )
-        raise UserError(f"there is no {what} '{name}'{nearest(name, names)}; {there}")
+        verb = "is" if len(names) == 1 else "are"
+        choices = f"`{listing}` lists them" if listing else f"there {verb} {', '.join(names)}"
+        raise UserError(f"there is no {what} '{name}'{nearest(name, names)}; {choices}")
 
 
 def as_argument(path: object) -> str:
@@ -85,7 +84,7 @@ def shown(value: object) -> str:
 
 
 class NoDisk(UserError):
-    """The disk is full or fails. The command is right, and works once the disk does."""
+    """The disk is full or fails; the same command works once that is repaired."""
 
 
 class NoMemory(UserError):
@@ -111,16 +110,16 @@ _MEMORY = re.compile(
 
 
 def refused(
-    error: OSError, place: Path | str | None = None, again: str = AGAIN, otherwise: str | None = None
+    error: OSError, path: Path | str | None = None, again: str = AGAIN, otherwise: str | None = None
 ) -> UserError:
-    """Return a one-line error: the path (or `place`), the reason, and the remedy.
+    """Return a one-line error: the path (that of the error, or else `path`), the reason, and the remedy.
 
-    That is `again` once a disk or memory is put right, and `otherwise` after any other error in writing.
+    The remedy is `again` once a full disk or memory is dealt with, and `otherwise` after any other error in writing.
     """
-    where = _name(error.filename) or ("" if place is None else str(place))
+    where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else str(path or "")
     reason = error.strerror or str(error)
-    if lacking := out_of_memory(error):
-        return lacking
+    if no_memory := out_of_memory(error):
+        return no_memory
     if error.errno not in REMEDIES and otherwise:
         return UserError(f"cannot write {where}: {reason}; {otherwise}")
     if error.errno not in REMEDIES:
@@ -130,16 +129,12 @@ def refused(
 
 
 def out_of_memory(error: BaseException) -> NoMemory | None:
-    """Return a one-line error if this one means that memory ran out, in whatever words; None otherwise."""
-    lacking = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-    if not lacking and not _MEMORY.search(str(error)):
+    """Return a one-line error if this one means that memory ran out, however it says so; None otherwise."""
+    known = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if not known and not _MEMORY.search(str(error)):
         return None
-    told = " ".join(str(error).split())[:200]
+    reason = " ".join(str(error).split())[:200]
     return NoMemory(
-        f"there is not enough memory{told and f' ({told})'}; end other programs, raise the limit (ulimit -v) if there is one, "
-        "or give smaller sizes"
+        f"there is not enough memory{reason and f' ({reason})'}; end other programs, raise the limit "
+        "(ulimit -v) if there is one, or give smaller sizes"
     )
-
-
-def _name(filename: object) -> str:
-    return "" if filename is None or isinstance(filename, int) else os.fsdecode(filename)  # type: ignore[arg-type]

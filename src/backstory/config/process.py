@@ -33,7 +33,7 @@ class Interrupts:
         self._since = 0.0
 
     def heard(self, number: int) -> bool:
-        """Note a signal. Return True if the program should act on it, False if it only repeats one."""
+        """Note a signal. Return True if the program should act on it, False if it repeats one."""
         if self.ends or (self._first is not None and time.monotonic() - self._since < TOGETHER):
             return False
         self._first, self._since = self._first or number, time.monotonic()
@@ -48,21 +48,21 @@ class Interrupts:
 def interruptible(last: bool) -> Iterator[Interrupts]:
     """Make these signals raise Interrupted in the block, except those that are ignored or handled already.
 
-    Only in the main thread. `last` says that nothing comes after the block but the end of the program: they are ignored then.
+    Only in the main thread. With `last` the program ends after the block, and further signals are ignored.
     """
-    made = Interrupts()
+    handler = Interrupts()
     if threading.current_thread() is not threading.main_thread():
-        yield made
+        yield handler
         return
-    usual = (signal.SIG_DFL, signal.default_int_handler)
-    before = {number: there for number in STOPS if (there := signal.getsignal(number)) in usual}
+    defaults = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: current for number in STOPS if (current := signal.getsignal(number)) in defaults}
     for number in before:
-        signal.signal(number, made)
+        signal.signal(number, handler)
     try:
-        yield made
+        yield handler
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if last else handler)
+        for number, previous in before.items():
+            signal.signal(number, signal.SIG_IGN if last else previous)
 
 
 SIGHUP = getattr(signal, "SIGHUP", None)
@@ -87,8 +87,8 @@ class StopRequest:
 
     def __init__(self, heard: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
-        # Called in a thread of its own, as what was interrupted may be writing to the same terminal just now.
-        self._telling = threading.Thread(target=heard, daemon=True)
+        # It runs in a thread of its own, as the interrupted code may be writing to the same terminal.
+        self._notice = threading.Thread(target=heard, daemon=True)
 
     @property
     def requested(self) -> bool:
@@ -112,13 +112,13 @@ class StopRequest:
                 if self.signal is not None and isinstance(handler, Interrupts):
                     handler.heard(self.signal)
                 signal.signal(number, handler)
-            if self._telling.ident is not None:
-                self._telling.join()
+            if self._notice.ident is not None:
+                self._notice.join()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:
             self.signal = number
-            self._telling.start()
+            self._notice.start()
 
 
 MEETING = ("RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -139,15 +139,15 @@ class Launched:
 
 def launched() -> Launched:
     """Return the ranks set in the environment. Raises UserError if a variable is missing, no number, or out of range."""
-    started = world()
-    if started == 1:
+    ranks = world()
+    if ranks == 1:
         return Launched()
     missing = next((name for name in MEETING if not os.environ.get(name)), None)
     if missing is not None:
-        raise UserError(f"WORLD_SIZE is {started}, and {missing} is not set; start several processes with torchrun")
+        raise UserError(f"WORLD_SIZE is {ranks}, and {missing} is not set; start several processes with torchrun")
     _number("MASTER_PORT", 0, 1, 65535)
-    here = _number("LOCAL_WORLD_SIZE", started, 1, started)
-    return Launched(_number("RANK", 0, 0, started - 1), started, _number("LOCAL_RANK", 0, 0, here - 1), here)
+    here = _number("LOCAL_WORLD_SIZE", ranks, 1, ranks)
+    return Launched(_number("RANK", 0, 0, ranks - 1), ranks, _number("LOCAL_RANK", 0, 0, here - 1), here)
 
 
 def world() -> int:
@@ -157,14 +157,14 @@ def world() -> int:
 
 def first_here() -> bool:
     """Return True in the first process of a distributed run on this machine, and in the only one."""
-    named = os.environ.get("LOCAL_RANK", "0")
-    return not named.isdecimal() or not named.strip("0")
+    rank = os.environ.get("LOCAL_RANK", "0")
+    return not rank.isdecimal() or not rank.strip("0")
 
 
-def _number(name: str, usual: int, least: int, most: int = 1 << 20) -> int:
-    named = os.environ.get(name) or str(usual)
-    if len(named) < 10 and named.isascii() and named.isdecimal() and least <= int(named) <= most:
-        return int(named)
+def _number(name: str, default: int, least: int, most: int = 1 << 20) -> int:
+    text = os.environ.get(name) or str(default)
+    if len(text) < 10 and text.isascii() and text.isdecimal() and least <= int(text) <= most:
+        return int(text)
     raise UserError(
-        f"{name} must be a whole number from {least} to {most}, not {shown(named)}; unset it, or start with torchrun"
+        f"{name} must be a whole number from {least} to {most}, not {shown(text)}; unset it, or start with torchrun"
     )

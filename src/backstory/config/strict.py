@@ -92,7 +92,7 @@ def to_yaml(config: Any) -> str:
 def from_yaml(kind: type[T], text: str, source: str, expand: Expand | None = None) -> T:
     """Read a config of the given kind; `source` names the file in error messages.
 
-    `expand` turns what the YAML holds into the settings that it stands for.
+    `expand` turns the content of the YAML into the settings that it stands for.
 
     Raises UserError for text that is not YAML, unknown keys, wrong types and values out of range.
     """

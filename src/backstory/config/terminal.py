@@ -14,7 +14,7 @@ from rich.segment import Segment
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1: escape sequences, bells, carriage returns
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what turns the direction of the text after it
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # changes of the direction of the text that follows
     "\u2028\u2029\ud800-\udfff]"  # separators of lines that terminals disagree about; bytes that were not UTF-8
 )
 
@@ -22,7 +22,7 @@ _UNSAFE = re.compile(
 def printable(text: str) -> str:
     r"""Return the text with control characters written out, as `\x1b[2J`; newlines, tabs and all letters of Unicode stay.
 
-    What joins letters (U+200C, U+200D) stays too: Persian, Hindi and many emoji are not written without it.
+    The joiners of letters (U+200C, U+200D) stay too: Persian, Hindi and many emoji need them.
     """
     return _UNSAFE.sub(lambda match: _escaped(match[0]), text)
 
@@ -51,7 +51,7 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class Tolerant:
-    """Stream that never raises: after the first failed write it is silent, and keeps the error in `failure`."""
+    """Stream that never raises: after the first failed write it discards everything, and keeps the error in `failure`."""
 
     def __init__(self, stream: Any) -> None:
         """`stream` is a text stream, or None for a closed one."""
@@ -72,7 +72,7 @@ class Tolerant:
             call(*arguments)
         except OSError as error:
             self.failure = error
-            with suppress(OSError), open(os.devnull, "wb") as nowhere:  # what is buffered still would fail once more
+            with suppress(OSError), open(os.devnull, "wb") as nowhere:  # a flush of the buffer would fail again
                 os.dup2(nowhere.fileno(), self.stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
