@@ -145,14 +145,17 @@ def test_a_seed_comes_from_the_system_and_repeats_the_audit(
             read(PeeksAtOneIn100(small_lstm), stream(8 * BLOCK), 0, block=BLOCK, observer=audit)
             reports.append(audit.report)
     assert reports[0] == reports[1] and reports[0].seed == first.report.seed
-    assert Audit(1000, 8, int(first.report.seed))._chosen == first._chosen
+    assert Audit(1000, 8, int(first.report.seed))._audited_blocks == first._audited_blocks
 
 
 def test_an_audit_that_was_saved_goes_on_with_its_seed(small_lstm: ComposedModel) -> None:
     saved = json.loads(json.dumps(Audit(1000, 8).state_dict()))
     again = Audit(1000, 8)
     again.load_state_dict(saved)
-    assert again.state_dict() == saved and again._chosen == Audit(1000, 8, int(saved["report"]["seed"]))._chosen
+    assert (
+        again.state_dict() == saved
+        and again._audited_blocks == Audit(1000, 8, int(saved["report"]["seed"]))._audited_blocks
+    )
 
 
 def test_the_reader_that_reads_is_never_called_by_the_audit(small_lstm: ComposedModel, stream: Stream) -> None:
@@ -186,7 +189,7 @@ def test_auditing_does_not_change_the_scores(model: ComposedModel, stream: Strea
 
 
 def test_the_places_follow_the_seed() -> None:
-    chosen = [Audit(1000, 8, seed)._chosen for seed in (1, 1, 2)]
+    chosen = [Audit(1000, 8, seed)._audited_blocks for seed in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
     assert all(len(c) == 8 and max(c) < 1000 for c in chosen)
 

@@ -15,7 +15,7 @@ from backstory.evaluation import read
 from backstory.models import ComposedModel, detach
 from backstory.readers.dynamic import DynamicEvaluation, RootMeanSquare
 from backstory.readers.learned import Features, GateNetwork, LearnedReader, Workspace, load_learned, save_learned
-from backstory.readers.meta_training import Recording, backward, follow, measure_spread, read_on, train_gates
+from backstory.readers.meta_training import Recording, backward, follow, measure_spread, read_segments, train_gates
 from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
@@ -94,7 +94,7 @@ def whole_graph(reader: LearnedReader, model: ComposedModel, ids: np.ndarray, st
     theta_0 = torch.cat([p.flatten() for p in weights.static])
     for t in range(steps):
         theta = theta_0 + delta
-        named = {n: theta[place].view_as(s) for (n, place), s in zip(weights.places(), weights.static, strict=True)}
+        named = {n: theta[place].view_as(s) for (n, place), s in zip(weights.regions(), weights.static, strict=True)}
         at = t * base.segment
         before = [0] if t == 0 else ids[at - 1 : at]
         piece = torch.from_numpy(np.concatenate([before, ids[at : at + base.segment]]).astype(np.int64))[None]
@@ -106,7 +106,7 @@ def whole_graph(reader: LearnedReader, model: ComposedModel, ids: np.ndarray, st
         mean = told if mean is None else mean
         relative, mean = (told - mean).clamp(-2, 1), mean + 0.05 * (told - mean)
         parts = []
-        for i, (_, place) in enumerate(weights.places()):
+        for i, (_, place) in enumerate(weights.regions()):
             features = gated.features(g[place], delta.detach()[place].contiguous(), place)
             parts.append(network(features, relative, i))
         c = torch.cat(parts, 1)
@@ -136,7 +136,7 @@ def test_the_adjoint_is_the_gradient_of_the_whole_graph(make: Any, tied: bool) -
         learned.network.zero_grad()
         reader.start(1)
         reader.unrolled = follow(reader.weights, offset, every, steps)
-        read_on(reader, ids, 0, 0, steps)
+        read_segments(reader, ids, 0, 0, steps)
         assert sum(m.nats for m in reader.unrolled.updates) / steps == pytest.approx(whole.item(), rel=1e-4)
         backward(reader, reader.unrolled, every)
         return [p.grad.clone() for p in learned.network.parameters() if p.grad is not None]
@@ -155,11 +155,11 @@ def test_every_weight_is_followed_once() -> None:
     seen = torch.zeros(len(reader.weights))
     for offset in range(7):
         unrolled = follow(reader.weights, offset, 7, 1)
-        seen[unrolled.place] += 1
+        seen[unrolled.indices] += 1
         for tensor, where, inside in unrolled.parts:
-            start = list(reader.weights.places())[tensor][1].start
-            assert torch.equal(unrolled.place[where], start + inside)
-        assert sum(len(p) for *_, p in unrolled.parts) == len(unrolled.place)
+            start = list(reader.weights.regions())[tensor][1].start
+            assert torch.equal(unrolled.indices[where], start + inside)
+        assert sum(len(p) for *_, p in unrolled.parts) == len(unrolled.indices)
     assert bool((seen == 1).all())
 
 

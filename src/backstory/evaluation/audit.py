@@ -93,13 +93,13 @@ class Audit:
         self._blocks, self._places, self._cuts = total_blocks, min(places, total_blocks), cuts
         self._draw(system_seed() if seed is None else seed)
         self._next_block = self._size = 0
-        self._start: tuple[list[list[int]], str] | None = None
-        self._place: AuditedBlock | None = None
+        self._first_scores: tuple[list[list[int]], str] | None = None
+        self._block: AuditedBlock | None = None
         self._gains = Gain(), Gain()
 
     def _draw(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
-        self._chosen = set(self._random.choice(self._blocks, self._places, replace=False).tolist())
+        self._audited_blocks = set(self._random.choice(self._blocks, self._places, replace=False).tolist())
         self.report = AuditReport(seed=str(seed))
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Audit:
             "next": self._next_block,
             "report": asdict(self.report),
             "size": self._size,
-            "start": self._start,
+            "start": self._first_scores,
             "gains": [asdict(gain) for gain in self._gains],
         }
 
@@ -120,41 +120,41 @@ class Audit:
         self._random.bit_generator.state = state["random"]
         self._next_block, self.report = state["next"], report
         self._size, start = state.get("size", 0), state.get("start")
-        self._start = None if start is None else (start[0], start[1])
+        self._first_scores = None if start is None else (start[0], start[1])
         decoded, listed = state.get("gains", [{}, {}])
         self._gains = Gain(**decoded), Gain(**listed)
 
     @torch.no_grad()
     def before(self, reader: Reader, block: Block) -> None:
-        """Let a copy of the reader read this block, if it is one of the chosen."""
+        """Let a copy of the reader read this block, if it is one of those that are audited."""
         if block.index != self._next_block:
             self._fail("one_pass", f"block {block.index} was read when block {self._next_block} was due")
         self._next_block = block.index + 1
-        if self._start is None and block.index == 0:
+        if self._first_scores is None and block.index == 0:
             probe = block.tokens[:, :PIECE]
-            self._start = probe.tolist(), start_digest(copied(reader), probe)
+            self._first_scores = probe.tolist(), start_digest(copied(reader), probe)
         self._size = self._size or block.tokens.shape[1]
-        self._place = None
-        if block.index not in self._chosen:
+        self._block = None
+        if block.index not in self._audited_blocks:
             return
-        self._place = AuditedBlock(copied(reader), block, self._random, self._cuts_of(reader), self._fail)
+        self._block = AuditedBlock(copied(reader), block, self._random, self._cuts_of(reader), self._fail)
         self.report.places += 1
-        self.report.cuts += self._place.cuts
+        self.report.cuts += self._block.cuts
         self.report.steps += block.tokens.shape[1]
 
     @torch.no_grad()
     def after(self, block: Block, log_prob: Tensor) -> None:
         """Compare the scores (B, T) that are reported of the block with those of the copy."""
-        if self._place is None:
+        if self._block is None:
             return
-        place, self._place = self._place, None
-        for gain, differences, tolerance in zip(self._gains, place.compare(log_prob), place.limits(), strict=True):
+        audited, self._block = self._block, None
+        for gain, differences, tolerance in zip(self._gains, audited.compare(log_prob), audited.limits(), strict=True):
             gain.add(differences)
             if gain.exceeds(tolerance):
                 self._fail("as_reported", "the reported scores are better than the probabilities that the audit finds")
-        if self._start is not None:
-            tokens, digest = self._start
-            if place.starts_again(torch.tensor(tokens, device=block.tokens.device)) != digest:
+        if self._first_scores is not None:
+            tokens, digest = self._first_scores
+            if audited.starts_again(torch.tensor(tokens, device=block.tokens.device)) != digest:
                 self._fail("one_pass", "a reader that starts again does not forget what it has read")
 
     def _cuts_of(self, reader: Reader) -> int:

@@ -55,12 +55,12 @@ class Audited:
     """(n,): its step in the block."""
 
     def differences(self, reported: Tensor, scored: Tensor) -> Tensor:
-        """Reported scores (R, T) less these, in float64, where the text has a token (R, T)."""
+        """Return reported scores (R, T) less these, in float64, where the text has a token (R, T)."""
         return _apart(reported[self.rows, self.times], self.scores)[scored[self.rows, self.times]]
 
 
 def within(differences: Tensor, tolerance: Tolerance) -> bool:
-    """Return whether each difference and their median are small; never for one that is not a number."""
+    """Return True if each difference and their median are small; False if one is not a number."""
     if not len(differences):
         return True
     each = bool((differences.abs() <= tolerance.each).all())
@@ -83,11 +83,11 @@ class AuditedBlock:
         self._listing = BFLOAT16_LISTED if narrow else FLOAT32
         self._copy = reader.fork()
         self._snapshot = self._copy.snapshot()
-        # First of all: no copy has been shown the block yet, so that nothing can be known of what comes.
+        # This comes first: no copy has been shown the block yet, so nothing can know its later tokens.
         self.decoded = self._decode(reader, cuts)
         self._alter()
         self.listed = self._list()
-        self._kept_rows = self._change_rows()
+        self._unchanged_rows = self._change_rows()
         self._check_protocol()
 
     @property
@@ -96,9 +96,9 @@ class AuditedBlock:
         return len(self.decoded.times.unique()) + 1
 
     def starts_again(self, probe: Tensor) -> str:
-        """Return the digest of what a reader that starts again, after a piece of this block, makes of a probe (R, T)."""
+        """Return the digest of the scores of a probe (R, T) by a reader that starts again after a piece of this block."""
         tokens, targets = self._piece()
-        reader = self._fresh()
+        reader = self._restored()
         reader.predict(tokens)
         reader.observe(targets)
         return start_digest(reader, probe)
@@ -106,12 +106,12 @@ class AuditedBlock:
     def compare(self, reported: Tensor) -> tuple[Tensor, Tensor]:
         """Compare with the log-probabilities (R, T) that the reading reports.
 
-        Returns what they have more than the decoded and the listed scores; nothing where they are too far apart.
+        Returns by how much they exceed the decoded and the listed scores; nothing if they are too far apart.
         """
         decoded, listed = (scores.differences(reported, self.block.scored) for scores in (self.decoded, self.listed))
         close = within(decoded, self._decoding) and within(listed, self._listing)
         altered = torch.equal(self._altered, reported[:, : self._cut])
-        rows = all(torch.equal(scores, reported[kept]) for kept, scores in self._kept_rows)
+        rows = all(torch.equal(scores, reported[kept]) for kept, scores in self._unchanged_rows)
         if close and altered and rows:
             return decoded, listed
         for check, message in self._explanations(reported) or [("as_reported", NOT_DECODED)]:
@@ -122,10 +122,10 @@ class AuditedBlock:
         """Return the tolerances of decoded and of listed scores."""
         return self._decoding, self._listing
 
-    # --- what a copy makes of the block ---
+    # --- scores of the copy ---
 
-    def _fresh(self) -> Reader:
-        """A copy of the reader at the start of the block."""
+    def _restored(self) -> Reader:
+        """Return the copy of the reader, at the start of the block."""
         self._copy.restore(self._snapshot)
         return self._copy
 
@@ -170,12 +170,12 @@ class AuditedBlock:
         # Strictly inside the block, so that there are tokens on both sides of it wherever the block has two.
         self._cut = int(self._random.integers(1, max(2, tokens.shape[1])))
         self._other_tokens, self._other_targets = self._after(tokens, self._cut), self._after(targets, self._cut)
-        self._altered = self._score(self._fresh().predict(self._other_tokens), self._other_targets)[:, : self._cut]
+        self._altered = self._score(self._restored().predict(self._other_tokens), self._other_targets)[:, : self._cut]
 
     def _list(self) -> Audited:
         """Look targets and random words up in distributions at random positions of the block."""
         tokens, targets = self.block.tokens, self.block.targets
-        prediction, count = self._fresh().predict(tokens), min(POSITIONS, tokens.numel())
+        prediction, count = self._restored().predict(tokens), min(POSITIONS, tokens.numel())
         positions = torch.from_numpy(self._random.choice(tokens.numel(), count, replace=False)).to(tokens.device)
         rows, times = positions // tokens.shape[1], positions % tokens.shape[1]
         words = torch.from_numpy(self._random.integers(0, self._types, (count, WORDS))).to(tokens.device)
@@ -190,26 +190,26 @@ class AuditedBlock:
     def _change_rows(self) -> list[tuple[Tensor, Tensor]]:
         """Score and observe the block with other tokens and targets in some rows, then in all the others.
 
-        Returns the rows that were kept, each time, and their scores. What these predict next must be as if nothing changed.
+        Returns the unchanged rows, each time, and their scores. Their next predictions must be as if nothing had changed.
         """
         tokens, targets = self.block.tokens, self.block.targets
         if len(tokens) == 1:
             return []
         probe = self._piece()
         plain, scored = self._read_on(tokens, targets, probe)[1], []
-        # So that of two rows that differ here each is once the one that changes.
+        # Of two rows that differ here, each changes once.
         some = torch.from_numpy(self._random.permutation(len(tokens)) < len(tokens) // 2).to(tokens.device)
-        for kept in (some, ~some):
-            changed, wrong = (torch.where(kept[:, None], ids, self._other(ids)) for ids in (tokens, targets))
+        for unchanged in (some, ~some):
+            changed, wrong = (torch.where(unchanged[:, None], ids, self._other(ids)) for ids in (tokens, targets))
             scores, following = self._read_on(changed, wrong, probe)
-            scored.append((kept, scores[kept]))
-            if not torch.equal(plain[kept], following[kept]):
+            scored.append((unchanged, scores[unchanged]))
+            if not torch.equal(plain[unchanged], following[unchanged]):
                 self._fail("causal", DEPENDENT_ROWS)
         return scored
 
     def _read_on(self, tokens: Tensor, targets: Tensor, probe: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the scores of a block's own targets, and of a probe that follows it."""
-        reader = self._fresh()
+        reader = self._restored()
         scores = self._score(reader.predict(tokens), self.block.targets)
         reader.observe(targets)
         return scores, self._score(reader.predict(probe[0]), probe[1])
@@ -218,8 +218,8 @@ class AuditedBlock:
         """Check that only `observe` changes a reader, and that snapshots and forks hold all that it changes."""
         tokens, targets = self._piece()
         cut = int(self._random.integers(1, max(2, tokens.shape[1])))
-        plain = self._score(self._fresh().predict(tokens), targets)
-        reader = self._fresh()
+        plain = self._score(self._restored().predict(tokens), targets)
+        reader = self._restored()
         prediction = reader.predict(tokens)
         if not torch.equal(plain, self._score(prediction, targets)):
             self._fail("one_pass", "restoring a snapshot does not bring the same predictions back")
@@ -230,10 +230,10 @@ class AuditedBlock:
         if not torch.equal(plain, self._score(reader.predict(tokens), targets)):
             self._fail("scored_before_update", "scoring changes the reader: it learned before it observed")
         reader.observe(targets)
-        reader = self._fresh()
+        reader = self._restored()
         if not torch.equal(plain, self._score(reader.predict(tokens), targets)):
             self._fail("scored_before_update", "what was observed reaches back behind a snapshot")
-        reader = self._fresh()
+        reader = self._restored()
         fork = reader.fork()
         fork.predict(tokens)
         fork.observe(targets)
@@ -245,14 +245,14 @@ class AuditedBlock:
     def _explanations(self, reported: Tensor) -> list[tuple[str, str]]:
         """Return the checks that fail and why, if the reported scores are not those of the copies."""
         tokens, targets, cut = self.block.tokens, self.block.targets, self._cut
-        plain, failed = self._score(self._fresh().predict(tokens), targets), []
+        plain, failed = self._score(self._restored().predict(tokens), targets), []
         if not torch.equal(plain, reported):
             failed.append(("as_reported", "the reported scores are not those that a copy of the reader finds"))
         if not torch.equal(self._altered, plain[:, :cut]):
-            by_targets = self._score(self._fresh().predict(tokens), self._other_targets)[:, :cut]
+            by_targets = self._score(self._restored().predict(tokens), self._other_targets)[:, :cut]
             late = not torch.equal(by_targets, plain[:, :cut])
             failed.append(("scored_before_update", LATER_TARGETS) if late else ("causal", LATER_TOKENS))
-        if not all(torch.equal(scores, plain[kept]) for kept, scores in self._kept_rows):
+        if not all(torch.equal(scores, plain[rows]) for rows, scores in self._unchanged_rows):
             failed.append(("causal", DEPENDENT_ROWS))
         if not within(self.listed.differences(plain, self.block.scored), self._listing):
             failed.append(("distribution", UNLISTED))
@@ -265,7 +265,9 @@ class AuditedBlock:
         """Return the check that fails if the targets of a step have other scores (R,) when they are decoded."""
         targets, every = self.block.targets[:, end - 1, None], torch.arange(len(plain), device=plain.device)
         listed, causal = (
-            self._table(self._fresh().predict(tokens), every, torch.full_like(every, end - 1)).gather(1, targets)[:, 0]
+            self._table(self._restored().predict(tokens), every, torch.full_like(every, end - 1)).gather(1, targets)[
+                :, 0
+            ]
             for tokens in (self.block.tokens, self.block.tokens[:, :end])
         )
         if not (_apart(plain, listed).abs() <= self._listing.each).all():

@@ -1,4 +1,4 @@
-"""What a prediction says of every token: its log-probability and rank, the entropy there, and the likeliest candidates."""
+"""Scores of tokens under a prediction: log-probability, rank, entropy of the distribution, and the likeliest candidates."""
 
 from dataclasses import dataclass
 
@@ -32,14 +32,14 @@ class TokenScores:
 
 @torch.no_grad()
 def log_mass(prediction: Prediction, rows: Tensor, times: Tensor, members: Tensor, types: int) -> Tensor:
-    """log of the mass of the tokens `members` (M,) at the positions (rows[i], times[i]): (n,) float64.
+    """Return the log of the mass of the tokens `members` (M,) at the positions (rows[i], times[i]): (n,) float64.
 
     Works through the whole distribution over `types`, 2^22 log-probabilities at once: call it in the precision's context.
     """
     size = max(1, TABLE // types)
     pairs = zip(rows.split(size), times.split(size), strict=True)
-    found = [prediction.select(r, t).log_probs()[:, 0, members].double().logsumexp(1) for r, t in pairs if len(r)]
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=rows.device)
+    masses = [prediction.select(r, t).log_probs()[:, 0, members].double().logsumexp(1) for r, t in pairs if len(r)]
+    return torch.cat(masses) if masses else torch.zeros(0, dtype=torch.float64, device=rows.device)
 
 
 @checked(top=0)
@@ -51,9 +51,9 @@ def token_scores(
     top: int = 0,
     members: Tensor | None = None,
 ) -> TokenScores:
-    """The figures of targets (B, T), with the `top` likeliest types (k = top, or V where there are fewer).
+    """Return the scores of targets (B, T), with the `top` likeliest types (k = top, or V where there are fewer).
 
-    `members` (M,) are the tokens whose mass is told, if any.
+    `members` (M,) are the tokens whose mass is computed, if any.
     `scored` (B, T) bool leaves positions out. Works through the whole distribution, 2^22 log-probabilities at once: call it
     in the precision's context, as a reader does. Everything is computed in the dtype of `log_probs()`.
     """
@@ -66,7 +66,7 @@ def token_scores(
     example = prediction.select(first, first).log_probs()
     types, top = example.shape[-1], min(top, example.shape[-1])
     missing = torch.full(targets.shape, torch.nan, dtype=example.dtype, device=targets.device)
-    found = TokenScores(
+    scores = TokenScores(
         missing,
         torch.zeros_like(targets),
         missing.clone(),
@@ -79,11 +79,11 @@ def token_scores(
     for r, t in zip(rows.split(size), times.split(size), strict=True):
         table = prediction.select(r, t).log_probs()[:, 0]
         own = table.gather(1, targets[r, t, None])
-        found.log_prob[r, t] = own[:, 0]
-        found.rank[r, t] = 1 + (table > own).sum(1)
+        scores.log_prob[r, t] = own[:, 0]
+        scores.rank[r, t] = 1 + (table > own).sum(1)
         if top:
-            found.candidate_log_probs[r, t], found.candidates[r, t] = table.topk(top)
-        found.log_mass[r, t] = table[:, members].logsumexp(1)
+            scores.candidate_log_probs[r, t], scores.candidates[r, t] = table.topk(top)
+        scores.log_mass[r, t] = table[:, members].logsumexp(1)
         # A type that is impossible adds nothing: 0 log 0 = 0.
-        found.entropy[r, t] = -table.exp().mul_(table.clamp_min_(torch.finfo(table.dtype).min)).sum(1)
-    return found
+        scores.entropy[r, t] = -table.exp().mul_(table.clamp_min_(torch.finfo(table.dtype).min)).sum(1)
+    return scores

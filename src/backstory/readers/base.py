@@ -21,7 +21,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class ReaderCapabilities:
-    """What a reader declares of itself; the audit checks what is declared."""
+    """Properties that a reader declares, and the audit checks."""
 
     block_invariant: bool = True
     """Scores do not depend on how the text is cut into blocks."""
@@ -44,7 +44,7 @@ class Reader(ABC):
     block: int = BLOCK
     """Tokens of a row that are predicted at once; a reader that learns between blocks chooses its own."""
     inner: "Reader | None" = None
-    """The reader that this one goes around."""
+    """The reader that this one wraps."""
 
     @abstractmethod
     def start(self, batch_size: int) -> None:
@@ -162,22 +162,22 @@ def blocks(
     length = math.ceil(len(ids) / batch_size)
     for index, start in enumerate(range(done * block, length, block), done):
         # Only the block's own tokens are fetched: ids may lie on disk.
-        places = np.arange(batch_size)[:, None] * length + np.arange(start, min(start + block, length))
-        scored = places < len(ids)
-        targets = np.where(scored, ids[np.minimum(places, len(ids) - 1)], first)
-        outside = (places == 0) | (places > len(ids))
-        inputs = np.where(outside, first, ids[np.clip(places - 1, 0, len(ids) - 1)])
-        tokens, wanted = (torch.from_numpy(a.astype(np.int64)).to(device) for a in (inputs, targets))
-        yield Block(tokens, wanted, torch.from_numpy(scored).to(device), index)
+        positions = np.arange(batch_size)[:, None] * length + np.arange(start, min(start + block, length))
+        scored = positions < len(ids)
+        targets = np.where(scored, ids[np.minimum(positions, len(ids) - 1)], first)
+        outside = (positions == 0) | (positions > len(ids))
+        inputs = np.where(outside, first, ids[np.clip(positions - 1, 0, len(ids) - 1)])
+        tokens, after = (torch.from_numpy(array.astype(np.int64)).to(device) for array in (inputs, targets))
+        yield Block(tokens, after, torch.from_numpy(scored).to(device), index)
 
 
 def places_of(block: Block, tokens: int, size: int) -> np.ndarray:
-    """The place in a text of so many tokens of each target (B, T), where blocks have `size`; beyond its row's end, any."""
+    """Return the index (B, T) of each target in a text of so many tokens, read in blocks of `size`; any beyond a row's end."""
     batch_size, times = block.targets.shape
     return np.arange(batch_size)[:, None] * math.ceil(tokens / batch_size) + block.index * size + np.arange(times)
 
 
 @checked(tokens=1, batch_size=1, block=1)
 def block_count(tokens: int, batch_size: int, block: int) -> int:
-    """How many blocks `blocks` yields."""
+    """Return how many blocks `blocks` yields."""
     return math.ceil(math.ceil(tokens / min(batch_size, tokens)) / block)

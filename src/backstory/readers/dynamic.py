@@ -42,7 +42,7 @@ class Rule(Update):
         return {}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Restore a snapshot."""
 
 
 class RootMeanSquare(Rule):
@@ -62,7 +62,7 @@ class RootMeanSquare(Rule):
         """i (N,): eta / (RMS + eps)."""
 
     def __call__(self, piece: Piece) -> None:
-        displace(piece.delta, piece.grad, self.decay[piece.place], self.rate[piece.place])
+        displace(piece.delta, piece.grad, self.decay[piece.region], self.rate[piece.region])
 
 
 def displace(delta: Tensor, grad: Tensor, decay: Tensor, rate: Tensor) -> None:
@@ -106,7 +106,7 @@ class Nadam(Rule):
         self._correction = 1 - self.SECOND**self.steps
 
     def __call__(self, piece: Piece) -> None:
-        mean, square, grad = self.mean[piece.place], self.square[piece.place], piece.grad
+        mean, square, grad = self.mean[piece.region], self.square[piece.region], piece.grad
         mean.lerp_(grad, 1 - self.settings.beta1)
         square.mul_(self.SECOND).addcmul_(grad, grad, value=1 - self.SECOND)
         root = square.div(self._correction).sqrt_().add_(self.settings.epsilon)
@@ -171,7 +171,7 @@ class DynamicEvaluation(Reader):
         return self._root_mean_square(self.settings, self.statistics)
 
     def _root_mean_square(self, settings: DynamicSettings, statistics: Statistics) -> RootMeanSquare:
-        return RootMeanSquare(settings, statistics.rms(self.weights), [tensor for _, tensor in self.weights.places()])
+        return RootMeanSquare(settings, statistics.rms(self.weights), [tensor for _, tensor in self.weights.regions()])
 
     def facts(self) -> dict[str, Any]:
         """`moving`, how many weights move; `bytes`, what is held for that beside the model; the text of the statistics."""
@@ -218,11 +218,12 @@ class DynamicEvaluation(Reader):
         self._state = self._next = detach(self._next)
 
     def _step(self, prediction: Prediction | None) -> None:
-        """Move the weights by the gradient of what waits, of which the prediction is known if its graph is there."""
+        """Move the weights by the gradient of the tokens that wait; `prediction` is theirs, with its graph, if it is known."""
         tokens, targets = (torch.cat(parts, 1) for parts in zip(*self._waiting, strict=True))
         with torch.enable_grad(), self.precision.context(tokens.device), cached():
-            found: Prediction = self.weights.model(tokens, self._begun)[0] if prediction is None else prediction
-            loss = -found.log_prob(targets).mean()
+            prediction = self.weights.model(tokens, self._begun)[0] if prediction is None else prediction
+            assert prediction is not None
+            loss = -prediction.log_prob(targets).mean()
         self.learn(loss.detach(), self.weights.gradients(loss))
 
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:

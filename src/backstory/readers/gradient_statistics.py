@@ -33,7 +33,7 @@ class Collected:
     weights: str
     """Hash of the model's weights."""
     moving: str
-    """Which weights they are of, as `MovingWeights` takes it."""
+    """Choice of the weights, as `MovingWeights` takes it."""
     text: str
     """The split, and the corpus's fingerprint."""
     batch_size: int
@@ -65,20 +65,20 @@ class Statistics:
         """(N,): square root of the Fisher information. Raises UserError."""
         return self._flat(self.information, weights)
 
-    def _flat(self, found: dict[str, Tensor], weights: MovingWeights) -> Tensor:
-        missing = [name for name in weights.names if name not in found]
+    def _flat(self, tensors: dict[str, Tensor], weights: MovingWeights) -> Tensor:
+        missing = [name for name in weights.names if name not in tensors]
         if missing:
             raise UserError(
                 f"the statistics are of {self.collected.moving} weights and have none of {missing[0]}; collect them for the "
                 f"weights that are to move with `backstory reader statistics RUN --moving ...`"
             )
         for name, static in zip(weights.names, weights.static, strict=True):
-            if found[name].shape != static.shape or not found[name].is_floating_point():
+            if tensors[name].shape != static.shape or not tensors[name].is_floating_point():
                 raise UserError(
                     f"the statistics of {name} do not fit the model; collect them again with "
                     "`backstory reader statistics RUN`"
                 )
-        return torch.cat([found[n].flatten() for n in weights.names]).to(weights.delta).sqrt_()
+        return torch.cat([tensors[n].flatten() for n in weights.names]).to(weights.delta).sqrt_()
 
 
 def collect(
@@ -108,17 +108,17 @@ def collect(
     minibatches = tokens = 0
     state = model.start(min(batch_size, len(ids)))
     for block in blocks(ids, first, batch_size, segment, weights.delta.device):
-        # Where rows have ended, what is left is no minibatch like the others.
+        # Once rows have ended, the rest is smaller than a minibatch.
         if not bool(block.scored.all()) or block.tokens.shape[1] < segment:
             break
         with torch.enable_grad(), precision.context(block.tokens.device):
             prediction, state = weights.model(block.tokens, state)
             gradients = weights.gradients(-prediction.log_prob(block.targets).mean())
         with torch.no_grad():
-            for (_, place), grad in zip(weights.places(), gradients, strict=True):
+            for (_, region), grad in zip(weights.regions(), gradients, strict=True):
                 if grad is not None:
                     flat = grad.reshape(-1).to(squares.dtype)
-                    squares[place].addcmul_(flat, flat)
+                    squares[region].addcmul_(flat, flat)
             if block.index % EVERY == 0:
                 expected.add(prediction, block.tokens.numel())
         state, minibatches, tokens = detach(state), minibatches + 1, tokens + block.tokens.numel()
@@ -127,7 +127,7 @@ def collect(
     if not minibatches:
         raise UserError(_too_short(ids, batch_size, segment))
     squares /= minibatches
-    shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.places(), weights.static, strict=True)}
+    shaped = {n: squares[p].view(s.shape).cpu() for (n, p), s in zip(weights.regions(), weights.static, strict=True)}
     information = {name: value * (batch_size * segment) for name, value in shaped.items()}
     information |= expected.means()
     how = Collected(weights_hash(model), moving, text, batch_size, segment, minibatches, tokens, precision.name)
@@ -166,7 +166,7 @@ class ExpectedInformation:
 
 
 def save_statistics(folder: Path, statistics: Statistics) -> Path:
-    """Write them into a folder of readers' files, in the place of those of the same weights. Raises OSError."""
+    """Write statistics into a folder of readers' files; they replace those of the same weights. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {"mean_square": statistics.mean_square, "information": statistics.information}
     return write_checkpoint(
@@ -192,15 +192,18 @@ def load_statistics(folder: Path, weights: str, moving: str, run: Path) -> Stati
             f"`backstory reader statistics {pasted(run)}{more}`"
         )
     try:
-        found = read_checkpoint(path)
+        checkpoint = read_checkpoint(path)
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; {again}") from None
-    document: Any = found.documents.get(NAME)
-    if not has_fields(document, get_type_hints(Collected)) or found.tensors.keys() != {"mean_square", "information"}:
+    document: Any = checkpoint.documents.get(NAME)
+    if not has_fields(document, get_type_hints(Collected)) or checkpoint.tensors.keys() != {
+        "mean_square",
+        "information",
+    }:
         raise UserError(f"{path} holds no statistics of this version; {again}")
     if document["weights"] != weights:
         raise UserError(f"{path} are statistics of other weights than {run} has now; {again}")
-    squares, information = found.tensors["mean_square"], found.tensors["information"]
+    squares, information = checkpoint.tensors["mean_square"], checkpoint.tensors["information"]
     try:
         check_tensors(information, squares, "statistics")
     except ValueError as error:

@@ -22,7 +22,7 @@ class NoSettings:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What a reader is built on: a loaded run, and how its products are computed."""
+    """Inputs of a reader: a loaded run, the precision of its products, and the reader it wraps."""
 
     run: Run
     precision: Precision

@@ -31,7 +31,7 @@ TINY = 1e-30
 WIDEST = -math.log(TINY)
 """Logs of gradients and displacements lie within plus and minus this."""
 FADING = 0.05
-"""The share that a segment's loss has of their running mean."""
+"""Weight of a segment's loss in the running mean of the losses."""
 
 
 class GateNetwork(nn.Module):
@@ -88,16 +88,16 @@ class Features:
         self.still = torch.stack([standardised(rms), torch.zeros_like(rms) if fisher is None else standardised(fisher)])
         self.still.clamp_(-BOUND, BOUND)
 
-    def __call__(self, grad: Tensor, delta: Tensor, place: slice | Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the features (6, n) of the weights at `place`, with their gradient and displacement (n,)."""
+    def __call__(self, grad: Tensor, delta: Tensor, region: slice | Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the features (6, n) of the weights at `region`, with their gradient and displacement (n,)."""
         values = grad.new_empty(6, len(grad)) if out is None else out
         within = self.mean - BOUND * self.deviation, self.mean + BOUND * self.deviation
-        logs_of(grad, self.gradient_scale[place], values[0], within).sub_(self.mean).div_(self.deviation)
+        logs_of(grad, self.gradient_scale[region], values[0], within).sub_(self.mean).div_(self.deviation)
         torch.sign(grad, out=values[1])
-        logs_of(delta, self.displacement_scale[place], values[2], (-BOUND, BOUND))
+        logs_of(delta, self.displacement_scale[region], values[2], (-BOUND, BOUND))
         torch.sign(delta, out=values[3])
         values[3].mul_(values[1])
-        values[4:] = self.still[:, place]
+        values[4:] = self.still[:, region]
         return values
 
 
@@ -129,15 +129,15 @@ class GatedUpdate:
         """Memory in which every piece is computed."""
 
     def __call__(self, piece: Piece) -> None:
-        place, grad, delta = piece.place, piece.grad, piece.delta
+        region, grad, delta = piece.region, piece.grad, piece.delta
         workspace = self._workspace(len(grad))
-        self.features(grad, delta, place, workspace.features)
+        self.features(grad, delta, region, workspace.features)
         gates = self.network(workspace.features, self.loss, piece.tensor, workspace).exp_()
-        decay = gates[1].mul_(self.base.decay[place]).clamp_(max=1.0)
-        displace(delta, gates[0].mul_(grad), decay, self.base.rate[place])
+        decay = gates[1].mul_(self.base.decay[region]).clamp_(max=1.0)
+        displace(delta, gates[0].mul_(grad), decay, self.base.rate[region])
         if self.static is not None:
-            back = gates[2].mul_(self.base.decay[place]).clamp_(max=1.0)
-            delta.add_(back.sub_(decay).mul_(self.static[place]))
+            back = gates[2].mul_(self.base.decay[region]).clamp_(max=1.0)
+            delta.add_(back.sub_(decay).mul_(self.static[region]))
 
     def _workspace(self, count: int) -> Workspace:
         """Return a workspace for so many weights."""
@@ -156,7 +156,7 @@ class Learned:
     base: DynamicSettings
     spread: tuple[float, float]
     """Mean and deviation of the log gradient, by which that feature is standardised."""
-    how: dict[str, Any]
+    record: dict[str, Any]
     """Record of its training."""
 
 
@@ -195,20 +195,11 @@ class LearnedReader(DynamicEvaluation):
 
     def facts(self) -> dict[str, Any]:
         features, static = self.gated.features, self.gated.static
-        held = (
-            features.still,
-            features.gradient_scale,
-            features.displacement_scale,
-            self.gated.memory,
-            *([] if static is None else [static]),
-        )
-        found = super().facts()
-        base = to_dict(self.learned.base)
-        return found | {
-            "bytes": found["bytes"] + sum(v.nbytes for v in held),
-            "base": base,
-            "trained": self.learned.how,
-        }
+        tensors = [features.still, features.gradient_scale, features.displacement_scale, self.gated.memory]
+        tensors += [] if static is None else [static]
+        facts = super().facts()
+        size = facts["bytes"] + sum(tensor.nbytes for tensor in tensors)
+        return facts | {"bytes": size, "base": to_dict(self.learned.base), "trained": self.learned.record}
 
     def prepared(self) -> list[str]:
         return [*super().prepared(), learned_name(self.scales.network)]
@@ -259,7 +250,7 @@ def save_learned(folder: Path, name: str, weights: str, learned: Learned) -> Pat
         "base": to_dict(learned.base),
         "gates": to_dict(learned.network.settings),
         "spread": list(learned.spread),
-        "how": learned.how,
+        "how": learned.record,
     }
     return write_checkpoint(folder, learned_name(name), {NAME: parameters(learned.network)}, {NAME: document})
 
@@ -271,15 +262,15 @@ def load_learned(folder: Path, name: str, weights: str, run: Path) -> Learned:
     """
     path, again = folder / learned_name(name), f"train it with `backstory reader train {pasted(run)}`"
     if not path.exists():
-        there = sorted(p.name.removeprefix(f"{NAME}-") for p in folder.glob(f"{NAME}-*"))
-        known = f"; there {'is' if len(there) == 1 else 'are'} {', '.join(there)}" if there else f"; {again}"
-        raise UserError(f"{run} has no meta-learner called '{name}'{known}")
+        names = sorted(p.name.removeprefix(f"{NAME}-") for p in folder.glob(f"{NAME}-*"))
+        known = f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}" if names else again
+        raise UserError(f"{run} has no meta-learner called '{name}'; {known}")
     try:
-        found = read_checkpoint(path)
+        checkpoint = read_checkpoint(path)
     except DamagedCheckpoint as error:
         raise UserError(f"{error}; {again}") from None
-    document: Any = found.documents.get(NAME)
-    tensors = found.tensors.get(NAME)
+    document: Any = checkpoint.documents.get(NAME)
+    tensors = checkpoint.tensors.get(NAME)
     hints = {
         "weights": str,
         "base": dict[str, Any],
@@ -303,12 +294,7 @@ def load_learned(folder: Path, name: str, weights: str, run: Path) -> Learned:
         raise UserError(f"{path} is damaged: {error}; {again}") from None
     load_weights(network, tensors)
     network.requires_grad_(False)
-    return Learned(
-        network,
-        base,
-        (document["spread"][0], document["spread"][1]),
-        document["how"],
-    )
+    return Learned(network, base, (document["spread"][0], document["spread"][1]), document["how"])
 
 
 def _build(context: BuildContext, settings: LearnedSettings) -> LearnedReader:

@@ -24,8 +24,8 @@ from backstory.readers.learned import GateNetwork, Learned, LearnedReader, logs_
 from backstory.readers.moving_weights import MovingWeights
 
 
-class Made(NamedTuple):
-    """An update that was made, of the n weights that are followed."""
+class UpdateRecord(NamedTuple):
+    """An update of the n weights that are followed."""
 
     grad: Tensor
     """g_t (n,)"""
@@ -41,65 +41,65 @@ class Made(NamedTuple):
 class Unrolled:
     """Record of updates, for the n weights that are followed."""
 
-    place: Tensor
-    """(n,) which weights."""
+    indices: Tensor
+    """(n,): the weights."""
     parts: list[tuple[int, slice, Tensor]]
     """For each tensor of the model: its number, which of the n lie in it, and where in it."""
-    most: int
-    """Updates that are kept, the last ones."""
-    updates: deque[Made] = field(default_factory=deque)
+    steps: int
+    """K: the last updates that are stored."""
+    updates: deque[UpdateRecord] = field(default_factory=deque)
 
 
-def follow(weights: MovingWeights, offset: int, every: int, most: int) -> Unrolled:
-    """Every so many-th weight from an offset on."""
-    place, parts = torch.arange(offset, len(weights), every, device=weights.delta.device), []
-    for tensor, (_, where) in enumerate(weights.places()):
-        first, last = (max(0, -(-(edge - offset) // every)) for edge in (where.start, where.stop))
+def follow(weights: MovingWeights, offset: int, every: int, steps: int) -> Unrolled:
+    """Follow every `every`-th weight from an offset on, for `steps` updates."""
+    indices, parts = torch.arange(offset, len(weights), every, device=weights.delta.device), []
+    for tensor, (_, region) in enumerate(weights.regions()):
+        first, last = (max(0, -(-(edge - offset) // every)) for edge in (region.start, region.stop))
         if first < last:
-            parts.append((tensor, slice(first, last), place[first:last] - where.start))
-    return Unrolled(place, parts, most)
+            parts.append((tensor, slice(first, last), indices[first:last] - region.start))
+    return Unrolled(indices, parts, steps)
 
 
 class Recording(LearnedReader):
-    """Keeps what `backward` needs of every update it makes."""
+    """A learned reader that records each update for `backward`."""
 
     unrolled: Unrolled
 
     @torch.no_grad()
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
-        kept, delta = self.unrolled, self.weights.delta
-        grad = delta.new_zeros(len(kept.place))
-        for tensor, where, inside in kept.parts:
-            if (found := gradients[tensor]) is not None:
-                grad[where] = found.reshape(-1)[inside].to(delta.dtype)
-        before = delta[kept.place]
+        unrolled, delta = self.unrolled, self.weights.delta
+        grad = delta.new_zeros(len(unrolled.indices))
+        for tensor, part, inside in unrolled.parts:
+            if (gradient := gradients[tensor]) is not None:
+                grad[part] = gradient.reshape(-1)[inside].to(delta.dtype)
+        before = delta[unrolled.indices]
         super().learn(loss, gradients)
-        kept.updates.append(Made(grad, before, self.gated.loss, loss.item()))
-        if len(kept.updates) > kept.most:
-            kept.updates.popleft()
+        unrolled.updates.append(UpdateRecord(grad, before, self.gated.loss, loss.item()))
+        if len(unrolled.updates) > unrolled.steps:
+            unrolled.updates.popleft()
 
 
 def backward(reader: LearnedReader, unrolled: Unrolled, scale: float) -> None:
     """Add the gradient of the mean of the unrolled losses to the meta-learner's parameters."""
     gated, steps = reader.gated, len(unrolled.updates)
-    rate, decay = gated.base.rate[unrolled.place], gated.base.decay[unrolled.place]
-    static = None if gated.static is None else gated.static[unrolled.place]
+    rate, decay = gated.base.rate[unrolled.indices], gated.base.decay[unrolled.indices]
+    static = None if gated.static is None else gated.static[unrolled.indices]
     adjoint = torch.zeros_like(rate)
-    for back, made in enumerate(reversed(unrolled.updates)):
-        grad, delta = made.grad, made.delta
-        features = gated.features(grad, delta, unrolled.place)
+    for back, update in enumerate(reversed(unrolled.updates)):
+        grad, delta = update.grad, update.delta
+        features = gated.features(grad, delta, unrolled.indices)
         with torch.enable_grad():
-            parts = [gated.network(features[:, where], made.loss, i) for i, where, _ in unrolled.parts]
+            parts = [gated.network(features[:, part], update.loss, i) for i, part, _ in unrolled.parts]
             c = torch.cat(parts, 1)
         gates = c.detach().exp()
         pull = decay * gates[1]
-        # Of min(1, r) the derivative is 0 where it is at its bound.
+        # The derivative of min(1, r) is 0 at its bound.
         pulled = delta if static is None else delta + static
         d_c = [-adjoint * grad * rate * gates[0], torch.where(pull < 1, -adjoint * pulled * pull, 0.0)]
         if static is not None:
             flush = decay * gates[2]
             d_c.append(torch.where(flush < 1, adjoint * static * flush, 0.0))
-        if back:  # nothing that was read depends on the last update
+        if back:  # no loss depends on the last update
             c.backward(torch.stack(d_c) * scale)
         adjoint = (1 - pull.clamp(max=1.0)) * adjoint + grad / steps
 
@@ -119,20 +119,20 @@ def train_gates(
 ) -> Learned:
     """Train a meta-learner on streams out of a text (N,), around a dynamic evaluation with tuned settings.
 
-    `report` is told (tokens read, mean nats of the last unrolling). Raises UserError and NonFiniteError.
+    `report` is called with the tokens read and the mean nats of the last unrolling. Raises UserError and NonFiniteError.
     """
     if base.rule != "rms" or base.clip:
-        what = f"the rule {base.rule}" if base.rule != "rms" else "clipped gradients"
-        raise UserError(f"a meta-learner goes around dynamic evaluation with the rule rms and no clip, not {what}")
+        unusable = f"the rule {base.rule}" if base.rule != "rms" else "clipped gradients"
+        raise UserError(f"a meta-learner goes around dynamic evaluation with the rule rms and no clip, not {unusable}")
     segment, length = base.segment, min(training.stream, len(ids) - 1)
     if length < segment * training.every:
         raise UserError(f"a stream of {length:,} tokens is shorter than {training.every} segments of {segment}")
     torch.manual_seed(training.seed)
     random = np.random.default_rng(training.seed)
     network = GateNetwork(gates, len(MovingWeights(model, base.moving).names)).to(next(model.parameters()).device)
-    how = to_dict(training) | {"tokens": 0}
+    record = to_dict(training) | {"tokens": 0}
     spread = measure_spread(DynamicEvaluation(model, base, statistics, precision), ids, first)
-    learned = Learned(network, base, spread, how)
+    learned = Learned(network, base, spread, record)
     reader = Recording(model, learned, statistics, precision)
     parameters = list(network.parameters())
     piece = segment * training.every
@@ -141,12 +141,12 @@ def train_gates(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, pieces)
     done = 0
     for _ in range(training.streams):
-        place = int(random.integers(0, len(ids) - length)) if len(ids) > length else 0
+        begin = int(random.integers(0, len(ids) - length)) if len(ids) > length else 0
         offset = int(random.integers(0, training.sample))
         reader.unrolled = follow(reader.weights, offset, training.sample, training.steps)
         reader.start(1)
-        for start in range(place, place + length - piece + 1, piece):
-            read_on(reader, ids, first, start, training.every)
+        for start in range(begin, begin + length - piece + 1, piece):
+            read_segments(reader, ids, first, start, training.every)
             optimizer.zero_grad()
             backward(reader, reader.unrolled, training.sample)
             norm = torch.nn.utils.clip_grad_norm_(parameters, training.clip)
@@ -157,20 +157,18 @@ def train_gates(
             optimizer.step()
             schedule.step()
             done += 1
-            how["tokens"] += piece
+            record["tokens"] += piece
             if report is not None:
-                report(
-                    how["tokens"],
-                    sum(m.nats for m in list(reader.unrolled.updates)[-training.every :]) / training.every,
-                )
+                latest = list(reader.unrolled.updates)[-training.every :]
+                report(record["tokens"], sum(update.nats for update in latest) / training.every)
             if progress is not None:
                 progress(done, pieces)
     network.requires_grad_(False)
     return learned
 
 
-def read_on(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, segments: int) -> None:
-    """Read so many segments from a place of the text."""
+def read_segments(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, segments: int) -> None:
+    """Read so many segments of the text from token `start` on."""
     size, device = reader.settings.segment, reader.weights.delta.device
     for at in range(start, start + segments * size, size):
         before = [first] if at == 0 else ids[at - 1 : at]
@@ -179,12 +177,12 @@ def read_on(reader: DynamicEvaluation, ids: np.ndarray, first: int, start: int, 
         reader.observe(piece[:, 1:])
 
 
-class _Spread(DynamicEvaluation):
-    """Measures the logs of gradients while it reads."""
+class _SpreadReader(DynamicEvaluation):
+    """Dynamic evaluation that measures the logs of its gradients."""
 
     def start(self, batch_size: int) -> None:
         super().start(batch_size)
-        self.found: list[tuple[Tensor, Tensor]] = []
+        self.moments: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
     def learn(self, loss: Tensor, gradients: list[Tensor | None]) -> None:
@@ -193,19 +191,19 @@ class _Spread(DynamicEvaluation):
             logs_of(g.flatten().to(self.rule.rate.dtype), self.rule.rate[p] / (10 * self.settings.rate))[
                 g.flatten() != 0
             ]
-            for (_, p), g in zip(self.weights.places(), gradients, strict=True)
+            for (_, p), g in zip(self.weights.regions(), gradients, strict=True)
             if g is not None
         ]
-        # Weights that the segment does not touch, such as the vectors of its absent words, say nothing of the others.
+        # Weights that the segment does not touch, such as vectors of absent words, are left out.
         variance, mean = torch.var_mean(torch.cat(pieces))
-        self.found.append((mean, variance))
+        self.moments.append((mean, variance))
         super().learn(loss, gradients)
 
 
 def measure_spread(reader: DynamicEvaluation, ids: np.ndarray, first: int, segments: int = 20) -> tuple[float, float]:
-    """Mean and deviation of the log of |grad| in units of 10 (RMS + eps), over the first segments of the text."""
-    reader = _Spread(reader.model, reader.settings, reader.statistics, reader.precision)
+    """Return the mean and deviation of the log of |grad| in units of 10 (RMS + eps), over the first segments of the text."""
+    reader = _SpreadReader(reader.model, reader.settings, reader.statistics, reader.precision)
     reader.start(1)
-    read_on(reader, ids, first, 0, min(segments, len(ids) // reader.settings.segment))
-    means, variances = (torch.stack(values) for values in zip(*reader.found, strict=True))
+    read_segments(reader, ids, first, 0, min(segments, len(ids) // reader.settings.segment))
+    means, variances = (torch.stack(values) for values in zip(*reader.moments, strict=True))
     return means.mean().item(), max((variances.mean() + means.var(correction=0)).sqrt().item(), 1e-3)

@@ -24,10 +24,10 @@ class Piece(NamedTuple):
     """(n,) the gradient of the segment's loss, in the dtype of `delta`."""
     delta: Tensor
     """(n,) theta - theta_0, to be changed in place; in the dtype of the weights, at least float32."""
-    place: slice
+    region: slice
     """Its slice of all weights that move."""
     tensor: int
-    """Which of the parameters that move it is of."""
+    """Number of its parameter among those that move."""
 
 
 class Update(Protocol):
@@ -38,7 +38,7 @@ class Update(Protocol):
 
 
 class MovingWeights:
-    """A copy of a model of which chosen parameters move; the rest, and theta_0, are the loaded model's own memory.
+    """A copy of a model, some parameters of which move; the rest, and theta_0, are the loaded model's own memory.
 
     `moving` says which move: `all`; `last:N`, the last N layers and all that comes after them; `output`, the output layer
     (with the embedding, where that is tied to it); `low-rank:R`, B of W + B A for every matrix W, with A (R, inputs) random
@@ -49,16 +49,16 @@ class MovingWeights:
         self._loaded, self._moving = model, moving
         source = add_low_rank(model, rank_of(moving)) if moving.startswith("low-rank") else model
         self.names = moving_names(source, moving)
-        chosen = dict(source.named_parameters())
-        self.static = [chosen[name].detach() for name in self.names]
-        memo = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in chosen.values()}
+        parameters = dict(source.named_parameters())
+        self.static = [parameters[name].detach() for name in self.names]
+        memo = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in parameters.values()}
         self.moved = [nn.Parameter(p.clone()) for p in self.static]
-        memo |= {id(chosen[name]): p for name, p in zip(self.names, self.moved, strict=True)}
+        memo |= {id(parameters[name]): p for name, p in zip(self.names, self.moved, strict=True)}
         self.model: LanguageModel = copy.deepcopy(source, memo).eval()
         # Whatever torch's default type is: the model may be of another.
         wide = torch.promote_types(self.static[0].dtype, torch.float32)
         self.delta = torch.zeros(sum(map(torch.numel, self.static)), dtype=wide, device=self.static[0].device)
-        self._parts = [list(self._cut(index, place)) for index, (_, place) in enumerate(self.places())]
+        self._parts = [list(self._cut(index, region)) for index, (_, region) in enumerate(self.regions())]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "MovingWeights":
         """Copy what moves, where it has moved to; the rest stays the loaded model's own memory."""
@@ -79,7 +79,7 @@ class MovingWeights:
         """Size of the largest piece that an update goes through."""
         return max(len(part.delta) for parts in self._parts for part in parts)
 
-    def places(self) -> Iterator[tuple[str, slice]]:
+    def regions(self) -> Iterator[tuple[str, slice]]:
         """Yield the name of each parameter and its slice of the flat vectors."""
         start = 0
         for name, parameter in zip(self.names, self.static, strict=True):
@@ -93,8 +93,8 @@ class MovingWeights:
             self.delta.zero_()
         else:
             self.delta.copy_(delta)
-        for (_, place), static, moved in zip(self.places(), self.static, self.moved, strict=True):
-            torch.add(static, self.delta[place].view_as(static), out=moved.data)
+        for (_, region), static, moved in zip(self.regions(), self.static, self.moved, strict=True):
+            torch.add(static, self.delta[region].view_as(static), out=moved.data)
 
     def gradients(self, loss: Tensor) -> list[Tensor | None]:
         """Return the gradient of each moving parameter; None if the loss does not depend on it."""
@@ -107,22 +107,22 @@ class MovingWeights:
             size = len(parts[0].delta)
             pieces = torch.zeros_like(self.static[index], dtype=self.delta.dtype) if grad is None else grad
             for part, g in zip(parts, pieces.reshape(-1).split(size), strict=True):
-                rule(Piece(g.to(part.delta.dtype), part.delta, part.place, index))
+                rule(Piece(g.to(part.delta.dtype), part.delta, part.region, index))
                 torch.add(part.static, part.delta, out=part.moved)
 
-    def _cut(self, index: int, place: slice) -> Iterator["PieceMemory"]:
+    def _cut(self, index: int, region: slice) -> Iterator["PieceMemory"]:
         """Views of a parameter's memory, cut into pieces that an update goes through one by one."""
-        size = CHUNK if self.delta.device.type == "cpu" else place.stop - place.start
-        starts = range(place.start, place.stop, size)
-        flat = (self.delta[place], self.static[index].reshape(-1), self.moved[index].data.view(-1))
+        size = CHUNK if self.delta.device.type == "cpu" else region.stop - region.start
+        starts = range(region.start, region.stop, size)
+        flat = (self.delta[region], self.static[index].reshape(-1), self.moved[index].data.view(-1))
         for start, delta, static, moved in zip(starts, *(t.split(size) for t in flat), strict=True):
             yield PieceMemory(slice(start, start + len(delta)), delta, static, moved)
 
 
 class PieceMemory(NamedTuple):
-    """A piece of a parameter: its place among all that move, and views of the same numbers of each vector."""
+    """A piece of a parameter: its slice of all weights that move, and views of the same numbers in each vector."""
 
-    place: slice
+    region: slice
     delta: Tensor
     static: Tensor
     moved: Tensor
@@ -130,10 +130,10 @@ class PieceMemory(NamedTuple):
 
 def rank_of(moving: str) -> int:
     """Return R of `low-rank:R`. Raises UserError."""
-    found = re.fullmatch(r"low-rank:([1-9]\d{0,5})", moving)
-    if not found:
+    match = re.fullmatch(r"low-rank:([1-9]\d{0,5})", moving)
+    if not match:
         raise UserError(f"'{moving}' is not understood; low-rank adapters are written low-rank:4, with their rank")
-    return int(found[1])
+    return int(match[1])
 
 
 def moving_names(model: LanguageModel, moving: str) -> list[str]:
@@ -144,10 +144,10 @@ def moving_names(model: LanguageModel, moving: str) -> list[str]:
     if moving.startswith("low-rank:"):
         return [name for name in names if name.endswith(".low_rank")]
     if moving == "output":
-        chosen = {id(p) for p in _output(model).parameters(recurse=False)}
-        return [name for name, p in model.named_parameters() if id(p) in chosen]
-    if found := re.fullmatch(r"last:([1-9]\d{0,5})", moving):
-        return _last(model, int(found[1]))
+        output = {id(p) for p in _output(model).parameters(recurse=False)}
+        return [name for name, p in model.named_parameters() if id(p) in output]
+    if match := re.fullmatch(r"last:([1-9]\d{0,5})", moving):
+        return _last(model, int(match[1]))
     raise UserError(f"'{moving}' is no choice of weights; use all, last:N (layers), output or low-rank:R")
 
 

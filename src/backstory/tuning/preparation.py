@@ -207,6 +207,6 @@ def train_learned(
         run.model, statistics, split.ids[skip:], opened.dataset.vocabulary.start, base, gates, training,
         precision=opened.reader.precision, progress=progress, report=report,
     )  # fmt: skip
-    learned.how.update(split=split.name, skip=skip)
+    learned.record.update(split=split.name, skip=skip)
     run.check_unchanged(run.folder / SAVED)
     return save_learned(saved_in(run), name, run.weights_hash, learned)
