@@ -1,4 +1,4 @@
-"""A trained run as a folder that `AutoModelForCausalLM.from_pretrained` loads, with its tokenizer and a model card."""
+"""Export a trained run as a folder that `AutoModelForCausalLM.from_pretrained` loads, with its tokenizer and a model card."""
 
 import json
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FOLDER, CARD = "export", "README.md"
 VOCABULARY = "backstory.json"
-"""The run's vocabulary, by which `hf:EXPORT` cuts a text as the run does, into the same units."""
+"""File of the run's vocabulary, with which `hf:EXPORT` splits a text into the same units as the run."""
 
 
 @checked()
@@ -47,7 +47,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
 
     model, tokenizer, card = causal_lm(loaded), fast_tokenizer(loaded.vocabulary), model_card(loaded, out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    # It gets its name when it is whole.
+    # It gets its name once it is complete.
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=out.parent) as staging:
         folder = Path(staging) / "model"
         model.save_pretrained(folder)
@@ -61,9 +61,9 @@ def export(run: Path | str, out: Path | str | None = None) -> Path:
 
 
 def causal_lm(run: Run) -> "BackstoryForCausalLM":
-    """A run's model as one of transformers, in evaluation mode, with a copy of its weights.
+    """Return a run's model as one of transformers, in evaluation mode, with a copy of its weights.
 
-    It goes on with a text as `backstory generate` does: from the same first token, never with `<unk>`, past the ends of lines.
+    It continues a prompt as `backstory generate` does: from the same first token, never with `<unk>`, past the ends of lines.
     """
     from transformers import GenerationConfig
 
@@ -81,7 +81,7 @@ def causal_lm(run: Run) -> "BackstoryForCausalLM":
 
 
 def model_card(run: Run, folder: Path) -> str:
-    """What a run is, what its result files say of it, and how it is loaded from a folder, in Markdown."""
+    """Return the model card in Markdown: the run, the figures of its result files, and how to load it from a folder."""
     config, name = run.config, run.folder.resolve().name
     unit = run.vocabulary.tokenizer.unit
     return "\n".join(
@@ -125,7 +125,7 @@ def model_card(run: Run, folder: Path) -> str:
 
 
 def _figures(folder: Path) -> list[str]:
-    """The tables of a run's result files, under a heading; nothing where there are none."""
+    """Return the tables of a run's result files, under a heading; nothing if there are none."""
     if not [*folder.glob(RESULT), *folder.glob(f"*/{RESULT}")]:
         return []
     run = read(folder)

@@ -49,37 +49,37 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_cache": (True, False),
 }
 """Settings of generation that other models know, with the values that change nothing."""
-HONOURED = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")
+SUPPORTED = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A text to be read from the start, and its tokens that are scored: the first is read, and never scored."""
+class ScoreRequest:
+    """A text to read from the start, and its tokens to score; the first token is never scored."""
 
     ids: list[int]
     first: int = 1
-    """The tokens from here on."""
+    """First token that is scored."""
 
 
 @dataclass
 class Score:
-    """What came of reading one."""
+    """Score of a text."""
 
     log_prob: float = 0.0
-    """Of the scored tokens together, in nats."""
+    """Sum over the scored tokens, nats."""
     greedy: bool = True
-    """Whether each of them was the likeliest."""
+    """True if each of them was the likeliest."""
 
 
 def _rows(batch_size: int | str) -> int:
-    """Requests side by side. Raises UserError."""
+    """Return the number of requests that are read side by side. Raises UserError."""
     if not str(batch_size).isdecimal() or int(batch_size) < 1:
         raise UserError(f"batch_size must be a whole number from 1 on, or auto, not {batch_size}")
     return int(batch_size)
 
 
 def _check_arguments(run: Path | str | None, add_bos_token: Any, unknown: dict[str, Any]) -> None:
-    """Raise UserError for arguments of the model that there are none of, or a run that is not named."""
+    """Raise UserError for unknown arguments of the model, or if no run is named."""
     known = ("run", "reader", "precision", "device", "batch_size", "add_bos_token")
     for name in unknown:
         raise UserError(f"the model backstory has no argument {name!r}{nearest(name, known)}; use {', '.join(known)}")
@@ -90,7 +90,7 @@ def _check_arguments(run: Path | str | None, add_bos_token: Any, unknown: dict[s
 
 
 def _prefix(vocabulary: Vocabulary) -> list[int]:
-    """What a model's tokenizer puts before a text; before one of a run, the token that begins it."""
+    """Return the tokens before a text: those that a model's tokenizer adds; for a run, its start token."""
     tokenizer = vocabulary.tokenizer
     if not isinstance(tokenizer, FittingPieces):
         return [vocabulary.start]
@@ -98,23 +98,24 @@ def _prefix(vocabulary: Vocabulary) -> list[int]:
     return whole[: next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)]
 
 
-def _sampling(given: dict[str, Any]) -> Sampling:
-    """How tokens are drawn. Raises UserError for what is neither honoured here nor without effect."""
-    for name, value in given.items():
-        if name in HONOURED or value in NEUTRAL.get(name, ()):
+def _sampling(settings: dict[str, Any]) -> Sampling:
+    """Return the settings of sampling. Raises UserError for a setting that has an effect and is not supported."""
+    for name, value in settings.items():
+        if name in SUPPORTED or value in NEUTRAL.get(name, ()):
             continue
         raise UserError(
             f"the model backstory does not generate with {name}={value}; remove it from the task's generation_kwargs, or use "
-            f"{', '.join(HONOURED)}"
+            f"{', '.join(SUPPORTED)}"
         )
-    temperature = given.get("temperature")
-    if not given.get("do_sample"):
+    temperature = settings.get("temperature")
+    if not settings.get("do_sample"):
         temperature = 0.0
     elif temperature is None:
         temperature = 1.0
     elif not temperature:
         raise UserError("do_sample=True needs a temperature above 0; set do_sample=False to generate greedily")
-    return Sampling(temperature, given.get("top_k") or None, 1.0 if given.get("top_p") is None else given["top_p"])
+    top_p = settings.get("top_p")
+    return Sampling(temperature, settings.get("top_k") or None, 1.0 if top_p is None else top_p)
 
 
 @register_model("backstory")
@@ -160,33 +161,35 @@ class BackstoryLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """What requests are cached under."""
+        """Return the name under which requests are cached."""
         return f"backstory-{self.run.corpus['fingerprint']}"
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """log p of every continuation after its context, and whether it is what greedy decoding goes on with."""
-        asked = [self._pair(*request.args) for request in requests]
-        return [(score.log_prob, score.greedy) for score in self._read_all(asked, True, disable_tqdm)]
+        """Return log p of every continuation after its context, and True if greedy decoding gives it."""
+        pairs = [self._pair(*request.args) for request in requests]
+        return [(score.log_prob, score.greedy) for score in self._read_all(pairs, True, disable_tqdm)]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """log p of every whole text, from its first token to the end of its last line, as `backstory evaluate` reads it."""
+        """Return log p of every text, from its first token to the end of its last line, as `backstory evaluate` reads it."""
         texts = [request.args[0] for request in requests]
         start = self.vocabulary.start
-        asked = [
-            Asked([start, *(encode_split(self.vocabulary, t, "document").ids.tolist() if t else [])]) for t in texts
+        whole = [
+            ScoreRequest([start, *(encode_split(self.vocabulary, t, "document").ids.tolist() if t else [])])
+            for t in texts
         ]
-        return [score.log_prob for score in self._read_all(asked, False, disable_tqdm)]
+        return [score.log_prob for score in self._read_all(whole, False, disable_tqdm)]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """How every context is gone on with, up to a stop of its own, greedily unless the task asks for samples.
+        """Continue every context up to a stop of its own, greedily unless the task asks for samples.
 
-        Raises UserError for a way to generate that is not known here.
+        Raises UserError for settings of generation that are not supported.
         """
         return [
-            self._go_on(*request.args) for request in tqdm(requests, disable=disable_tqdm, desc="Going on with texts")
+            self._continue(*request.args)
+            for request in tqdm(requests, disable=disable_tqdm, desc="Going on with texts")
         ]
 
-    def _pair(self, context: str, continuation: str) -> Asked:
+    def _pair(self, context: str, continuation: str) -> ScoreRequest:
         whole = self._begun(encode_prompt(self.vocabulary, context + continuation), context)
         # White space at the end of a context belongs to what comes after it, as for the harness's own models.
         first = max(1, len(self._begun(encode_prompt(self.vocabulary, context.rstrip()), context)))
@@ -195,61 +198,62 @@ class BackstoryLM(LM):
                 f"{continuation!r} after {context[-30:]!r} adds no {self.vocabulary.tokenizer.unit} that could be scored; "
                 "give the task a target_delimiter, such as a space, and continuations that are not empty"
             )
-        return Asked(whole, first)
+        return ScoreRequest(whole, first)
 
     def _begun(self, ids: list[int], context: str) -> list[int]:
-        """The ids of a text that begins with this context, with what is read before them."""
+        """Return the ids of a text that begins with this context, after the tokens that are read before it."""
         start = self.vocabulary.start
         if ids[:1] == [start]:  # it is there already
             return ids
         return [*(self._prefix if context.rstrip() else [start]), *ids]
 
-    def _go_on(self, context: str, settings: dict[str, Any]) -> str:
-        given: Any = normalize_gen_kwargs(settings, MOST_TOKENS)
-        sampling = _sampling(given)
+    def _continue(self, context: str, settings: dict[str, Any]) -> str:
+        options: Any = normalize_gen_kwargs(settings, MOST_TOKENS)
+        sampling = _sampling(options)
         before = encode_prompt(self.vocabulary, context)
         begun = self._begun(before, context)
         banned = [] if self.vocabulary.unknown is None else [self.vocabulary.unknown]
         seed = int(torch.randint(2**31, ()))  # the harness seeds the generator that this one is drawn from
         drawn = generate_ids(self.reader, begun, sampling, seed, banned)
-        texts = decode_stream(self.vocabulary, chain(before, islice(drawn, given["max_gen_toks"])))
+        texts = decode_stream(self.vocabulary, chain(before, islice(drawn, options["max_gen_toks"])))
         for _ in range(len(before)):
             next(texts)
-        return "".join(until(texts, [stop for stop in given["until"] if stop]))
+        return "".join(until(texts, [stop for stop in options["until"] if stop]))
 
-    def _read_all(self, asked: Sequence[Asked], greedy: bool, quiet: bool) -> list[Score]:
-        """Scores in the order of what was asked; texts of like length are read side by side."""
-        order = sorted(range(len(asked)), key=lambda place: -len(asked[place].ids))
-        found = [Score() for _ in asked]
-        with tqdm(total=len(asked), disable=quiet, desc="Reading texts") as progress:
+    def _read_all(self, requests: Sequence[ScoreRequest], greedy: bool, quiet: bool) -> list[Score]:
+        """Return the scores in the order of the requests; texts of similar length are read side by side."""
+        order = sorted(range(len(requests)), key=lambda index: -len(requests[index].ids))
+        scores: dict[int, Score] = {}
+        with tqdm(total=len(requests), disable=quiet, desc="Reading texts") as progress:
             for first in range(0, len(order), self.rows):
-                places = order[first : first + self.rows]
-                for place, score in zip(places, self._read([asked[p] for p in places], greedy), strict=True):
-                    found[place] = score
-                progress.update(len(places))
-        return found
+                batch = order[first : first + self.rows]
+                scores |= zip(batch, self._read([requests[index] for index in batch], greedy), strict=True)
+                progress.update(len(batch))
+        return [scores[index] for index in range(len(requests))]
 
     @torch.no_grad()
-    def _read(self, asked: Sequence[Asked], greedy: bool) -> list[Score]:
-        """Scores of texts that are read side by side. What fills shorter rows up comes after all that is scored in them."""
-        longest, start = max(2, *(len(a.ids) for a in asked)), self.vocabulary.start
-        texts = torch.tensor([[*a.ids, *[start] * (longest - len(a.ids))] for a in asked], device=self._device)
+    def _read(self, requests: Sequence[ScoreRequest], greedy: bool) -> list[Score]:
+        """Return the scores of texts that are read side by side. Padding comes after everything that is scored in a row."""
+        longest, start = max(2, *(len(request.ids) for request in requests)), self.vocabulary.start
+        texts = torch.tensor(
+            [[*request.ids, *[start] * (longest - len(request.ids))] for request in requests], device=self._device
+        )
         inputs, targets = texts[:, :-1], texts[:, 1:]
-        places = torch.arange(1, longest, device=self._device)
-        ends = torch.tensor([[a.first, len(a.ids)] for a in asked], device=self._device)
-        scored = (places >= ends[:, :1]) & (places < ends[:, 1:])
-        total, likeliest = torch.zeros(len(asked), dtype=torch.float64), torch.ones(len(asked), dtype=torch.bool)
-        self.reader.start(len(asked))
-        for tokens, wanted, here in zip(
+        steps = torch.arange(1, longest, device=self._device)
+        ends = torch.tensor([[request.first, len(request.ids)] for request in requests], device=self._device)
+        scored = (steps >= ends[:, :1]) & (steps < ends[:, 1:])
+        total, likeliest = torch.zeros(len(requests), dtype=torch.float64), torch.ones(len(requests), dtype=torch.bool)
+        self.reader.start(len(requests))
+        for tokens, block_targets, here in zip(
             *(t.split(self.reader.block, 1) for t in (inputs, targets, scored)), strict=True
         ):
             prediction = self.reader.predict(tokens)
             with self.reader.precision.context(self._device):
-                log_prob = prediction.log_prob(wanted).double()
+                log_prob = prediction.log_prob(block_targets).double()
                 total += log_prob.masked_fill(~here, 0).sum(1).cpu()
                 if greedy and here.any():
-                    self._check_greedy(prediction, wanted, here, likeliest)
-            self.reader.observe(wanted)
+                    self._check_greedy(prediction, block_targets, here, likeliest)
+            self.reader.observe(block_targets)
         return [Score(*pair) for pair in zip(total.tolist(), likeliest.tolist(), strict=True)]
 
     def _check_greedy(self, prediction: Prediction, targets: Tensor, scored: Tensor, likeliest: Tensor) -> None:

@@ -148,21 +148,21 @@ def _differing(one: Tensor, other: Tensor) -> list[int]:
 
 
 WHOLE = 1024
-"""The most context of a model that is read whole, where its settings say nothing: every block reads it again."""
+"""Most context of a model that is read whole, unless its settings say less: every block reads it again."""
 CACHES = ("past_key_values", "cache_params", "state", "mems")
-"""What models call their cache."""
+"""Names of the cache in models."""
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
-"""What settings call the longest text."""
+"""Names of the longest text in settings."""
 
 Way = Literal["blocks", "steps", "whole"]
-"""How a model may be read on from its cache: any number of tokens, one at a time, or not at all."""
+"""Ways to continue from a model's cache: any number of tokens, one at a time, or not at all."""
 
 
 class HuggingFaceState(NamedTuple):
-    """What was read, of B rows."""
+    """State of B rows."""
 
     cached: Tensor
-    """(B,) tokens that the cache holds; 0: what it holds counts for nothing."""
+    """(B,) tokens that the cache holds; 0: its content is ignored."""
     tokens: Tensor
     """(B, n) tokens of the window; n is 0 where they are not needed."""
     cache: dict[str, Tensor]
@@ -170,14 +170,14 @@ class HuggingFaceState(NamedTuple):
 
 
 class OutputLayer(nn.Module):
-    """In the place of a model's output layer: it keeps what the layer would have read."""
+    """Stand-in for a model's output layer that stores the layer's input."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
-        self.read: Tensor | None = None
-        self.answer: Tensor | None = None
-        """What it answers with, if with anything."""
+        self.input: Tensor | None = None
+        self.output: Tensor | None = None
+        """Returned instead, if set."""
 
     @property
     def weight(self) -> Tensor:
@@ -185,20 +185,20 @@ class OutputLayer(nn.Module):
         return self.layer.weight  # type: ignore[return-value]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        if self.answer is not None:
-            return self.answer
-        self.read = hidden
+        if self.output is not None:
+            return self.output
+        self.input = hidden
         return hidden[..., :1]
 
 
-class _Given(nn.Module):
-    """In the place of a model's body: it answers with the vectors that it was given."""
+class _FixedBody(nn.Module):
+    """Stand-in for a model's body that returns the vectors it holds."""
 
     def __init__(self) -> None:
         super().__init__()
         self.last_hidden_state: Tensor | None = None
 
-    def forward(self, *args: Any, **kwargs: Any) -> "_Given":
+    def forward(self, *args: Any, **kwargs: Any) -> "_FixedBody":
         return self
 
     def __getitem__(self, index: int) -> Tensor | None:
@@ -212,26 +212,26 @@ class _Given(nn.Module):
 
 
 class Finish:
-    """What a model does to its logits after the output layer (a scale, a soft cap), by its own code without its body."""
+    """Processing of the logits after the output layer (a scale, a soft cap), by the model's own code without its body."""
 
     def __init__(self, causal: nn.Module, output: OutputLayer) -> None:
         """`causal`: a model whose output layer is `output`."""
         body = getattr(causal, "base_model_prefix", "")
-        place, name = _place(causal, output)
-        self.shell, self.body, self.answering = copy.copy(causal), _Given(), OutputLayer(output.layer)
+        parent, name = _parent(causal, output)
+        self.shell, self.body, self.output = copy.copy(causal), _FixedBody(), OutputLayer(output.layer)
         self.shell._modules = {**causal._modules, body: self.body}
-        if place is causal:
-            self.shell._modules[name] = self.answering
+        if parent is causal:
+            self.shell._modules[name] = self.output
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """Vectors (N, D) to finished logits (N, V)."""
+        """Return the finished logits (N, V) of vectors (N, D)."""
         self.body.last_hidden_state = hidden[None]
-        self.answering.answer = self.answering.layer(hidden[None])
+        self.output.output = self.output.layer(hidden[None])
         try:
             tokens = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
             return self.shell(input_ids=tokens).logits[0]
         finally:
-            self.body.last_hidden_state = self.answering.answer = None
+            self.body.last_hidden_state = self.output.output = None
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Finished(Prediction):
     finish: Finish
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        rows = max(1, CHUNK // self.finish.answering.weight.shape[0])
+        rows = max(1, CHUNK // self.finish.output.weight.shape[0])
         pairs = zip(self.hidden.flatten(0, 1).split(rows), targets.flatten().split(rows), strict=True)
         return torch.cat([self._table(h).gather(1, t[:, None])[:, 0] for h, t in pairs]).view(targets.shape)
 
@@ -275,30 +275,30 @@ class HuggingFaceModel(LanguageModel):
         if not isinstance(layer, nn.Linear):
             raise UserError(f"{type(causal).__name__} has no output layer that is known; choose another model")
         output = OutputLayer(layer)
-        place, name = _place(causal, layer)
-        setattr(place, name, output)
+        parent, name = _parent(causal, layer)
+        setattr(parent, name, output)
         self.causal, self.head, self._output = causal, layer, [output]
         self.embedding = causal.get_input_embeddings()  # type: ignore[operator]
         self.finish: Finish | None = None
         self.way: Way = "whole"
         self.row_by_row = False
-        """Whether single tokens are read on a row at a time, since the model's own code cannot do with several rows."""
+        """True if single tokens are read a row at a time, as the model's own code fails with several rows."""
         self.layout: Layout | None = None
         named = set(inspect.signature(causal.forward).parameters)
         self.cache_name = next((name for name in CACHES if name in named), None)
-        self.settled("whole")
+        self.use_way("whole")
 
-    def settled(self, way: Way, layout: Layout | None = None, row_by_row: bool = False) -> None:
-        """Read on in this way from now on, and declare what follows from it."""
+    def use_way(self, way: Way, layout: Layout | None = None, row_by_row: bool = False) -> None:
+        """Read in this way from now on, and declare the capabilities that follow from it."""
         self.way, self.layout, self.row_by_row = way, layout, row_by_row
         self.grows = layout is None or all(0 in leaf.shape for leaf in layout.leaves.values())
-        said = longest(self.causal.config)
+        length = longest(self.causal.config)
         recurrent = layout is not None and not layout.grows
-        # What a model without a window calls its longest text is the most that it takes at once.
-        self.most = said if recurrent else None
-        limit = None if recurrent else said
+        # For a model without a window, the longest text is the most that it reads at once.
+        self.most = length if recurrent else None
+        limit = None if recurrent else length
         if way == "whole":
-            limit = min(said or WHOLE, WHOLE)
+            limit = min(length or WHOLE, WHOLE)
         self.capabilities = Capabilities(
             recurrent=recurrent, maximum_length=limit, slides=limit is not None, rereads=way == "whole"
         )
@@ -326,21 +326,21 @@ class HuggingFaceModel(LanguageModel):
         return self.predicted(tokens, torch.cat(vectors, 1)), state
 
     def predicted(self, tokens: Tensor, hidden: Tensor) -> Prediction:
-        """What the output layer makes of vectors (B, T, D)."""
+        """Return the prediction of the output layer from vectors (B, T, D)."""
         activations = Activations(self.embedding(tokens), (hidden,), hidden, hidden, hidden)
         if self.finish is not None:
             return Finished(activations, hidden, self.finish)
         return Softmax(activations, hidden, self.head.weight, self.head.bias)
 
     def _slid(self, state: HuggingFaceState) -> HuggingFaceState:
-        """Only the later half of a full window, to be read again with what comes next."""
+        """Return the later half of a full window, to be read again with the next tokens."""
         keep = state.tokens.shape[1] // 2
         return state._replace(
             cached=torch.zeros_like(state.cached), tokens=state.tokens[:, state.tokens.shape[1] - keep :]
         )
 
     def _read(self, new: Tensor, state: HuggingFaceState) -> tuple[Tensor, HuggingFaceState]:
-        """The vectors (B, T, D) of tokens (B, T) that fit into the window, and the state after them."""
+        """Return the vectors (B, T, D) of tokens (B, T) that fit into the window, and the state after them."""
         window = torch.cat([state.tokens, new], 1)
         rows, steps = new.shape
         known = 0 if self.layout is None else int(state.cached[0])
@@ -358,7 +358,7 @@ class HuggingFaceModel(LanguageModel):
         return hidden, HuggingFaceState(count, kept, self.layout.state_of(cache, rows, new.device))
 
     def _pieces(self, tokens: Tensor, begun: bool) -> Iterator[Tensor]:
-        """What is read at once."""
+        """Yield the tokens in pieces that are read at once."""
         most = 1 if begun and self.way == "steps" else self.most or tokens.shape[1]
         if self.way == "steps" and not begun:
             yield tokens[:, :most]
@@ -373,42 +373,39 @@ class HuggingFaceModel(LanguageModel):
     def _each_row(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         assert self.layout is not None
         state = self.layout.state_of(cache, len(tokens), tokens.device)
-        found = []
+        vectors, states = [], []
         for row in range(len(tokens)):
-            one = {name: tensor[row : row + 1] for name, tensor in state.items()}
-            hidden, after = self.body(tokens[row : row + 1], self.layout.cache_of(one))
-            found.append((hidden, self.layout.state_of(after, 1, tokens.device)))
-        together = {name: torch.cat([after[name] for _, after in found]) for name in state}
-        return torch.cat([hidden for hidden, _ in found]), self.layout.cache_of(together)
+            row_state = {name: tensor[row : row + 1] for name, tensor in state.items()}
+            hidden, after = self.body(tokens[row : row + 1], self.layout.cache_of(row_state))
+            vectors.append(hidden)
+            states.append(self.layout.state_of(after, 1, tokens.device))
+        joined = {name: torch.cat([row_state[name] for row_state in states]) for name in state}
+        return torch.cat(vectors), self.layout.cache_of(joined)
 
     def body(self, tokens: Tensor, cache: Any = None, caching: bool = True) -> tuple[Tensor, Any]:
-        """What the output layer would read (B, T, D) of tokens (B, T) after a cache, which is changed, and the cache then."""
-        given = {self.cache_name: cache} if cache is not None and self.cache_name else {}
-        # A gradient needs what a model then writes over in its cache.
-        keeping = saved_tensors_hooks(_kept, _as_is) if torch.is_grad_enabled() and not self.grows else nullcontext()
-        with keeping:
-            found = self.causal(input_ids=tokens, use_cache=caching and self.cache_name is not None, **given)
+        """Return the output layer's input (B, T, D) for tokens (B, T) after a cache, which is changed, and the new cache."""
+        past = {self.cache_name: cache} if cache is not None and self.cache_name else {}
+        # A gradient needs the tensors that a model then overwrites in its cache.
+        copies = torch.is_grad_enabled() and not self.grows
+        with saved_tensors_hooks(_copied, lambda tensor: tensor) if copies else nullcontext():
+            result = self.causal(input_ids=tokens, use_cache=caching and self.cache_name is not None, **past)
         (output,) = self._output
-        hidden, output.read = output.read, None
+        hidden, output.input = output.input, None
         assert hidden is not None
-        return hidden, None if self.cache_name is None else getattr(found, self.cache_name, None)
+        return hidden, None if self.cache_name is None else getattr(result, self.cache_name, None)
 
 
-def _kept(tensor: Tensor) -> Tensor:
+def _copied(tensor: Tensor) -> Tensor:
     return tensor if isinstance(tensor, nn.Parameter) else tensor.clone()
 
 
-def _as_is(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def longest(config: Any) -> int | None:
-    """The longest text that the settings of a model allow; None where they say nothing."""
+    """Return the longest text that the settings of a model allow; None if they do not say."""
     decoder = config.get_text_config(decoder=True)
-    said = (getattr(decoder, name, None) for name in LONGEST)
-    return next((int(n) for n in said if isinstance(n, int) and n > 0), None)
+    lengths = (getattr(decoder, name, None) for name in LONGEST)
+    return next((int(n) for n in lengths if isinstance(n, int) and n > 0), None)
 
 
-def _place(causal: nn.Module, layer: nn.Module) -> tuple[nn.Module, str]:
-    """The module that a layer is part of, and what it is called there."""
+def _parent(causal: nn.Module, layer: nn.Module) -> tuple[nn.Module, str]:
+    """Return the module that a layer is part of, and its name there."""
     return next((m, name) for m in causal.modules() for name, child in m._modules.items() if child is layer)

@@ -92,7 +92,7 @@ class HuggingFaceRun(Run):
         return None
 
     def settings(self) -> dict[str, Any]:
-        """The model's own settings, and how it is read."""
+        """Return the model's own settings, and how it is read."""
         model: HuggingFaceModel | ComposedModel = self.model
         way = model.way if isinstance(model, HuggingFaceModel) else "ours"
         read = {"way": way, "maximum_length": model.capabilities.maximum_length}
@@ -103,7 +103,7 @@ class HuggingFaceRun(Run):
         return replace(self, own_settings=merged(self.own_settings, {"parts": changes}))
 
     def dataset(self, corpus: str | None, data_dir: Path | None) -> Dataset:
-        """A corpus by its name or path, in the model's own pieces. Raises UserError."""
+        """Prepare a corpus, by its name or path, in the model's own pieces. Raises UserError."""
         if corpus is None:
             raise UserError(f"{self.name} brings no corpus of its own; say which with --corpus NAME, or give a text")
         if self.exported:
@@ -114,45 +114,45 @@ class HuggingFaceRun(Run):
 
 
 def load(name: str, device: torch.device | None = None) -> HuggingFaceRun:
-    """The model and the tokenizer of `hf:PATH_OR_NAME`, in float32, ready to be read with.
+    """Load the model and the tokenizer of `hf:PATH_OR_NAME`, in float32.
 
     A path is a folder that `save_pretrained` made; another name is fetched from the hub, unless it was before. Raises
-    UserError, also where a model is none that reads from left to right, or comes without safetensors or a tokenizer.
+    UserError, also for a model that is not causal, or has no safetensors or no tokenizer.
     """
-    wanted = name.removeprefix(PREFIX)
-    place = Path(os.path.expanduser(wanted))
-    local = place.is_dir()
-    if not wanted or not (local or re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", wanted)):
+    source = name.removeprefix(PREFIX)
+    path = Path(os.path.expanduser(source))
+    local = path.is_dir()
+    if not source or not (local or re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source)):
         raise UserError(
-            f"there is no folder {wanted!r}; give {PREFIX} with the folder of a model, or its name on the hub"
+            f"there is no folder {source!r}; give {PREFIX} with the folder of a model, or its name on the hub"
         )
     with quiet():
-        causal, tokenizer = _local(place, name) if local else _named(wanted, name)
-        shown = PREFIX + (place.resolve().name if local else wanted)
+        causal, tokenizer = _local(path, name) if local else _named(source, name)
+        shown = PREFIX + (path.resolve().name if local else source)
         model = _ours(causal.to(device or choose_device("cpu")), shown)
-        exported = _exported(causal, str(place) if local else wanted)
+        exported = _exported(causal, str(path) if local else source)
         vocabulary = exported or _vocabulary(_pieces(tokenizer, shown), tokenizer, causal.config)
     if len(vocabulary) > model.vocabulary_size:
         raise UserError(
             f"the tokenizer of {shown} has {len(vocabulary):,} pieces, more than the {model.vocabulary_size:,} that the model "
             "knows; give the tokenizer that belongs to it"
         )
-    key = hashlib.sha256(str(place.resolve() if local else wanted).encode()).hexdigest()[:16]
+    key = hashlib.sha256(str(path.resolve() if local else source).encode()).hexdigest()[:16]
     filed = re.sub(r"[^\w.-]+", "-", shown.removeprefix(PREFIX))
     folder = cache_folder() / "huggingface" / f"{filed}-{key}"
-    made_of = (
+    content = (
         vocabulary.tokenizer.json
         if isinstance(vocabulary.tokenizer, FittingPieces)
         else json.dumps(vocabulary.to_json())
     )
-    fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+    fingerprint = hashlib.sha256(content.encode()).hexdigest()
     corpus = {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
     settings = causal.config.to_diff_dict()
     return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings, exported is not None)
 
 
 def _ours(causal: Any, name: str) -> LanguageModel:
-    """The model in our form; one that was exported from here is in it already."""
+    """Return the model as a `LanguageModel`; an exported run holds one already."""
     from backstory.interop.modeling import BackstoryForCausalLM
 
     return causal.model.eval() if isinstance(causal, BackstoryForCausalLM) else wrap(causal, name)
@@ -174,13 +174,13 @@ def _local(folder: Path, name: str) -> tuple[Any, Any]:
     return _loaded(str(folder), name, True, look(folder))
 
 
-def _named(wanted: str, name: str) -> tuple[Any, Any]:
+def _named(source: str, name: str) -> tuple[Any, Any]:
     """Load a model of the hub: from files that were fetched before, else fetch them."""
     import huggingface_hub
 
     try:
-        huggingface_hub.hf_hub_download(wanted, "config.json", local_files_only=True)
-        return _loaded(wanted, name, True, look(_fetched(wanted, True)))
+        huggingface_hub.hf_hub_download(source, "config.json", local_files_only=True)
+        return _loaded(source, name, True, look(_fetched(source, True)))
     except (OSError, ValueError, _Missing):
         pass
     if huggingface_hub.constants.HF_HUB_OFFLINE or not _reachable(huggingface_hub.constants.ENDPOINT):
@@ -188,15 +188,15 @@ def _named(wanted: str, name: str) -> tuple[Any, Any]:
             f"{name} is not on this machine, and the hub cannot be reached to fetch it; give a folder, {PREFIX}PATH"
         )
     try:
-        held = look(_fetched(wanted, False))
+        held = look(_fetched(source, False))
     except OSError as error:
         raise UserError(
             f"{name} cannot be fetched ({_first(error)}); give another, or a folder, {PREFIX}PATH"
         ) from None
-    return _loaded(wanted, name, False, held)
+    return _loaded(source, name, False, held)
 
 
-def _fetched(wanted: str, here: bool) -> Path:
+def _fetched(source: str, here: bool) -> Path:
     """Return the folder in the hub's cache with the settings and weights of a model, fetched unless they are `here`.
 
     Raises OSError if there are none.
@@ -204,14 +204,14 @@ def _fetched(wanted: str, here: bool) -> Path:
     from transformers.utils import cached_file
 
     how: dict[str, Any] = {"local_files_only": here, "_raise_exceptions_for_missing_entries": False}
-    place = cached_file(wanted, CONFIG, **how)
-    if place is None:
+    path = cached_file(source, CONFIG, **how)
+    if path is None:
         raise FileNotFoundError(f"there is no {CONFIG}")
-    folder = Path(place).parent
-    cached_file(wanted, ADAPTER, **how)
-    listed = cached_file(wanted, INDEX, **how)
+    folder = Path(path).parent
+    cached_file(source, ADAPTER, **how)
+    listed = cached_file(source, INDEX, **how)
     for file in weight_files(folder, listed=True) if listed else [WEIGHTS]:
-        cached_file(wanted, file, **how)
+        cached_file(source, file, **how)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What a Hugging Face model is found to do before it is read: nothing of it is taken on trust.
+"""Checks of a Hugging Face model before it is read: nothing is taken on trust.
 
 A short random text shows whether later tokens change what was predicted before, whether the vectors and the output layer give
 the model's own scores, and whether its cache gives what the whole text gives.
@@ -19,20 +19,18 @@ T = TypeVar("T")
 LENGTH = 24
 """Tokens of the text; it is shorter where the model cannot read so many."""
 EXACT, RELATIVE = 1e-5, 1e-4
-"""How far log-probabilities may differ, and of what the context changes in them."""
+"""Tolerance of log-probabilities, and its share of the change that the context makes in them."""
 LAST_BIT = 1e-6
-"""How far logits may differ that come of the same products, of the largest."""
+"""Relative tolerance of logits from the same products."""
 CUTS = {"blocks": (5, 1, 7, 2, 1), "steps": (5,)}
-"""The lengths of the first blocks of the text; what is left is read token by token."""
+"""Lengths of the first blocks of the text; the rest is read token by token."""
 
 
 @torch.no_grad()
 def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
-    """A model as one of ours, read in the way that gives what it gives itself.
+    """Return a model as a `LanguageModel`, read in the fastest way that gives the model's own scores.
 
-    Raises UserError for one that cannot be read, also where its scores are no numbers.
-
-    Warns where it is read whole.
+    Warns if every block is read whole. Raises UserError for a model that cannot be read, or whose scores are not numbers.
     """
     causal.eval()
     text = _text(causal)
@@ -45,7 +43,7 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
     _check_causal(causal, text, plain, name)
     model = HuggingFaceModel(causal).eval()
     _settle_output(model, text, plain, name)
-    model.settled(*_way(model, text, plain))
+    model.use_way(*_way(model, text, plain))
     if model.way == "whole":
         warnings.warn(
             f"{name} cannot be read on from its cache (what it then says differs), so every block is read whole, with the "
@@ -56,7 +54,7 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
 
 
 def _text(causal: nn.Module) -> Tensor:
-    """Random tokens (2, T)."""
+    """Return random tokens (2, T)."""
     layers = causal.get_output_embeddings(), causal.get_input_embeddings()  # type: ignore[operator]
     types = min(layer.weight.shape[0] for layer in layers)
     length = min(LENGTH, longest(causal.config) or LENGTH)
@@ -81,17 +79,17 @@ def _check_causal(causal: nn.Module, text: Tensor, plain: Tensor, name: str) -> 
 
 
 def _settle_output(model: HuggingFaceModel, text: Tensor, plain: Tensor, name: str) -> None:
-    """See whether the output layer gives the model's own scores, or more is done to the logits after it."""
+    """Let the model finish its logits if the output layer alone does not give its scores. Raises UserError."""
     hidden, _ = model.body(text, caching=False)
     logits = model.head(hidden)
     if torch.allclose(_log_probs(logits), plain, rtol=0, atol=LAST_BIT * logits.abs().max().item()):
         return
     try:
         model.finish = Finish(model.causal, model._output[0])
-        found = model.predicted(text, hidden).log_probs()
+        scores = model.predicted(text, hidden).log_probs()
     except Exception as error:  # whatever the model's code does with a body that is not its own
         raise UserError(_unfollowed(name, type(error).__name__)) from None
-    if not torch.allclose(found.double(), plain, rtol=EXACT, atol=EXACT):
+    if not torch.allclose(scores.double(), plain, rtol=EXACT, atol=EXACT):
         raise UserError(_unfollowed(name, "it gives other scores"))
 
 
@@ -100,36 +98,36 @@ def _unfollowed(name: str, why: str) -> str:
 
 
 def _way(model: HuggingFaceModel, text: Tensor, plain: Tensor) -> tuple[Way, Layout | None, bool]:
-    """The fastest way that gives the scores of the whole text."""
+    """Return the fastest way that gives the scores of the whole text."""
     layout = _attempt(lambda: Layout.learn(lambda rows, tokens: model.body(text[:1, :tokens].repeat(rows, 1))[1]))
     if layout is None:
         return "whole", None, False
-    # What the context makes of a score: without its first half the text reads differently by so much.
+    # Change that the context makes: scores of the text without its first half.
     half = text.shape[1] // 2
     alone = model.predicted(text[:, half:], model.body(text[:, half:])[0]).log_probs()
     tolerance = EXACT + RELATIVE * (alone - plain[:, half:]).abs().max().item()
     ways: Sequence[tuple[Way, bool]] = (("blocks", False), ("blocks", True), ("steps", False), ("steps", True))
     for way, row_by_row in ways:
-        model.settled(way, layout, row_by_row)
-        found = _attempt(lambda way=way: _read(model, text, CUTS[way]))
-        if found is not None and found.shape == plain.shape and (found - plain).abs().max().item() <= tolerance:
+        model.use_way(way, layout, row_by_row)
+        scores = _attempt(lambda way=way: _read(model, text, CUTS[way]))
+        if scores is not None and scores.shape == plain.shape and (scores - plain).abs().max().item() <= tolerance:
             return way, layout, row_by_row
     return "whole", None, False
 
 
 def _read(model: LanguageModel, text: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Log-probabilities (B, T, V) of a text that is read in blocks, first of these sizes, then of one token."""
-    state, found, place = model.start(len(text)), [], 0
-    while place < text.shape[1]:
-        size = sizes[len(found)] if len(found) < len(sizes) else 1
-        prediction, state = model(text[:, place : place + size], state)
-        found.append(prediction.log_probs())
-        place += size
-    return torch.cat(found, 1)
+    """Return the log-probabilities (B, T, V) of a text that is read in blocks, first of these sizes, then of one token."""
+    state, tables, start = model.start(len(text)), [], 0
+    while start < text.shape[1]:
+        size = sizes[len(tables)] if len(tables) < len(sizes) else 1
+        prediction, state = model(text[:, start : start + size], state)
+        tables.append(prediction.log_probs())
+        start += size
+    return torch.cat(tables, 1)
 
 
 def _attempt(function: Callable[[], T]) -> T | None:
-    """What a model's own code makes of its cache, None where it fails: it is then read without."""
+    """Return the result of a model's own code; None if it fails, so that the model is read without its cache."""
     try:
         return function()
     except Exception:  # as many kinds as there are models

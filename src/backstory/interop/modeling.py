@@ -33,7 +33,7 @@ from backstory.data.tokenizers.pieces import Pieces
 from backstory.models import ComposedModel, Prediction, State, build_model, flatten, map_state
 
 IGNORED = -100
-"""The label of a token that is not scored."""
+"""Label of a token that is not scored."""
 
 
 @strict
@@ -45,7 +45,7 @@ class BackstoryConfig(PretrainedConfig):
     vocab_size: int = 2
     parts: dict[str, Any] | None = None
     bos_token_id: int | None = 0
-    """What is read before the first token of a text."""
+    """Token that is read before the first token of a text."""
     weights: str | None = None
     """SHA-256 (hex) of the weights that were exported, as results of the run record it."""
     tie_word_embeddings: bool = True
@@ -56,13 +56,13 @@ class BackstoryConfig(PretrainedConfig):
         super().__post_init__(**kwargs)
 
     def model(self) -> ModelConfig:
-        """The parts as a dataclass. Raises UserError for what is none."""
+        """Return the parts as a dataclass. Raises UserError for anything else."""
         return from_saved(ModelConfig, self.parts or {}, "config.json: parts")
 
 
 @dataclass
 class StateCache:
-    """What `past_key_values` is here: the state of B rows, a tree of tensors with B first, after so many columns."""
+    """Value of `past_key_values`: the state of B rows, a tree of tensors with B first, after so many columns."""
 
     state: State
     length: int
@@ -70,11 +70,11 @@ class StateCache:
     is_compileable = False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """As of any cache: how many tokens are in it."""
+        """Return how many tokens are in it, as any cache does."""
         return self.length
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Go on with these rows, in this order; one may come several times."""
+        """Continue with these rows, in this order; a row may come several times."""
         self.state = _rows_of(self.state, beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -82,7 +82,7 @@ class StateCache:
         self.reorder_cache(indices)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Every row so many times, the copies side by side."""
+        """Repeat each row, the copies side by side."""
         self.state = map_state(lambda t: t.repeat_interleave(repeats, 0), self.state)
 
 
@@ -105,7 +105,7 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
-        """As of any model, but that a folder which lacks weights is a ValueError."""
+        """Load a model. Raises ValueError for a folder that lacks weights."""
         loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
         model, info = loaded
         if lost := sorted(info["missing_keys"]):
@@ -162,7 +162,7 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)  # type: ignore[arg-type]
 
     def _read_masked(self, tokens: Tensor, mask: Tensor, state: State, kept: int) -> tuple[Tensor, State]:
-        """The logits of the last columns and the state, where rows leave columns out."""
+        """Return the logits of the last columns and the state, if rows leave columns out."""
         rows, columns = tokens.shape
         types, first_kept = self.config.vocab_size, columns - kept
         dtype = torch.promote_types(self.dtype, torch.float32)  # as of any log-probabilities
@@ -177,7 +177,7 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def _stretches(mask: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-    """The columns of a mask (B, T) cut where it changes: first, end, and the rows (N,) that are read there, if any are."""
+    """Yield the stretches of columns between changes of a mask (B, T): first, end, and the rows (N,) that are read there."""
     changes = (mask[:, 1:] != mask[:, :-1]).any(0).nonzero().flatten() + 1
     for first, end in pairwise([0, *changes.tolist(), mask.shape[1]]):
         read = mask[:, first].nonzero().flatten()
@@ -186,7 +186,7 @@ def _stretches(mask: Tensor) -> Iterator[tuple[int, int, Tensor]]:
 
 
 def _last(prediction: Prediction, rows: int, columns: int, count: int) -> Tensor:
-    """The log-probabilities of the last positions of (rows, columns), (rows, count, V)."""
+    """Return the log-probabilities (rows, count, V) of the last positions of (rows, columns)."""
     if count == columns:
         return prediction.log_probs()
     index = torch.arange(rows).repeat_interleave(count), torch.arange(columns - count, columns).repeat(rows)
@@ -198,7 +198,7 @@ def _rows_of(state: State, rows: Tensor) -> State:
 
 
 def _with_rows(state: State, rows: Tensor, new: State) -> State:
-    """A state with the new one's rows in the place of these."""
+    """Return a state in which these rows are those of the new one."""
     tensors = iter(flatten(new).values())
     return map_state(lambda t: t.index_copy(0, rows, next(tensors)), state)
 
@@ -212,14 +212,14 @@ SPACE = r"\s\x1c-\x1f"
 WORD = r"\p{L}\p{N}_"
 """What Python's \\w stands for, likewise; the \\w of these expressions is another."""
 PADDING = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
-"""What tokenizers call the token that fills rows up."""
+"""Names of the padding token in tokenizers."""
 _BREAK = rf"\n[{SPACE}&&[^\n]]*\n[{SPACE}]*"
 """A blank line, as the tokenizer `regex` has it."""
 
 
 def fast_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
-    """The tokenizer of a prompt (`encode_prompt`): the last line or paragraph is not ended, and what is read before the first
-    token comes first, unless `add_special_tokens` is false.
+    """Return the tokenizer of a prompt (`encode_prompt`): the last line or paragraph is not ended, and the token that is read
+    before a text comes first, unless `add_special_tokens` is false.
 
     Decoding is `Vocabulary.decode`, as it goes on after a word: with a space before the first, since that is how pipelines put
     a prompt and what is new together. What pads is never read, so it is a token that there is anyway.
@@ -252,7 +252,7 @@ def _unknown(vocabulary: Vocabulary) -> str | None:
 
 
 def _begin(vocabulary: Vocabulary, tokenizer: Tokenizer) -> processors.PostProcessor:
-    """What puts the token before a text that is read before its first one."""
+    """Return the processor that puts the start token before a text."""
     token = tokenizer.id_to_token(vocabulary.start)
     # It goes by a name of its own, since a template gives a colon in a name a meaning.
     begin = {"id": "<start>", "ids": [vocabulary.start], "tokens": [token]}
@@ -274,7 +274,7 @@ def _normalizer(vocabulary: Vocabulary, *more: normalizers.Normalizer) -> normal
 
 
 def _looked_up(vocabulary: Vocabulary) -> Tokenizer:
-    """Of words and characters, each of which has its id in a table."""
+    """Return a tokenizer of words or characters, each with its id in a table."""
     renamed = _MARKS if vocabulary.tokenizer.name == "marked-characters" else {}
     index = {renamed.get(word, word): i for word, i in vocabulary.index.items()}
     # Where nothing stands for the unknown, it is none of the words, so that an unknown one is refused.
@@ -340,7 +340,7 @@ def _bytes(vocabulary: Vocabulary) -> Tokenizer:
 
 
 def _pieces(vocabulary: Vocabulary, pieces: Pieces) -> PreTrainedTokenizerFast:
-    """A tokenizer.json as it is, but for what it puts around a text."""
+    """Return a tokenizer.json as it is, except for the tokens that it puts around a text."""
     tokenizer = Tokenizer.from_str(pieces.json)
     tokenizer.no_truncation()
     tokenizer.no_padding()
