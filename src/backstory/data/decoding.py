@@ -180,6 +180,6 @@ def _documents(vocabulary: Vocabulary, split: Split, words: Tokenizer) -> Iterat
     """Yield the words of each document."""
     for start, end in split.spans():
         text = vocabulary.decode(split.ids[start:end])
-        found = words.split(text)
+        tokens = words.split(text)
         # The end of a last line without a line break is no token's, unless white space is left over after its last word.
-        yield found if text[-1:].isspace() else found[:-1]
+        yield tokens if text[-1:].isspace() else tokens[:-1]

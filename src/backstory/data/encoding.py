@@ -168,7 +168,7 @@ def _encode(vocabulary: Vocabulary, blocks: Iterable[str], name: str, title: str
 
 
 def _sample(corpus: Corpus) -> str:
-    """Return the beginning of a corpus, even if it is no text."""
+    """Return the beginning of the training text, decoded even if it is binary."""
     start = next(text_files.raw_blocks(replace(corpus.sources["train"][0], end=None)), b"")
     return start[:4096].decode(errors="replace")
 
@@ -185,7 +185,7 @@ def _fingerprint(corpus: Corpus, tokenizer: Tokenizer, config: TextConfig, vocab
 def _build(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, config: TextConfig, vocabulary: Vocabulary | None
 ) -> None:
-    """Write the ids of every split, the vocabulary, built from the training text if there is none, and the splits' counts."""
+    """Write the ids and counts of every split, and the vocabulary, built from the training text unless it is given."""
     vocabulary = vocabulary or vocabularies.build(
         _count(corpus, tokenizer, config),
         tokenizer,
@@ -274,7 +274,7 @@ class _Counter:
             yield ids
 
     def to_json(self, vocabulary: Vocabulary) -> dict[str, Any]:
-        """Return what is stored of the split."""
+        """Return the counts of the split as they are stored."""
         names = ("tokens", "characters", "bytes", "words", "documents", "titles")
         return {name: getattr(self, name) for name in names} | {"lost": vars(classify(self.outside, vocabulary))}
 

@@ -142,8 +142,8 @@ class Algorithm:
         if self.only:
             lengths = " and ".join(map(str, self.only))
         what = f"items of {ITEM_SIZE} symbols" if self.name == "associative-recall" else "symbols"
-        fresh = ", other documents to train on in every epoch" if self.settings.new_each_epoch else ""
-        return f"synthetic documents of {self.name}: {lengths} {what} of {self.bits} bits, seed {self.settings.seed}{fresh}"
+        renewed = ", other documents to train on in every epoch" if self.settings.new_each_epoch else ""
+        return f"synthetic documents of {self.name}: {lengths} {what} of {self.bits} bits, seed {self.settings.seed}{renewed}"
 
     def words(self) -> list[str]:
         """Return all words, by id."""

@@ -92,10 +92,10 @@ class Recall:
         """Return a sentence that says where the text comes from."""
         s = self.settings
         facts = f", {s.facts:g} facts" if s.facts else ""
-        fresh = ", other documents to train on in every epoch" if s.new_each_epoch else ""
+        renewed = ", other documents to train on in every epoch" if s.new_each_epoch else ""
         return (
             f"synthetic documents of {s.length:,} tokens: {s.cast:,} of {s.entities:,} entities each, {s.mentions:g} mentions"
-            f"{facts} a token, seed {s.seed}{fresh}"
+            f"{facts} a token, seed {s.seed}{renewed}"
         )
 
     def words(self) -> list[str]:
