@@ -225,10 +225,8 @@ class Trainer:
         began = time.perf_counter()
         nats, metrics, best = self._validate()
         seconds = time.perf_counter() - began
-        progress.seconds, progress.validation_seconds = (
-            progress.seconds + seconds,
-            progress.validation_seconds + seconds,
-        )
+        progress.seconds += seconds
+        progress.validation_seconds += seconds
         figures = _means(progress.epoch_sums, progress.epoch_tokens)
         values: dict[str, Any] = {
             "epoch": progress.epoch,
@@ -344,17 +342,11 @@ class Trainer:
             return
         self.progress.log_bytes = log.position()
         self.progress.averaged = None if self.average is None else self.average.count
-        documents = {
-            "progress": {
-                "progress": vars(self.progress),
-                "config": to_dict(self.config),
-                "corpus": self.dataset.fingerprint,
-                "ranks": self.ranks.world,
-            }
-        }
+        run = {"progress": vars(self.progress), "config": to_dict(self.config)}
+        run |= {"corpus": self.dataset.fingerprint, "ranks": self.ranks.world}
         tensors = pack(self.model, self.optimizer, self.average, rank_tensors)
         self.folder.check_in_place()
-        saved = write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, documents)
+        saved = write_checkpoint(self.folder.checkpoints, f"last-{self.progress.step}", tensors, {"progress": run})
         rotate_checkpoints(saved, keep=2)
         self.drop_other_best()
         self.saved_at = time.monotonic()
