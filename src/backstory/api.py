@@ -61,14 +61,14 @@ def examine(
         first = model if isinstance(model, str | Path) else next(iter(model), "")
         if corpus is not None and is_elsewhere(first):
             text, options = {}, {**options, "corpus": str(corpus)}
-        chosen = ExamineOptions.of(experiment=experiment, **options)
+        requested = ExamineOptions.of(experiment=experiment, **options)
         if isinstance(model, str | Path):
-            return examine_run(model, chosen, **text, **process)
-        return examine_runs(model, chosen, **text, **process)
+            return examine_run(model, requested, **text, **process)
+        return examine_runs(model, requested, **text, **process)
     if corpus is None:
         raise UserError("a model at hand has no corpus of its own; name one, or give token ids")
-    found = prepare(TextConfig(corpus=str(corpus))) if isinstance(corpus, str | Path) else corpus
-    return examine_model(model, found, ExamineOptions.of(experiment=experiment, **options), name=name, **process)
+    dataset = prepare(TextConfig(corpus=str(corpus))) if isinstance(corpus, str | Path) else corpus
+    return examine_model(model, dataset, ExamineOptions.of(experiment=experiment, **options), name=name, **process)
 
 
 @checked()
