@@ -83,8 +83,8 @@ def _answers(dataset: "Dataset", split: str) -> str | None:
     answers = dataset.answers(split)
     if answers is None:
         return None
-    place = int(answers.lengths.argmin())
-    ids = dataset.splits[split].ids[answers.document == place]
+    shortest = int(answers.lengths.argmin())
+    ids = dataset.splits[split].ids[answers.document == shortest]
     shown = dataset.vocabulary.tokens(ids[:40])
     return (
         f"{answers.mask.mean():.1%} of the tokens are answers, lengths {answers.lengths.min()} to {answers.lengths.max()}; "

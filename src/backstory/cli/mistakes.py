@@ -187,13 +187,13 @@ def _mistake(name: str, setting: Setting, values: list[str]) -> str:
     return ""
 
 
-def _misplaced(places: list[Setting], given: list[str], verb: str) -> str:
-    usage = " ".join(["backstory", verb, *(s.name for s in places)])
-    if len(given) < len([s for s in places if not s.name.startswith("[")]):
-        missing = places[len(given)]
+def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
+    usage = " ".join(["backstory", verb, *(s.name for s in positions)])
+    if len(values) < len([s for s in positions if not s.name.startswith("[")]):
+        missing = positions[len(values)]
         what = next(m.help for m in missing.marks if getattr(m, "help", None))
         return f"name {what[0].lower()}{what[1:].rstrip('.').split(';')[0]}: `{usage}`"
-    if len(given) > len(places) and not any(s.listed for s in places):
-        extra = given[len(places)]
+    if len(values) > len(positions) and not any(s.listed for s in positions):
+        extra = values[len(positions)]
         return f"'{extra}' is one too many; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
     return f"the command line cannot be read; `backstory {verb} --help` explains"
