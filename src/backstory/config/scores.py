@@ -128,20 +128,20 @@ class UnknownShare:
 
         `advice` is what helps against those outside the vocabulary. It does not against those that are written as `<unk>`.
         """
-        kept = self.tokens - self.ends
+        total = self.tokens - self.ends
         if self.meaningless and 2 * (self.lost or 0) <= (self.unknown or 0):
             written = "are <unk>" if self.lost is None else "are <unk>, most of them written so in the text"
             return (
-                f"{_percent((self.unknown or 0) / kept)} of {tokens} {written}, so the perplexity {NOT_MEANINGFUL}; "
+                f"{_percent((self.unknown or 0) / total)} of {tokens} {written}, so the perplexity {NOT_MEANINGFUL}; "
                 "take the text as it was before its words were replaced"
             )
         if not self.incomparable and not self.meaningless:
             return None
         why = NOT_MEANINGFUL if self.meaningless else NOT_COMPARABLE
-        told = f"{_percent((self.lost or 0) / kept)} of {tokens} are outside the vocabulary (read as <unk>)"
+        sentence = f"{_percent((self.lost or 0) / total)} of {tokens} are outside the vocabulary (read as <unk>)"
         if self.meaningless and self.unknown != self.lost:
-            told += f" and {_percent(((self.unknown or 0) - (self.lost or 0)) / kept)} are written as <unk>"
-        return f"{told}, so the perplexity {why}; {advice}"
+            sentence += f" and {_percent(((self.unknown or 0) - (self.lost or 0)) / total)} are written as <unk>"
+        return f"{sentence}, so the perplexity {why}; {advice}"
 
 
 _IN_SENTENCES = ("written as <unk>", "outside the vocabulary", "<unk>")
