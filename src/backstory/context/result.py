@@ -383,8 +383,8 @@ def _split(by: str, groups: Sequence[dict[str, Any]]) -> list[str]:
     lines = [f"  by {by}, effects in nats:", line("", [group["group"] for group in groups])]
     lines.append(line("share of targets", [f"{group['share']:.1%}" for group in groups]))
     lines.append(line("perplexity", [f"{group['baseline']['perplexity']:,.2f}" for group in groups]))
-    for place, name in enumerate(names):
-        lines.append(line(name, [f"{group['conditions'][place]['effect']:+.4f}" for group in groups]))
+    for i, name in enumerate(names):
+        lines.append(line(name, [f"{group['conditions'][i]['effect']:+.4f}" for group in groups]))
     if "hurt" in groups[0]["conditions"][0]:
         lines.append(line("cache hurts", [f"{group['conditions'][0]['hurt']:.1%}" for group in groups]))
     return lines
