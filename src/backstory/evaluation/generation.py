@@ -155,9 +155,9 @@ def _saved(
         yield text
     origin["seconds"] = round(time.perf_counter() - began, 1)
     figures = SampleFigures(prompt=prompt, text="".join(pieces), settings=settings)
-    place = run.folder / SAMPLE
-    run.check_unchanged(place)
-    write_result(place, "sample", run.name, figures, origin)
+    folder = run.folder / SAMPLE
+    run.check_unchanged(folder)
+    write_result(folder, "sample", run.name, figures, origin)
 
 
 def encode_prompt(vocabulary: Vocabulary, prompt: str) -> list[int]:
@@ -224,8 +224,8 @@ def until(texts: Iterator[str], stops: Sequence[str]) -> Iterator[str]:
     for text in texts:
         for character in text:
             held += character
-            if found := [s for s in stops if held.endswith(s)]:
-                if before := held[: -max(map(len, found))]:
+            if matches := [s for s in stops if held.endswith(s)]:
+                if before := held[: -max(map(len, matches))]:
                     yield before
                 return
         keep = max((n for s in stops for n in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:n])), default=0)

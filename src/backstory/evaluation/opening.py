@@ -97,10 +97,10 @@ def open_reader(
     overrides: Mapping[str, str] | None = None,
 ) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
     """Load a run and build a reader over it, or several that wrap each other (`parse_stack`). Raises UserError."""
-    stack, place = parse_stack(reader), choose_device(device)
-    run = open_run(model, place).overridden(overrides or {})
+    stack, chosen_device = parse_stack(reader), choose_device(device)
+    run = open_run(model, chosen_device).overridden(overrides or {})
     layers = configure(stack, run)
-    return run, build(layers, run, choose_precision(precision, place)), layers
+    return run, build(layers, run, choose_precision(precision, chosen_device)), layers
 
 
 def open_evaluation(model: Path | str, options: Any = None, **fields: Any) -> EvalSetup:
