@@ -132,8 +132,8 @@ def _figures(folder: Path) -> list[str]:
     for line in run.unread:
         warnings.warn(f"left out of {CARD}: {line}", stacklevel=2)
     results = [run.current()]  # what is stale is not of the weights that are exported
-    found = [table for table in (figures_table(results), trainings_table(results)) if table.rows]
-    said = (
+    tables = [table for table in (figures_table(results), trainings_table(results)) if table.rows]
+    note = (
         "A reader other than `static` adds to the model while it reads, in Backstory; what is loaded here is `static`."
     )
-    return ["## Figures", "", *(f"{to_markdown(table)}\n" for table in found), said, ""]
+    return ["## Figures", "", *(f"{to_markdown(table)}\n" for table in tables), note, ""]

@@ -216,10 +216,10 @@ class Finish:
 
     def __init__(self, causal: nn.Module, output: OutputLayer) -> None:
         """`causal`: a model whose output layer is `output`."""
-        body = getattr(causal, "base_model_prefix", "")
+        body_name = getattr(causal, "base_model_prefix", "")
         parent, name = _parent(causal, output)
         self.shell, self.body, self.output = copy.copy(causal), _FixedBody(), OutputLayer(output.layer)
-        self.shell._modules = {**causal._modules, body: self.body}
+        self.shell._modules = {**causal._modules, body_name: self.body}
         if parent is causal:
             self.shell._modules[name] = self.output
 
@@ -314,15 +314,15 @@ class HuggingFaceModel(LanguageModel):
         return HuggingFaceState(cached, tokens, cache)
 
     def forward(self, tokens: Tensor, state: HuggingFaceState) -> tuple[Prediction, HuggingFaceState]:
-        limit, kept = self.capabilities.maximum_length, state.tokens.shape[1]
+        limit, length = self.capabilities.maximum_length, state.tokens.shape[1]
         vectors, done = [], 0
         while done < tokens.shape[1]:
-            if limit is not None and kept == limit:
-                state, kept = self._slid(state), limit // 2
-            piece = tokens[:, done : done + limit - kept if limit is not None else None]
+            if limit is not None and length == limit:
+                state, length = self._slid(state), limit // 2
+            piece = tokens[:, done : done + limit - length if limit is not None else None]
             hidden, state = self._read(piece, state)
             vectors.append(hidden)
-            done, kept = done + piece.shape[1], state.tokens.shape[1]
+            done, length = done + piece.shape[1], state.tokens.shape[1]
         return self.predicted(tokens, torch.cat(vectors, 1)), state
 
     def predicted(self, tokens: Tensor, hidden: Tensor) -> Prediction:
@@ -351,11 +351,11 @@ class HuggingFaceModel(LanguageModel):
             hidden, cache = self._step(piece, cache)
             vectors.append(hidden)
         hidden = torch.cat(vectors, 1)[:, inputs.shape[1] - steps :]
-        kept = window if self.capabilities.maximum_length is not None else window[:, :0]
+        remembered = window if self.capabilities.maximum_length is not None else window[:, :0]
         if self.layout is None:
-            return hidden, state._replace(tokens=kept)
+            return hidden, state._replace(tokens=remembered)
         count = state.cached + steps if known else torch.full_like(state.cached, inputs.shape[1])
-        return hidden, HuggingFaceState(count, kept, self.layout.state_of(cache, rows, new.device))
+        return hidden, HuggingFaceState(count, remembered, self.layout.state_of(cache, rows, new.device))
 
     def _pieces(self, tokens: Tensor, begun: bool) -> Iterator[Tensor]:
         """Yield the tokens in pieces that are read at once."""

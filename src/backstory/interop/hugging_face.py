@@ -313,7 +313,7 @@ def _pieces(tokenizer: Any, name: str) -> FittingPieces:
 def _vocabulary(pieces: FittingPieces, tokenizer: Any, config: Any) -> Vocabulary:
     words, _, start = pieces.vocabulary()
     decoder = config.get_text_config(decoder=True)
-    starts = (getattr(place, f"{kind}_token_id", None) for kind in ("bos", "eos") for place in (tokenizer, decoder))
+    starts = (getattr(owner, f"{kind}_token_id", None) for kind in ("bos", "eos") for owner in (tokenizer, decoder))
     start = next((int(i) for i in starts if isinstance(i, int) and 0 <= i < len(words)), start)
     # None is unknown: `FittingPieces` refuses a text that has pieces which stand for something else.
     return Vocabulary(words, np.zeros(len(words), np.int64), pieces, False, None, start)

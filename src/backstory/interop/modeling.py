@@ -144,14 +144,14 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
         rows, columns = input_ids.shape
         state = self.model.start(rows) if past_key_values is None else past_key_values.state
         mask = None if attention_mask is None else attention_mask[:, -columns:].to(input_ids.device).bool()
-        chosen = isinstance(logits_to_keep, Tensor)
-        kept = columns if chosen else min(logits_to_keep or columns, columns)
+        by_position = isinstance(logits_to_keep, Tensor)
+        last_columns = columns if by_position else min(logits_to_keep or columns, columns)
         if mask is None or bool(mask.all()):
             prediction, state = self.model(input_ids, state)
-            logits = _last(prediction, rows, columns, kept)
+            logits = _last(prediction, rows, columns, last_columns)
         else:
-            logits, state = self._read_masked(input_ids, mask, state, kept)
-        if chosen:
+            logits, state = self._read_masked(input_ids, mask, state, last_columns)
+        if by_position:
             logits = logits[:, logits_to_keep]
         loss = None
         if labels is not None:
@@ -161,18 +161,18 @@ class BackstoryForCausalLM(PreTrainedModel, GenerationMixin):
             past = StateCache(state, columns + (past_key_values.length if past_key_values is not None else 0))
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)  # type: ignore[arg-type]
 
-    def _read_masked(self, tokens: Tensor, mask: Tensor, state: State, kept: int) -> tuple[Tensor, State]:
+    def _read_masked(self, tokens: Tensor, mask: Tensor, state: State, last_columns: int) -> tuple[Tensor, State]:
         """Return the logits of the last columns and the state, if rows leave columns out."""
         rows, columns = tokens.shape
-        types, first_kept = self.config.vocab_size, columns - kept
+        types, first_column = self.config.vocab_size, columns - last_columns
         dtype = torch.promote_types(self.dtype, torch.float32)  # as of any log-probabilities
-        logits = torch.full((rows, kept, types), -math.log(types), dtype=dtype, device=tokens.device)
+        logits = torch.full((rows, last_columns, types), -math.log(types), dtype=dtype, device=tokens.device)
         for first, end, read in _stretches(mask):
             prediction, after = self.model(tokens[read, first:end], _rows_of(state, read))
             state = _with_rows(state, read, after)
-            if (shown := min(end - first, end - first_kept)) > 0:
-                found = _last(prediction, len(read), end - first, shown)
-                logits[read, end - shown - first_kept : end - first_kept] = found
+            if (shown := min(end - first, end - first_column)) > 0:
+                log_probs = _last(prediction, len(read), end - first, shown)
+                logits[read, end - shown - first_column : end - first_column] = log_probs
         return logits, state
 
 
@@ -237,13 +237,13 @@ def fast_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
 
 
 def _wrapped(tokenizer: Tokenizer, **settings: Any) -> PreTrainedTokenizerFast:
-    given = {name: value for name, value in settings.items() if value is not None}
+    options = {name: value for name, value in settings.items() if value is not None}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         padding_side="left",
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
-        **given,
+        **options,
     )
 
 
