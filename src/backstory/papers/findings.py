@@ -181,8 +181,8 @@ def _over_seeds(measure: Measure, effects: Sequence[MeasuredRecord]) -> MeasureR
         value, low, high = effects[0].value, effects[0].low, effects[0].high
     elif measure.unit == "tokens":
         ordered = sorted(math.inf if v is None else v for v in values)
-        chosen = ordered[0], statistics.median_high(ordered), ordered[-1]
-        low, value, high = (v if math.isfinite(v) else None for v in chosen)
+        range_and_median = ordered[0], statistics.median_high(ordered), ordered[-1]
+        low, value, high = (v if math.isfinite(v) else None for v in range_and_median)
     else:
         intervals = [Interval(*map(_number, (effect.value, effect.low, effect.high))) for effect in effects]
         mean = over_seeds([interval.value for interval in intervals], intervals)
