@@ -52,19 +52,19 @@ def perplexity_axis(axes: "Axes", low: float, high: float) -> None:
 
 def labels(axes: "Axes", texts: Sequence[str]) -> None:
     """Label the lines in their order, in a column to the right: for curves that end together."""
-    for place, text in enumerate(texts):
-        label(axes, 0.97 - min(LINE, 1.0 / len(texts)) * place, place, text)
+    for index, text in enumerate(texts):
+        label(axes, 0.97 - min(LINE, 1.0 / len(texts)) * index, index, text)
 
 
-def label(axes: "Axes", height: float, place: int, text: str) -> None:
+def label(axes: "Axes", height: float, index: int, text: str) -> None:
     """Draw a piece of the line at this place, with text, to the right of the axes; the height is in [0, 1]."""
-    axes.plot([1.01, 1.04], [height] * 2, transform=axes.transAxes, clip_on=False, **svg.series(place))
+    axes.plot([1.01, 1.04], [height] * 2, transform=axes.transAxes, clip_on=False, **svg.series(index))
     axes.text(1.055, height, svg.label(text, 30), transform=axes.transAxes, va="center")
 
 
-def curve(axes: "Axes", conditions: Sequence[EffectRecord], parameter: str, place: int, alpha: float = 0.2) -> None:
+def curve(axes: "Axes", conditions: Sequence[EffectRecord], parameter: str, index: int, alpha: float = 0.2) -> None:
     """Draw the effects of conditions against one of their parameters, a line with its band."""
-    look = svg.series(place)
+    look = svg.series(index)
     # Nothing has no place on a logarithmic axis; the table has it.
     points = [(getattr(c, parameter) or 0, c) for c in conditions if abs(c.effect) < LARGEST]
     points = sorted(((x, c) for x, c in points if x > 0), key=lambda pair: pair[0])

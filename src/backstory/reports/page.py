@@ -190,11 +190,11 @@ def _of_one_model(runs: Sequence[RunResults]) -> list[RunResults]:
     merged: list[RunResults] = []
     for run in runs:
         weights = _weights(run)
-        places = [place for place, other in enumerate(merged) if weights and _weights(other) == weights]
-        if places:
-            other = merged[places[0]]
+        same_weights = [i for i, other in enumerate(merged) if weights and _weights(other) == weights]
+        if same_weights:
+            other = merged[same_weights[0]]
             unread = other.unread + run.unread
-            merged[places[0]] = replace(other, results=other.results + run.results, unread=unread)
+            merged[same_weights[0]] = replace(other, results=other.results + run.results, unread=unread)
         else:
             merged.append(run)
     return merged

@@ -55,12 +55,12 @@ def _words(passage: Passage) -> Markup:
     elif first is not None and passage.chosen is not None:
         values = first.of(passage.chosen)
     parts = []
-    for place, (word, value) in enumerate(zip(passage.words, values, strict=True)):
+    for index, (word, value) in enumerate(zip(passage.words, values, strict=True)):
         look = theme.css_class(first, theme.step(first, value)) if first else ""
         # A blank line becomes a gap smaller than a line; other white space is kept as it is.
-        before = Markup(_BLANK_LINE.sub('<i class="gap"></i>', escape(word.before))) if place else Markup()
-        lead = Markup(" data-lead" if place < passage.lead else "")
-        parts.append(_WORD.format(before, look, lead, passage.described(place), word.text))
+        before = Markup(_BLANK_LINE.sub('<i class="gap"></i>', escape(word.before))) if index else Markup()
+        lead = Markup(" data-lead" if index < passage.lead else "")
+        parts.append(_WORD.format(before, look, lead, passage.described(index), word.text))
     return Markup().join(parts)
 
 
@@ -71,15 +71,15 @@ def _data(passage: Passage) -> str:
     words = [
         {
             "text": word.text,
-            "numbers": [[layer.name, text] for layer in passage.numbers if (text := layer.text(place))],
+            "numbers": [[layer.name, text] for layer in passage.numbers if (text := layer.text(index))],
             "lists": [
                 [f"{layer.name} ({part})", [_candidate(token, p, word.text) for token, p in tokens]]
                 for layer in lists
-                for part, tokens in layer.lists[place].items()
+                for part, tokens in layer.lists[index].items()
             ]
-            + [[layer.name, _looked_at(layer, place, passage)] for layer in weights if layer.links[place]],
+            + [[layer.name, _looked_at(layer, index, passage)] for layer in weights if layer.links[index]],
         }
-        for place, word in enumerate(passage.words)
+        for index, word in enumerate(passage.words)
     ]
     shown = [_shade(layer) for layer in passage.shades]
     data = {"words": words, "shades": shown, "lead": passage.lead, "first": passage.chosen}
@@ -99,9 +99,9 @@ def _candidate(token: str, p: float, word: str) -> list[Any]:
     return [token, round(percent, 1), f"{percent:.1f}%" if percent >= 0.1 else "<0.1%", token.strip() == word]
 
 
-def _looked_at(layer: Weights, place: int, passage: Passage) -> list[list[Any]]:
+def _looked_at(layer: Weights, index: int, passage: Passage) -> list[list[Any]]:
     """Return the earlier words of most weight, as candidates are written; neighbours of the same weight (a span) are one."""
-    links = sorted(layer.links[place])
+    links = sorted(layer.links[index])
     begins = [i for i, (a, b) in enumerate(pairwise(links), 1) if b[0] != a[0] + 1 or b[1] != a[1]]
     runs = [links[i:j] for i, j in pairwise([0, *begins, len(links)])]
     most = sorted(runs, key=lambda run: -abs(run[0][1]))[:MOST_LOOKED_AT]

@@ -63,41 +63,41 @@ def columns(passage: Passage, of: Sequence[Numbers] | None = None) -> Iterator[s
 
 def _figures(passage: Passage) -> list[Numbers]:
     """Return the layers with a number per word; before them the weights of the chosen word on the others."""
-    chosen = passage.chosen
-    if chosen is None:
+    index = passage.chosen
+    if index is None:
         return list(passage.numbers)
     weights = [layer for layer in passage.layers if isinstance(layer, Weights)]
-    named = f"of '{passage.words[chosen].text}'"
-    return [*(Numbers("plain", f"{w.name} {named}", w.of(chosen), digits=4) for w in weights), *passage.numbers]
+    named = f"of '{passage.words[index].text}'"
+    return [*(Numbers("plain", f"{w.name} {named}", w.of(index), digits=4) for w in weights), *passage.numbers]
 
 
-def _expected(layer: Candidates, place: int) -> dict[str, str]:
+def _expected(layer: Candidates, index: int) -> dict[str, str]:
     """Return the tokens that each part expected at a word."""
-    parts = layer.lists[place].items()
+    parts = layer.lists[index].items()
     return {part: ", ".join(f"{cell(token)} {p:.3f}" for token, p in tokens) for part, tokens in parts}
 
 
-def _candidates(layer: Candidates, place: int) -> str:
-    expected = _expected(layer, place)
+def _candidates(layer: Candidates, index: int) -> str:
+    expected = _expected(layer, index)
     return "; ".join(tokens if len(expected) == 1 else f"{part}: {tokens}" for part, tokens in expected.items())
 
 
 def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> None:
     light = os.environ.get("COLORFGBG", "").endswith((";7", ";15"))  # some terminals say so; most are dark
     look = Look(not light, console.color_system == "truecolor")
-    place, values = _values(layer, passage.chosen)
+    index, values = _values(layer, passage.chosen)
     text = Text()
     for i, (word, value) in enumerate(zip(passage.words, values, strict=True)):
         style = _style(layer, theme.step(layer, value), look)
         if i < passage.lead and not style:
             style = Style(dim=True)
         text.append("".join(c for c in word.before if c in " \n") if i else "")
-        text.append(cell(word.text), style + Style(bold=True, underline=True) if i == place else style)
+        text.append(cell(word.text), style + Style(bold=True, underline=True) if i == index else style)
     console.print(Text(cell(passage.title), "bold"))
     console.print()
     console.print(text)
     console.print()
-    console.print(_legend(layer, look, passage, place))
+    console.print(_legend(layer, look, passage, index))
     if passage.note:
         console.print(Text(passage.note, "dim"))
     if isinstance(layer, Numbers):
@@ -106,39 +106,38 @@ def _coloured(passage: Passage, console: Console, layer: Numbers | Weights) -> N
         lines = list(columns(passage, [layer]))
         for line in [lines[0], *(lines[1 + i] for i in strongest)]:
             console.print(Text(line, "dim" if line is lines[0] else ""), no_wrap=True, overflow="ellipsis")
-    elif place is not None:
-        for line in _described(passage, place):
+    elif index is not None:
+        for line in _described(passage, index):
             console.print(Text(line))
 
 
-def _described(passage: Passage, place: int) -> Iterator[str]:
+def _described(passage: Passage, index: int) -> Iterator[str]:
     """Yield all that is known of a word: its figures, and a line for each part that expected something."""
     yield ""
-    yield f"'{cell(passage.words[place].text)}': {passage.described(place)}"
+    yield f"'{cell(passage.words[index].text)}': {passage.described(index)}"
     for layer in passage.layers:
-        if isinstance(layer, Candidates) and (expected := _expected(layer, place)):
+        if isinstance(layer, Candidates) and (expected := _expected(layer, index)):
             width = max(map(len, expected))
             yield ""
             yield from (f"{layer.name}  {part:<{width}}  {tokens}" for part, tokens in expected.items())
 
 
-def _values(layer: Numbers | Weights, chosen: int | None) -> tuple[int | None, tuple[float | None, ...]]:
+def _values(layer: Numbers | Weights, index: int | None) -> tuple[int | None, tuple[float | None, ...]]:
     """Return the value of every word; of weights those of the chosen word, which comes first, else of the strongest."""
     if isinstance(layer, Numbers):
         return None, layer.values
-    place = chosen
-    if place is None:
-        place = max(range(len(layer.links)), key=lambda i: max((abs(w) for _, w in layer.links[i]), default=0.0))
-    return place, layer.of(place)
+    if index is None:
+        index = max(range(len(layer.links)), key=lambda i: max((abs(w) for _, w in layer.links[i]), default=0.0))
+    return index, layer.of(index)
 
 
-def _legend(layer: Numbers | Weights, look: Look, passage: Passage, place: int | None) -> Text:
+def _legend(layer: Numbers | Weights, look: Look, passage: Passage, index: int | None) -> Text:
     low, high = ends_of(layer)
     legend = Text(f"{layer.name}  {low} ")
     for step in range(-theme.STEPS if layer.kind == "diverging" else 0, theme.STEPS + 1):
         legend.append("  ", _style(layer, step, look))
     legend.append(f" {high}")
-    about = f"of '{cell(passage.words[place].text)}' on the words before it. " if place is not None else ""
+    about = f"of '{cell(passage.words[index].text)}' on the words before it. " if index is not None else ""
     return legend.append(f"  {about}{layer.note}", "dim")
 
 

@@ -90,8 +90,8 @@ def headline(run: RunResults) -> Result[EvaluationFigures] | None:
 
     def rank(result: Result[EvaluationFigures]) -> tuple[bool, bool, int, float]:
         f = result.figures
-        place = _SPLITS.index(f.split) if f.split in _SPLITS else len(_SPLITS)
-        return (audit_word(f.audit) != "audited", bool(f.lengths), place, f.perplexity)
+        order = _SPLITS.index(f.split) if f.split in _SPLITS else len(_SPLITS)
+        return (audit_word(f.audit) != "audited", bool(f.lengths), order, f.perplexity)
 
     return min(run.of(EvaluationFigures), key=rank, default=None)
 

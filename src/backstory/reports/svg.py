@@ -98,9 +98,9 @@ def blank(width: float = 5.0, height: float = 3.1) -> "tuple[Figure, Axes]":
     return figure, figure.add_subplot()
 
 
-def series(place: int) -> dict[str, Any]:
+def series(index: int) -> dict[str, Any]:
     """Colour and dash of the line at this place; no two of the first 24 are alike."""
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place // len(COLOURS) % len(DASHES)]}
+    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
 
 
 def clean(text: str) -> str:

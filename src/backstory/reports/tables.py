@@ -39,9 +39,9 @@ def to_text(table: Table) -> str:
 def to_markdown(table: Table) -> str:
     """Return the table as GitHub Markdown, escaped, without a final line break."""
     lines = [[c.heading for c in table.columns], *table.rows]
-    head, *body = ("| " + " | ".join(escape_markdown(cell) for cell in line) + " |" for line in lines)
+    head, *rows = ("| " + " | ".join(escape_markdown(cell) for cell in line) + " |" for line in lines)
     rule = "|" + "|".join("---:" if column.numeric else "---" for column in table.columns) + "|"
-    return "\n".join([head, rule, *body])
+    return "\n".join([head, rule, *rows])
 
 
 def columns(*headings: str) -> tuple[Column, ...]:
@@ -53,9 +53,9 @@ def without_empty_columns(table: Table) -> Table:
     """Return the table without the columns that are empty in all rows, its first one aside; an empty table keeps all."""
     if not table.rows:
         return table
-    kept = [i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)]
-    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
-    return Table(tuple(table.columns[i] for i in kept), rows)
+    filled = [i for i in range(len(table.columns)) if i == 0 or any(row[i] != MISSING for row in table.rows)]
+    rows = tuple(tuple(row[i] for i in filled) for row in table.rows)
+    return Table(tuple(table.columns[i] for i in filled), rows)
 
 
 def escape_markdown(text: str) -> str:

@@ -69,8 +69,8 @@ def by_position(figures: ComparisonFigures, prefix: str) -> Plot | None:
     with svg.style():
         figure, axes = svg.blank(WIDTH, 2.7)
         axes.axhline(0, color=svg.INK, linewidth=0.6)
-        for place, pair in enumerate(f.comparisons):
-            _positions(axes, stretches, place, len(f.comparisons), pair.name)
+        for index, pair in enumerate(f.comparisons):
+            _positions(axes, stretches, index, len(f.comparisons), pair.name)
         axes.set_xticks(range(len(stretches)), [f"{count(p.from_)}–\n{count(p.to)}" for p in stretches])
         axes.set_xlabel(f"{plural(f.unit)} into a document")
         axes.set_ylabel(f"gain (nats per {f.unit})")
@@ -78,11 +78,11 @@ def by_position(figures: ComparisonFigures, prefix: str) -> Plot | None:
         return svg.plot(figure, prefix, title, caption)
 
 
-def _positions(axes: "Axes", stretches: Sequence[PositionRecord], place: int, pairs: int, name: str) -> None:
+def _positions(axes: "Axes", stretches: Sequence[PositionRecord], index: int, pairs: int, name: str) -> None:
     """Draw a line through the stretches, a little beside those of the other comparisons."""
-    look = svg.series(place)
-    gains = [p.gains[place] for p in stretches]
-    x = [i + 0.09 * (place - (pairs - 1) / 2) for i in range(len(gains))]
+    look = svg.series(index)
+    gains = [p.gains[index] for p in stretches]
+    x = [i + 0.09 * (index - (pairs - 1) / 2) for i in range(len(gains))]
     axes.plot(x, [bounded(g.gain) for g in gains], marker="o", label=svg.label(name, 34), **look)
     for at, g in zip(x, gains, strict=True):
         if g.interval:
@@ -176,10 +176,10 @@ def _titles(axes: "Axes", figures: ComparisonFigures) -> None:
     taken: list[float] = []
     order = sorted(enumerate(figures.documents), key=lambda pair: -pair[1].tokens)
     for i, d in order:
-        place = d.start + d.tokens / 2
-        if all(abs(place - other) * scale >= APART for other in taken):
-            taken.append(place)
-            axes.annotate(svg.label(d.title_at(i), 24), (place, 1), xytext=(-2, 24), rotation=45, ha="left", va="bottom",
+        centre = d.start + d.tokens / 2
+        if all(abs(centre - other) * scale >= APART for other in taken):
+            taken.append(centre)
+            axes.annotate(svg.label(d.title_at(i), 24), (centre, 1), xytext=(-2, 24), rotation=45, ha="left", va="bottom",
                           rotation_mode="anchor", xycoords=axes.get_xaxis_transform(), textcoords="offset points",
                           fontsize=8, annotation_clip=False)  # fmt: skip
 

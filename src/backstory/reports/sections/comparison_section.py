@@ -282,10 +282,10 @@ def _marks(figures: ComparisonFigures, wide: int) -> str:
     """Return the line under the columns: the number of each document where it begins, those that have room."""
     line = ""
     for number, d in enumerate(figures.documents, start=1):
-        place = int((d.start - figures.at) / figures.tokens * wide)
+        column = int((d.start - figures.at) / figures.tokens * wide)
         mark = f"|{number}"
-        if place >= len(line) + bool(line) and place + len(mark) <= wide:
-            line = f"{line:<{place}}{mark}"
+        if column >= len(line) + bool(line) and column + len(mark) <= wide:
+            line = f"{line:<{column}}{mark}"
     return line
 
 

@@ -46,9 +46,9 @@ def context_curves(
     all_figures = [result.figures for _, result in examinations]
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(examinations)))
-        for place, f in enumerate(all_figures):
-            curve(axes, f.conditions, "context", place)
-            _context_mark(axes, f, place, alone=len(examinations) == 1)
+        for index, f in enumerate(all_figures):
+            curve(axes, f.conditions, "context", index)
+            _context_mark(axes, f, index, alone=len(examinations) == 1)
         threshold = all_figures[0].effective_context.threshold_percent
         axes.axhline(0, color=svg.INK, linewidth=0.6)
         level(axes, math.log1p(threshold / 100), f"{threshold:g}%")
@@ -59,9 +59,9 @@ def context_curves(
         return svg.plot(figure, prefix, "How much context is used", context_caption(examinations, published))
 
 
-def _context_mark(axes: "Axes", figures: TruncationFigures, place: int, alone: bool) -> None:
+def _context_mark(axes: "Axes", figures: TruncationFigures, index: int, alone: bool) -> None:
     """Draw a vertical line at the effective context, its interval shaded; a curve that is alone has the number beside it."""
-    colour, effective = svg.series(place)["color"], figures.effective_context
+    colour, effective = svg.series(index)["color"], figures.effective_context
     if effective.context is None:
         return
     low, high = effective.interval or (effective.context, effective.context)
@@ -88,11 +88,11 @@ def levels(examinations: Sequence[Examined], published: Published | None, prefix
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(examinations)))
         all_values: list[float] = []
-        for place, (_, result) in enumerate(examinations):
+        for index, (_, result) in enumerate(examinations):
             shown = [c for c in result.figures.conditions if c.context > 0 and c.perplexity < LARGEST]
             values = [c.perplexity for c in shown]
             all_values += values
-            axes.plot([c.context for c in shown], values, marker="o", markersize=3.2, **svg.series(place))
+            axes.plot([c.context for c in shown], values, marker="o", markersize=3.2, **svg.series(index))
         unit, first = counted_in([result.figures for _, result in examinations]), examinations[0][1].figures
         log_axis(axes, f"context ({unit}s)", f"perplexity per {first.unit}", (1, 2, 5))
         perplexity_axis(axes, min(all_values, default=1), max(all_values, default=2))
@@ -171,8 +171,8 @@ def _drawn_curves(
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(lines)))
         axes.axhline(0, color=svg.INK, linewidth=0.6)
-        for place, (_, conditions) in enumerate(lines):
-            curve(axes, conditions, parameter, place, 0.2 if len(lines) < 4 else 0.1)
+        for index, (_, conditions) in enumerate(lines):
+            curve(axes, conditions, parameter, index, 0.2 if len(lines) < 4 else 0.1)
         log_axis(axes, across, added_loss(unit), (1, 2, 5))
         labels(axes, [svg.label(name) for name, _ in lines])
         return svg.plot(figure, prefix, title, caption)

@@ -131,8 +131,8 @@ def _memory_html(runs: Sequence[RunResults], published: Published | None) -> Ite
         yield html.heading(text) if len(groups) > 1 else Markup()
         yield html.note(f"{text}: {formats.plain(first.corpus.provenance)}")
         kinds = dict.fromkeys(curve.kind for named in group for curve in named.part.curves)
-        for place, kind in enumerate(kinds, start=1):
-            yield html.html_plot(memory_curves(group, kind, f"memory{number}-{place}"))
+        for index, kind in enumerate(kinds, start=1):
+            yield html.html_plot(memory_curves(group, kind, f"memory{number}-{index}"))
             yield html.html_table(excess_table(group, kind), f"Nats above the exact cost: {kind}")
         heading = "Nats above the exact cost, by what a token is"
         yield html.details(heading, html.html_table(kinds_table(group), heading))
@@ -218,8 +218,8 @@ def memory_curves(group: Sequence[Named[MemoryRecord]], kind: str, prefix: str) 
     )
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(curves)))
-        for place, (_, curve) in enumerate(curves):
-            _line(axes, [(b.distance, b.excess) for b in curve.bins], place)
+        for index, (_, curve) in enumerate(curves):
+            _line(axes, [(b.distance, b.excess) for b in curve.bins], index)
         level(axes, 0.0, "exact", "-")
         level(axes, forgotten, "forgotten")
         log_axis(axes, "tokens since it was last seen", "nats above exact")
@@ -227,10 +227,10 @@ def memory_curves(group: Sequence[Named[MemoryRecord]], kind: str, prefix: str) 
         return svg.plot(figure, prefix, f"Memory: {kind}", caption)
 
 
-def _line(axes: "Axes", points: Sequence[tuple[float, float]], place: int) -> None:
+def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int) -> None:
     """Draw the line of a reading through the points that can be drawn."""
     shown = [(x, y) for x, y in points if abs(y) < LARGEST]
-    axes.plot([x for x, _ in shown], [y for _, y in shown], marker="o", markersize=3.2, **svg.series(place))
+    axes.plot([x for x, _ in shown], [y for _, y in shown], marker="o", markersize=3.2, **svg.series(index))
 
 
 # --- recency: nats by how many tokens ago the same token came last ---
@@ -267,8 +267,8 @@ def recency_table(group: Sequence[Named[RecencyRecord]]) -> Table:
     """Return what each reading pays, a row for each distance and one for the tokens that are new."""
     records = [named.part for named in group]
     rows = [
-        (span(*b.ends), count(b.tokens), *(decimal(one.bins[place].nats, 3) for one in records))
-        for place, b in enumerate(records[0].bins)
+        (span(*b.ends), count(b.tokens), *(decimal(one.bins[index].nats, 3) for one in records))
+        for index, b in enumerate(records[0].bins)
     ]
     rows.append(("new", count(records[0].new.tokens), *(decimal(one.new.nats, 3) for one in records)))
     return Table(columns("Tokens ago", "Over#", *(f"{named.name}#" for named in group)), tuple(rows))
@@ -287,13 +287,13 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(shown)))
         apart = 3 * distances[-1]
-        for place, named in enumerate(shown):
+        for index, named in enumerate(shown):
             line, new = _gains(named.part, None if baseline is None else baseline.part)
-            _line(axes, list(zip(distances, line, strict=True)), place)
+            _line(axes, list(zip(distances, line, strict=True)), index)
             if new is not None and abs(new) < LARGEST:
                 # Side by side: readers that lose the same share of their prediction pay the same for what is new.
-                beside_others = apart * 2 ** ((place + 0.5) / len(shown) - 0.5)
-                axes.plot([beside_others], [new], "D", markersize=4, color=svg.series(place)["color"])
+                beside_others = apart * 2 ** ((index + 0.5) / len(shown) - 0.5)
+                axes.plot([beside_others], [new], "D", markersize=4, color=svg.series(index)["color"])
         if baseline:
             level(axes, 0.0, svg.label(baseline.name), "-")
         up = f"nats gained on {svg.label(baseline.name)}" if baseline else "nats"

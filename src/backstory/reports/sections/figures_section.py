@@ -160,8 +160,8 @@ def learning_curves(runs: Sequence[RunResults], prefix: str = "learning") -> Plo
     measure = measures.bits if scored_in_bits(runs) else measures.perplexity
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(runs)))
-        for place, run in enumerate(runs):
-            _learning_curve(axes, run, place, measure)
+        for index, run in enumerate(runs):
+            _learning_curve(axes, run, index, measure)
         _learning_axes(axes, runs, measure)
         _name_ends(axes, runs, measure)
         return svg.plot(figure, prefix, "Learning curves", learning_caption(runs))
@@ -172,8 +172,8 @@ def _finite(epochs: Sequence[EpochRecord]) -> list[EpochRecord]:
     return [e for e in epochs if e.valid_perplexity < LARGEST and abs(e.valid_nats) < math.log(LARGEST)]
 
 
-def _learning_curve(axes: "Axes", run: RunResults, place: int, measure: Callable[[float], float]) -> None:
-    look = svg.series(place)
+def _learning_curve(axes: "Axes", run: RunResults, index: int, measure: Callable[[float], float]) -> None:
+    look = svg.series(index)
     epochs = _finite(run.epochs)
     x, y = [e.epoch for e in epochs], [measure(e.valid_nats) for e in epochs]
     axes.plot(x, y, marker="o" if len(x) == 1 else "", **look)
@@ -219,18 +219,18 @@ def _name_ends(axes: "Axes", runs: Sequence[RunResults], measure: Callable[[floa
     """Write each run's name and best validation beside the end of its curve, spread so that none overlap."""
     to_axes = axes.transData + axes.transAxes.inverted()
     ends = []
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         epochs = _finite(run.epochs)
         height = to_axes.transform((epochs[-1].epoch, measure(epochs[-1].valid_nats)))[1]
         # One run needs no name: its page has it in the heading.
         name = "validation" if len(runs) == 1 else svg.label(run.name, 14)
         best = measure(min(e.valid_nats for e in epochs))
         written = decimal(best, 3) if measure is measures.bits else perplexity(best)
-        ends.append((float(height), place, f"{name} {written}"))
+        ends.append((float(height), index, f"{name} {written}"))
     ends.sort()
     heights = _spread([end for end, _, _ in ends], gap=min(LINE, 1.0 / len(ends)))
-    for height, (_, place, text) in zip(heights, ends, strict=True):
-        label(axes, height, place, text)
+    for height, (_, index, text) in zip(heights, ends, strict=True):
+        label(axes, height, index, text)
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:
@@ -239,7 +239,7 @@ def _spread(heights: Sequence[float], gap: float) -> list[float]:
     for height in heights:
         placed.append(max(height, placed[-1] + gap) if placed else max(0.0, height))
     limit = 1.0
-    for place in reversed(range(len(placed))):
-        placed[place] = min(placed[place], limit)
-        limit = placed[place] - gap
+    for index in reversed(range(len(placed))):
+        placed[index] = min(placed[index], limit)
+        limit = placed[index] - gap
     return placed

@@ -149,8 +149,8 @@ def _panels(gated: Sequence[Gated], lines: Lines, limit: float) -> "Figure":
     for empty in figure.axes[len(gated) :]:
         empty.remove()
     for i, (axes, (name, epochs)) in enumerate(zip(figure.axes, gated, strict=True)):
-        for place, (key, called) in enumerate(lines):
-            _line(axes, [(e.epoch, getattr(e, key)) for e in epochs], place, limit, called)
+        for index, (key, called) in enumerate(lines):
+            _line(axes, [(e.epoch, getattr(e, key)) for e in epochs], index, limit, called)
         lowest = i + across >= len(gated)
         axes.tick_params(labelleft=i % across == 0, labelbottom=lowest)
         axes.set_xlabel("epoch" if lowest else "")
@@ -162,9 +162,9 @@ def _panels(gated: Sequence[Gated], lines: Lines, limit: float) -> "Figure":
     return figure
 
 
-def _line(axes: "Axes", points: Sequence[tuple[float, float]], place: int, limit: float, called: str) -> None:
+def _line(axes: "Axes", points: Sequence[tuple[float, float]], index: int, limit: float, called: str) -> None:
     # Dashed, as a gate that is all or nothing puts one line on another.
-    look: dict[str, Any] = {"color": svg.COLOURS[place], "linestyle": svg.DASHES[place]}
+    look: dict[str, Any] = {"color": svg.COLOURS[index], "linestyle": svg.DASHES[index]}
     marker = "o" if len(points) == 1 else ""
     axes.plot(
         [x for x, _ in points], [min(y, limit) for _, y in points], marker=marker, clip_on=False, label=called, **look

@@ -157,8 +157,8 @@ def _panel(axes: "Axes", weights: Sequence[Sequence[float]]) -> None:
 
 def _slots(axes: "Axes", slots: Sequence[int]) -> None:
     """Label some slots by their numbers in the memory."""
-    places = range(0, len(slots), -(-len(slots) // MARKED))
-    axes.set_yticks([place + 0.5 for place in places], [count(slots[place]) for place in places])
+    marked = range(0, len(slots), -(-len(slots) // MARKED))
+    axes.set_yticks([slot + 0.5 for slot in marked], [count(slots[slot]) for slot in marked])
 
 
 def _tokens(axes: "Axes", tokens: Sequence[str]) -> None:
@@ -166,5 +166,5 @@ def _tokens(axes: "Axes", tokens: Sequence[str]) -> None:
         axes.set_xlabel("token of the passage")
         whole_numbers(axes)
         return
-    places = [place + 0.5 for place in range(len(tokens))]
-    axes.set_xticks(places, [svg.label(token, 14) for token in tokens], rotation=90)
+    ticks = [i + 0.5 for i in range(len(tokens))]
+    axes.set_xticks(ticks, [svg.label(token, 14) for token in tokens], rotation=90)

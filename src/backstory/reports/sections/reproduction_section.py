@@ -105,15 +105,15 @@ def systems_table(figures: ReproductionFigures) -> Table:
     return without_empty_columns(Table(heads, tuple(rows)))
 
 
-def _read(place: PlaceRecord) -> str:
+def _read(reading: PlaceRecord) -> str:
     """Return what was read and how: `test, static`, `test, shuffled-buffer, batch of 10`, `test, dynamic, after valid`."""
-    batch = "" if place.batch_size == 1 else f", batch of {count(place.batch_size)}"
-    addressing = "" if place.addressing is None else f", {place.addressing}"
-    after = "" if place.after is None else f", after {place.after}"
-    lengths = f", lengths {', '.join(map(count, place.lengths))}" if place.lengths else ""
-    changed = "".join(f", {setting}" for setting in place.overrides)
-    precision = "" if place.precision == "float32" else f", {place.precision}"
-    return f"{place.split}, {place.reader}{batch}{addressing}{after}{lengths}{changed}{precision}"
+    batch = "" if reading.batch_size == 1 else f", batch of {count(reading.batch_size)}"
+    addressing = "" if reading.addressing is None else f", {reading.addressing}"
+    after = "" if reading.after is None else f", after {reading.after}"
+    lengths = f", lengths {', '.join(map(count, reading.lengths))}" if reading.lengths else ""
+    changed = "".join(f", {setting}" for setting in reading.overrides)
+    precision = "" if reading.precision == "float32" else f", {reading.precision}"
+    return f"{reading.split}, {reading.reader}{batch}{addressing}{after}{lengths}{changed}{precision}"
 
 
 def _figure(figures: ReproductionFigures, value: float | None) -> str:
@@ -198,11 +198,11 @@ def memory_table(figures: ReproductionFigures) -> Table:
     """Return what is paid above the exact cost where something comes back, by how many tokens ago it was seen."""
     by_place = _by_place(figures, lambda reading: reading.memory.curves if reading.memory else ())
     bins, rows = _all_ends(c.bins for curves in by_place.values() for c in curves), []
-    for place, curves in by_place.items():
+    for key, curves in by_place.items():
         for kind in dict.fromkeys(c.kind for c in curves):
             alike = [c for c in curves if c.kind == kind]
             means = [_mean(b.excess for c in alike for b in c.bins if b.ends == ends) for ends in bins]
-            rows.append((*place, kind, *means, formats.decimal(alike[0].forgotten, 2), count(len(alike))))
+            rows.append((*key, kind, *means, formats.decimal(alike[0].forgotten, 2), count(len(alike))))
     heads = (f"{span(*ends)} ago#" for ends in bins)
     return Table(columns("System", "Read", "What comes back", *heads, "All forgotten#", "Seeds#"), tuple(rows))
 
@@ -212,9 +212,9 @@ def recency_table(figures: ReproductionFigures) -> Table:
     by_place = _by_place(figures, lambda reading: [reading.recency] if reading.recency else [])
     bins = _all_ends(r.bins for records in by_place.values() for r in records)
     rows = []
-    for place, records in by_place.items():
+    for key, records in by_place.items():
         means = [_mean(b.nats for r in records for b in r.bins if b.ends == ends) for ends in bins]
-        rows.append((*place, *means, _mean(r.new.nats for r in records), count(len(records))))
+        rows.append((*key, *means, _mean(r.new.nats for r in records), count(len(records))))
     heads = (f"{span(*ends)} ago#" for ends in bins)
     return Table(columns("System", "Read", *heads, "New#", "Seeds#"), tuple(rows))
 
@@ -344,8 +344,8 @@ def epoch_curves(figures: ReproductionFigures, prefix: str) -> Plot | None:
     with svg.style():
         figure, axes = svg.blank(height=height_of(len(curves)))
         ends = []
-        for place, of_system in enumerate(curves.values()):
-            look, epochs = svg.series(place), range(1, 1 + min(map(len, of_system)))
+        for index, of_system in enumerate(curves.values()):
+            look, epochs = svg.series(index), range(1, 1 + min(map(len, of_system)))
             seeds = [[curve[epoch - 1] for curve in of_system] for epoch in epochs]
             means = [statistics.fmean(values) for values in seeds]
             lowest, highest = [min(values) for values in seeds], [max(values) for values in seeds]

@@ -178,15 +178,15 @@ def widest_best(figures: SearchFigures, width: int, most: int) -> str:
 
 def _with_bars(table: Table, figures: SearchFigures) -> Table:
     """Return the table with a bar before each percentage of the column of importances, if it has one."""
-    place = next((i for i, c in enumerate(table.columns) if c.heading == "Importance"), None)
-    if place is None:
+    importance = next((i for i, c in enumerate(table.columns) if c.heading == "Importance"), None)
+    if importance is None:
         return table
     shares = {p.name: p.importance or 0.0 for p in figures.parameters}
     largest = max(shares.values()) or 1.0
     rows = []
     for row in table.rows:
         bar = _bar(shares.get(row[0], 0.0) / largest) if row[0] in shares else " " * BAR
-        rows.append((*row[:place], f"{bar} {row[place]:>4}", *row[place + 1 :]))
+        rows.append((*row[:importance], f"{bar} {row[importance]:>4}", *row[importance + 1 :]))
     return Table(table.columns, tuple(rows))
 
 
