@@ -244,9 +244,9 @@ class DocumentRecord(Record):
     gains: Annotated[tuple[Number, ...], NOT_EMPTY]
     """The gain of every pair."""
 
-    def title_at(self, place: int) -> str:
+    def title_at(self, index: int) -> str:
         """Return its title, or its number in the stretch where it has none."""
-        return self.title or f"document {place + 1:,}"
+        return self.title or f"document {index + 1:,}"
 
 
 @dataclass(frozen=True, kw_only=True)

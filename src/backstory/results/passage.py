@@ -48,9 +48,9 @@ class Numbers(Record):
         """The entry of every word."""
         return self.values
 
-    def text(self, place: int) -> str:
+    def text(self, index: int) -> str:
         """Return the number of a word with its unit; empty where there is none."""
-        value = self.values[place]
+        value = self.values[index]
         return "" if value is None else self.written(value)
 
     def written(self, value: float) -> str:
@@ -75,9 +75,9 @@ class Weights(Record):
         """The entry of every word."""
         return self.links
 
-    def of(self, place: int) -> tuple[float | None, ...]:
+    def of(self, index: int) -> tuple[float | None, ...]:
         """Return the weight of one word on every word; None where there is none."""
-        weights = dict(self.links[place])
+        weights = dict(self.links[index])
         return tuple(weights.get(i) for i in range(len(self.links)))
 
 
@@ -140,13 +140,13 @@ class Passage(Record):
     @cached_property
     def lead(self) -> int:
         """How many words at the beginning have no entry in any layer: they are there to be looked back at."""
-        places = range(len(self.words))
-        described = (i for i in places if any(layer.entries[i] not in (None, (), {}) for layer in self.layers))
+        indices = range(len(self.words))
+        described = (i for i in indices if any(layer.entries[i] not in (None, (), {}) for layer in self.layers))
         return next(described, 0)
 
-    def described(self, place: int) -> str:
+    def described(self, index: int) -> str:
         """Return the numbers of a word in a line: `surprisal 5.21 nats; rank 13`."""
-        pairs = [(layer.name, layer.text(place)) for layer in self.numbers]
+        pairs = [(layer.name, layer.text(index)) for layer in self.numbers]
         return "; ".join(f"{name} {text}" for name, text in pairs if text)
 
 

@@ -253,8 +253,10 @@ def renewal(result: Result, folder: Path) -> str:
     verb, recorded = _VERBS[result.kind], result.provenance.command
     if recorded is not None and f" {verb} " in recorded:
         return recorded
-    place = Path(result.source).parent
-    out = [] if place.name.startswith(verb) or result.kind == "sample" else ["--out", as_argument(folder / place)]
+    subfolder = Path(result.source).parent
+    out = (
+        [] if subfolder.name.startswith(verb) or result.kind == "sample" else ["--out", as_argument(folder / subfolder)]
+    )
     return shlex.join(["backstory", verb, *_arguments(result, as_argument(folder)), *out])
 
 

@@ -221,11 +221,11 @@ def _record(kind: type[Record], value: Any, path: str, variables: Mapping[Any, A
     hints, values = _hints(kind, include_extras=True), {}
     for field in dataclasses.fields(kind):
         name = key_of(field)
-        place = f"{path}.{name}" if path else name
+        child_path = f"{path}.{name}" if path else name
         if name in value:
-            values[field.name] = convert(hints[field.name], value[name], place, variables)
+            values[field.name] = convert(hints[field.name], value[name], child_path, variables)
         elif field.default is field.default_factory is dataclasses.MISSING:
-            raise WrongValue(place, _expected(hints[field.name], variables))
+            raise WrongValue(child_path, _expected(hints[field.name], variables))
     try:
         return kind(**values).present()
     except WrongValue as wrong:
