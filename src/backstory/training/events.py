@@ -32,7 +32,7 @@ def check_log(path: Path, keep: int, epochs: int, accept: bool) -> bool:
         problem = (
             "is shorter than the checkpoint knew it" if path.is_file() else "is missing, and was not at the checkpoint"
         )
-    elif keep and _told(path, keep) != epochs:
+    elif keep and _recorded_epochs(path, keep) != epochs:
         problem = f"does not tell of the {epochs} epochs that the checkpoint knew"
     else:
         return True
@@ -46,7 +46,7 @@ def check_log(path: Path, keep: int, epochs: int, accept: bool) -> bool:
 
 def mend_log(path: Path, step: int, epochs: int) -> int:
     """Keep the whole lines of the log up to a step, and say in it how many of so many epochs are lost; its length in bytes."""
-    kept, last, told = [], 0, 0
+    lines, last, recorded = [], 0, 0
     for line in (line.rstrip(b"\n") for line in read_lines(path, path.parent)) if path.is_file() else ():
         event = _event(line)
         if event is None or event["event"] == LOST or not event["step"] <= step:
@@ -54,10 +54,10 @@ def mend_log(path: Path, step: int, epochs: int) -> int:
         if event["event"] == "epoch":
             if not last < event["epoch"] <= epochs:
                 continue
-            last, told = event["epoch"], told + 1
-        kept.append(line)
-    kept.append(json.dumps({"event": LOST, "step": step, "epochs": epochs - told}).encode())
-    write_atomically(path, b"".join(line + b"\n" for line in kept))
+            last, recorded = event["epoch"], recorded + 1
+        lines.append(line)
+    lines.append(json.dumps({"event": LOST, "step": step, "epochs": epochs - recorded}).encode())
+    write_atomically(path, b"".join(line + b"\n" for line in lines))
     return path.stat().st_size
 
 
@@ -73,17 +73,17 @@ def _event(line: bytes) -> dict[str, Any] | None:
     return event if all(conforms(event.get(key), hint) for key, hint in expected.items()) else None
 
 
-def _told(path: Path, keep: int) -> int | None:
+def _recorded_epochs(path: Path, keep: int) -> int | None:
     """Epochs that the first `keep` bytes of a log tell of, or tell are lost; None where they are no whole lines of events."""
-    told, left = 0, keep
+    epochs, left = 0, keep
     for line in read_lines(path, path.parent):
         left -= len(line)
         event = _event(line)
         if event is None or left < 0 or not line.endswith(b"\n"):
             return None
-        told += 1 if event["event"] == "epoch" else event["epochs"] if event["event"] == LOST else 0
+        epochs += 1 if event["event"] == "epoch" else event["epochs"] if event["event"] == LOST else 0
         if not left:
-            return told
+            return epochs
     return None
 
 

@@ -113,8 +113,8 @@ def _check_arguments(
     if mode != "resume":  # a run that began before this check existed goes on
         check_synthetic(config.text)
     check_trackers(track)
-    for place in (config.text.corpus, *corpus_places(config.text, data_dir).values()):
-        check_utf8(place)
+    for path in (config.text.corpus, *corpus_places(config.text, data_dir).values()):
+        check_utf8(path)
     if init_from is not None and mode == "resume":
         raise UserError("a resumed run goes on with weights of its own; leave --init-from out")
     if init_from is not None and mode == "overwrite" and Path(init_from).resolve() == out.resolve():
@@ -238,8 +238,8 @@ def _announce(console: Console, trainer: Trainer, mode: Mode) -> None:
     if progress.finished:
         lines.append(f"{path} is finished already, after step {progress.step:,}; there is nothing left to train")
     elif progress.step:
-        place = f"after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}"
-        lines.append(f"resuming {path} {place}")
+        position = f"after step {progress.step:,}, in epoch {progress.epoch}, segment {progress.segment}"
+        lines.append(f"resuming {path} {position}")
     elif mode == "resume":
         lines.append(f"resuming {path} at its beginning, as it holds no whole checkpoint")
     for line in filter(None, lines):

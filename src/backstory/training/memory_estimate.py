@@ -129,14 +129,14 @@ def _unlinked(config: RunConfig, text: Text, precision: Precision) -> float:
 
 def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str, str]:
     """Of the settings that save a fifth or more when they are halved, the one furthest above its default."""
-    total, found = sum(estimate(config, text, precision).values()), []
+    total, candidates = sum(estimate(config, text, precision).values()), []
     for name, values, usual, (halved, of) in _halved(config, text):
         try:
             needed = sum(estimate(halved, of, precision).values())
         except UserError:  # parts that would not fit together
             continue
-        found.append((needed <= 0.8 * total, sum(values) / sum(usual), name, values))
-    _, _, name, values = max(found)
+        candidates.append((needed <= 0.8 * total, sum(values) / sum(usual), name, values))
+    _, _, name, values = max(candidates)
     return name, " ".join(map(str, values))
 
 
