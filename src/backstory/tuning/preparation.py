@@ -132,7 +132,7 @@ def _tune_in_turn(
         raise UserError(f"the reader {stack_name(stack)} has none of {', '.join(COORDINATES)} to settle in turn")
     first = setup.dataset.vocabulary.start
     tuned = search_coordinates(_reader_builder(setup), start, coordinates, ids, first, progress)
-    return tuned, {place: tuned.best[place].settings for place in owners.values() if place is not None}
+    return tuned, {index: tuned.best[index].settings for index in owners.values() if index is not None}
 
 
 def _reader_builder(setup: EvalSetup) -> Callable[[Sequence[ConfiguredLayer]], Reader]:

@@ -201,18 +201,18 @@ Point = tuple[ConfiguredLayer, ...]
 
 def owner(point: Point, name: str) -> int | None:
     """Return the place of the reader of a stack that has a setting; None if none has it, or it has no effect there."""
-    for place, layer in enumerate(point):
+    for i, layer in enumerate(point):
         if any(field.name == name for field in dataclasses.fields(layer.settings)):
-            return None if name in READERS[layer.name].unused(layer.settings) else place
+            return None if name in READERS[layer.name].unused(layer.settings) else i
     return None
 
 
 def with_setting(point: Point, name: str, value: Any) -> Point:
     """Return the same readers with one setting changed."""
-    place = owner(point, name)
-    assert place is not None
-    settings = dataclasses.replace(point[place].settings, **{name: value})
-    return (*point[:place], dataclasses.replace(point[place], settings=settings), *point[place + 1 :])
+    position = owner(point, name)
+    assert position is not None
+    settings = dataclasses.replace(point[position].settings, **{name: value})
+    return (*point[:position], dataclasses.replace(point[position], settings=settings), *point[position + 1 :])
 
 
 def settings_of(point: Point) -> dict[str, Any]:

@@ -310,11 +310,11 @@ def _with(settings: Settings, name: str, value: Any, source: str) -> Settings:
 
 def _check_order(space: tuple[Parameter, ...], source: str) -> None:
     """Raise UserError for a parameter that stands before one that it depends on."""
-    for place, parameter in enumerate(space):
+    for i, parameter in enumerate(space):
         for other in {parameter.same, *(name for name, _ in parameter.when)} - {None}:
-            if any(later.name == other for later in space[place:]):
+            if any(later.name == other for later in space[i:]):
                 raise UserError(f"{source}: {parameter.name} looks at {other}; give {other} before it")
-        kind = next((p.name for p in space[place + 1 :] if _decides(p.name, parameter.name)), None)
+        kind = next((p.name for p in space[i + 1 :] if _decides(p.name, parameter.name)), None)
         if kind:
             raise UserError(f"{source}: {kind} decides whether there is {parameter.name}; give {kind} before it")
 
