@@ -35,7 +35,7 @@ MISTAKES = [
     ("evaluate --json", r"^name the run's folder: `backstory evaluate RUN \[TEXT\]`$"),
     ("examine", r"^name the run's folder: `backstory examine RUN`$"),
     ("generate", r"^name the run's folder: `backstory generate RUN`$"),
-    ("explain", r"^name what is explained: `backstory explain NAME RUN`$"),
+    ("explain", r"^name the explanation \(`backstory ls explanations`\): `backstory explain NAME RUN`$"),
     ("explain surprisal", r"^name the run's folder: `backstory explain NAME RUN`$"),
     ("reader audit", r"^name the run's folder: `backstory reader audit RUN`$"),
     ("report", r"name at least one run folder: `backstory report"),

@@ -344,8 +344,8 @@ class ForksShareState(StaticReader):
 class RemembersTooSoon(NeuralCache):
     """Position t sees its own pair too, the word that comes next, wherever the block has it."""
 
-    def _cached(self, p: Prediction, tokens: Tensor) -> Pointer:
-        q = super()._cached(p, tokens)
+    def _pointer(self, p: Prediction, tokens: Tensor) -> Pointer:
+        q = super()._pointer(p, tokens)
         following = torch.cat([tokens[:, 1:], tokens[:, :1]], 1)
         weights = torch.cat([q.weights, torch.ones_like(q.weights[..., :1])], 2)
         return replace(
@@ -373,8 +373,8 @@ class ScoresOnlyTheGoldToken(NeuralCache):
 class OneWindowForAllRows(NeuralCache):
     """Rows see the words of each other."""
 
-    def _cached(self, p: Prediction, tokens: Tensor) -> Pointer:
-        q = super()._cached(p, tokens)
+    def _pointer(self, p: Prediction, tokens: Tensor) -> Pointer:
+        q = super()._pointer(p, tokens)
         return replace(q, words=q.words.roll(1, 0))
 
 

@@ -262,7 +262,7 @@ LINES: dict[str, str] = {
     "explain cache words --words 5 --reader cache:window=3": "",
     "explain cache words --find both --html new.html": "are for one passage",
     "explain none words": "there is no explanation",
-    "explain": "name what is explained",
+    "explain": "name the explanation",
     "explain surprisal reading": "there is no run folder reading",
     "explain reading words": "would be compared with itself",
     "explain reading words --reader cache --tokens 50 --block 10": "",

@@ -89,7 +89,7 @@ def train(
             # What was accepted, or begun with, is in the first checkpoint and need not be given again.
             save_first = bool(changed) or initial_run is not None
             if not ranks.first:
-                _run_loop(trainer, Events(), Display(make_console(quiet=True), 0, 0), save_first)
+                _run_loop(trainer, Events(), make_console(quiet=True), save_first)
                 return {}
 
             _announce(console, trainer, mode)
@@ -99,7 +99,7 @@ def train(
                     return result
                 origin = _write_provenance(trainer, changed, initial_run)
                 log = _open_log(trainer, track, "metrics" in changed)
-                _run_loop(trainer, log, Display(console, *trainer.expected_tokens(), _unit(trainer)), save_first)
+                _run_loop(trainer, log, console, save_first)
                 origin["seconds"] = round(trainer.progress.seconds, 1)
                 origin |= {"ended": now(), **_best_hashes(trainer)}
                 return write_result(out, "training", out.name, _figures(trainer), origin)
@@ -152,9 +152,10 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
         raise refusal from None
 
 
-def _run_loop(trainer: Trainer, log: Events, display: Display, save_first: bool) -> None:
+def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool) -> None:
     """Train to the end. Raises Stopped after a signal."""
-    stop = StopRequest(lambda: say(display.console, "stopping after this step, to save it ..."))
+    stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
+    display = Display(console, *trainer.expected_tokens(), _unit(trainer))
     try:
         with stop.listening(), display.shown():
             if save_first:
