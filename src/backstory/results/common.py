@@ -83,9 +83,9 @@ class ProvenanceRecord(Record):
     corpus: CorpusRecord | None = None
     """The text that was read."""
     started: str | None = None
-    """When the command started."""
+    """Time at which the command started."""
     seconds: Amount | None = None
-    """How long it took."""
+    """Duration in seconds."""
     command: str | None = None
     """The command to run again."""
     weights: Any = None
@@ -98,9 +98,9 @@ class ProvenanceRecord(Record):
     """Files that the reader took from `readers/` of the run, by name, with their SHA-256: tuned settings (`cache.json`), and
     the manifests of statistics and meta-learners. Absent where it took nothing."""
     ended: Any = None
-    """Of trainings alone: when the training ended. Absent from older results."""
+    """Time at which a training ended; for trainings only. Absent from older results."""
     taken_over: Count | None = None
-    """Of examinations alone: conditions that were there before."""
+    """Number of conditions that were taken over from an earlier examination; for examinations only."""
 
     @property
     def settings(self) -> RecordedConfig:

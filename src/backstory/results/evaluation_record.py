@@ -35,9 +35,9 @@ class GateRecord(Record):
     mean_lambda: Share
     """Mean share of q."""
     p_perplexity: Positive
-    """Of p by itself."""
+    """Perplexity of p by itself."""
     q_perplexity: Positive
-    """Of q by itself; where a pointer gives a word nothing, that counts as 80 nats."""
+    """Perplexity of q by itself; a word that a pointer gives no probability counts as 80 nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class PolicyRecord(GateRecord):
     win_share: Share | None = None
     """Share of tokens for which q is better than p."""
     oracle_perplexity: Positive
-    """Of the better of the two for each token, which no gate can know: a bound, and no result."""
+    """Perplexity of the better of the two for each token, which no gate can know: a bound, not a result."""
     best_constant_lambda: Number | None = None
     """The best share that is the same for all tokens, in steps of 0.02; chosen on this very text."""
     best_constant_perplexity: Positive
@@ -248,7 +248,7 @@ class EpochRecord(Record):
     averaging: bool | None = None
     """True if the weights were being averaged."""
     seconds: Amount | None = None
-    """How long the epoch took."""
+    """Duration of the epoch in seconds."""
     tokens_per_second: Amount | None = None
     """Speed of its training steps."""
     policy: Any = None
@@ -282,9 +282,9 @@ class TrainingTokens(Record):
     """Tokens of the splits that a training reads."""
 
     train: Count
-    """Of the training split."""
+    """Tokens of the training split."""
     valid: CountFrom1
-    """Of the validation split."""
+    """Tokens of the validation split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +341,7 @@ class EvaluationFigures(UnknownTokens, Figures):
     split: Name
     """The part of the corpus that was read: `test`, `valid`, `train`; `text` for a text of one's own."""
     reader: Name
-    """How it was read: `static`, or readers as they were requested, the innermost first: `dynamic+cache`."""
+    """The reader: `static`, or readers as they were requested, the innermost first: `dynamic+cache`."""
     readers: tuple[Json, ...] | None = None
     """The readers of the stack: `name`, all `settings`, and their `origin` (`default`, `tuned on ...`, `given`; `default, as
     others are tuned for another addressing`); where weights move also how many (`moving`), the `bytes` held for that, the
@@ -358,7 +358,7 @@ class EvaluationFigures(UnknownTokens, Figures):
     batch_size: CountFrom1 | None = None
     """Rows read side by side; `1` reads the text once from end to end."""
     addressing: Name | None = None
-    """How an external memory was [addressed](external-memory.md), which need not be as in training; null for a model
+    """Addressing of an [external memory](external-memory.md), which need not be that of training; null for a model
     without one. Absent from older results."""
     lengths: Annotated[tuple[Count, ...], NOT_EMPTY] | None = None
     """The lengths that a synthetic [task](corpora.md#tasks) was read at, where they were chosen. Absent from older
@@ -420,4 +420,4 @@ class SampleFigures(Figures):
     text: str
     """The text that it wrote."""
     settings: Mapping[str, Any]
-    """How tokens were drawn: `temperature`, `top_k`, `seed`, ..."""
+    """Sampling settings: `temperature`, `top_k`, `seed`, ..."""

@@ -162,7 +162,7 @@ class PicturedEffect(NamedEffect):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureRecord(Record):
-    """How the effects of an experiment are drawn and told: reports need to know nothing else of it."""
+    """Description of an experiment's picture and sentence; reports need to know nothing else of the experiment."""
 
     title: Name
     """Heading of the figure."""
@@ -199,7 +199,7 @@ class ContextRecord(Record):
     best_effect_percent: Number | Absent | None = ABSENT
     """The effect in percent of perplexity."""
     models: tuple[Any, ...] | Absent = ABSENT
-    """That of each model, of several models alone."""
+    """Effect of each model, if several were examined."""
 
     @property
     def interval(self) -> tuple[int | None, int | None] | None:
@@ -296,7 +296,7 @@ class GroupRecord(Record, Generic[C]):
     targets: CountFrom1
     """Targets in it."""
     share: Share
-    """That part of all."""
+    """Their share of all targets."""
     baseline: BaselineRecord
     """As above, of these targets alone."""
     conditions: Annotated[tuple[C, ...], NOT_EMPTY]
@@ -342,14 +342,14 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     near: Count = 50
     """The farthest token that counts as near, for the groups `near`, `far` and `none`."""
     tagger: str | None = None
-    """Who gave the part-of-speech tags; null where none were needed."""
+    """Source of the part-of-speech tags; null where none were needed."""
     unknown_tag_share: Share | None = None
     """Share of the split's tokens whose tag is that of an unknown word, neither content nor function."""
     pieces_per_word: Amount | None = None
     """Mean pieces of a word, where the tokens are pieces and targets and contexts are words (null: they are tokens). Absent
     from older results."""
     word_score: Literal["corrected", "sum"] | None = None
-    """How pieces became a word's score: `corrected` for where it begins and ends, or the plain `sum` over its pieces
+    """Way in which pieces make a word's score: `corrected` for where it begins and ends, or the plain `sum` over its pieces
     ([huggingface.md](huggingface.md)); null: targets are tokens. Absent from older results, which have sums."""
     window: Amount | None = None
     """The most tokens that the model reads; null: no limit. Absent from older results."""

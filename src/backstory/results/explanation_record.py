@@ -79,7 +79,7 @@ class ExplanationFigures(UnknownTokens, Figures):
     unit: str = "token"
     """As for an evaluation."""
     word_score: Literal["corrected", "sum"] | None = None
-    """How smaller tokens became a word's score, as for an examination; null: words are tokens."""
+    """Way in which smaller tokens make a word's score, as for an examination; null: words are tokens."""
     reader: str | None = None
     """As for an evaluation."""
     against: str | None = None
@@ -95,7 +95,7 @@ class ExplanationFigures(UnknownTokens, Figures):
     found: CaseRecord | None = None
     """The case of the cache that was looked for."""
     weights: MemoryWeights | None = None
-    """Of `explain memory` alone: weights over time."""
+    """Weights over time; for `explain memory` only."""
     passage: Passage
     """`title`, `note`, `words` and `layers` ([reports.md](reports.md#a-passage-as-json))."""
 
@@ -120,9 +120,9 @@ class HeadMeans(Record):
     """Means over a passage of what the heads of a memory did; null where there is nothing to average."""
 
     write: Number | None
-    """Of the head that writes."""
+    """Value of the head that writes."""
     read: Annotated[tuple[Number | None, ...], NOT_EMPTY]
-    """Of each head that reads."""
+    """Value of each head that reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class MemoryExplanation(ExplanationFigures):
     window_percent: HeadMeans
     """Weight in the window, in percent."""
     fall_back_percent: HeadMeans
-    """How often all cosines are negative, in percent."""
+    """Share of reads at which all cosines are negative, in percent."""
 
     @classmethod
     def variant(cls, data: Mapping[str, Any]) -> type[Record]:

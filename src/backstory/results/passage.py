@@ -41,7 +41,7 @@ class Numbers(Record):
     high: Number = 1.0
     digits: Count = 2
     note: str = ""
-    """What the numbers mean, in a sentence."""
+    """Meaning of the numbers, in a sentence."""
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -139,7 +139,7 @@ class Passage(Record):
 
     @cached_property
     def lead(self) -> int:
-        """How many words at the beginning have no entry in any layer: they are there to be looked back at."""
+        """Number of words at the beginning without an entry in any layer: context that later words look back at."""
         indices = range(len(self.words))
         described = (i for i in indices if any(layer.entries[i] not in (None, (), {}) for layer in self.layers))
         return next(described, 0)

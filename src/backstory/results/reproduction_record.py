@@ -27,7 +27,7 @@ Point = tuple[CountFrom1, Positive]
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceRecord(Record):
-    """How a text was read."""
+    """Options of a reading of a text."""
 
     split: Name
     """The split that was read."""
@@ -38,7 +38,7 @@ class PlaceRecord(Record):
     after: Name | None = None
     """The split that was read before, or null. Absent from older results."""
     addressing: Name | None = None
-    """Of an external memory, where the suite asks for another than that of its training, or null. Absent from older
+    """Addressing of an external memory, if the suite sets another than that of training; else null. Absent from older
     results."""
     lengths: tuple[Count, ...] = ()
     """The lengths at which a synthetic task is read, where they were chosen. Absent from older results."""
@@ -63,7 +63,7 @@ class ReadingRecord(PlaceRecord):
     unknown_share: Share | None = None
     """As for an evaluation. Absent from older results."""
     seconds: Amount | None = None
-    """How long it took. Absent from older results."""
+    """Duration in seconds. Absent from older results."""
     value: Number | None = None
     """The score, of the metric."""
     audited: bool | None = None
@@ -101,7 +101,7 @@ class ExaminedRecord(Record):
     maximum_context: Count | None = None
     """As for an examination."""
     effective_context: ThresholdContext | None = None
-    """Of `truncate` alone, as for an examination."""
+    """Effective context, as for an examination; for `truncate` only."""
 
     @property
     def context_in_words(self) -> str:
@@ -237,7 +237,7 @@ class ReusableRun(RunRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolRecord(Record):
-    """How a system was trained."""
+    """Settings that a system was trained with."""
 
     corpus: str
     """The corpus."""
@@ -268,7 +268,7 @@ class SystemRecord(PlaceRecord):
     published: Number | None
     """The paper's figure."""
     published_deviation: Number | None = None
-    """That of its runs, where it is printed."""
+    """Standard deviation over the paper's runs, if it is printed."""
     source: str | None
     """The place where it is printed, or null."""
     mean: Number | None
@@ -288,7 +288,7 @@ class SystemRecord(PlaceRecord):
     parameters: Count | None
     """As for a training."""
     protocol: ProtocolRecord | None = None
-    """How the system was trained. Absent from older results."""
+    """Settings that the system was trained with. Absent from older results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +333,7 @@ class ClaimRecord(Record):
     """`yes`, `no, the opposite`, `not decided`, `one seed: no claim`, `runs are missing: no claim`, `an audit failed: no
     claim`, or `confounded: no verdict`."""
     confounded: str = ""
-    """How the sides differ beyond the claim; empty where they do not. Absent from older results."""
+    """Differences between the sides beyond the claim; empty if there are none. Absent from older results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,7 +357,7 @@ class MeasureRecord(Record):
     below: Number | None
     """The bound that it must be below; null without one."""
     best_lengths: tuple[Count, ...] | None = None
-    """Of `tokens` alone: the best length of each seed that more context hurts. Absent where it hurts none."""
+    """Best length of each seed that more context hurts; for `tokens` only. Absent if it hurts none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ class ResultRecord(Record):
     name: str
     """The run or model that was measured."""
     figures: Json
-    """What was measured; its fields depend on the kind."""
+    """Measured figures; their fields depend on the kind."""
     provenance: ProvenanceRecord
     """Everything needed to measure it again."""
 
@@ -89,7 +89,7 @@ class Result(Generic[F]):
     name: str
     """Name of the run or model that was measured."""
     figures: F
-    """What was measured."""
+    """Measured figures."""
     provenance: ProvenanceRecord
     """Everything needed to measure it again."""
     source: str

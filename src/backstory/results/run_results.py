@@ -203,7 +203,7 @@ class Present:
     weights: str | None
     weights_file: str | None
     ended: str | None
-    """When its training ended; None where that is not recorded."""
+    """Time at which its training ended; None if it is not recorded."""
 
     def staleness(self, result: Result) -> str:
         """Say why a result is not of these weights; empty where it is, and where nothing tells."""
@@ -283,7 +283,7 @@ def _arguments(result: Result, run: str) -> list[str]:
 
 
 def _flags(options: dict[str, Any]) -> list[str]:
-    """Options as flags, a list after its flag; without those that are None."""
+    """Return options as flags, a list after its flag; without those that are None."""
     flags = []
     for name, value in options.items():
         if value:

@@ -57,7 +57,7 @@ class TrialRecord(Record):
     curve: tuple[Point, ...]
     """Pairs of an epoch and its validation perplexity."""
     seconds: Amount | None
-    """How long it took."""
+    """Duration in seconds."""
     settings: Json
     """The settings that were tried."""
     problem: str
