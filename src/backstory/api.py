@@ -1,4 +1,4 @@
-"""What `import backstory as bs` offers: the verbs of the command line as functions over run folders."""
+"""Python interface, `import backstory as bs`: the verbs of the command line as functions over run folders."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ __all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "trai
 
 @checked()
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
-    """The model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary.
+    """Return the model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary.
 
     `hf:PATH_OR_NAME` is a causal language model of Hugging Face. Raises UserError.
     """
