@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backstory.plugins import Registered
 
 Check = tuple[str, Callable[[], None]]
-"""What must hold, and the function that tests it."""
+"""The property that must hold, and the function that tests it."""
 
 
 @dataclass(frozen=True)
