@@ -87,9 +87,9 @@ class ExternalMemoryConfig:
     heads: int = between(1, 1, 64)
     """R, read heads; there is one write head."""
     addressing: str = "dense"
-    """How content says where: `dense`, `localized:257` (the slots of a window, odd), `localized:257x3` (of three windows),
-    `literal` (the printed formula), or `window:257` (the same with nothing but content to say where); `:strict` behind a size
-    has the window around the strict maximum, as printed, and not around the first cosine within 0.00001 of it."""
+    """Way in which content selects slots: `dense`, `localized:257` (the slots of a window, odd), `localized:257x3` (of three
+    windows), `literal` (the printed formula), or `window:257` (the same by content alone); `:strict` behind a size has the
+    window around the strict maximum, as printed, and not around the first cosine within 0.00001 of it."""
     reset_token: int | None = between(None, 0)
     """Id of the token that resets state and memory where a document begins (1 in synthetic tasks); none: never."""
     output: int | None = between(None, 1)

@@ -6,39 +6,39 @@ from typing import Any
 from backstory.config import scores as measures
 
 MISSING = "–"
-"""What a cell says when there is nothing to say."""
+"""Content of a cell without a value."""
 
 
 def count(value: float | None) -> str:
-    """A whole number with thousands separated: `20,123`."""
+    """Return a whole number with thousands separated: `20,123`."""
     return MISSING if value is None else f"{value:,.0f}" if math.isfinite(value) else "not finite"
 
 
 def span(low: int, high: int | None) -> str:
-    """A range of whole numbers, both ends included: `20–49`, `1,000 or more`."""
+    """Return a range of whole numbers, both ends included: `20–49`, `1,000 or more`."""
     return f"{count(low)} or more" if high is None else f"{count(low)}–{count(high)}"
 
 
 def decimal(value: float | None, digits: int) -> str:
-    """A number with a fixed number of decimals and thousands separated."""
+    """Return a number with a fixed number of decimals and thousands separated."""
     return MISSING if value is None else f"{value:,.{digits}f}" if math.isfinite(value) else "not finite"
 
 
 def perplexity(value: float | None) -> str:
-    """A perplexity with the digits that differ between good runs: `2.351`, `98.1`, `1,204`."""
+    """Return a perplexity with the digits that differ between good runs: `2.351`, `98.1`, `1,204`."""
     if value is None:
         return MISSING
     return decimal(value, 3 if value < 10 else 1 if value < 1000 else 0)
 
 
 def score(nats: float, unit: str) -> str:
-    """What a reading comes to, from its mean nats: `1.175 bits per character`, or `perplexity 98.1 per word`."""
+    """Return the score of a reading from its mean nats: `1.175 bits per character`, or `perplexity 98.1 per word`."""
     value = figure(nats, unit)
     return f"{value} bits per {unit}" if unit in measures.IN_BITS else f"perplexity {value} per {unit}"
 
 
 def figure(nats: float, unit: str) -> str:
-    """The number of it alone."""
+    """Return the number alone, without its unit."""
     return decimal(measures.bits(nats), 3) if unit in measures.IN_BITS else perplexity(measures.perplexity(nats))
 
 
@@ -50,12 +50,12 @@ def validation(value: float, unit: str | None) -> str:
 
 
 def alone(value: float) -> str:
-    """A perplexity that may be beyond all bounds, as of a pointer alone, or of words in characters: `175.31`, `above 10⁶`."""
+    """Return a perplexity that may have no bound, as of a pointer alone or of words in characters: `175.31`, `above 10⁶`."""
     return decimal(value, 2) if value < 1e6 else "above 10⁶"
 
 
 def percent(value: float | None) -> str:
-    """A percentage, already times 100: `50.7%`, `0.8%`, `1,204%`."""
+    """Return a percentage, already times 100: `50.7%`, `0.8%`, `1,204%`."""
     return MISSING if value is None else decimal(value, 1 if abs(value) < 1000 else 0) + "%"
 
 
@@ -66,7 +66,7 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A span of time in its two largest parts: `65 s` is `1 min 5 s`."""
+    """Return a span of time in its two largest parts: `65 s` is `1 min 5 s`."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     if seconds < 60:
@@ -84,7 +84,7 @@ def setting(value: object) -> str:
 
 
 def plain(value: Any) -> str:
-    """Any value of a JSON file as text, for results this version does not know."""
+    """Return any value of a JSON file as text, for results this version does not know."""
     if value is None:
         return MISSING
     if isinstance(value, bool):

@@ -120,7 +120,7 @@ class ReadingOptions:
 @checked(batch_size=1, lengths=1, audit_places=1, audit_seed=(0, 2**256), save_every=0)
 @dataclass(frozen=True)
 class EvalOptions(ReadingOptions, ModelOptions):
-    """What to read and how, and where the result goes."""
+    """Options of an evaluation: the text, the reader, and the folder of the result."""
 
     text: tyro.conf.Suppress[Path | BinaryIO | None] = None
     """A text of your own in place of a split: the path of a file, or a file open for bytes."""
@@ -129,7 +129,7 @@ class EvalOptions(ReadingOptions, ModelOptions):
     audit_seed: int | None = between(None, 0)
     """Seed of the audited places, to repeat an audit; by default a random one, which is recorded."""
     out: Path | None = None
-    """Where result.json goes (else RUN/evaluate-SPLIT; of a text it is not written)."""
+    """Folder for result.json (else RUN/evaluate-SPLIT; of a text it is not written)."""
     per_token: Path | None = None
     """Also write the score of every token to this file, one per line: .jsonl or .tsv, or compressed with .gz."""
     overwrite: FlagCreatePairsOff[bool] = False
@@ -183,7 +183,7 @@ class ExaminationSettings(Options):
     context: int = between(300, 2)
     """Number of tokens in the context, in experiments that do not vary it."""
     near: int = between(50, 1)
-    """How far back a token counts as near."""
+    """Largest distance, in tokens, that counts as near."""
     by: UseAppendAction[tuple[str, ...]] = ()
     """Also split the targets by frequency, tag, content, class or position; may be given more than once."""
     tagger: Any = "auto"
@@ -265,7 +265,7 @@ class ExamineOptions(ExaminationSettings, ModelOptions):
     memory: float = between(1.0, 0.0, above=True)
     """GiB that a batch of contexts may take."""
     out: Path | None = None
-    """Where result.json goes (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static); of several: of the set."""
+    """Folder for result.json (else RUN/examine-EXPERIMENT-SPLIT, and the reader if not static); of several runs: of the set."""
     again: FlagCreatePairsOff[bool] = False
     """Start over: reuse nothing of an examination that was made or stopped there."""
     allow_unknown: FlagCreatePairsOff[bool] = False
@@ -309,7 +309,7 @@ class ExplainOptions(ExplanationOptions):
     words: int | None = between(None, 1)
     """Words of the passage, 2000 at most (else 200; with --find as many as the cache can hold)."""
     find: Literal["success", "failure"] | None = None
-    """Of `cache`: look for its most peaked success or its flattest failure from --at on, and show what led up to it."""
+    """With `cache`: show its most peaked success or its flattest failure from --at on, and the words before it."""
     against: str | None = None
     """A reader, or another run's folder: show what is gained over it."""
     top: int = between(5, 0, 100)

@@ -47,7 +47,7 @@ class DynamicSettings:
     segment: int = between(5, 1)
     """Tokens between two steps."""
     moving: str = "all"
-    """Which weights move: all, last:N (layers), output, or low-rank:R."""
+    """Weights that move: all, last:N (layers), output, or low-rank:R."""
     clip: float = between(0.0, 0.0)
     """Largest norm of a gradient; 0: no clipping."""
     beta1: float = between(0.0, 0.0, 0.999)

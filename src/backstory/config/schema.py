@@ -230,8 +230,9 @@ class SpanBufferConfig:
     """q is the head's softmax of what is attended to; or a word has the weight of the places where it is the value (a pointer,
     for values that are words)."""
     theta: float = between(1.0, 0.0)
-    """Of a bilinear pointer: W begins as theta times the identity, which is a cache with this theta. States without bounds, as
-    a dual connection's, need a smaller one: what `backstory reader tune --reader cache` finds for the model it begins with."""
+    """Initial scale of a bilinear pointer: W begins as theta times the identity, which is a cache with this theta. Unbounded
+    states, as a dual connection's, need a smaller one: take what `backstory reader tune --reader cache` finds for the initial
+    model."""
     residual: bool = False
     """Predict from xi + h, not from xi alone."""
     sentinel: bool = False

@@ -95,12 +95,12 @@ class UnknownShare:
 
     @property
     def incomparable(self) -> bool:
-        """Whether a figure over these tokens does not compare with models of another vocabulary."""
+        """True if a figure over these tokens does not compare with models of another vocabulary."""
         return (self.lost_share or 0) > INCOMPARABLE
 
     @property
     def meaningless(self) -> bool:
-        """Whether it says nothing about the text, whoever made most of it `<unk>`: the vocabulary or the text itself."""
+        """True if a figure says nothing about the text because most of it is `<unk>`, read so or written so."""
         return (self.unknown or 0) > MEANINGLESS * (self.tokens - self.ends)
 
     def phrase(self, tokens: str = "them") -> str:
@@ -114,7 +114,7 @@ class UnknownShare:
         return ", ".join(f"{share} {kind}".strip() for share, kind in self._parts(_IN_TABLES)) or _percent(0)
 
     def _parts(self, words: tuple[str, str, str]) -> list[tuple[str, str]]:
-        """Shares above zero with the words for them, of three: written so, outside the vocabulary, not known which."""
+        """Return shares above zero with the words for them, of three: written so, outside the vocabulary, not known which."""
         written, outside, either = words
         if not self.unknown or self.share is None:
             return []
