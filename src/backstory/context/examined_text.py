@@ -52,7 +52,7 @@ class Folded:
     tokens: int
     """N, of the text."""
     boundaries: Boundaries | None = None
-    """Which pieces begin words; None for words whose score is the plain sum over their pieces."""
+    """Pieces that begin words; None for words whose score is the plain sum over their pieces."""
 
     @property
     def word_score(self) -> WordScore:
