@@ -36,7 +36,7 @@ class EvalSetup:
     layers: tuple[ConfiguredLayer, ...]
     """The reader and those that it wraps, with their settings, the innermost first."""
     options: EvalOptions
-    """How it was opened."""
+    """The options that it was opened with."""
 
     def stack(self) -> list[Reader]:
         """Return the reader and those that it wraps, the innermost first."""

@@ -55,7 +55,7 @@ class ReadingCheckpoint:
 
     path: Path
     identity: dict[str, Any]
-    """What its scores depend on (`reader_identity`, and more if more matters)."""
+    """Everything that its scores depend on: `reader_identity`, and what a kind of reading adds to it."""
     progress: dict[str, Any]
     """Plain values."""
     tree: Any

@@ -74,7 +74,7 @@ class Line:
     all_tokens: int = 0
     all_nats: float = 0.0
     all_unknown: int = 0
-    """Of the session up to the end of this line."""
+    """Tokens that are `<unk>` in the session up to the end of this line."""
     unknown: int = 0
     """Tokens that are `<unk>`."""
 
