@@ -1,4 +1,4 @@
-"""What a model makes of a passage, word by word: explanations, each a few layers of the reports' text view."""
+"""Explanations of a model's predictions on a passage, word by word; each gives layers of the reports' text view."""
 
 from backstory.explanations.cache_attention import CASES
 from backstory.explanations.compare import compare_readers

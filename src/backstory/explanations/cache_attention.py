@@ -47,11 +47,11 @@ EVEN = 8
 """Multiple of an even share of the mass with the full colour, where one word is shown first: an even share still has some."""
 _SCALE = f"Full colour: {EVEN} times an even share, or more."
 Scores = dict[str, TokenScores]
-"""Of the passage, by part: cache, model (or the reader below the cache) and mixture."""
+"""Scores of the passage, by part: cache, model (or the reader below the cache) and mixture."""
 
 
 def cache(task: PassageTask, progress: Progress) -> Explanation:
-    """Layers gain, cache mass, confidence, surprisal, probabilities, entropy and candidates.
+    """Return layers gain, cache mass, confidence, surprisal, probabilities, entropy and candidates.
 
     The reader must be a cache. Raises UserError when there is another reader to compare with: the gain is over the reader
     below the cache.

@@ -191,7 +191,7 @@ class ScoredText:
     nats: np.ndarray
     """(R, N): minus the log-probability of every token, by reader."""
     at: int
-    """Where the stretch begins in the text, in tokens."""
+    """Start of the stretch in the text, in tokens."""
     documents: np.ndarray
     """(D,): where each document of the text begins, in tokens; the first at 0."""
     titles: Sequence[str]

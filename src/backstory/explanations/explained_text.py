@@ -168,7 +168,7 @@ class PassageTask:
     chosen: int | None = None
     """Number of the word that is shown first; None leaves it to the explanation."""
     boundaries: Boundaries | None = None
-    """Which tokens begin words; None where a word is a token, or its score the plain sum over its tokens."""
+    """Tokens that begin words; None where a word is a token, or its score the plain sum over its tokens."""
 
     @property
     def starts(self) -> np.ndarray:

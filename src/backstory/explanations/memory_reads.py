@@ -34,9 +34,9 @@ BEFORE = 500
 WINDOW = 257
 """Slots of the window that is measured where a memory has none, as in Lee et al. (2020)."""
 MOST_ROWS, MOST_TOKENS = 64, 400
-"""Of the picture."""
+"""Largest number of slots and of tokens in the picture."""
 DIGITS = 3
-"""Of a weight in it."""
+"""Digits of a weight in the picture."""
 READS = "read weights"
 
 
@@ -98,7 +98,7 @@ def window_of(how: Addressing, slots: int) -> int:
 
 
 def memory(task: PassageTask, progress: Progress) -> Explanation:
-    """Layers read weights, entropies, masses, surprisal and candidates; words before the passage that are read lead it.
+    """Return layers read weights, entropies, masses, surprisal and candidates; words before the passage that are read lead it.
 
     Raises UserError when there is another reader to compare with.
     """

@@ -203,7 +203,7 @@ def word_score_of(boundaries: Boundaries | None, vocabulary: Vocabulary) -> Word
 
 
 def surprisal(task: PassageTask, progress: Progress) -> Explanation:
-    """Layers surprisal (or, against another reader, gain first), probability, rank, entropy and candidates."""
+    """Return layers surprisal (or, against another reader, gain first), probability, rank, entropy and candidates."""
     passes = 1 if task.against is None else 2
 
     def score(reader: Reader, top: int, before: int) -> TokenScores:
