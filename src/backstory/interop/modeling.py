@@ -210,7 +210,7 @@ AutoModelForCausalLM.register(BackstoryConfig, BackstoryForCausalLM, exist_ok=Tr
 SPACE = r"\s\x1c-\x1f"
 """White space as Python has it, inside brackets."""
 WORD = r"\p{L}\p{N}_"
-"""What Python's \\w stands for, likewise; the \\w of these expressions is another."""
+"""Characters that Python's \\w matches, inside brackets; the \\w of these expressions differs."""
 PADDING = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
 """Names of the padding token in tokenizers."""
 _BREAK = rf"\n[{SPACE}&&[^\n]]*\n[{SPACE}]*"
@@ -260,7 +260,7 @@ def _begin(vocabulary: Vocabulary, tokenizer: Tokenizer) -> processors.PostProce
 
 
 def _normalizer(vocabulary: Vocabulary, *more: normalizers.Normalizer) -> normalizers.Normalizer:
-    """Line ends and case as `encode_split` and the vocabulary have them, then more."""
+    """Return a normalizer of line ends and case as in `encode_split` and the vocabulary, then `more`."""
     steps: list[normalizers.Normalizer] = []
     if vocabulary.tokenizer.unit != "byte":
         steps += [
@@ -322,7 +322,7 @@ def _characters() -> Steps:
 
 
 _MARKS = {BEGIN: "\x00", END: "\n"}
-"""What marks are called here, as which no text holds them: a text with a NUL is refused."""
+"""Spelling of the marks in this tokenizer. No text holds them: a text with a NUL is refused."""
 
 
 def _marked() -> Steps:
