@@ -51,7 +51,7 @@ class Job(ABC):
     """Commands that run one after the other, and what is known of their progress."""
 
     name: str
-    """What messages call it."""
+    """Name in messages."""
 
     @property
     @abstractmethod
@@ -80,7 +80,7 @@ class Job(ABC):
 
 
 class JobQueue(Protocol):
-    """Where jobs come from; other processes may take jobs from the same place."""
+    """Source of jobs, which other processes may take jobs from too."""
 
     def take(self) -> Job | None:
         """Return a job that can start now; None if there is none at the moment."""
