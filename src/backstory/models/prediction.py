@@ -186,7 +186,7 @@ class MixtureOfSoftmaxes(Prediction):
         return log_prob, torch.logsumexp(self.log_prior + shifted(experts, shift), 2)
 
     def _expert_log_prob(self, targets: Tensor) -> Tensor:
-        """log p of the targets (B, T) under each expert, (B, T, K)."""
+        """Return log p of the targets (B, T) under each expert, (B, T, K)."""
         experts = self.log_prior.shape[2]
         repeated = targets.flatten().repeat_interleave(experts)
         log_prob = linear_log_prob(self.latents.flatten(0, 2), self.weight, self.bias, repeated)
@@ -232,7 +232,7 @@ class Pointer(Prediction):
         return replace(self, activations=self._selected(rows, times), weights=weights, words=words)
 
     def confidence(self) -> Tensor:
-        """(B, T): the largest weight of a position."""
+        """Return (B, T): the largest weight of a position."""
         return self.weights.amax(2)
 
 
@@ -249,7 +249,7 @@ class Interpolation(Prediction):
     """(B, T, N): the attention of q, if it attends to the spans of a buffer (`SpanBuffer.covered`); for pictures."""
 
     def log_gates(self) -> tuple[Tensor, Tensor]:
-        """log lambda and log (1 - lambda), each (B, T)."""
+        """Return log lambda and log (1 - lambda), each (B, T)."""
         log_q, log_p = _wide_log_softmax(self.gate_logits / self.temperature).unbind(2)
         return log_q, log_p
 

@@ -79,7 +79,7 @@ class Memory(NamedTuple):
     """(B, N): the word of each span, if q points to words."""
 
     def index(self) -> Tensor | None:
-        """(T, m): the index of each span of each position."""
+        """Return (T, m): the index of each span of each position."""
         if self.starts is None:
             return None
         first, device = self.starts, self.present.device
@@ -214,7 +214,7 @@ class SpanBuffer(AuxiliaryPredictor):
         return AuxiliaryOutput(xi, any_present, weights, after, None, evidence)
 
     def _scores(self, hidden: Tensor, memory: Memory) -> Tensor:
-        """gamma (B, T, m) (eq. 7)."""
+        """Return gamma (B, T, m) (eq. 7)."""
         if self.config.attention == "bilinear":
             return dot_scores(self.query(hidden), memory.keys, memory.index())
         old, new = self.key(memory.keys[0]), self.key(memory.keys[1])
@@ -286,6 +286,6 @@ def span_buffer_of(model: nn.Module) -> SpanBuffer | None:
 
 
 def _at(vectors: Tensor, index: Tensor) -> Tensor:
-    """Vectors (B, N, D) at an index (B, K), clamped to the last."""
+    """Return vectors (B, N, D) at an index (B, K), clamped to the last."""
     index = index.clamp(max=vectors.shape[1] - 1)[..., None].expand(-1, -1, vectors.shape[2])
     return vectors.gather(1, index)

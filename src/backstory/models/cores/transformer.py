@@ -82,7 +82,7 @@ class TransformerLayer(nn.Module):
         return self._dropped(self.outer(activation(self.inner(x))))
 
     def _dropped(self, x: Tensor) -> Tensor:
-        """Dropout with a mask per token, unlike locked dropout."""
+        """Apply dropout with a mask per token, unlike locked dropout."""
         dropout = self.config.layer_dropout
         return x * keep_mask(tuple(x.shape), dropout, x) if self.training and dropout else x
 
@@ -177,7 +177,7 @@ def _sinusoids(positions: Tensor, size: int, like: Tensor) -> Tensor:
 
 
 def windowed_attention(queries: Tensor, keys: Tensor, values: Tensor, reach: Tensor, dropout: float = 0.0) -> Tensor:
-    """softmax(q k / sqrt(d)) v over the last reach[b, t] keys up to position t's own.
+    """Return softmax(q k / sqrt(d)) v over the last reach[b, t] keys up to position t's own.
 
     queries (B, N, T, d); keys and values (B, N, R + T, d), of which the first R are from before the segment; reach (B, T)
     int64, from 1 to R + 1 -> (B, N, T, d). The weights are dropped with probability `dropout`.
@@ -198,7 +198,7 @@ def windowed_attention(queries: Tensor, keys: Tensor, values: Tensor, reach: Ten
 
 
 def _with_dropout(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float) -> Tensor:
-    """Attention of one block of queries, with dropout of every weight."""
+    """Return attention of one block of queries, with dropout of every weight."""
     scores = (queries @ keys.transpose(2, 3) * queries.shape[3] ** -0.5).masked_fill(~mask, -torch.inf)
     weights = torch.softmax(scores, 3)
     return (weights * keep_mask(tuple(weights.shape), dropout, weights)).to(values.dtype) @ values
@@ -224,5 +224,5 @@ def apply_rotary(x: Tensor, table: Rotary) -> Tensor:
 
 
 def rotary_rates(count: int, like: Tensor) -> Tensor:
-    """(n,): 10000^(-i/n)."""
+    """Return (n,): 10000^(-i/n)."""
     return 10_000.0 ** (-torch.arange(count, device=like.device, dtype=like.dtype) / count)

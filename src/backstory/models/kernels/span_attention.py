@@ -22,7 +22,7 @@ def dot_scores(queries: Tensor, keys: Parts, index: Tensor | None) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, values: Parts, index: Tensor | None) -> Tensor:
-    """sum_i alpha_ti s_i of weights (B, T, m) and values (B, N, D) in parts, at an index (T, m): (B, T, D)."""
+    """Return sum_i alpha_ti s_i of weights (B, T, m) and values (B, N, D) in parts, at an index (T, m): (B, T, D)."""
     old, new = values
     spread, split = weights.to(old.dtype), old.shape[1]
     if index is not None:
@@ -36,7 +36,7 @@ def masked_softmax(scores: Tensor, present: Tensor) -> Tensor:
 
 
 def log_mean_exp(scores: Tensor, present: Tensor) -> Tensor:
-    """log of the mean of exp(score) over the spans that are present (B, T); 0 if none is. In at least float32."""
+    """Return log of the mean of exp(score) over the spans that are present (B, T); 0 if none is. In at least float32."""
     masked = _masked(scores, present)
     mean = torch.logsumexp(masked, 2) - present.sum(2).clamp(min=1).to(masked.dtype).log()
     return mean.masked_fill(~present.any(2), 0.0)
@@ -92,7 +92,7 @@ class _AdditiveScores(torch.autograd.Function):
 
 
 def _sigmoid_sums(queries: Tensor, keys: Tensor, v: Tensor, starts: Sequence[int], width: int) -> Tensor:
-    """sum_a v_a u_a (B, m, T)."""
+    """Return sum_a v_a u_a (B, m, T)."""
     sums = queries.new_empty(len(queries), len(starts), queries.shape[1])
     for rows in _blocks(queries):
         for j, u in _sigmoids(queries[rows], keys[rows], starts, width):

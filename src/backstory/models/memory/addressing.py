@@ -151,7 +151,7 @@ class _Sharpened(torch.autograd.Function):
 
 
 def allocation_weights(usage: Tensor) -> Tensor:
-    """Allocation weights (B, N) from usage: (1 - u) times the product of the usage of all slots that are freer."""
+    """Return allocation weights (B, N) from usage: (1 - u) times the product of the usage of all slots that are freer."""
     return _AllocationWeights.apply(usage)  # type: ignore[return-value]
 
 

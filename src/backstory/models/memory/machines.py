@@ -311,5 +311,5 @@ def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
 
 
 def one_plus(x: Tensor) -> Tensor:
-    """1 + log(1 + e^x): at least 1."""
+    """Return 1 + log(1 + e^x): at least 1."""
     return 1 + F.softplus(x)

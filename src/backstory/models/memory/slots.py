@@ -53,7 +53,7 @@ class Slots:
         self.memory = _Written.apply(self.memory, weights, erase, vector, retention)  # type: ignore[assignment]
 
     def read(self, weights: Tensor) -> Tensor:
-        """EM^T w (eq. 6) with the weights (B, R, N) of each head: (B, R, M)."""
+        """Return eM^T w (eq. 6) with the weights (B, R, N) of each head: (B, R, M)."""
         return torch.bmm(weights, self.memory)
 
     def follow(self, link: Tensor, write: Tensor, precedence: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -156,7 +156,7 @@ def known_cosines(products: Tensor, vectors: Tensor, squares: Tensor) -> Tensor:
 
 
 def _inverse_norms(slot_squares: Tensor, key_squares: Tensor) -> Tensor:
-    """1 / (|m| |k|) from the squares of both norms."""
+    """Return 1 / (|m| |k|) from the squares of both norms."""
     return ((slot_squares + EPSILON) * (key_squares + EPSILON)).rsqrt()
 
 
@@ -193,7 +193,7 @@ class _Cosines(torch.autograd.Function):
 
 
 def key_products(memory: Tensor, keys: Tensor) -> Tensor:
-    """k.m of every slot of memory (B, N, M) with every key (B, H, M): (B, H, N)."""
+    """Return k.m of every slot of memory (B, N, M) with every key (B, H, M): (B, H, N)."""
     if memory.device.type == "cpu" and memory.numel() >= LARGE and _memory_first():
         return torch.bmm(memory, keys.transpose(1, 2)).transpose(1, 2).contiguous()
     return torch.bmm(keys, memory.transpose(1, 2))
