@@ -38,7 +38,7 @@ SCALES: tuple[Scale, ...] = ("small", "full")
 CLOSE = 0.02
 """A score is that of the paper if it is within this part of it."""
 LEVEL = 0.95
-"""Of the intervals, and of p-values after Holm's correction."""
+"""Level of the intervals, and of p-values after Holm's correction."""
 SCORES = ("perplexity", "bits_per_token")
 
 

@@ -43,7 +43,7 @@ FACTOR = 2
 """An effective context is about another one if it is between this part and this multiple of it."""
 
 EffectSizes = Mapping[str, MeasuredRecord]
-"""Of one run, by the keys of measures."""
+"""Effect sizes of one run, by the keys of measures."""
 
 
 def check_findings(

@@ -31,7 +31,7 @@ _EXPERIMENT_OF = {EFFECTIVE_CONTEXT: "truncate", OUTSIDE_WINDOW: "cache", "witho
 
 @dataclass(frozen=True)
 class PublishedColumn:
-    """How the values in a column of a table were read."""
+    """Protocol of the values in a column of a table."""
 
     split: str
     reader: str = "static"
@@ -102,7 +102,7 @@ class PrintedItem:
     ours: str = ""
     """Our measurement, with the page that has it."""
     protocol: str = ""
-    """How that departs from the paper's protocol."""
+    """Departures of our measurement from the paper's protocol."""
 
 
 @dataclass(frozen=True)

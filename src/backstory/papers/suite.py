@@ -39,12 +39,12 @@ class PlannedExamination(ExaminationSettings):
     """An experiment on a system's use of context, with any option of `backstory examine` that its result depends on."""
 
     runs: int = between(1, 1)
-    """How many of the system's runs are examined, in the order of its seeds."""
+    """Number of the system's runs that are examined, in the order of its seeds."""
 
 
 @dataclass(frozen=True)
 class SystemSetup:
-    """How a system is run at one scale."""
+    """Settings of a system at one scale."""
 
     recipe: str
     """A packaged recipe, or the path of a YAML file."""
@@ -70,7 +70,7 @@ class System:
     """Commands of `backstory reader` for each trained run before it is read: `tune --reader dynamic`."""
     note: str = ""
     protocol: str = ""
-    """How its training departs from the paper's, as far as its settings do not tell."""
+    """Departures of its training from the paper's that its settings do not show."""
     small: SystemSetup | None = None
     full: SystemSetup | None = None
 
@@ -96,7 +96,7 @@ class Claim:
     where: str = ""
     """The table or section of the paper that makes it; empty for a claim of our own."""
     confounded: str = ""
-    """How the sides differ beyond the claim. Such a claim has no verdict; its gain is shown with this reason."""
+    """Differences between the sides beyond the claim. Such a claim has no verdict; its gain is shown with this reason."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class FindingCheck:
     system: str
     baseline: str | None = None
     protocol: str = ""
-    """How the examinations depart from the paper's."""
+    """Departures of the examinations from the paper's."""
 
     @property
     def systems(self) -> tuple[str, ...]:
