@@ -58,11 +58,11 @@ class Statistics:
         return self  # nothing changes them, and they are as large as the model
 
     def rms(self, weights: MovingWeights) -> Tensor:
-        """(N,): root mean square of the gradients of the weights that move. Raises UserError if these are not theirs."""
+        """Return (N,): root mean square of the gradients of the weights that move. Raises UserError if these are not theirs."""
         return self._flat(self.mean_square, weights)
 
     def fisher(self, weights: MovingWeights) -> Tensor:
-        """(N,): square root of the Fisher information. Raises UserError."""
+        """Return (N,): square root of the Fisher information. Raises UserError."""
         return self._flat(self.information, weights)
 
     def _flat(self, tensors: dict[str, Tensor], weights: MovingWeights) -> Tensor:

@@ -104,14 +104,14 @@ class Features:
 def logs_of(
     values: Tensor, scale: Tensor, out: Tensor | None = None, within: tuple[float, float] = (-WIDEST, WIDEST)
 ) -> Tensor:
-    """log |values scale| between two bounds, elementwise (n,)."""
+    """Return log |values scale| between two bounds, elementwise (n,)."""
     # Bounded before the logarithm is taken, which is one pass for both bounds and keeps 0 out of it.
     low, high = (math.exp(max(-WIDEST, min(bound, WIDEST))) for bound in within)
     return torch.mul(values, scale, out=out).abs_().clamp_(low, high).log_()
 
 
 def standardised(values: Tensor) -> Tensor:
-    """log of values (N,), of mean 0 and deviation 1."""
+    """Return log of values (N,), of mean 0 and deviation 1."""
     logs = values.clamp(min=TINY).log_()
     return logs.sub_(logs.mean()).div_(logs.std().clamp_(min=1e-6))
 

@@ -111,7 +111,7 @@ class MovingWeights:
                 torch.add(part.static, part.delta, out=part.moved)
 
     def _cut(self, index: int, region: slice) -> Iterator["PieceMemory"]:
-        """Views of a parameter's memory, cut into pieces that an update goes through one by one."""
+        """Return views of a parameter's memory, cut into pieces that an update goes through one by one."""
         size = CHUNK if self.delta.device.type == "cpu" else region.stop - region.start
         starts = range(region.start, region.stop, size)
         flat = (self.delta[region], self.static[index].reshape(-1), self.moved[index].data.view(-1))

@@ -70,7 +70,7 @@ class Pairs:
         self._start, self._offered = max(self._start, self._end - self._most), 0
 
     def snapshot(self) -> tuple[Tensor, Tensor] | None:
-        """A copy of the vectors and words that are held, without a block that was only offered; None before the first."""
+        """Return a copy of the vectors and words in the cache, without a block not yet observed; None before the first."""
         if self._vectors is None or self._words is None:
             return None
         held = slice(self._start, self._end)
