@@ -91,7 +91,7 @@ def style() -> Iterator[None]:
 
 
 def blank(width: float = 5.0, height: float = 3.1) -> "tuple[Figure, Axes]":
-    """An empty figure and its axes; in inches of 72 dots, so the default size is read on a phone without scrolling."""
+    """Return an empty figure and its axes; in inches of 72 dots, so the default size is read on a phone without scrolling."""
     from matplotlib.figure import Figure
 
     figure = Figure((width, height), layout="constrained")
@@ -104,12 +104,12 @@ def series(index: int) -> dict[str, Any]:
 
 
 def clean(text: str) -> str:
-    """Text without the characters that neither HTML nor XML may hold; each is shown as one that is missing."""
+    """Return text without the characters that neither HTML nor XML may hold; each is shown as one that is missing."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def label(text: str, longest: int = 22) -> str:
-    """Untrusted text as a label: one line, no control characters, an ellipsis in the place of its middle if it is long.
+    """Return untrusted text as a label: one line, no control characters, an ellipsis in the place of its middle if it is long.
 
     Names of runs and readers differ at their ends.
     """
@@ -121,7 +121,7 @@ def label(text: str, longest: int = 22) -> str:
 
 
 def inline(figure: "Figure", prefix: str, title: str, description: str, hints: Mapping[str, str] | None = None) -> str:
-    """The figure as an SVG element for an HTML page; the same figure gives the same text.
+    """Return the figure as an SVG element for an HTML page; the same figure gives the same text.
 
     Text stays text in the page's font and colour, the background is transparent, ids begin with `prefix` so that
     several figures can share a page, and screen readers are told `title` and `description`. `hints` are texts, by the gid
@@ -184,5 +184,5 @@ def _follow_page(root: ET.Element) -> None:
 
 
 def _shorter(path: str) -> str:
-    """A path on one line with coordinates to a hundredth of a point."""
+    """Return a path on one line with coordinates to a hundredth of a point."""
     return re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}", " ".join(path.split()))

@@ -59,7 +59,7 @@ def without_empty_columns(table: Table) -> Table:
 
 
 def escape_markdown(text: str) -> str:
-    """Text in which Markdown, HTML and mathematics are plain characters."""
+    """Return text in which Markdown, HTML and mathematics are plain characters."""
     return re.sub(r"([\\`*_\[\]<>|&~$#])", r"\\\1", " ".join(text.split()))
 
 

@@ -22,14 +22,14 @@ XTERM = {
 
 
 def ramp(hue: str, dark: bool) -> tuple[str, ...]:
-    """The colours of steps 1 to STEPS, as #rrggbb."""
+    """Return the colours of steps 1 to STEPS, as #rrggbb."""
     paper, peak = PAPER[dark], _PEAKS[hue][dark]
     # The first step is already seen, and the steps are even.
     return tuple(_mix(paper, peak, (i + 0.3) / (STEPS + 0.3)) for i in range(1, STEPS + 1))
 
 
 def step(layer: Numbers | Weights, value: float | None) -> int:
-    """The step of a value on its layer's scale: 0 to STEPS, of a diverging layer -STEPS to STEPS."""
+    """Return the step of a value on its layer's scale: 0 to STEPS, of a diverging layer -STEPS to STEPS."""
     if value is None:
         return 0
     low = 0.0 if isinstance(layer, Weights) or layer.kind == "diverging" else layer.low
@@ -39,24 +39,24 @@ def step(layer: Numbers | Weights, value: float | None) -> int:
 
 
 def hue(layer: Numbers | Weights, step: int) -> str:
-    """The ramp that a step of a layer is on."""
+    """Return the ramp that a step of a layer is on."""
     return "cool" if layer.kind == "weights" or (layer.kind == "diverging" and step > 0) else "warm"
 
 
 def css_class(layer: Numbers | Weights, step: int) -> str:
-    """The CSS classes of a word at a step of a layer; a loss is underlined too, for prints without colour."""
+    """Return the CSS classes of a word at a step of a layer; a loss is underlined too, for prints without colour."""
     if step == 0:
         return ""
     return f"{hue(layer, step)}{abs(step)}" + (" loss" if step < 0 else "")
 
 
 def variables(dark: bool) -> str:
-    """The ramps as CSS variables."""
+    """Return the ramps as CSS variables."""
     return " ".join(f"--{h}{i}: {c};" for h in _PEAKS for i, c in enumerate(ramp(h, dark), start=1))
 
 
 def rules() -> str:
-    """The CSS rule of every step."""
+    """Return the CSS rule of every step."""
     return "\n".join(f".{h}{i} {{ background: var(--{h}{i}); }}" for h in _PEAKS for i in range(1, STEPS + 1))
 
 

@@ -37,7 +37,7 @@ Line = tuple[str, Sequence[EffectRecord]]
 def context_curves(
     examinations: Sequence[Examined], prefix: str = "context", published: Published | None = None
 ) -> Plot | None:
-    """Figure 1a: loss added by cutting the context; None if there are no truncation experiments.
+    """Draw figure 1a: loss added by cutting the context; None if there are no truncation experiments.
 
     x: context in tokens, logarithmic; y: increase of the mean negative log-likelihood over the full context, in nats.
     """
@@ -82,7 +82,7 @@ def _context_label(name: str, figures: TruncationFigures) -> str:
 
 
 def levels(examinations: Sequence[Examined], published: Published | None, prefix: str) -> Plot | None:
-    """Figure 1b: perplexity against context, for several models; None for fewer than two."""
+    """Draw figure 1b: perplexity against context, for several models; None for fewer than two."""
     if len(examinations) < 2:
         return None
     with svg.style():
@@ -101,13 +101,13 @@ def levels(examinations: Sequence[Examined], published: Published | None, prefix
 
 
 def frequency(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
-    """Figure 1c: added loss against context, of frequent and of infrequent words."""
+    """Draw figure 1c: added loss against context, of frequent and of infrequent words."""
     title = "Frequent and infrequent words"
     return _truncated(examined, "frequency", None, title, prefix, sentences.frequency, published)
 
 
 def speech(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
-    """Figure 1d: added loss against context, of words of some parts of speech."""
+    """Draw figure 1d: added loss against context, of words of some parts of speech."""
     return _truncated(examined, "tag", sentences.TAGS, "Parts of speech", prefix, sentences.speech, published)
 
 
@@ -134,13 +134,13 @@ def _truncated(
 
 
 def local_order(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
-    """Figure 2a: added loss against the distance at which the order of some words is changed."""
+    """Draw figure 2a: added loss against the distance at which the order of some words is changed."""
     across = f"{examined.counted_in()}s between the target and what is changed"
     return _order(examined, "local", across, "Order of words close by", sentences.local_order, published, prefix)
 
 
 def global_order(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
-    """Figure 2b: added loss against the nearest tokens that are left as they are."""
+    """Draw figure 2b: added loss against the nearest tokens that are left as they are."""
     across, title = f"nearest {examined.counted_in()}s left as they are", "Order and identity of all words farther away"
     return _order(examined, "global", across, title, sentences.global_order, published, prefix)
 
@@ -179,7 +179,7 @@ def _drawn_curves(
 
 
 def dropped(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
-    """Figure 3: added loss when content or function words are dropped, beside as many words at random."""
+    """Draw figure 3: added loss when content or function words are dropped, beside as many words at random."""
     result = examined.results.get("drop")
     if result is None:
         return None
@@ -196,7 +196,7 @@ def dropped(examined: Examinations, published: Published | None, prefix: str) ->
 
 
 def copied(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
-    """Figure 4a: added loss by where a word last came, without that word and without all distant context."""
+    """Draw figure 4a: added loss by where a word last came, without that word and without all distant context."""
     titles = {"drop-target": "earlier occurrences dropped", "drop-distant": "distant context dropped"}
     used = [name for name in titles if name in examined.results]
     if not used:
@@ -208,7 +208,7 @@ def copied(examined: Examinations, published: Published | None, prefix: str) -> 
 
 
 def replaced(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
-    """Figure 4b: added loss by where a word last came, with that word replaced, and dropped."""
+    """Draw figure 4b: added loss by where a word last came, with that word replaced, and dropped."""
     if "replace-target" not in examined.results:
         return None
     bars: list[tuple[str, list[EffectRecord | None]]] = []
@@ -224,7 +224,7 @@ def replaced(examined: Examinations, published: Published | None, prefix: str) -
 
 
 def cached(examined: Examinations, published: Published | None, prefix: str) -> Plot | None:
-    """Figure 7: what is lost without the cache, by where a word last came."""
+    """Draw figure 7: what is lost without the cache, by where a word last came."""
     if CACHE not in examined.results:
         return None
     bars = [("without the cache", [examined.in_class(CACHE, group) for group in sentences.CLASSES])]

@@ -81,7 +81,7 @@ SECTION = Section("Context", of_kind(ExaminationFigures), _html)
 
 
 def _truncations(runs: Sequence[RunResults], published: Published | None) -> Iterator[Markup]:
-    """Figures 1a and 1b: truncation experiments, those on the same axes (split, unit and threshold) in one figure."""
+    """Yield figures 1a and 1b: truncation experiments, those on the same axes (split, unit and threshold) in one figure."""
     by_axes: dict[tuple[str, str, float], list[Examined]] = {}
     for run in runs:
         for result in run.of(TruncationFigures):

@@ -142,7 +142,7 @@ def _printed(published: Published | None, figure: str, corpus: str, names: Seque
 
 
 def levels(examinations: Sequence[Examined], published: Published | None) -> str:
-    """Figure 1b: how far the models are apart with little and with all context, and how much each uses."""
+    """Describe figure 1b: how far the models are apart with little and with all context, and how much each uses."""
     results = [result for _, result in examinations]
     figures = [result.figures for result in results]
     contexts = ", ".join(f"{name} {r.figures.context_in_words()}" for name, r in examinations)
@@ -159,7 +159,7 @@ def levels(examinations: Sequence[Examined], published: Published | None) -> str
 
 
 def frequency(examined: Examinations, published: Published | None) -> str:
-    """Figure 1c: how much context frequent and infrequent words need."""
+    """Describe figure 1c: how much context frequent and infrequent words need."""
     groups = {f"{name} words": group for name, group in truncation_groups(examined, "frequency").items()}
     names = ["effective-context-frequent", "effective-context-infrequent"]
     printed = _printed(published, "1c", examined.corpus, names, "frequent {}, infrequent more than {} tokens")
@@ -167,7 +167,7 @@ def frequency(examined: Examinations, published: Published | None) -> str:
 
 
 def speech(examined: Examinations, published: Published | None) -> str:
-    """Figure 1d: how much context words of each part of speech need."""
+    """Describe figure 1d: how much context words of each part of speech need."""
     groups = {TAGS[tag]: g for tag, g in truncation_groups(examined, "tag").items() if tag in TAGS}
     return _joined(_beyond(examined, groups), _tagged(examined.results["truncate"]),
                    _printed(published, "1d", examined.corpus, ["effective-context-DT"],
@@ -201,7 +201,7 @@ def _tagged(result: Result[ExaminationFigures]) -> str:
 
 
 def local_order(examined: Examinations, published: Published | None) -> str:
-    """Figure 2a: what the order of near words is worth."""
+    """Describe figure 2a: what the order of near words is worth."""
     unit = examined.counted_in()
     return _order(examined, "local", f"20 {unit}s that begin so many {unit}s away",
                   _printed(published, "2a", examined.corpus, ["local-order"],
@@ -209,7 +209,7 @@ def local_order(examined: Examinations, published: Published | None) -> str:
 
 
 def global_order(examined: Examinations, published: Published | None) -> str:
-    """Figure 2b: what the order and the identity of far words are worth."""
+    """Describe figure 2b: what the order and the identity of far words are worth."""
     return _order(examined, "global", f"all {examined.counted_in()}s that are farther away than so many",
                   _printed(published, "2b", examined.corpus, ["global-order"],
                            "beyond {} tokens other words matter, another order does not"))  # fmt: skip
@@ -256,7 +256,7 @@ def by_series(conditions: Sequence[PicturedEffect]) -> dict[str, list[PicturedEf
 
 
 def dropped(examined: Examinations, published: Published | None) -> str:
-    """Figure 3: what content and function words are worth, beside as many words dropped at random."""
+    """Describe figure 3: what content and function words are worth, beside as many words dropped at random."""
     result = examined.results["drop"]
     nearest = min(map(boundary_of, result.figures.conditions))
     costs = []
@@ -271,7 +271,7 @@ def dropped(examined: Examinations, published: Published | None) -> str:
 
 
 def copied(examined: Examinations, published: Published | None) -> str:
-    """Figure 4a: whether words that come back are copied or expected from what the text is about."""
+    """Describe figure 4a: whether words that come back are copied or expected from what the text is about."""
     costs = []
     for group, title in CLASSES.items():
         # A word that did not come before has nothing to drop.
@@ -288,7 +288,7 @@ def copied(examined: Examinations, published: Published | None) -> str:
 
 
 def replaced(examined: Examinations, published: Published | None) -> str:
-    """Figure 4b: what it costs when earlier occurrences of a word are another word."""
+    """Describe figure 4b: what it costs when earlier occurrences of a word are another word."""
     costs = []
     for group in ("near", "far"):
         pairs = [("unknown", "by <unk>"), ("similar", "by a similar word")]
@@ -301,7 +301,7 @@ def replaced(examined: Examinations, published: Published | None) -> str:
 
 
 def cached(examined: Examinations, published: Published | None) -> str:
-    """Figure 7: what a cache is worth for words that come back within its window, and how many words it harms."""
+    """Describe figure 7: what a cache is worth for words that come back within its window, and how many words it harms."""
     condition = examined.results[CACHE].figures.conditions[0]
     costs = [(title, examined.in_class(CACHE, group)) for group, title in IN_WINDOW.items()]
     by_class = ", ".join(f"{title} {raised(c)}" for title, c in costs if c)
