@@ -109,7 +109,7 @@ class Run:
     corpus: dict[str, Any]
     """Name, fingerprint, types and provenance of the training corpus."""
     places: dict[str, str]
-    """Where the corpus was read from: `data_dir` if one was given, `corpus` if it is a path."""
+    """Paths that the corpus was read from: `data_dir` if one was given, `corpus` if it is a path."""
     as_trained: bool = field(default=True, kw_only=True)
     """True if no setting of the model differs from training; what readers have learned of the run is for that model."""
     weights_file: str | None = field(default=None, kw_only=True)
