@@ -17,7 +17,7 @@ class EpochBatches:
     rows: np.ndarray
     """Token ids (B, length); the length is the same in every epoch."""
     answer_mask: np.ndarray | None
-    """Whether each of them is an answer, (B, length); None if the loss is that of all tokens."""
+    """Mask of the answer tokens (B, length); None if the loss is that of all tokens."""
     starts: np.ndarray | None
     """Column at which each row begins, (B,); None without a partial shuffle."""
     bounds: list[tuple[int, int]]

@@ -15,15 +15,15 @@ from backstory.storage.atomic import fsync_folder, naming, write_atomically
 from backstory.storage.documents import conforms, parse
 
 LOST = "lost"
-"""The event of a log that was mended: so many `epochs` before its `step` are no longer told of."""
+"""Event of a repaired log: the records of so many `epochs` before its `step` are lost."""
 _EPOCH = {"epoch": int, "train_nats": float, "valid_nats": float, "valid_perplexity": float, "tokens_per_second": float}
-"""What the line on an epoch has at least."""
+"""Fields that every epoch event has, with their types."""
 
 
 def check_log(path: Path, keep: int, epochs: int, accept: bool) -> bool:
-    """Whether the first `keep` bytes of the log, which a checkpoint knew, still tell of so many epochs.
+    """Return True if the first `keep` bytes of the log, its length at the checkpoint, still record so many epochs.
 
-    Raises UserError where they do not, unless that is accepted, and for a link.
+    Raises UserError for a link, and if epochs are missing and `accept` is False.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link, and what it leads to is not written to; put the file itself there")
@@ -45,7 +45,7 @@ def check_log(path: Path, keep: int, epochs: int, accept: bool) -> bool:
 
 
 def mend_log(path: Path, step: int, epochs: int) -> int:
-    """Keep the whole lines of the log up to a step, and say in it how many of so many epochs are lost; its length in bytes."""
+    """Keep the whole lines of the log up to a step and record how many of `epochs` are lost. Return its length in bytes."""
     lines, last, recorded = [], 0, 0
     for line in (line.rstrip(b"\n") for line in read_lines(path, path.parent)) if path.is_file() else ():
         event = _event(line)
@@ -62,7 +62,7 @@ def mend_log(path: Path, step: int, epochs: int) -> int:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """What a line tells; None for one that no run can have written."""
+    """Return the event of a line; None if no run can have written it."""
     try:
         event = parse(line)
     except ValueError:
@@ -74,7 +74,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def _recorded_epochs(path: Path, keep: int) -> int | None:
-    """Epochs that the first `keep` bytes of a log tell of, or tell are lost; None where they are no whole lines of events."""
+    """Return the epochs that the first `keep` bytes of a log record, lost ones included; None if these are not whole events."""
     epochs, left = 0, keep
     for line in read_lines(path, path.parent):
         left -= len(line)
@@ -107,7 +107,7 @@ class MetricsLog:
             self._file.flush()
 
     def position(self) -> int:
-        """The log's length once everything written is on the disk."""
+        """Return the log's length once everything written is on the disk."""
         with naming(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -118,7 +118,7 @@ class MetricsLog:
 
 
 def read_events(path: Path, event: str) -> list[dict[str, Any]]:
-    """The events of one kind, in order."""
+    """Return the events of one kind, in order."""
     with open(path, encoding="utf-8") as file:
         return [e for line in file if (e := json.loads(line)).get("event") == event]
 
@@ -192,7 +192,7 @@ class Events:
             tracker.write(event, values["step"], numbers)
 
     def position(self) -> int:
-        """The log's length in bytes once everything written is on the disk."""
+        """Return the log's length in bytes once everything written is on the disk."""
         return 0 if self._log is None else self._log.position()
 
     def close(self) -> None:

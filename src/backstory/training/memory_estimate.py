@@ -1,4 +1,4 @@
-"""What a training run needs in memory and what there is, asked before anything is allocated."""
+"""Estimate of the memory that a training run needs, and a check against what is free, before anything is allocated."""
 
 import dataclasses
 import math
@@ -19,15 +19,15 @@ LIBRARIES = 64 << 20
 """Bytes that kernels load at the first step and that the allocator holds in reserve."""
 
 MARGIN = 1.3
-"""The share of what is free that an estimate must exceed for a refusal: what fits is never refused."""
+"""Share of the free memory that an estimate must exceed to be refused, chosen so that a run that fits is never refused."""
 BUFFERS = 4
-"""How many times a training step holds the states that a span buffer reaches back to, or what is made of each."""
+"""Copies that a training step holds of the states in a span buffer's reach, with everything computed from each."""
 SCORES = 4
-"""How many numbers are held for a position and a word of the buffer (a span of it, where those are all it holds)."""
+"""Numbers held for each pair of a position and a word of the buffer (or a span, if it holds only spans)."""
 DUAL = 6
-"""How many times a training step holds what the layer of a dual connection reads of the core, or what is made of it."""
+"""Copies that a training step holds of the core's outputs that a dual connection reads, with everything computed from them."""
 USUAL_TYPES = 50_000
-"""A vocabulary larger than this is one to cut before other settings."""
+"""Usual vocabulary size, in place of a default of `text.maximum_size`."""
 
 Sizes = tuple[int, ...]
 """One of a setting, or one of each layer."""
@@ -35,11 +35,11 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Text:
-    """What the memory of a run depends on in its text."""
+    """Sizes of a text that the memory of a run depends on."""
 
     types: int
     tokens: int
-    """Of the training split."""
+    """Tokens of the training split."""
 
 
 def check_memory(
@@ -71,7 +71,7 @@ def check_memory(
 
 
 def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, float]:
-    """Bytes that a training step takes, by what takes them; infinite where no tensor can be so large.
+    """Return bytes that a training step takes, by what takes them; infinite where no tensor can be so large.
 
     Raises UserError when the parts of the model do not fit together.
     """
@@ -112,7 +112,7 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
 
 
 def _longest(settings: TrainingConfig, tokens: int) -> int:
-    """Tokens of a segment of three standard deviations above the mean, or of a whole row if that is shorter."""
+    """Return tokens of a segment of three standard deviations above the mean, or of a whole row if that is shorter."""
     row = max(1, tokens // settings.batch_size - 1)
     if settings.segment_deviation >= row:
         return row
@@ -120,7 +120,7 @@ def _longest(settings: TrainingConfig, tokens: int) -> int:
 
 
 def _unlinked(config: RunConfig, text: Text, precision: Precision) -> float:
-    """Bytes of a step without links between the slots of an external memory; infinite where there are none."""
+    """Return bytes of a step without links between the slots of an external memory; infinite where there are none."""
     if not getattr(config.model.core, "link", False):
         return math.inf
     model = dataclasses.replace(config.model, core=dataclasses.replace(config.model.core, link=False))  # type: ignore
@@ -128,7 +128,7 @@ def _unlinked(config: RunConfig, text: Text, precision: Precision) -> float:
 
 
 def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str, str]:
-    """Of the settings that save a fifth or more when they are halved, the one furthest above its default."""
+    """Return the name and value of the setting to lower: the furthest above its default that saves a fifth."""
     total, candidates = sum(estimate(config, text, precision).values()), []
     for name, values, usual, (halved, of) in _halved(config, text):
         try:
@@ -141,7 +141,7 @@ def _to_lower(config: RunConfig, text: Text, precision: Precision) -> tuple[str,
 
 
 def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, Sizes, Sizes, tuple[RunConfig, Text]]]:
-    """Every size of the model and of a step, its default, and the settings, or text, in which it is half as large."""
+    """Yield every size of the model and of a step, its default, and the settings, or text, with half of it."""
     for part in ("embedding", "core", "dual", "head", "buffer"):
         settings = getattr(config.model, part)
         for name, value in vars(settings).items():
@@ -164,6 +164,6 @@ def _halved(config: RunConfig, text: Text) -> Iterator[tuple[str, Sizes, Sizes, 
 
 
 def _sizes(value: Any) -> Sizes:
-    """A size, or those of the layers; none where a setting is another thing."""
+    """Return a size, or those of the layers; none where a setting is another thing."""
     values = value if isinstance(value, tuple) else (value,)
     return values if all(type(size) is int for size in values) else ()

@@ -1,4 +1,4 @@
-"""What training minimises: the mean negative log-likelihood, with AR and TAR (Merity et al. 2018), and the gate's reward."""
+"""Training objective: the mean negative log-likelihood, with AR and TAR (Merity et al. 2018), and the gate's reward."""
 
 from dataclasses import replace
 from typing import Any, Protocol
