@@ -1,4 +1,4 @@
-"""What a sweep leaves on disk: its folder, and the Optuna study of its trials in a journal there or in a database."""
+"""Storage of a sweep: its folder, and the Optuna study of its trials in a journal there or in a database."""
 
 import json
 import math
