@@ -42,7 +42,7 @@ def check_buffer(opened: EvalSetup) -> None:
 
 
 def buffer(task: PassageTask, progress: Progress) -> Explanation:
-    """Return layers attention, gain, gate, surprisals and candidates, from the first word before the passage that is attended to.
+    """Return layers attention, gain, gate, surprisals and candidates, from the first word that is attended to.
 
     The chosen word is the first of the passage, or, where that attends to nothing, the one that gains most. Raises UserError
     when there is another reader to compare with: the gain is over the sequence model.
