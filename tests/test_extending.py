@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,48 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def backstory(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+COMMANDS = """
+import json, os, sys
+import backstory.api, backstory.plugins, torch
+from backstory.cli.main import main
+for line in sys.stdin:
+    folder, arguments = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        for place, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), place)
+        code = main(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Runs each command line in a process of its own, which has imported already what takes a second or two."""
+
+Backstory = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def backstory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backstory]:
+    """The command line in a folder, in processes that know of no plugin yet."""
     environment = {name: value for name, value in os.environ.items() if name != "BACKSTORY_PLUGINS"}
-    command = [sys.executable, "-m", "backstory", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    command, pipe = [sys.executable, "-c", COMMANDS], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as running:
+        assert running.stdin is not None and running.stdout is not None
+        asked, answers = running.stdin, running.stdout
+
+        def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+            print(json.dumps([str(folder), arguments]), file=asked, flush=True)
+            code = int(answers.readline())
+            said = [(folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
+            return subprocess.CompletedProcess(arguments, code, *said)
+
+        yield call
+        asked.close()
 
 
-def test_the_core_of_the_page_is_short_and_keeps_the_contract(folder: Path) -> None:
+def test_the_core_of_the_page_is_short_and_keeps_the_contract(backstory: Backstory, folder: Path) -> None:
     code = [line for line in page_file("my_core.py").splitlines() if line.strip()]
     assert len(code) <= 40
     done = backstory(folder, "check", "my_core.py")
@@ -40,7 +76,7 @@ def test_the_core_of_the_page_is_short_and_keeps_the_contract(folder: Path) -> N
     assert len(done.stdout.splitlines()) == 12 and "FAILED" not in done.stdout
 
 
-def test_the_core_of_the_page_trains_and_is_read(folder: Path) -> None:
+def test_the_core_of_the_page_trains_and_is_read(backstory: Backstory, folder: Path) -> None:
     corpus = runs.tiny_corpus(folder / "corpus")
     flags = [
         "--plugin",
@@ -64,7 +100,7 @@ def test_the_core_of_the_page_trains_and_is_read(folder: Path) -> None:
     assert "'gru'" in without.stderr and "--plugin" in without.stderr
 
 
-def test_the_other_parts_of_the_page_work(folder: Path, tiny_run: Path) -> None:
+def test_the_other_parts_of_the_page_work(backstory: Backstory, folder: Path, tiny_run: Path) -> None:
     shutil.copytree(tiny_run, folder / "run")
     for name in ("my_reader.py", "my_metric.py", "my_experiment.py"):
         (folder / name).write_text(page_file(name))
@@ -99,7 +135,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", fast_then_full(BROKEN, ["kind"]))
-def test_a_plugin_that_does_not_load_is_one_line_with_its_place(tmp_path: Path, name: str) -> None:
+def test_a_plugin_that_does_not_load_is_one_line_with_its_place(
+    backstory: Backstory, tmp_path: Path, name: str
+) -> None:
     code, message = BROKEN[name]
     (tmp_path / "bad.py").write_text(code)
     done = backstory(tmp_path, "check", "bad.py")
@@ -108,7 +146,7 @@ def test_a_plugin_that_does_not_load_is_one_line_with_its_place(tmp_path: Path, 
 
 
 @pytest.mark.full
-def test_a_name_that_exists_is_refused_with_both_places(folder: Path) -> None:
+def test_a_name_that_exists_is_refused_with_both_places(backstory: Backstory, folder: Path) -> None:
     code = page_file("my_core.py")
     (folder / "again.py").write_text(code)
     (folder / "lstm.py").write_text(code.replace('"gru"', '"lstm"'))
@@ -123,7 +161,7 @@ def test_a_name_that_exists_is_refused_with_both_places(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_core_that_breaks_the_contract_is_told_with_its_line(folder: Path) -> None:
+def test_a_core_that_breaks_the_contract_is_told_with_its_line(backstory: Backstory, folder: Path) -> None:
     code = page_file("my_core.py")
     line = next(n for n, text in enumerate(code.splitlines(), 1) if text.startswith("class GRU("))
     for change, sentence in {
@@ -139,7 +177,7 @@ def test_a_core_that_breaks_the_contract_is_told_with_its_line(folder: Path) -> 
         )
 
 
-def test_a_plugin_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_plugin_that_is_no_file_is_refused(backstory: Backstory, tmp_path: Path) -> None:
     for arguments, message in {
         ("ls", "--plugin"): "--plugin needs a Python file",
         ("ls", "--plugin", "none.py"): "there is no Python file 'none.py'",

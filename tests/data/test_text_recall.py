@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import several
 
 from backstory.config import RecallConfig, TextConfig, UserError
 from backstory.data import Dataset, Recall, encode_split, prepare
@@ -162,7 +163,7 @@ def configs(draw: st.DrawFn) -> RecallConfig:
 
 
 @given(configs())
-@settings(max_examples=100)
+@settings(max_examples=several(20, 100))
 def test_documents_are_as_described(config: RecallConfig) -> None:
     source = Recall(config)
     words = source.words()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import TYPES, lstm, mixture
+from tiers import several
 
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings
@@ -46,7 +47,7 @@ def chosen(values: list) -> st.SearchStrategy:
     count=st.integers(1, 50),
     block=st.sampled_from([1, 6, 256]),
 )
-@settings(max_examples=15)
+@settings(max_examples=several(5, 15))
 def test_it_is_what_reading_gives(name: str, grid: CacheGrid, count: int, block: int) -> None:
     ids = np.random.default_rng(count).integers(0, TYPES, count).astype(np.uint16)
     inner = StaticReader(MODELS[name])

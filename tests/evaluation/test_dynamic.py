@@ -13,7 +13,7 @@ from adapting import BASE, statistics, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import lstm, mixture
-from tiers import fast_then_full
+from tiers import fast_then_full, several
 from torch import Tensor, nn
 
 from backstory.config import UserError
@@ -76,7 +76,7 @@ def scores(reader: Reader, ids: np.ndarray, block: int | None = None, reset: boo
     return torch.cat(found).tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=several(6, 25), deadline=None)
 @given(
     st.sampled_from(sorted(MODELS)),
     st.sampled_from(["rms", "sgd", "nadam"]),
@@ -113,7 +113,7 @@ def test_it_equals_a_plain_loop(
     assert pieces == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-@settings(max_examples=10)
+@settings(max_examples=several(4, 10))
 @given(
     name=st.sampled_from(sorted(MODELS)),
     rule=st.sampled_from(["rms", "nadam"]),

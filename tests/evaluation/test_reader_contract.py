@@ -9,6 +9,7 @@ import torch
 from adapting import BASE, gates, statistics
 from adaptive import Doubtful, Learning
 from small_models import buffered, dual, lstm, mixture
+from tiers import fast_then_full
 from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError
@@ -62,7 +63,14 @@ READERS: dict[str, Callable[[], Reader]] = {
 Stream = Callable[[int], np.ndarray]
 
 
-@pytest.fixture(params=READERS)
+VARIANTS = {
+    "dynamic, span buffer", "dynamic, dual mogrifier", "learned, dual mogrifier", "cache over dynamic, dual mogrifier",
+    "cache over dynamic", "tempered over cache over dynamic, span buffer", "cache over learned",
+}  # fmt: skip
+"""Readers that have the parts of others; with `--full` they are tested as these are."""
+
+
+@pytest.fixture(params=fast_then_full(READERS, READERS.keys() - VARIANTS))
 def reader(request: pytest.FixtureRequest) -> Reader:
     return READERS[request.param]()
 

@@ -11,6 +11,7 @@ from adapting import text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import TYPES, buffered, lstm, mixture
+from tiers import several
 
 from backstory.config import UserError
 from backstory.config.readers import CacheSettings, TemperedSettings
@@ -57,7 +58,7 @@ def nats_by_temperature(
     return [nats for _, nats in score_grid(scorer, inner, ids, first, progress)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=several(6, 25))
 @given(st.sampled_from(sorted(MODELS)), st.floats(0.4, 3.0), st.integers(1, 40), st.sampled_from([1, 7, 256]))
 def test_it_equals_a_plain_loop(name: str, temperature: float, length: int, block: int) -> None:
     model, ids = MODELS[name](), text(length)
@@ -71,7 +72,7 @@ def test_a_temperature_of_one_changes_not_one_bit(name: str) -> None:
     assert nats(TemperedReader(StaticReader(model), TemperedSettings()), ids) == nats(StaticReader(model), ids)
 
 
-@settings(max_examples=15)
+@settings(max_examples=several(5, 15))
 @given(
     name=st.sampled_from(sorted(MODELS)),
     temperatures=st.lists(st.floats(0.3, 4.0), min_size=1, max_size=5),
@@ -90,7 +91,7 @@ def test_one_reading_scores_every_temperature(name: str, temperatures: list[floa
 
 
 @given(st.sampled_from(sorted(MODELS)), st.floats(0.2, 4.0), st.floats(0.2, 4.0), st.integers(0, 50))
-@settings(max_examples=20)
+@settings(max_examples=several(6, 20))
 def test_between_two_temperatures_it_is_no_worse_than_their_mean(name: str, one: float, two: float, seed: int) -> None:
     """Nats are convex in 1 / T, so that the best of a fine grid is the best there is, to its step."""
     between = 2 / (1 / one + 1 / two)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tiers import fast_then_full
 from torch import Tensor
 
 from backstory.config import UserError
@@ -37,7 +38,12 @@ def model_of(kind: str) -> LanguageModel:
         return foreign.wrapped(kind, TYPES, **LONGER if kind == "GPT2" else {})
 
 
-@pytest.fixture(params=foreign.SIZES, scope="module")
+@pytest.fixture(
+    params=fast_then_full(
+        foreign.SIZES, ["GPT2", "Mistral", "Bloom", "Mamba", "Mamba2", "Rwkv", "xLSTM", "RecurrentGemma"]
+    ),
+    scope="module",
+)
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 

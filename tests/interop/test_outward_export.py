@@ -16,6 +16,7 @@ import pytest
 import torch
 from outward import buffer, trained
 from runs import with_model
+from tiers import fast_then_full
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 import backstory as bs
@@ -32,7 +33,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs" / "export.md"
 TOKENIZERS = ["words", "regex", "characters", "bytes", "pieces"]
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
+@pytest.fixture(scope="module", params=fast_then_full(TOKENIZERS, ["words", "pieces"]))
 def run(request: pytest.FixtureRequest, tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     spans = buffer(size=24, span=4) if request.param in ("words", "bytes") else None
     return trained(tiny_config, tmp_path_factory.mktemp(request.param), request.param, spans)

@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 from outward import buffer, trained
+from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import RunConfig, UserError
@@ -45,7 +46,7 @@ QUESTIONS = [
 ]
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
+@pytest.fixture(scope="module", params=fast_then_full(TOKENIZERS, ["words", "characters", "pieces"]))
 def run(request: pytest.FixtureRequest, tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     spans = buffer(size=24, span=4) if request.param == "characters" else None
     return trained(tiny_config, tmp_path_factory.mktemp(request.param), request.param, spans)

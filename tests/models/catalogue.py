@@ -199,6 +199,17 @@ MODELS: dict[str, Callable[[], LanguageModel]] = {
     "Hugging Face, rotary": lambda: foreign.wrapped("Llama", TYPES),
 }
 
+VARIANTS = {
+    "lstm, mixture untied", "lstm, untied and wider than the embedding", "lstm, no bias", "lstm, one layer",
+    "mogrifier, mixture", "mogrifier, full matrices, three rounds", "mogrifier, one round, one layer",
+    "dual, no direct connection", "dual, untied, wider core", "dual mogrifier", "dual, span buffer, mixture of another size",
+    "transformer, of the embedding's size", "transformer, dual", "trellis, plain weights, all units",
+    "trellis, dual, span buffer", "span buffer, mixture", "span buffer, words", "span buffer, what followed",
+    "span buffer, last words", "span buffer, grid, bilinear", "span buffer, grid, present", "ntm, untied", "ntm, localized",
+    "ntm, window", "dnc, mixture", "mdm, localized",
+}  # fmt: skip
+"""Models of a kind that others of the fast tier have; with `--full` they are tested as these are."""
+
 HEADS: dict[str, Callable[[torch.nn.Parameter], Head]] = {
     "softmax": lambda embedding: SoftmaxHead(SoftmaxConfig(), embedding, embedding.shape[1]),
     "softmax, untied": lambda embedding: SoftmaxHead(

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from catalogue import HEADS, MODELS, TYPES, activations
+from catalogue import HEADS, MODELS, TYPES, VARIANTS, activations
 from checks import nan_in_new_memory
+from tiers import fast_then_full
 from torch import Tensor
 
 from backstory.models import LanguageModel, State, flatten, unflatten
@@ -19,7 +20,7 @@ from backstory.runs.run import load_weights, weights
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=fast_then_full(MODELS, MODELS.keys() - VARIANTS))
 def model(request: pytest.FixtureRequest) -> LanguageModel:
     torch.manual_seed(0)
     return MODELS[request.param]().eval()

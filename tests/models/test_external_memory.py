@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import fast_then_full, several
 from torch import Tensor
 
 from backstory.config import (
@@ -95,7 +96,11 @@ def test_a_turing_machine_steps_as_its_equations_say(addressing: str, heads: int
     compare(machine, drawn((2, machine.interface_size), 8), machine.start(torch.zeros(1, dtype=torch.float64), 2))
 
 
-@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: "".join("-x"[f] for f in flags))
+@pytest.mark.parametrize(
+    "flags",
+    fast_then_full(FLAGS, [f for f in FLAGS if sum(f) in (0, 1, 5)]),
+    ids=lambda flags: "".join("-x"[f] for f in flags),
+)
 @pytest.mark.parametrize("addressing", ["dense", "localized:3", "window:3"])
 def test_a_neural_computer_steps_as_its_equations_say(addressing: str, flags: tuple[bool, ...]) -> None:
     if addressing == "window:3":  # nothing but content says where
@@ -140,7 +145,7 @@ def test_an_empty_link_stays_empty_or_becomes_uniform() -> None:
     torch.testing.assert_close(weights["epsilon"], torch.full((5,), 0.2, dtype=torch.float64))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=several(12, 60), deadline=None)
 @given(
     st.lists(st.integers(-3, 3), min_size=1, max_size=12),
     st.integers(0, 5),
@@ -546,8 +551,8 @@ def test_saturated_gates_and_an_empty_memory_stay_finite() -> None:
                     model.core.interface.weight.copy_(scale * torch.randn(model.core.interface.weight.shape))
                     model.core.interface.bias.copy_(1e4 * torch.randn(model.core.interface.bias.shape).sign())
                 with torch.autograd.detect_anomaly(check_nan=True):
-                    prediction, state = model(torch.randint(7, (2, 8)), model.start(2))
-                    prediction.log_prob(torch.randint(7, (2, 8))).sum().backward()
+                    prediction, state = model(torch.randint(7, (2, 4)), model.start(2))
+                    prediction.log_prob(torch.randint(7, (2, 4))).sum().backward()
                 for tensor in (*flatten(state).values(), *(p.grad for p in model.parameters() if p.grad is not None)):
                     assert tensor.isfinite().all()
 

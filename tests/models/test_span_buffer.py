@@ -9,6 +9,7 @@ from catalogue import MIXTURE, TYPES, auxiliary_softmax, buffered, composed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_span_buffer import head_states, probabilities, score, spans_of
+from tiers import several
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from backstory.config import (
@@ -72,7 +73,7 @@ def made(
     return model, model.gated.config
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=several(12, 60), deadline=None)
 @given(
     options=buffers(),
     mixture=st.booleans(),
@@ -102,7 +103,7 @@ def test_values_and_gradients_are_those_of_the_equations(
         torch.testing.assert_close(zero if b is None else b, zero if a is None else a, rtol=0, atol=1e-9, msg=name)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=several(8, 30), deadline=None)
 @given(options=buffers(), cuts=st.lists(st.integers(1, 8), min_size=1, max_size=8), seed=st.integers(0, 1000))
 def test_a_buffer_that_spans_many_segments_reads_as_the_equations_do(
     options: dict[str, Any], cuts: list[int], seed: int
@@ -118,7 +119,7 @@ def test_a_buffer_that_spans_many_segments_reads_as_the_equations_do(
     torch.testing.assert_close(torch.cat(actual, 1), expected, rtol=0, atol=1e-10)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=several(12, 60), deadline=None)
 @given(options=buffers(), cuts=st.lists(st.integers(1, 8), min_size=1, max_size=8), seed=st.integers(0, 1000))
 def test_each_weight_of_the_attention_is_that_of_the_words_it_is_said_to_cover(
     options: dict[str, Any], cuts: list[int], seed: int

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 from matrix import MATRIX
+from tiers import several
 
 
-@pytest.mark.parametrize(("name", "trials"), [("configs", 80), ("corpora", 100), ("refusals", 6)])
+@pytest.mark.parametrize(
+    ("name", "trials"), [("configs", several(25, 80)), ("corpora", several(40, 100)), ("refusals", 6)]
+)
 def test_the_first_trials_hold(name: str, trials: int, tmp_path: Path) -> None:
     assert list(MATRIX[name].run(range(trials), tmp_path)) == []

@@ -3,22 +3,24 @@
 import io
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
+from runs import outcome, with_training
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from backstory.config import RunConfig
-from backstory.training import train
+from backstory.training import Stopped, train
 
 Train = Callable[..., dict[str, Any]]
 At = Callable[[int, Callable[[torch.optim.Optimizer], object]], None]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def quietly() -> Train:
     """`train` without a word."""
 
@@ -28,9 +30,9 @@ def quietly() -> Train:
     return run
 
 
-@pytest.fixture
-def at_step() -> Iterator[At]:
-    """Call a function once, right after so many more steps of any optimizer."""
+@contextmanager
+def counting() -> Iterator[At]:
+    """What calls a function once, right after so many more steps of any optimizer, until the block ends."""
     handles = []
 
     def arrange(steps: int, action: Callable[[torch.optim.Optimizer], object]) -> None:
@@ -44,12 +46,43 @@ def at_step() -> Iterator[At]:
 
         handles.append(register_optimizer_step_post_hook(count))
 
-    yield arrange
-    for handle in handles:
-        handle.remove()
+    try:
+        yield arrange
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def stop(optimizer: torch.optim.Optimizer) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def at_step() -> Iterator[At]:
+    """Call a function once, right after so many more steps of any optimizer."""
+    with counting() as arrange:
+        yield arrange
 
 
 @pytest.fixture
 def stop_after(at_step: At) -> Callable[[int], None]:
     """Send this process a SIGTERM after so many more steps."""
-    return lambda steps: at_step(steps, lambda optimizer: signal.raise_signal(signal.SIGTERM))
+    return lambda steps: at_step(steps, stop)
+
+
+@pytest.fixture(scope="session")
+def stopped_once(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two epochs that was stopped in its second. All tests share it, so that they take a copy."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with counting() as arrange, pytest.raises(Stopped):
+        arrange(35, stop)
+        quietly(with_training(tiny_config, epochs=2), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def not_stopped(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the run of `stopped_once` is where nothing stops it."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    quietly(with_training(tiny_config, epochs=2), folder)
+    return outcome(folder)

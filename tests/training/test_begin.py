@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from runs import contents, outcome, tiny_corpus, with_model, with_training
+from tiers import fast_then_full
 
 from backstory.config import AuxiliarySoftmaxConfig, LSTMConfig, RunConfig, SpanBufferConfig, UserError
 from backstory.evaluation import evaluate
@@ -18,10 +20,12 @@ Train = Callable[..., dict]
 BUFFER = SpanBufferConfig(size=12, span=4)
 
 
-@pytest.fixture
-def base(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> Path:
-    quietly(with_training(tiny_config, epochs=2), tmp_path / "base")
-    return tmp_path / "base"
+@pytest.fixture(scope="module")
+def base(tiny_config: RunConfig, quietly: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What runs begin with; none of them writes into it."""
+    folder = tmp_path_factory.mktemp("begin") / "base"
+    quietly(with_training(tiny_config, epochs=2), folder)
+    return folder
 
 
 def still(config: RunConfig) -> RunConfig:
@@ -56,9 +60,14 @@ def test_it_resumes_to_what_it_would_have_been(
     assert resumed["provenance"]["init_from"]["run"] == "base"
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "nadam", "sgd"])
-@pytest.mark.parametrize("kind", [SpanBufferConfig, AuxiliarySoftmaxConfig])
-@pytest.mark.parametrize("steps", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "steps"),
+    fast_then_full(
+        product(("adam", "nadam", "sgd"), (SpanBufferConfig, AuxiliarySoftmaxConfig), (0, 1, 2)),
+        [("adam", SpanBufferConfig, 0), ("adam", AuxiliarySoftmaxConfig, 1), ("nadam", SpanBufferConfig, 1),
+         ("sgd", AuxiliarySoftmaxConfig, 0)],
+    ),
+)  # fmt: skip
 def test_it_resumes_from_its_first_steps_whatever_the_optimizer_has_made_by_then(
     tiny_config: RunConfig, quietly: Train, stop_after: Callable[[int], None], base: Path, tmp_path: Path,
     optimizer: str, kind: type[SpanBufferConfig] | type[AuxiliarySoftmaxConfig], steps: int, monkeypatch: pytest.MonkeyPatch,

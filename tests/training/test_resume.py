@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from runs import (
     with_settings,
     with_training,
 )
+from tiers import fast_then_full
 
 from backstory.config import (
     AlgorithmConfig,
@@ -76,9 +78,13 @@ VARIANTS: dict[str, Change] = {
         with_training(c, epochs=2, finetune_epochs=2, finetune_learning_rate=1.0), ADVERSARIAL
     ),
 }
+FAST = [
+    "sgd, averaging triggered", "adam, mixture", "nadam, plateau", "fine-tuned", "span buffer, gate that waits", "bfloat16",
+    "fresh documents",
+]  # fmt: skip
 
 
-@pytest.fixture(params=VARIANTS)
+@pytest.fixture(params=fast_then_full(VARIANTS, FAST))
 def config(request: pytest.FixtureRequest, tiny_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     monkeypatch.setattr(recurrence, "OWN_FROM", 1)  # in bfloat16, the library's own recurrence
     return VARIANTS[request.param](tiny_config)
@@ -196,14 +202,11 @@ def test_a_replaced_checkpoint_is_kept_where_its_replacement_is_damaged(
 
 
 @pytest.fixture
-def stopped(tiny_config: RunConfig, quietly: Train, stop_after: StopAfter, tmp_path: Path) -> tuple[RunConfig, Path]:
+def stopped(tiny_config: RunConfig, stopped_once: Path, tmp_path: Path) -> tuple[RunConfig, Path]:
     """A run that was stopped in its second epoch, with two checkpoints."""
-    config = with_training(tiny_config, epochs=2)
-    stop_after(35)
-    with pytest.raises(Stopped):
-        quietly(config, tmp_path / "run")
-    assert len(checkpoints(tmp_path / "run", "last")) == 2
-    return config, tmp_path / "run"
+    folder = Path(shutil.copytree(stopped_once, tmp_path / "run"))
+    assert len(checkpoints(folder, "last")) == 2
+    return with_training(tiny_config, epochs=2), folder
 
 
 def flip(path: Path) -> None:
@@ -213,18 +216,17 @@ def flip(path: Path) -> None:
 
 
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
-    stopped: tuple[RunConfig, Path], quietly: Train, tmp_path: Path
+    stopped: tuple[RunConfig, Path], quietly: Train, not_stopped: dict[str, Any]
 ) -> None:
     config, folder = stopped
     flip(checkpoints(folder, "last")[0] / "weights.safetensors")
     with pytest.warns(UserWarning, match="damaged checkpoint: .*last-35"):
         quietly(config, folder, mode="resume")
-    quietly(config, tmp_path / "straight")
-    assert outcome(folder) == outcome(tmp_path / "straight")
+    assert outcome(folder) == not_stopped
 
 
 def test_a_run_that_fell_back_can_stop_before_the_damaged_checkpoint(
-    stopped: tuple[RunConfig, Path], quietly: Train, stop_after: StopAfter, tmp_path: Path
+    stopped: tuple[RunConfig, Path], quietly: Train, stop_after: StopAfter, not_stopped: dict[str, Any]
 ) -> None:
     config, folder = stopped
     flip(checkpoints(folder, "last")[0] / "weights.safetensors")
@@ -234,8 +236,7 @@ def test_a_run_that_fell_back_can_stop_before_the_damaged_checkpoint(
     # What it went back behind is gone, now that a later checkpoint than the one it went back to is whole.
     assert not (folder / "checkpoints" / "last-35").exists()
     quietly(config, folder, mode="resume")
-    quietly(config, tmp_path / "straight")
-    assert outcome(folder) == outcome(tmp_path / "straight")
+    assert outcome(folder) == not_stopped
 
 
 # --- what resuming refuses ---
@@ -387,7 +388,7 @@ def as_an_earlier_version(folder: Path, hashed: bool) -> None:
 
 @pytest.mark.parametrize("hashed", [True, False])
 def test_a_run_of_a_version_without_some_settings_goes_on_with_their_defaults(
-    stopped: tuple[RunConfig, Path], quietly: Train, at_step: Callable, tmp_path: Path, hashed: bool
+    stopped: tuple[RunConfig, Path], quietly: Train, at_step: Callable, not_stopped: dict[str, Any], hashed: bool
 ) -> None:
     config, folder = stopped
     as_an_earlier_version(folder, hashed)
@@ -397,8 +398,7 @@ def test_a_run_of_a_version_without_some_settings_goes_on_with_their_defaults(
     with pytest.raises(Crash):
         quietly(config, folder, mode="resume")  # broken off before there is a checkpoint of this version
     quietly(config, folder, mode="resume")
-    quietly(config, tmp_path / "straight")
-    assert outcome(folder) == outcome(tmp_path / "straight")
+    assert outcome(folder) == not_stopped
 
 
 def test_a_run_that_was_begun_with_settings_of_another_corpus_goes_on(
@@ -443,7 +443,7 @@ def test_a_damaged_settings_file_is_replaced_by_those_that_are_accepted(
 
 @pytest.mark.parametrize("damage", ["absent", "empty", "shorter"])
 def test_a_log_that_lost_what_the_checkpoint_knew_is_refused(
-    stopped: tuple[RunConfig, Path], quietly: Train, tmp_path: Path, damage: str
+    stopped: tuple[RunConfig, Path], quietly: Train, not_stopped: dict[str, Any], damage: str
 ) -> None:
     config, folder = stopped
     whole = (folder / "metrics.jsonl").read_bytes()
@@ -454,8 +454,7 @@ def test_a_log_that_lost_what_the_checkpoint_knew_is_refused(
     refused(quietly, config, folder, r"metrics.jsonl is (missing|shorter).*restore the file.*--overwrite")
     (folder / "metrics.jsonl").write_bytes(whole)
     quietly(config, folder, mode="resume")
-    quietly(config, tmp_path / "straight")
-    assert outcome(folder) == outcome(tmp_path / "straight")
+    assert outcome(folder) == not_stopped
 
 
 @pytest.mark.parametrize(

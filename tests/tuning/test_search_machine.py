@@ -10,6 +10,7 @@ import pytest
 from optuna.trial import TrialState
 from rich.console import Console
 from test_search_queue import claimed, queue
+from tiers import fast_then_full
 
 from backstory.config import UserError
 from backstory.config.errors import NoDisk
@@ -39,7 +40,7 @@ def run(path: Path, worker: str) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("says", [FULL, ""])  # the log is on the full disk, too
+@pytest.mark.parametrize("says", fast_then_full([FULL, ""], [FULL]))  # the log is on the full disk, too
 def test_a_full_disk_stops_the_sweep_and_spends_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:

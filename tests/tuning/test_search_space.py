@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tiers import fast_then_full, several
 
 from backstory.config import RunConfig, UserError, from_dict, from_yaml, recipes, to_dict
 from backstory.tuning import space as spaces
@@ -147,7 +148,7 @@ NESTED = LAYERS | KIND | {
 
 def test_a_draw_has_what_its_conditions_allow_and_the_rest_as_the_recipe_has_it() -> None:
     space, chosen, seen = checked(NESTED), random.Random(1), set()
-    for _ in range(300):
+    for _ in range(several(100, 300)):
         drawn: dict[str, Any] = {}
 
         def suggest(parameter: Parameter, drawn: dict[str, Any] = drawn) -> Any:
@@ -183,13 +184,16 @@ def test_a_condition_on_what_the_recipe_fixes_holds_or_does_not() -> None:
 
 @pytest.mark.parametrize(
     ("space", "recipe"),
-    [
-        ("demo", "demo"),
-        ("awd-lstm", "ptb-small"),
-        ("awd-lstm", "ptb-awd-lstm"),
-        ("dual", "ptb-small"),
-        ("dual", "ptb-dual-mogrifier"),
-    ],
+    fast_then_full(
+        [
+            ("demo", "demo"),
+            ("awd-lstm", "ptb-small"),
+            ("awd-lstm", "ptb-awd-lstm"),
+            ("dual", "ptb-small"),
+            ("dual", "ptb-dual-mogrifier"),
+        ],
+        [("demo", "demo"), ("awd-lstm", "ptb-awd-lstm"), ("dual", "ptb-dual-mogrifier")],
+    ),
 )
 def test_packaged_spaces_fit_the_recipes_they_name(space: str, recipe: str) -> None:
     found = parameters(spaces.load(space), recipes.load(recipe), f"space {space}")
