@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,11 @@ def effective_context(figures: dict[str, Any]) -> str:
 
 def result(name: str) -> Result:
     """A result file by its name."""
-    path = RESULTS / f"{name}.json"
+    return result_at(RESULTS / f"{name}.json")
+
+
+@cache
+def result_at(path: Path) -> Result:
     return result_from(path.read_text(encoding="utf-8"), path.name)
 
 

@@ -14,6 +14,7 @@ import pytest
 from commands import Command
 from rich.console import Console
 from runs import with_model
+from tiers import several
 
 from backstory.config import MDMConfig, NTMConfig, RunConfig, SpanBufferConfig
 from backstory.reports import result_from
@@ -126,7 +127,7 @@ def test_standard_input_is_read_once(command: Command, run_copy: Path) -> None:
     text = "ann saw the zebra and\nbob took more jam\n"
     Path("text.txt").write_text(text)
     of_file = json.loads(command("explain", "surprisal", "run", "--text", "text.txt", "--json").out)["figures"]
-    for against in (("--against", "static"), ("--against", "twin")):
+    for against in (("--against", "twin"), ("--against", "static"))[: several(1, 2)]:
         program = [sys.executable, "-m", "backstory", "explain", "surprisal", "run", "--text", "-", "--json", *against]
         done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, "")
@@ -134,7 +135,7 @@ def test_standard_input_is_read_once(command: Command, run_copy: Path) -> None:
         assert figures["text"] == "standard input" and figures["tokens"] == of_file["tokens"] == 11
         assert figures["nats_per_token"] == of_file["nats_per_token"]
         assert figures.get("against_nats_per_token", figures["nats_per_token"]) == figures["nats_per_token"]
-    assert len(list(run_copy.glob("explain-surprisal-standard_input-*"))) == 2
+    assert len(list(run_copy.glob("explain-surprisal-standard_input-*"))) == several(1, 2)
     empty = subprocess.run(
         [sys.executable, "-m", "backstory", "explain", "surprisal", "run", "--text", "-"],
         input="", capture_output=True, text=True, timeout=120,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from runs import tiny_config, tiny_corpus, with_model, with_training
+from tiers import fast_then_full
 
 from backstory.cli.main import main
 from backstory.config import DNCConfig, MDMConfig, NTMConfig, RunConfig, SoftmaxConfig, UserError, to_dict
@@ -39,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / name for name in (*cores, "lstm")}
 
 
-@pytest.mark.parametrize("name", ["ntm", "mdm", "unlinked"])
+@pytest.mark.parametrize("name", fast_then_full(["ntm", "mdm", "unlinked"], ["ntm"]))
 def test_another_addressing_scores_otherwise_and_says_so(runs: dict[str, Path], name: str) -> None:
     own = evaluate(runs[name])
     assert own["figures"]["addressing"] == "dense" and own["figures"]["audit"]["passed"]
@@ -52,7 +53,7 @@ def test_another_addressing_scores_otherwise_and_says_so(runs: dict[str, Path], 
     assert evaluate(runs[name])["figures"] == own["figures"]  # the run is as it was
 
 
-@pytest.mark.parametrize("name", ["ntm", "mdm"])
+@pytest.mark.parametrize("name", fast_then_full(["ntm", "mdm"], ["mdm"]))
 def test_readers_of_one_run_with_other_addressings_do_not_disturb_each_other(runs: dict[str, Path], name: str) -> None:
     run = load_run(runs[name])
     tokens = torch.randint(len(run.vocabulary), (2, 9), generator=torch.Generator().manual_seed(0))

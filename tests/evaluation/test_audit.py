@@ -18,7 +18,7 @@ from cheats import (
     KnowsSeed0,
     PeeksAtOneIn100,
 )
-from tiers import several
+from tiers import fast_then_full, several
 
 import backstory.evaluation.audit as audits
 from backstory.evaluation import Audit, AuditReport, Block, block_count, read
@@ -57,7 +57,7 @@ def test_a_static_reader_passes_in_bfloat16_however_sure_it_is(
         assert report.failures == []
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("batch_size", fast_then_full([1, 3], [3]))
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
 def test_a_cheat_is_caught(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, batch_size: int
@@ -68,7 +68,7 @@ def test_a_cheat_is_caught(
         assert not report.passed
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 7])
+@pytest.mark.parametrize("batch_size", fast_then_full([2, 3, 7], [3]))
 @pytest.mark.parametrize("cheat", CHEATS_WITH_ROWS, ids=lambda cheat: cheat.__name__)
 def test_a_cheat_between_rows_is_caught(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream, batch_size: int
@@ -94,7 +94,7 @@ def test_what_passes_between_rows_when_they_are_observed_is_caught(
         assert not report.checks["causal"], f"batch {batch_size}"
 
 
-@pytest.mark.parametrize("cheat", RARE_CHEATS, ids=lambda cheat: cheat.__name__)
+@pytest.mark.parametrize("cheat", fast_then_full(RARE_CHEATS, list(RARE_CHEATS)[:2]), ids=lambda cheat: cheat.__name__)
 def test_a_rare_cheat_is_caught_where_there_are_cuts_enough(
     cheat: type[StaticReader], small_lstm: ComposedModel, stream: Stream
 ) -> None:

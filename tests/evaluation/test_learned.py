@@ -7,6 +7,7 @@ import pytest
 import torch
 from adapting import BASE, gates, statistics, text
 from small_models import lively, lstm, mixture
+from tiers import fast_then_full
 from torch import Tensor
 
 from backstory.config import EmbeddingConfig, LSTMConfig, ModelConfig, SoftmaxConfig, UserError
@@ -20,11 +21,13 @@ from backstory.runs.run import weights_hash
 from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
 
 
-@pytest.mark.parametrize(("tied", "decay"), [(True, 0.0), (False, 0.05), (True, 0.9)])
+@pytest.mark.parametrize(
+    ("tied", "decay"), fast_then_full([(True, 0.0), (False, 0.05), (True, 0.9)], [(True, 0.0), (False, 0.05)])
+)
 def test_untrained_it_is_dynamic_evaluation_bit_for_bit(model: ComposedModel, tied: bool, decay: float) -> None:
     base = DynamicSettings(rate=0.01, decay=decay, epsilon=1e-2, segment=4)
     found = statistics(model)
-    ids = text(150)
+    ids = text(60)
     plain = DynamicEvaluation(model, base, found)
     learned = LearnedReader(model, gates(model, GateSettings(tied=tied), base), found)
     assert read(plain, ids, 0).nats == read(learned, ids, 0).nats
@@ -36,7 +39,7 @@ def test_untrained_it_is_dynamic_evaluation_bit_for_bit(model: ComposedModel, ti
 def test_its_steps_can_be_scaled(model: ComposedModel) -> None:
     """An untrained one with scales is dynamic evaluation with other settings; what it reads of the weights stays."""
     base = DynamicSettings(rate=0.01, decay=0.05, epsilon=1e-2, segment=4)
-    found, ids = statistics(model), text(150)
+    found, ids = statistics(model), text(60)
     scaled = LearnedReader(model, gates(model, base=base), found, scales=LearnedSettings(rate=2.0, decay=0.5))
     other = DynamicEvaluation(model, DynamicSettings(rate=0.02, decay=0.025, epsilon=1e-2, segment=4), found)
     assert read(scaled, ids, 0).nats == pytest.approx(read(other, ids, 0).nats, rel=1e-5)
@@ -169,11 +172,11 @@ def test_training_lowers_the_loss_of_what_it_reads() -> None:
     base = DynamicSettings(rate=1e-3, decay=0.05, epsilon=1e-2, segment=5)
     before = read(DynamicEvaluation(model, base, found), ids, 0).nats
     told: list[float] = []
-    training = MetaTraining(steps=10, every=10, stream=1000, streams=3, sample=2, learning_rate=0.1)
+    training = MetaTraining(steps=5, every=10, stream=1000, streams=3, sample=2, learning_rate=0.1)
     learned = train_gates(
         model, found, ids, 0, base, GateSettings(), training, report=lambda tokens, nats: told.append(nats)
     )
-    assert len(told) == 60
+    assert len(told) == 30
     after = read(LearnedReader(model, learned, found), ids, 0).nats
     assert after < before - 0.05  # a text that repeats itself wants larger steps than it was given
 

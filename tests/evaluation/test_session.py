@@ -83,7 +83,7 @@ def read_slowly(run: Path, pieces: list[bytes]) -> tuple[list[Line], Any]:
             ("words", "static"),
             ("words", "doubtful"),
             ("regex", "learning"),
-            *((t, "learning+doubtful") for t in TOKENIZERS[2:]),
+            ("pieces", "learning+doubtful"),
         ],
     ),
 )
@@ -277,8 +277,12 @@ def killed_after(saves: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr("backstory.evaluation.session.save_reading", save_and_die)
 
 
-@pytest.mark.parametrize("saves", [1, 2, 3])
-@pytest.mark.parametrize("name", ["words", "regex", "characters", "pieces"])
+@pytest.mark.parametrize(
+    ("name", "saves"),
+    fast_then_full(
+        product(["words", "regex", "characters", "pieces"], [1, 2, 3]), [("words", 1), ("regex", 2), ("pieces", 3)]
+    ),
+)
 def test_a_killed_session_goes_on_after_the_line_that_it_says(
     name: str, saves: int, tokenized_run: Runs, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

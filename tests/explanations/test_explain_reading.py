@@ -17,6 +17,7 @@ from bias_reader import KIND
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from tiers import fast_then_full
 
 import backstory as bs
 from backstory.config import RunConfig, UserError
@@ -61,7 +62,7 @@ def scores(run: Path, reader: str, folder: Path, split: str = "train") -> np.nda
     return -np.array(written, np.float32).astype(np.float64)
 
 
-@pytest.mark.parametrize("at, tokens", [(0, 10**6), (0, 137), (413, 95)])
+@pytest.mark.parametrize("at, tokens", fast_then_full([(0, 10**6), (0, 137), (413, 95)], [(413, 95)]))
 def test_every_score_is_the_one_that_evaluate_writes(run: Path, tmp_path: Path, at: int, tokens: int) -> None:
     """Bit for bit, in the middle of the text too: what comes before is read, and no block is cut short."""
     result = bs.explain(run, "reading", split="train", at=at, tokens=tokens, block=1, **THREE)["figures"]

@@ -7,6 +7,7 @@ import foreign
 import numpy as np
 import pytest
 import torch
+from tiers import fast_then_full
 
 from backstory.context import Folded, WordScorer, fold
 from backstory.context.scorer import ReaderScorer
@@ -59,7 +60,7 @@ def test_figures_of_words_are_sums(vocabulary: Vocabulary, split: Split) -> None
     assert sums[0] == pytest.approx(nats[: folded.starts[1]].sum())
 
 
-@pytest.mark.parametrize("name", ["wikitext-2", "stdlib"])
+@pytest.mark.parametrize("name", fast_then_full(["wikitext-2", "stdlib"], ["wikitext-2"]))
 def test_every_word_of_a_real_text_is_folded_once(
     vocabulary: Vocabulary, name: str, request: pytest.FixtureRequest
 ) -> None:

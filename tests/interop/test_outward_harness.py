@@ -87,7 +87,10 @@ def tasks(folder: Path) -> TaskManager:
     return TaskManager(include_path=str(folder), include_defaults=False)
 
 
-@pytest.mark.parametrize("reader", ["static", "cache:theta=0.5,window=30"])
+READERS = fast_then_full(["static", "cache:theta=0.5,window=30"], ["cache:theta=0.5,window=30"])
+
+
+@pytest.mark.parametrize("reader", READERS)
 def test_a_task_has_the_figures_of_our_own_evaluation(
     run: Path, reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +124,7 @@ def test_a_task_has_the_figures_of_our_own_evaluation(
     assert choice["acc,none"] == pytest.approx(right / len(QUESTIONS))
 
 
-@pytest.mark.parametrize("reader", ["static", "cache:theta=0.5,window=30"])
+@pytest.mark.parametrize("reader", READERS)
 def test_requests_are_read_alone_whatever_is_read_beside_them(run: Path, reader: str) -> None:
     contexts = ["", "ann saw the", "ann saw the tea and bob took more jam\n", DOCUMENTS[0] * 5, "carl "]
     pairs = [(context, continuation) for context in contexts for continuation in (" tea", " jam and bob", "\nann")]

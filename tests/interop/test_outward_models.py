@@ -7,6 +7,7 @@ import pytest
 import torch
 from outward import KINDS, TYPES, random_ids, wrapped
 from safetensors.torch import load_file, save_file
+from tiers import fast_then_full
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -19,7 +20,9 @@ from backstory.readers import StaticReader
 from backstory.runs.run import weights
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(
+    params=fast_then_full(KINDS, ["lstm, mixture", "mogrifier", "transformer", "trellis", "span buffer", "pointer"])
+)
 def model(request: pytest.FixtureRequest) -> BackstoryForCausalLM:
     return wrapped(request.param)
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from backstory.config import DualConfig, MixtureConfig, SpanBufferConfig, UserEr
 from backstory.models import build_model, count_parameters
 from backstory.papers import paper as papers
 from backstory.papers import suite as suites
-from backstory.papers.plan import published_figure, runs_of
+from backstory.papers.plan import SuiteRun, published_figure, runs_of
 from backstory.papers.suite import Scale, Suite
 
 PTB_TYPES = 10_000
@@ -27,16 +28,22 @@ BOTH: tuple[Scale, ...] = ("small", "full")
 SCALES = [(name, scale) for name in suites.names() for scale in BOTH if scale == "small" or "recall" not in name]
 
 
+@cache
+def planned(name: str, scale: Scale) -> tuple[SuiteRun, ...]:
+    """The runs of a packaged suite, planned and checked once for all tests."""
+    return tuple(runs_of(suites.load(name), scale, name))
+
+
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_packaged_suites_are_right(name: str, scale: Scale) -> None:
-    runs = runs_of(suites.load(name), scale, name)
+    runs = planned(name, scale)
     assert len({run.name for run in runs}) == len(runs)
     if scale == "small":
         assert sum(run.minutes for run in runs) < 6 * 60, "a small suite takes less than six core-hours"
 
 
 def test_the_systems_of_base_have_the_same_size_at_the_small_scale() -> None:
-    configs = {run.system: run.config for run in runs_of(suites.load("base"), "small", "base")}
+    configs = {run.system: run.config for run in planned("base", "small")}
     sizes = {system: count_parameters(build_model(config.model, PTB_TYPES)) for system, config in configs.items()}
     assert sizes["awd-lstm"] == 2_653_200
     assert abs(sizes["mos"] / sizes["awd-lstm"] - 1) < 0.02
@@ -82,7 +89,7 @@ def test_the_suite_of_the_span_buffer_has_its_tables_beside_it() -> None:
 
 
 def test_the_full_size_span_buffers_have_the_published_settings() -> None:
-    runs = {run.system: run.config for run in runs_of(suites.load("span-buffer"), "full", "span-buffer")}
+    runs = {run.system: run.config for run in planned("span-buffer", "full")}
     for system, config in runs.items():
         buffer, training = config.model.buffer, config.training
         assert (config.text.corpus, isinstance(buffer, SpanBufferConfig)) == (
@@ -113,7 +120,7 @@ def test_the_dual_connection_s_full_scale_has_the_published_models() -> None:
                 "ptb-dual-mdlstm": 22.88, "ptb-mdlstm-plus": 22.16, "wikitext-2-lstm": 20.23, "wikitext-2-dual-lstm": 20.95,
                 "wikitext-2-dlstm": 29.60, "wikitext-2-dual-dlstm": 30.32, "wikitext-2-mdlstm": 37.51,
                 "wikitext-2-dual-mdlstm": 38.95, "ptb-tuned-dual-mdlstm": 22.88}  # fmt: skip
-    runs = {run.system: run.config for run in runs_of(suites.load("dual"), "full", "dual") if run.system in millions}
+    runs = {run.system: run.config for run in planned("dual", "full") if run.system in millions}
     for system, config in runs.items():
         lower = system.startswith("wikitext-2")
         assert (config.text.corpus, config.text.lowercase) == (("wikitext-2", True) if lower else ("ptb", False))
@@ -176,7 +183,7 @@ def test_full_size_windows_beside_a_printed_figure_are_of_the_printed_rule() -> 
 
 
 def test_the_small_dual_connections_differ_in_nothing_but_the_connection() -> None:
-    configs = {run.system: run.config for run in runs_of(suites.load("dual"), "small", "dual")}
+    configs = {run.system: run.config for run in planned("dual", "small")}
     for name in ("lstm", "dlstm", "mdlstm"):
         plain, control = (replace(configs[system], model=replace(configs[system].model, dual=DualConfig()))
                           for system in (name, f"{name}-plus"))  # fmt: skip
@@ -189,7 +196,7 @@ def test_the_small_dual_connections_differ_in_nothing_but_the_connection() -> No
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_runs_begin_with_parts_of_their_own_model(name: str, scale: Scale) -> None:
-    runs = {run.name: run for run in runs_of(suites.load(name), scale, name)}
+    runs = {run.name: run for run in planned(name, scale)}
     for run in runs.values():
         if run.init_from:
             first = runs[run.init_from]

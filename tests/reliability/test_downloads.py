@@ -14,6 +14,7 @@ from threading import Event, Thread
 
 import pytest
 from localhost import GOOD, TEXTS, Answer, Server, prepare, sends, serving, zipped
+from tiers import fast_then_full
 
 from backstory.data.corpora.download import ExpectedFile, Limits
 from backstory.data.corpora.published_corpora import Download, PublishedCorpus
@@ -164,7 +165,7 @@ def test_what_a_killed_one_leaves_is_swept_by_the_next(server: Server, half_way:
     assert files(folder) == TEXTS
 
 
-@pytest.mark.parametrize("renames", range(4))
+@pytest.mark.parametrize("renames", fast_then_full(range(4), [1]))
 def test_one_that_is_killed_between_renames_is_taken_up_again(renames: int, server: Server, tmp_path: Path) -> None:
     process = started(KILLED, server.port, tmp_path, renames)
     process.communicate(timeout=60)

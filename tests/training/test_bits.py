@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from runs import with_model, with_training
+from tiers import fast_then_full
 
 from backstory.cli.evaluate import describe, summary
 from backstory.config import RunConfig, formats, recipes
@@ -48,7 +49,7 @@ def test_scores_by_unit() -> None:
     assert formats.score(math.log(98.14), "word") == "perplexity 98.1 per word"
 
 
-@pytest.mark.parametrize("name", ["ptb-char-awd-lstm", "enwik8-awd-lstm"])
+@pytest.mark.parametrize("name", fast_then_full(["ptb-char-awd-lstm", "enwik8-awd-lstm"], ["ptb-char-awd-lstm"]))
 def test_the_recipes_of_characters_take_their_first_steps(name: str, tmp_path: Path) -> None:
     config, letters = recipes.load(name), tmp_path / "text"
     letters.mkdir()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from runs import ADVERSARIAL, checkpoints, contents, events, outcome, with_settings, with_training
+from tiers import fast_then_full
 
 from backstory.config import NonFiniteError, RecallConfig, RunConfig, TextConfig
 from backstory.config.process import StopRequest
@@ -72,7 +73,7 @@ def test_the_step_schedule_decays_after_the_chosen_epochs(
     assert [e["learning_rate"] for e in events(tmp_path / "run", "epoch")] == [2.0, 0.5, 0.5, 0.125]
 
 
-@pytest.mark.parametrize("patience", [0, 1])
+@pytest.mark.parametrize("patience", fast_then_full([0, 1], [1]))
 def test_the_plateau_schedule_decays_when_validation_stops_improving(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path, patience: int
 ) -> None:

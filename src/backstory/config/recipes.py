@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -69,7 +70,13 @@ def load(name_or_path: str) -> RunConfig:
     """Return the settings of a recipe (by name), a YAML file (by path) or a run (by folder). Raises UserError."""
     if os.path.lexists(settings := Path(name_or_path, CONFIG)):
         return from_file(RunConfig, settings, Path(name_or_path))
-    return _PACKAGED.load(name_or_path)
+    return _packaged(name_or_path) if name_or_path in names() else _PACKAGED.load(name_or_path)
+
+
+@cache
+def _packaged(name: str) -> RunConfig:
+    """Read a packaged recipe once: suites and spaces load the same ones again and again."""
+    return _PACKAGED.load(name)
 
 
 def merged(settings: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
