@@ -108,7 +108,7 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
             r"the text has [\d,]+ tokens but --batch-size is 9,999; use --batch-size",
         ),
         ("evaluate run --reader dynamic:rule=sgd,rate=1e300", r"rate must be above 0 and at most 1e\+30, not 1e\+300"),
-        ("reader train run --reader cache", r"goes around the reader dynamic alone, not cache"),
+        ("reader train run --reader cache", r"works with the reader dynamic only, not cache"),
         ("reader train run --reader dynamic:rule=sgd --skip 0", r"(with the rule rms|has no statistics)"),
         ("reader train run --name a/b", r"a meta-learner's name is made of letters, digits and hyphens"),
         (

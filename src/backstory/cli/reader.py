@@ -137,7 +137,7 @@ def train(arguments: Sequence[str]) -> int:
 
     stack = parse_stack(args.reader)
     if [layer.name for layer in stack] != ["dynamic"]:
-        raise UserError(f"the meta-learner goes around the reader dynamic alone, not {args.reader}")
+        raise UserError(f"the meta-learner works with the reader dynamic only, not {args.reader}")
     opened = _opened(args)
     base = configure(stack, opened.run)[0].settings
     losses: list[float] = []
