@@ -307,7 +307,7 @@ def test_a_cache_is_worth_nothing_for_what_it_does_not_hold(window: int, batch_s
 def test_the_cache_that_is_taken_away_is_the_outermost_reader(seeds: list[Path]) -> None:
     with pytest.raises(UserError, match="name the cache last"):
         bs.examine(seeds[0], None, "cache", reader=["cache", "tempered:temperature=1.25"], **SMALL)
-    with pytest.raises(UserError, match="outermost one is a cache"):
+    with pytest.raises(UserError, match="outermost layer is a cache"):
         bs.examine(build(), np.zeros(100, np.int64), "cache", maximum_context=20)
 
 

@@ -149,7 +149,7 @@ def test_a_split_takes_what_it_goes_by() -> None:
     for split in ("tag", "content"):
         with pytest.raises(UserError, match=f"split by {split} takes part-of-speech tags.*--by"):
             split_targets(on(), positions, None, [split])
-    with pytest.raises(UserError, match="split by cache is one of the experiment cache alone"):
+    with pytest.raises(UserError, match="only the experiment cache splits by cache"):
         split_targets(on(), positions, None, ["cache"])
     everything = on(counts=np.ones(9), tags=np.array(["NN"] * len(WORDS)), cached=np.arange(len(WORDS)))
     assert set(split_targets(everything, positions, None, [])) == set(SPLITS)

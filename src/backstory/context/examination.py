@@ -175,9 +175,9 @@ def split_targets(on: Examination, positions: np.ndarray, reach: int | None, by:
     }
     if missing := next((name for name in by if name not in possible), None):
         if missing == "cache":
-            raise UserError("a split by cache is one of the experiment cache alone; choose another with --by")
+            raise UserError("only the experiment cache splits by cache; choose another split with --by")
         lacking = "counts of a training text" if missing == "frequency" else "part-of-speech tags"
-        raise UserError(f"a split by {missing} takes {lacking}, and there are none; choose another with --by")
+        raise UserError(f"a split by {missing} needs {lacking}, which this text lacks; choose another with --by")
     return {name: split.make(on, positions, reach) for name, split in possible.items()}
 
 

@@ -193,7 +193,7 @@ class _Scoring:
         else:
             nats = np.full((rows, len(self.positions)), -np.inf)
         if len(nats) < rows:
-            raise UserError("to tell what a cache is worth takes one; choose a reader with a cache with --reader")
+            raise UserError("the experiment cache needs a reader with a cache; choose one with --reader")
         nats = self._combined(nats)
         self.without_cache = nats[1] if cached else None
         return nats[0]

@@ -135,7 +135,7 @@ def examine_model(
     """
     options = _checked(options or ExamineOptions())
     if unused := [option for option in OF_RUNS if getattr(options, option) != getattr(ExamineOptions(), option)]:
-        raise UserError(f"{unused[0]} is an option for runs; leave it out, as a model at hand is read as it is")
+        raise UserError(f"{unused[0]} works with runs only; leave it out to examine a model in memory")
     if not isinstance(model, LanguageModel | Reader) and not hasattr(model, "score"):
         raise UserError(
             f"a {type(model).__name__} cannot be examined; give a model, a reader or something with `score`"
@@ -144,7 +144,7 @@ def examine_model(
     limit = None if reader is None else reader.model.capabilities.maximum_length
     _check_window(name, limit, options.maximum_context)
     if options.experiment == "cache" and not isinstance(reader, NeuralCache):
-        raise UserError("what is taken away is a cache; give a reader whose outermost one is a cache")
+        raise UserError("the experiment cache needs a reader whose outermost layer is a cache; give such a reader")
     if isinstance(corpus, Dataset):
         split, types = options.split, len(corpus.vocabulary)
         check_name(split, corpus.splits, "split")

@@ -246,7 +246,7 @@ def combine(models: Sequence[ExaminationResult]) -> ExaminationResult:
             convert(_Combined, model.result, "")
         except WrongValue as wrong:
             name = model.result.get("name")
-            raise UserError(f"the examination of {name} does not tell its {wrong.path}; examine again") from None
+            raise UserError(f"the examination of {name} has no {wrong.path}; examine again") from None
     first = models[0]
     for other in models[1:]:
         _check_comparable(first, other)
