@@ -171,7 +171,7 @@ def _changed(server: Server, place: Path) -> str:
     if problem := _served(server.corpus("good"), place):
         return problem
     (place / "cache" / "data" / "wikitext-2" / FIRST).unlink()
-    return _refused(server.corpus("bad"), place, "not what the first download brought") or _served(
+    return _refused(server.corpus("bad"), place, "differs from the first download") or _served(
         server.corpus("good"), place
     )
 

@@ -61,9 +61,7 @@ def prepare(
     """
     if config.corpus in catalogue.CORPORA and catalogue.CORPORA[config.corpus].open is None:
         if tokenizer is not None or vocabulary is not None:
-            raise UserError(
-                f"the corpus {config.corpus} is synthetic and made of words, which no other tokenizer cuts; choose another"
-            )
+            raise UserError(f"the corpus {config.corpus} is synthetic and has its own tokens; choose another corpus")
         return _generate(config, progress)
     corpus = catalogue.find(config.corpus, data_dir)
     if vocabulary is not None:

@@ -255,12 +255,12 @@ def _check_hashes(name: str, hashes: Hashes, recorded: Hashes) -> None:
     """Raise UserError unless files are as published and, where that is not known, as in the first download."""
     known = PUBLISHED[name].files
     if not _as_published(hashes, known):
-        raise UserError(f"what was downloaded is not {name} as it was published (its SHA-256 differs); try again later")
+        raise UserError(f"the download is not {name} as it was published (its SHA-256 differs); try again later")
     changed = [n for n, sha in recorded.items() if n in hashes and hashes[n] != sha and not known[n].sha256]
     if changed:
         raise UserError(
-            f"{', '.join(changed)} of {name} is not what the first download brought (its SHA-256 differs); "
-            f"remove {RECORD} beside it to take the new one"
+            f"{', '.join(changed)} of {name} differs from the first download (by its SHA-256); "
+            f"remove {RECORD} in its folder to accept the new one"
         )
 
 

@@ -144,7 +144,7 @@ def _bytes(blocks: Iterable[str]) -> Iterator[list[str]]:
         try:
             yield list(block.encode("utf-8", "surrogateescape").decode("latin-1"))
         except UnicodeEncodeError:
-            raise UserError("the text holds a lone surrogate, which has no bytes; remove it") from None
+            raise UserError("the text holds a lone surrogate, which UTF-8 cannot encode; remove it") from None
 
 
 def _byte_texts(tokens: Iterable[str]) -> Iterator[str]:
