@@ -190,10 +190,10 @@ def _layers(saved: ReadingCheckpoint) -> tuple[ConfiguredLayer, ...]:
         raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
     for reader in readers:
         if (name := reader["name"]) not in READERS:
-            raise UserError(f"{saved.path} was saved with the reader {name}, which this version has not")
+            raise UserError(f"{saved.path} was saved with the reader {name}, which this version does not have")
         settings = from_dict(READERS[name].settings, reader["settings"], str(saved.path))
         if READERS[name].wraps != bool(layers):  # the first reads with the model, each other wraps the one before
-            raise UserError(f"{saved.path} is damaged: its readers do not go on each other; remove it and start again")
+            raise UserError(f"{saved.path} is damaged: its readers do not fit together; remove it and start again")
         layers.append(ConfiguredLayer(name, settings, "saved"))
     return tuple(layers)
 

@@ -291,7 +291,7 @@ def session(
     for a folder that holds a session without `resume`, or none with it.
     """
     if folder is None and resume:
-        raise UserError("--resume goes on with a session that was saved; say which with --session")
+        raise UserError("--resume needs a saved session; say which with --session")
     with nullcontext() if folder is None else locked(folder, "reading", "--session"):
         saved = None if folder is None else _saved_session(folder, resume)
         if saved is None:
@@ -369,5 +369,5 @@ def session_state(saved: ReadingCheckpoint, vocabulary: Vocabulary) -> SessionSt
     ids, nats = [state.last, *state.begun_ids], state.begun_nats
     counts = [state.lines, state.tokens, state.unknown, state.nats, state.lost or 0, *ids]
     if min(counts) < 0 or max(ids) >= len(vocabulary) or not len(nats) == len(ids) - 1 <= state.tokens:
-        raise UserError(f"{saved.path} is damaged: it stands nowhere; remove it and start again")
+        raise UserError(f"{saved.path} is damaged: its counts contradict each other; remove it and start again")
     return state

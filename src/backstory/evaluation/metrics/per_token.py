@@ -33,10 +33,10 @@ def check_per_token(path: Path, batch_size: int = 1, overwrite: bool = False) ->
     """Raise UserError unless per-token figures can be written to the path: better before the reading than after it."""
     if batch_size > 1:
         raise UserError(
-            "the figures of every token are written in the order of the text, which is one row; use --batch-size 1"
+            "--per-token writes the tokens in the order of the text, so it needs one row; use --batch-size 1"
         )
     if not path.name.endswith(ENDINGS):
-        raise UserError(f"{path} must end in one of {', '.join(ENDINGS)}, which say how it is written")
+        raise UserError(f"{path} must end in one of {', '.join(ENDINGS)}, which name its format")
     if path.exists() and not (overwrite and path.is_file()):
         raise UserError(f"{path} exists; choose another file" + (" or --overwrite" if path.is_file() else ""))
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
