@@ -349,7 +349,7 @@ def test_mistakes_write_nothing(run: Path) -> None:
         (lambda: compare(context=-1), r"context must be 0 or more"),
         (lambda: compare(block=0), r"block must be 1 or more"),
         (lambda: compare(words=2001), r"1 to 2,000 words, not 2,001"),
-        (lambda: explain_passage(run, "reading"), r"`explain reading` goes over a stretch of text"),
+        (lambda: explain_passage(run, "reading"), r"`explain reading` has options of its own"),
         (lambda: compare(out=run), r"is of kind training and would be lost"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=says):

@@ -85,7 +85,7 @@ def explain_passage(
     check_name(name, EXPLANATIONS, "explanation", "backstory ls explanations")
     options, explainer = (options or ExplainOptions()).checked(), EXPLANATIONS[name]
     if explainer.explain is None:
-        raise UserError(f"`explain {name}` goes over a stretch of text; `backstory explain {name} --help` tells how")
+        raise UserError(f"`explain {name}` has options of its own; see `backstory explain {name} --help`")
     stack = parse_stack(options.reader or "static")
     named, reader = stack_name(stack), stack_name(stack)
     if explainer.needs and explainer.needs not in [layer.name for layer in stack]:
