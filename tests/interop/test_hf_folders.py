@@ -117,7 +117,7 @@ def test_snapshots_of_the_hub_s_cache_are_links_to_its_blobs(made: Path, tmp_pat
     ("changes", "told"),
     [
         ({"n_head": -1}, "has n_head -1, which no model has"),
-        ({"n_layer": 10**7}, "has n_layer 10000000, and the weights are of 28 tensors alone"),
+        ({"n_layer": 10**7}, "has n_layer 10000000, and the weights have only 28 tensors"),
         ({"vocab_size": 10**12}, "its settings ask for far more than"),
         ({"n_embd": 10**7, "n_head": 1}, "its settings ask for far more than"),
         ({"n_positions": 10**11}, "its settings ask for far more than"),

@@ -348,7 +348,9 @@ def test_what_does_not_go_together(
     assert "reads at most 64 tokens, so no context can have 1,000; use --maximum-context 64" in mistake(
         capsys, "examine", name, "--corpus", text
     )
-    assert "the corpus recall is synthetic and made of words" in mistake(capsys, "evaluate", name, "--corpus", "recall")
+    assert "the corpus recall is synthetic and has its own tokens" in mistake(
+        capsys, "evaluate", name, "--corpus", "recall"
+    )
     assert "has no statistics of training gradients yet" in mistake(
         capsys, "evaluate", name, text, "--reader", "dynamic:moving=low-rank:2"
     )

@@ -206,7 +206,7 @@ def test_a_cache_that_lies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(causal, "forward", forgetful)
     from backstory.interop.model_checks import wrap
 
-    with pytest.warns(UserWarning, match="read whole, with the 64 tokens before it"):
+    with pytest.warns(UserWarning, match="read again with up to 64 tokens before it"):
         model = wrap(causal, "it")
     tokens = text(2, 20)
     torch.testing.assert_close(

@@ -165,7 +165,7 @@ def _check_setting(path: Path, key: str, value: Any, held: WeightSizes) -> None:
     if value < 0 and _SIZES.fullmatch(key):
         raise UserError(f"{what}, which no model has; save the model again with save_pretrained")
     if value > max(1000, held.tensors) and _LAYERS.fullmatch(key):
-        raise UserError(f"{what}, and the weights are of {held.tensors:,} tensors alone; fetch the whole model")
+        raise UserError(f"{what}, and the weights have only {held.tensors:,} tensors; fetch the whole model")
 
 
 def need(package: str, extra: str, what: str) -> None:

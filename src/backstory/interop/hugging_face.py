@@ -235,7 +235,7 @@ def _loaded(source: str, name: str, here: bool, held: WeightSizes) -> tuple[Any,
         raise UserError(_unusable(name, error)) from None
     lost = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
     if lost:
-        raise UserError(f"{name} has no weights for {lost[0]}, which would be random; give a model that is whole")
+        raise UserError(f"{name} has no weights for {lost[0]}; give a complete model")
     path = cached_file(source, "tokenizer.json", local_files_only=here, _raise_exceptions_for_missing_entries=False)
     if path is not None:
         from_file(Path(path))  # tried before transformers loads it
@@ -303,7 +303,7 @@ def _pieces(tokenizer: Any, name: str) -> FittingPieces:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise UserError(
-            f"the tokenizer of {name} is written in Python, which tells no pieces apart; save it as a fast one"
+            f"the tokenizer of {name} is written in Python, so its pieces cannot be read; save it as a fast tokenizer"
         )
     if len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()):
         raise UserError(f"{name} has no tokenizer; save one beside it with save_pretrained")

@@ -46,8 +46,8 @@ def wrap(causal: nn.Module, name: str) -> HuggingFaceModel:
     model.use_way(*_way(model, text, plain))
     if model.way == "whole":
         warnings.warn(
-            f"{name} cannot be read on from its cache (what it then says differs), so every block is read whole, with the "
-            f"{model.capabilities.maximum_length:,} tokens before it at most; this is slow",
+            f"{name} cannot be read on from its cache (its predictions change), so every block is read again with up to "
+            f"{model.capabilities.maximum_length:,} tokens before it; this is slow",
             stacklevel=2,
         )
     return model
