@@ -230,11 +230,11 @@ def test_a_shuffled_buffer_is_another_texts() -> None:
         ({"size": 4, "span": 2, "values": "following", "prediction": "pointer", "residual": True}, "no residual"),
         (
             {"size": 4, "span": 2, "values": "following", "prediction": "pointer", "theta": 0.1},
-            "theta is where a pointer",
+            "theta is the initial scale",
         ),
-        ({"size": 4, "span": 2, "attention": "bilinear", "theta": 0.1}, "theta is where a pointer"),
-        ({"size": 4, "span": 2, "alignment": "fixed", "vectors": "words"}, "keeps spans of words alone"),
-        ({"size": 4, "span": 2, "alignment": "fixed", "values": "last-words"}, "keeps spans of words alone"),
+        ({"size": 4, "span": 2, "attention": "bilinear", "theta": 0.1}, "theta is the initial scale"),
+        ({"size": 4, "span": 2, "alignment": "fixed", "vectors": "words"}, "stores spans only"),
+        ({"size": 4, "span": 2, "alignment": "fixed", "values": "last-words"}, "stores spans only"),
     ],
 )
 def test_settings_that_do_not_go_together(options: dict[str, Any], told: str) -> None:

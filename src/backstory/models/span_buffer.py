@@ -131,17 +131,17 @@ class SpanBuffer(AuxiliaryPredictor):
             )
         if config.theta != 1.0 and not (self.points and config.attention == "bilinear"):
             raise UserError(
-                "model.buffer.theta is where a pointer of bilinear attention begins; leave it out, or set "
+                "model.buffer.theta is the initial scale of a pointer with bilinear attention; leave it out, or set "
                 "model.buffer.prediction pointer and model.buffer.attention bilinear"
             )
         if config.values == "following" and config.ends == "present":
             raise UserError(
-                "model.buffer.values following needs the word after a span, which is not known of one that ends at the "
+                "model.buffer.values following needs the word after a span, which is unknown if the span ends at the "
                 "present word; use model.buffer.ends previous"
             )
         if config.alignment == "fixed" and (self.stores_words or config.vectors == "words"):
             raise UserError(
-                "model.buffer.alignment fixed keeps spans of words alone, no words; use sliding with vectors words and with "
+                "model.buffer.alignment fixed stores spans only, no words; use sliding with vectors words and with "
                 "values other than spans"
             )
         attention_size = config.attention_size or size
