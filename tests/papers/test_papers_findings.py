@@ -442,7 +442,7 @@ def test_differences_are_paired_where_targets_are_the_same_and_independent_where
             [{"paper": "contxt", "system": "plain"}],
             r"findings: there is no paper 'contxt' \(did you mean 'context'\?\)",
         ),
-        ([{"paper": "mos", "system": "plain"}], "there are none of the paper mos of a system; name another paper"),
+        ([{"paper": "mos", "system": "plain"}], "the paper mos has no findings on a system; name another paper"),
         ([{"paper": "context", "system": "plane"}], r"there is no system 'plane' \(did you mean 'plain'\?\)"),
         ([{"paper": "context", "system": "wide"}], "wide is at no scale examined; give examinations, or leave it out"),
         ([{"paper": "context", "system": "wide", "baseline": "plain"}], "wide and plain are at no scale examined"),

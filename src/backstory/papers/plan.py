@@ -303,7 +303,7 @@ def _check_published(reference: PublishedReference, reading: PlannedReading, sui
         batch = f" in a batch of {printed.batch_size}" if (printed.batch_size or 1) > 1 else ""
         raise UserError(
             f"{where}: {reference.figure} is a {printed.metric} of the {printed.split} split with the {printed.reader} reader"
-            f"{batch}, and stands beside the {suite.metric} of {reading.described()}"
+            f"{batch}, but is compared with the {suite.metric} of {reading.described()}"
         )
 
 
@@ -323,8 +323,8 @@ def _check_claim(claim: Claim, suite: Suite, where: str) -> None:
 def _check_finding_check(check: FindingCheck, suite: Suite, where: str) -> None:
     systems = {system.name: system for system in suite.systems}
     if not _located(where, check.findings):
-        kind = "a system" if check.baseline is None else "a system beside another"
-        raise UserError(f"{where}: there are none of the paper {check.paper} of {kind}; name another paper")
+        kind = "a system" if check.baseline is None else "two systems"
+        raise UserError(f"{where}: the paper {check.paper} has no findings on {kind}; name another paper")
     for name in check.systems:
         _located(where, check_name, name, systems, "system")
     _check_unique(check.systems, f"{where}: both systems are", "compare a system with another")
