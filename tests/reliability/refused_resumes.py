@@ -176,7 +176,7 @@ REFUSALS = {
         "metrics.jsonl is missing", lambda run, corpus: (run / "metrics.jsonl").unlink(), accept=("metrics",)
     ),
     "a shorter log": Refusal("metrics.jsonl is shorter", _shorter, accept=("metrics",)),
-    "another log": Refusal("metrics.jsonl does not tell of the 1 epochs", _another_log, accept=("metrics",)),
+    "another log": Refusal("metrics.jsonl does not record the 1 epochs", _another_log, accept=("metrics",)),
     "a log that is a link": Refusal("metrics.jsonl is a link", _linked_log),
     "no checkpoint that verifies": Refusal("weights.safetensors has not the SHA-256", _damaged),
     "no run": Refusal("holds no run to resume", _no_run),

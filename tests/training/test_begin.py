@@ -104,7 +104,9 @@ def test_one_that_was_killed_before_it_had_begun_does_not_go_on_without(
         with pytest.raises(KeyboardInterrupt):
             quietly(tiny_config, tmp_path / "run", init_from=base)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["init_from"]["run"] == "base"
-    with pytest.raises(UserError, match="stopped before it had begun; start again with --overwrite and --init-from"):
+    with pytest.raises(
+        UserError, match="stopped before its first checkpoint; start again with --overwrite and --init-from"
+    ):
         quietly(tiny_config, tmp_path / "run", mode="resume")
     quietly(tiny_config, tmp_path / "run", mode="overwrite", init_from=base)
 

@@ -513,7 +513,7 @@ def test_progress_that_no_run_can_have_made_is_refused(
     saved = read_checkpoint(newest)
     saved.documents["progress"]["progress"][name] = value
     write_checkpoint(newest.parent, newest.name, saved.tensors, saved.documents)
-    refused(quietly, config, folder, r"damaged \(the saved \w+ is|metrics.jsonl does not tell|it sums")
+    refused(quietly, config, folder, r"damaged \(the saved \w+ is|metrics.jsonl does not record|it sums")
 
 
 @pytest.mark.parametrize("file", ["weights", "optimizer", "average", "random", "state"])

@@ -242,7 +242,7 @@ def test_a_run_that_lost_its_checkpoints_is_not_begun_again(
         if unfinished:
             (out / "result.json").unlink()
         before = contents(out)
-        with pytest.raises(UserError, match=r"was trained, but .*checkpoints has nothing left .* --overwrite"):
+        with pytest.raises(UserError, match=r"was trained, but .*checkpoints has no checkpoint left .* --overwrite"):
             quietly(config, out, mode="resume")
         assert contents(out) == before
 

@@ -26,19 +26,17 @@ def check_log(path: Path, keep: int, epochs: int, accept: bool) -> bool:
     Raises UserError for a link, and if epochs are missing and `accept` is False.
     """
     if path.is_symlink():
-        raise UserError(f"{path} is a link, and what it leads to is not written to; put the file itself there")
+        raise UserError(f"{path} is a link, and nothing is written through links; put the file itself there")
     there = path.stat().st_size if path.is_file() else 0
     if there < keep:
-        problem = (
-            "is shorter than the checkpoint knew it" if path.is_file() else "is missing, and was not at the checkpoint"
-        )
+        problem = "is shorter than at the checkpoint" if path.is_file() else "is missing, and was not at the checkpoint"
     elif keep and _recorded_epochs(path, keep) != epochs:
-        problem = f"does not tell of the {epochs} epochs that the checkpoint knew"
+        problem = f"does not record the {epochs} epochs before the checkpoint"
     else:
         return True
     if not accept:
         raise UserError(
-            f"{path} {problem}; restore the file to go on, or --accept metrics to go on with what is left of it, "
+            f"{path} {problem}; restore the file to resume, or use --accept metrics to resume with what is left of it, "
             "or start again with --overwrite"
         )
     return False

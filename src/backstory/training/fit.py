@@ -116,7 +116,7 @@ def _check_arguments(
     for path in (config.text.corpus, *corpus_places(config.text, data_dir).values()):
         check_utf8(path)
     if init_from is not None and mode == "resume":
-        raise UserError("a resumed run goes on with weights of its own; leave --init-from out")
+        raise UserError("a resumed run continues with its own weights; leave --init-from out")
     if init_from is not None and mode == "overwrite" and Path(init_from).resolve() == out.resolve():
         raise UserError(f"{out} would be removed before anything that begins with it is saved; choose another --out")
 

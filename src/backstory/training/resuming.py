@@ -95,13 +95,13 @@ def first_provenance(folder: RunFolder) -> dict[str, Any]:
 def _check_without_checkpoint(folder: RunFolder) -> None:
     """Raise UserError if a run without a checkpoint had come further than its first epoch: its checkpoints are lost."""
     if INIT_FROM in first_provenance(folder):
-        raise UserError(f"{folder.path} was stopped before it had begun; {_AGAIN} and --init-from")
+        raise UserError(f"{folder.path} was stopped before its first checkpoint; {_AGAIN} and --init-from")
     # Counted in the raw text, as the last line may be torn.
     lines = read_lines(folder.metrics, folder.path) if folder.metrics.exists() else ()
     epochs = sum(line.startswith(b'{"event": "epoch"') for line in lines)
     if epochs > 1 or (folder.path / RESULT).is_file():
         raise UserError(
-            f"{folder.path} was trained, but {folder.checkpoints} has nothing left to go on from; "
+            f"{folder.path} was trained, but {folder.checkpoints} has no checkpoint left to resume from; "
             f"put it back, or {_AGAIN}"
         )
 
