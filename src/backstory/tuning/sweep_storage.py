@@ -311,7 +311,7 @@ def failing_storage(folder: SweepFolder, sweep: Sweep) -> Iterator[None]:
         raise
     except (optuna.exceptions.OptunaError, SQLAlchemyError, json.JSONDecodeError) as error:
         where = sweep.storage or str(folder.journal)
-        raise UserError(f"{where} fails: {_reason(error)}; see to it, and go on with the same command") from None
+        raise UserError(f"{where} fails: {_reason(error)}; repair it, and run the same command again") from None
 
 
 def _reason(error: BaseException) -> str:
