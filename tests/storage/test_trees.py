@@ -57,6 +57,22 @@ def same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b)
 
 
+def test_a_state_of_an_earlier_version_has_the_present_classes_and_fields() -> None:
+    class GatedState(NamedTuple):
+        core: Any
+        auxiliary: Any
+
+    class FixedState(NamedTuple):
+        spans: Any
+        tail: Any
+        read: Any
+
+    old = {"named": "GridState", "fields": {"spans": 1, "tail": 2, "read": 3}}
+    document = {"named": "GatedState", "fields": {"core": 7, "second": old}}
+    back = unpack(document, {}, GatedState(0, FixedState(0, 0, 0)), CPU)
+    assert back == GatedState(7, FixedState(1, 2, 3))
+
+
 @given(TREES)
 def test_a_tree_comes_back_from_json_and_tensors(tree: Any) -> None:
     document, tensors = pack(tree, CPU)

@@ -79,6 +79,11 @@ FLAGS: Mapping[str, Table] = {
 """Flags by command; those of settings follow from SETTINGS and MOVED."""
 STATES: Table = {"second": "auxiliary"}
 """First parts of the names of tensors in a model's saved state."""
+STATE_CLASSES: Mapping[tuple[str, tuple[str, ...]], tuple[str, tuple[str, ...]]] = {
+    ("GatedState", ("core", "second")): ("GatedState", ("core", "auxiliary")),
+    ("GridState", ("spans", "tail", "read")): ("FixedState", ("spans", "tail", "read")),
+}
+"""Named tuples in the saved state of a reader: a class and its fields."""
 READERS: Table = {"foreign": "shuffled-buffer"}
 LISTINGS: Table = {"grids": "suites"}
 """Kinds that `backstory ls` lists."""

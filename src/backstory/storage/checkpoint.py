@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from backstory.config.errors import out_of_memory
+from backstory.config.renamed import STATE_CLASSES
 from backstory.config.small_file import read_small
 from backstory.storage.atomic import TEMPORARY, fsync_file, fsync_folder, listing, naming
 from backstory.storage.documents import parse
@@ -289,8 +290,10 @@ def unpack(document: Any, tensors: Mapping[str, Tensor], like: Tree, home: torch
         if "float" in node:
             return float(node["float"])
         if "named" in node:
-            values = {k: restore(v, getattr(like, k, None)) for k, v in node["fields"].items()}
-            return classes[node["named"], tuple(values)](**values)
+            saved = node["named"], tuple(node["fields"])
+            name, fields = STATE_CLASSES.get(saved, saved)
+            values = zip(fields, node["fields"].values(), strict=True)
+            return classes[name, fields](*(restore(v, getattr(like, k, None)) for k, v in values))
         if "dict" in node:
             return {k: restore(v, like.get(k) if isinstance(like, dict) else None) for k, v in node["dict"]}
         kind = {"tuple": tuple, "list": list}[next(iter(node))]
