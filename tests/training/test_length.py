@@ -55,8 +55,23 @@ def test_steps_are_planned_once_a_quarter_of_the_time_has_passed() -> None:
     assert not stages.plan_is_due(Progress(step=9, seconds=150.0), scaled())
 
 
+def test_a_plan_is_repeatable_if_the_schedule_changes_after_it() -> None:
+    progress = Progress(step=25)
+    assert stages.is_repeatable(progress, scaled(), 100)
+    assert not stages.is_repeatable(progress, scaled(epochs=1, finetune_epochs=4), 100)
+    decaying = scaled(finetune_epochs=0, schedule="step", decay_epochs=(1, 3))
+    assert stages.is_repeatable(progress, decaying, 100)
+    assert not stages.is_repeatable(Progress(step=26), decaying, 100)
+
+
+def test_a_plan_for_other_minutes_no_longer_counts() -> None:
+    progress = Progress(step=100, planned_steps=100, planned_minutes=1.0)
+    assert stages.finished(progress, scaled(minutes=1.0, finetune_epochs=0))
+    assert not stages.finished(progress, scaled(minutes=2.0, finetune_epochs=0))
+
+
 def test_one_length_is_given() -> None:
-    with pytest.raises(UserError, match=r"training.minutes and training.steps cannot be combined"):
+    with pytest.raises(UserError, match=r"training.minutes 1 and training.steps 9 cannot be combined"):
         stages.check_settings(scaled(minutes=1.0, steps=9))
 
 
@@ -89,6 +104,15 @@ def test_the_steps_that_fitted_repeat_the_result(
     quietly(with_training(config, steps=steps), counted)
     assert weights_hash(load_run(timed).model) == weights_hash(load_run(counted).model)
     assert [e["valid_nats"] for e in events(timed, "epoch")] == [e["valid_nats"] for e in events(counted, "epoch")]
+
+
+def test_a_finished_training_goes_on_for_more_minutes(tiny_config: RunConfig, quietly: Train, tmp_path: Path) -> None:
+    config = with_training(tiny_config, minutes=0.01)
+    quietly(config, tmp_path / "run")
+    before = events(tmp_path / "run", "epoch")[-1]["step"]
+    longer = with_training(config, minutes=0.03)
+    quietly(longer, tmp_path / "run", mode="resume", accept=frozenset({"config"}))
+    assert events(tmp_path / "run", "epoch")[-1]["step"] > before
 
 
 def test_a_stopped_training_of_so_many_steps_resumes_to_the_same_bits(

@@ -52,7 +52,7 @@ class AlgorithmConfig:
     levels: int = between(64, 1, 10_000)
     """Priorities of priority-sort."""
     sorted_share: float = between(0.8, 0.0, 1.0, above=True)
-    """Share of the symbols, those of the highest priorities, that must be sorted in priority-sort."""
+    """Share of the symbols, those of the highest priorities, that priority-sort wants sorted."""
     documents: int = between(10_000, 1)
     """Training documents."""
     held_out: int = between(1000, 1)
@@ -294,7 +294,7 @@ class TrainingConfig:
     decay and fine-tuning are scaled to it."""
     steps: int | None = between(None, 1)
     """Train for this many steps, with epochs, decay and fine-tuning scaled to it. With the number that `minutes` fixed it
-    repeats that result."""
+    repeats that result, if the first decay or the end of the first stage came after the plan."""
     batch_size: int = between(20, 1)
     """Batch size: rows of text read side by side."""
     segment: int = between(70, 1)

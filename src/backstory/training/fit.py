@@ -155,7 +155,7 @@ def _explained_failures(folder: RunFolder) -> Iterator[None]:
 def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool) -> None:
     """Train to the end. Raises Stopped after a signal."""
     stop = StopRequest(lambda: say(console, "stopping after this step, to save it ..."))
-    display = Display(console, *trainer.expected_tokens(), _unit(trainer))
+    display = Display(console, *trainer.expected_tokens(), _unit(trainer), trainer.config.training.minutes)
     try:
         with stop.listening(), display.shown():
             if save_first:

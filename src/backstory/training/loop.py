@@ -117,11 +117,14 @@ class Trainer:
 
     def _plan(self, display: Display) -> None:
         """Fix the number of steps that fit into `training.minutes` when a quarter of them has passed."""
-        progress = self.progress
-        if self.ranks.of_first(stages.plan_is_due(progress, self.config.training)):
+        progress, settings = self.progress, self.config.training
+        if self.ranks.of_first(stages.plan_is_due(progress, settings)):
             progress.planned_steps = int(self.ranks.of_first(self._fitting_steps()))
+            progress.planned_minutes = settings.minutes
             display.set_total(self.expected_tokens()[0])
-            say(display.console, f"{progress.planned_steps:,} steps fit into the time: --training.steps repeats them")
+            repeats = stages.is_repeatable(progress, settings, progress.planned_steps)
+            hint = f" (--training.steps {progress.planned_steps} repeats this training)" if repeats else ""
+            say(display.console, f"{progress.planned_steps:,} steps fit into {settings.minutes:g} min{hint}")
 
     def _epoch_is_over(self) -> bool:
         """Return True at the end of the text, or of a stage that ends before it."""
@@ -143,7 +146,7 @@ class Trainer:
         tokens = settings.batch_size * (last - first)
         progress.take(figures, tokens, time.perf_counter() - began)
         display.advance(stages.position(progress, settings), tokens)
-        if settings.minutes is not None and progress.planned_steps is None:
+        if settings.minutes is not None and stages.total_steps(progress, settings) is None:
             self._plan(display)
         if progress.segment % WINDOW == 0 or self._epoch_is_over():
             self._end_of_window(rate, log, display)
@@ -171,7 +174,7 @@ class Trainer:
         values = {"step": progress.step, "epoch": progress.epoch, **figures, "tokens": tokens}
         log.write("steps", **values, learning_rate=rate, tokens_per_second=round(speed, 1))
         display.window(figures["nats"], speed)
-        if self.config.training.minutes is not None and progress.planned_steps is None:
+        if self.config.training.minutes is not None and stages.total_steps(progress, self.config.training) is None:
             display.set_total(self.expected_tokens()[0])
         progress.begin_window()
 

@@ -49,6 +49,8 @@ class Progress:
     """Time spent on validation alone."""
     planned_steps: int | None = None
     """Steps of the whole training, once they are planned to fit into `training.minutes`."""
+    planned_minutes: float | None = None
+    """The minutes that they were planned for."""
     averaged: int | None = None
     """Steps in the average of the weights; None while there is none."""
     log_bytes: int = 0
@@ -60,7 +62,7 @@ class Progress:
         """Parse saved progress. Raises ValueError for anything that no run of this version can have saved."""
         hints = get_type_hints(cls)
         if isinstance(document, dict):  # earlier versions did not plan
-            document = {"validation_seconds": 0.0, "planned_steps": None, **document}
+            document = {"validation_seconds": 0.0, "planned_steps": None, "planned_minutes": None, **document}
         if not isinstance(document, dict) or document.keys() != hints.keys():
             raise ValueError("the saved progress is not of this version")
         for name, hint in hints.items():
@@ -120,7 +122,10 @@ class Progress:
 def check_settings(settings: TrainingConfig) -> None:
     """Raise UserError if a stage of averaged SGD has another optimizer than SGD, or the length is given twice."""
     if settings.minutes is not None and settings.steps is not None:
-        raise UserError("training.minutes and training.steps cannot be combined; remove one")
+        raise UserError(
+            f"training.minutes {settings.minutes:g} and training.steps {settings.steps} cannot be combined; set one of them "
+            "to None (a resumed run has the settings it began with)"
+        )
     if settings.optimizer == "sgd":
         return
     if settings.finetune_epochs:
@@ -205,13 +210,29 @@ def has_length(settings: TrainingConfig) -> bool:
 
 
 def total_steps(progress: Progress, settings: TrainingConfig) -> int | None:
-    """Return the steps of the whole training; None if its length is in epochs, or not planned yet."""
-    return settings.steps if settings.minutes is None else progress.planned_steps
+    """Return the steps of the whole training; None if its length is in epochs, or not planned yet.
+
+    A plan for other minutes, before settings that were accepted on resuming, no longer counts.
+    """
+    if settings.minutes is None:
+        return settings.steps
+    return progress.planned_steps if progress.planned_minutes == settings.minutes else None
 
 
 def first_stage_steps(total: int, settings: TrainingConfig) -> int:
     """Return the steps before fine-tuning: their share is that of the epochs."""
     return max(1, round(total * settings.epochs / (settings.epochs + settings.finetune_epochs)))
+
+
+def is_repeatable(progress: Progress, settings: TrainingConfig, total: int) -> bool:
+    """Return True if `training.steps` with the number of steps that is planned now gives the same training.
+
+    It does not where the schedule should have changed before the plan was made.
+    """
+    first_stage = first_stage_steps(total, settings)
+    decays = settings.decay_epochs if settings.schedule == "step" else ()
+    changes = [first_stage * epoch / settings.epochs for epoch in decays] + [first_stage]
+    return progress.step <= min(changes)
 
 
 def stage_is_over(progress: Progress, settings: TrainingConfig) -> bool:

@@ -19,8 +19,10 @@ LINE_SECONDS = 60.0
 class Display:
     """Progress by tokens trained on, and one line per epoch."""
 
-    def __init__(self, console: Console, total_tokens: int, done_tokens: int, unit: str = "word") -> None:
-        """`unit` is the scored token; a perplexity is per word unless it says otherwise."""
+    def __init__(
+        self, console: Console, total_tokens: int, done_tokens: int, unit: str = "word", minutes: float | None = None
+    ) -> None:
+        """`unit` is the scored token; a perplexity is per word unless it says otherwise. `minutes`: the length, if it is a time."""
         self.console = console
         per = "" if unit == "word" else f" per {unit}"
         self._measure, self._score = (f"bits{per}", bits) if unit in IN_BITS else (f"perplexity{per}", perplexity)
@@ -32,6 +34,7 @@ class Display:
         )
         self._bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self._task = self._bar.add_task("first steps", total=total_tokens, completed=done_tokens, figures="")
+        self._minutes = minutes
         self._total, self._first, self._done = total_tokens, done_tokens, done_tokens
         self._started = self._printed = time.monotonic()
         self._printed_done = done_tokens
@@ -40,7 +43,10 @@ class Display:
     def shown(self) -> Iterator[Self]:
         """Show the bar for the block; without a terminal, print how much is to be trained."""
         if not self.console.is_terminal and self._done < self._total:
-            say(self.console, f"training: {self._share()} of {self._total:,} tokens done; a line follows every minute")
+            length = f"{self._share()} of {self._total:,} tokens done"
+            if self._minutes is not None:
+                length = f"{self._minutes:g} min" + (" in all" if self._done else "")
+            say(self.console, f"training: {length}; a line follows every minute")
         self._started = self._printed = time.monotonic()
         with self._bar:
             yield self
