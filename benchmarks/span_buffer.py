@@ -26,8 +26,8 @@ def contenders(size: str, words: int, on: str, precision: str) -> Contenders:
     buffer = {
         "bilinear": SpanBufferConfig(size=words, span=SPAN, attention="bilinear"),
         "additive": SpanBufferConfig(size=words, span=SPAN, attention="additive"),
-        "bilinear, grid": SpanBufferConfig(size=words, span=SPAN, attention="bilinear", alignment="fixed"),
-        "additive, grid": SpanBufferConfig(size=words, span=SPAN, attention="additive", alignment="fixed"),
+        "bilinear, fixed": SpanBufferConfig(size=words, span=SPAN, attention="bilinear", alignment="fixed"),
+        "additive, fixed": SpanBufferConfig(size=words, span=SPAN, attention="additive", alignment="fixed"),
     }
     if words > MOST:
         buffer = {name: config for name, config in buffer.items() if config.alignment == "fixed"}

@@ -193,6 +193,24 @@ def continued() -> Table:
     return headed(heads, rows)
 
 
+def buffer_search() -> Table:
+    """The complete trials of a search over the buffer's open settings, best first, with the gate's use of the buffer."""
+    rows = []
+    trials = [t for t in figures_of("search-span-buffer")["trials"] if t["state"] == "complete"]
+    for trial in sorted(trials, key=lambda trial: trial["valid_perplexity"]):
+        reward, gate = "model.buffer.gate.reward", "model.buffer.gate"
+        names = (f"{reward}.weight", f"{reward}.power", f"{reward}.baseline", f"{gate}.training_temperature")
+        names += (f"{gate}.temperature", f"{gate}.rate", "model.core.output_dropout")
+        curve = figures_of(f"search-span-buffer/{trial['trial']:04d}")["curve"]
+        policy = curve[-1]["policy"]
+        used = ", ".join(f"{epoch['policy']['utilization']:.0%}" for epoch in curve)
+        parts = (f"{policy[f'{part}_perplexity']:.1f}" for part in ("p", "q"))
+        settings = (f"{trial['settings'][name]:.2g}" for name in names)
+        rows.append((*settings, f"{trial['valid_perplexity']:.1f}", *parts, f"{policy['win_share']:.0%}", used))
+    heads = ("eta", "kappa", "b", "T", "T in evaluation", "gate rate", "dropout", "validation", "p alone", "q alone")
+    return headed((*heads, "q wins", "PoU after each epoch"), rows, texts=0)
+
+
 def buffer_cost() -> Table:
     """A training step with a span buffer, as multiples of its control's."""
     found: dict[str, dict[str, Any]] = json.loads((RESULTS / "benchmark-span-buffer.json").read_text())["rows"]
@@ -703,6 +721,7 @@ TABLES: dict[str, dict[str, Callable[[], Table]]] = {
     "docs/honest-figures.md": {"cheats": caught_cheats, "honest": refused_readers, "audit-cost": audit_cost},
     "docs/reproduce.md": reproduced(),
     "docs/span-buffer.md": {
+        "span-buffer-search": buffer_search,
         "span-buffer-cost": buffer_cost,
         "ptb-continued": continued,
         "span-buffer": partial(reproduction, "span-buffer"),
