@@ -22,7 +22,7 @@ class Display:
     def __init__(
         self, console: Console, total_tokens: int, done_tokens: int, unit: str = "word", minutes: float | None = None
     ) -> None:
-        """`unit` is the scored token; a perplexity is per word unless it says otherwise. `minutes`: the length, if it is a time."""
+        """`unit` is the scored token; a perplexity is per word unless it says otherwise. `minutes` is the planned time."""
         self.console = console
         per = "" if unit == "word" else f" per {unit}"
         self._measure, self._score = (f"bits{per}", bits) if unit in IN_BITS else (f"perplexity{per}", perplexity)
