@@ -76,6 +76,11 @@ def test_the_core_of_the_page_is_short_and_keeps_the_contract(backstory: Backsto
     assert len(done.stdout.splitlines()) == 12 and "FAILED" not in done.stdout
 
 
+def test_the_error_of_the_page_names_the_line_of_the_class() -> None:
+    line = next(n for n, text in enumerate(page_file("my_core.py").splitlines(), 1) if text.startswith("class GRU("))
+    assert f"backstory: my_core.py, line {line}: core gru: " in PAGE.read_text(encoding="utf-8")
+
+
 def test_the_core_of_the_page_trains_and_is_read(backstory: Backstory, folder: Path) -> None:
     corpus = runs.tiny_corpus(folder / "corpus")
     flags = [
@@ -134,6 +139,14 @@ BROKEN = {
 }
 
 
+def test_a_core_with_the_former_name_of_param_groups_is_refused(backstory: Backstory, folder: Path) -> None:
+    old = "    def l2_groups(self):\n        return []\n\n    def start("
+    (folder / "my_core.py").write_text(page_file("my_core.py").replace("    def start(", old))
+    done = backstory(folder, "check", "my_core.py")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "GRU defines l2_groups, which is now called param_groups; rename it" in done.stderr
+
+
 @pytest.mark.parametrize("name", fast_then_full(BROKEN, ["kind"]))
 def test_a_plugin_that_does_not_load_is_one_line_with_its_place(
     backstory: Backstory, tmp_path: Path, name: str
@@ -180,8 +193,8 @@ def test_a_core_that_breaks_the_contract_is_told_with_its_line(backstory: Backst
 def test_a_plugin_that_is_no_file_is_refused(backstory: Backstory, tmp_path: Path) -> None:
     for arguments, message in {
         ("ls", "--plugin"): "--plugin needs a Python file",
-        ("ls", "--plugin", "none.py"): "there is no Python file 'none.py'",
-        ("check", str(tmp_path)): "there is no Python file",
+        ("ls", "--plugin", "none.py"): "there is no Python file 'none.py'; give --plugin a .py file",
+        ("check", str(tmp_path)): "; give `backstory check` a .py file",
     }.items():
         done = backstory(tmp_path, *arguments)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1

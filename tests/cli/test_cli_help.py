@@ -85,6 +85,7 @@ def test_the_overview_names_every_verb(flag: str, command: Command) -> None:
     shown = command(flag)
     assert (shown.code, shown.err) == (0, "")
     assert {line.split()[0] for line in shown.out.splitlines() if line.startswith("  ")} == set(VERBS)
+    assert "--plugin FILE" in shown.out
     assert shown == command()
 
 

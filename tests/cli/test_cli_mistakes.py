@@ -364,6 +364,11 @@ MISTAKES = [
     ),
     (f"{TRAIN} --out other --overwrite", r"other holds something other than a run; .*choose another folder with --out"),
     (f"{TRAIN} --out other --resume", r"other holds no run to resume; choose another folder with --out"),
+    (
+        "train ./nowhere --resume",
+        r"there is no run folder ./nowhere; train one with `backstory train RECIPE --out ./nowhere`",
+    ),
+    ("train ./other --resume", r"./other is no run folder; train one with `backstory train RECIPE --out FOLDER`"),
     (f"{TRAIN} --out nowhere --resume", r"nowhere holds no run to resume; leave --resume out"),
     (f"{TRAIN} --out run", r"run is not empty; use --resume to go on, --overwrite to start again, or another --out"),
     (f"{TRAIN} --out run --resume", r"run was trained with other settings \(.*text.corpus.*--accept config"),

@@ -22,7 +22,7 @@ Check = tuple[str, Callable[[], None]]
 
 @dataclass(frozen=True)
 class CheckArguments:
-    """Test the parts of a plugin against the contract that ours keep."""
+    """Test the cores, readers, metrics and experiments of a plugin against the contract that the built-in ones keep."""
 
     file: Annotated[
         tyro.conf.Positional[Path],
@@ -33,7 +33,7 @@ class CheckArguments:
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each check; the exit code is 2 where one fails."""
     file = parse(CheckArguments, arguments, "check").file
-    load_plugin(file)
+    load_plugin(file, "`backstory check`")
     from backstory.plugins import registered_by
 
     parts = registered_by(file)

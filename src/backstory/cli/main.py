@@ -27,7 +27,7 @@ VERBS = {
     "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
     "recipe": "copy or check a recipe",
-    "check": "test a core, reader or experiment of your own (a plugin) against the contract",
+    "check": "test a core, reader, metric or experiment of your own (a plugin) against the contract",
     "ls": "list models, recipes, corpora, readers, experiments, explanations, suites, spaces",
 }
 
@@ -110,6 +110,7 @@ def overview() -> str:
             "",
             *lines,
             "",
+            "Every command takes `--plugin FILE`, a Python file with a core, reader, metric or experiment of your own.",
             "Start with `backstory demo`. Long work can be stopped with Ctrl-C and resumed with --resume.",
         ]
     )

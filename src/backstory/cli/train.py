@@ -54,6 +54,8 @@ class TrainArguments:
 
 def main(arguments: Sequence[str]) -> int:
     """Train, and print the commands that come next."""
+    if "--resume" in arguments:
+        check_resumable(arguments[0])
     recipe, args = parse_with_recipe(TrainArguments, arguments, "train")
     mode = run_mode(args.resume, args.overwrite)
     if unknown := set(args.accept) - {"config", "corpus", "metrics"}:
@@ -73,6 +75,15 @@ def main(arguments: Sequence[str]) -> int:
         run = pasted(out)
         print(f"`backstory evaluate {run}` reads the test split, `backstory report {run}` makes a page of it")
     return 0
+
+
+def check_resumable(run: str) -> None:
+    """Raise UserError for the path of a run to resume that is no run folder; names and files of recipes pass."""
+    if "/" not in run or run.startswith("-") or run.endswith((".yaml", ".yml")) or Path(run, recipes.CONFIG).exists():
+        return
+    if Path(run).exists():
+        raise UserError(f"{run} is no run folder; train one with `backstory train RECIPE --out FOLDER`")
+    raise UserError(f"there is no run folder {run}; train one with `backstory train RECIPE --out {pasted(run)}`")
 
 
 def run_mode(resume: bool, overwrite: bool) -> "Mode":

@@ -1,4 +1,4 @@
-"""Plugin files: Python files of a user that register cores, readers or experiments, loaded before a command runs."""
+"""Plugin files: Python files of a user that register cores, readers, metrics or experiments, loaded before a command runs."""
 
 import hashlib
 import os
@@ -42,15 +42,16 @@ def load_plugins(files: Sequence[Path] = ()) -> None:
         os.environ[VARIABLE] = os.pathsep.join(LOADED)
 
 
-def load_plugin(file: Path) -> None:
-    """Run a Python file, once, so that it registers its parts. Raises UserError with file and line where it fails."""
+def load_plugin(file: Path, given_to: str = "--plugin") -> None:
+    """Run a Python file, once, so that it registers its parts. Raises UserError with file and line where it fails.
+
+    `given_to` is the flag or command that was given the file, for the message on one that is no Python file.
+    """
     path = file.resolve()
     if str(path) in LOADED:
         return
     if not path.is_file() or path.suffix != ".py":
-        raise UserError(
-            f"there is no Python file {shown(str(file))} to load as a plugin; give --plugin the path of one"
-        )
+        raise UserError(f"there is no Python file {shown(str(file))}; give {given_to} a .py file")
     source = path.read_bytes()
     module = types.ModuleType(f"backstory_plugin_{path.stem}_{len(LOADED)}")
     module.__file__ = str(path)

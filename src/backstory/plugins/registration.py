@@ -78,6 +78,8 @@ def _add_core(config: Any, core: Any) -> tuple[str, type]:
         raise UserError("a core is registered with a dataclass of settings: register('core', MyConfig, MyCore)")
     if not (isinstance(core, type) and issubclass(core, Core)):
         raise UserError(f"a core must be a subclass of backstory.models.cores.Core, not {core!r}")
+    if hasattr(core, "l2_groups"):
+        raise UserError(f"{core.__name__} defines l2_groups, which is now called param_groups; rename it")
     fields = {field.name: field for field in dataclasses.fields(config)}
     name = fields["kind"].default if "kind" in fields else None
     hints = get_type_hints(config)
