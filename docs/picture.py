@@ -2,8 +2,8 @@
 docs/memories.png, what memories make of a long context, and docs/memory.png, what is remembered of synthetic documents;
 `python docs/picture.py RUN...` also docs/report.png, two stretches of the report on some runs side by side.
 
-Needs Chromium on the path, and what `pip install 'backstory[dev]'` brings. The runs should have been evaluated, examined and
-explained; the second stretch is the first text view of the page, with a word chosen.
+Needs Chromium on the path, and what `pip install -c constraints.txt -e '.[dev]'` brings. The runs should have been evaluated,
+examined and explained; the second stretch is the first text view of the page, with a word chosen.
 """
 
 import io

@@ -113,7 +113,7 @@ def test_its_vocabulary_cannot_be_cut(tmp_path: Path) -> None:
 def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = train("byte-level", tmp_path)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UserError, match=r"pip install 'backstory\[hf\]'"):
+    with pytest.raises(UserError, match=r"; run `pip install -e '\.\[hf\]'` in the clone of backstory$"):
         tokenizer(str(path))
 
 

@@ -172,7 +172,8 @@ def test_without_textblob(corpus: Callable[..., Dataset], monkeypatch: pytest.Mo
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     with pytest.raises(
-        UserError, match=r"^part-of-speech tags need the package textblob: pip install 'backstory\[pos\]'$"
+        UserError,
+        match=r"^part-of-speech tags need the package textblob; run `pip install -e '\.\[pos\]'` in the clone of backstory$",
     ):
         tags_of(corpus(b"the cat\n"), "valid")
 

@@ -364,7 +364,9 @@ def test_without_transformers_it_says_what_to_install(
     folder: Path, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers.utils", None)
-    with pytest.raises(UserError, match=r"needs the package transformers; pip install 'backstory\[hf\]'"):
+    with pytest.raises(
+        UserError, match=r"needs the package transformers; run `pip install -e '\.\[hf\]'` in the clone of backstory"
+    ):
         load(f"hf:{folder}")
 
 

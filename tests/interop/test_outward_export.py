@@ -291,9 +291,9 @@ assert main() == 2
 def test_without_the_extras_it_is_said_what_installs_them(tiny_run: Path) -> None:
     done = subprocess.run([sys.executable, "-c", MISSING, str(tiny_run)], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines() == [
-        "backstory: export needs the package transformers; pip install 'backstory[hf]'",
-        "the evaluation harness needs the package lm_eval; pip install 'backstory[eval]'",
-        "backstory: the evaluation harness needs the package lm_eval; pip install 'backstory[eval]'",
+        "backstory: export needs the package transformers; run `pip install -e '.[hf]'` in the clone of backstory",
+        "the evaluation harness needs the package lm_eval; run `pip install -e '.[eval]'` in the clone of backstory",
+        "backstory: the evaluation harness needs the package lm_eval; run `pip install -e '.[eval]'` in the clone of backstory",
     ]
 
 

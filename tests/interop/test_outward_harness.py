@@ -327,7 +327,9 @@ def test_mistakes_are_told(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UserError, match=r"there is no run folder .*nowhere"):
         BackstoryLM(tmp_path / "nowhere")
     monkeypatch.setattr(folders, "find_spec", lambda package: None)
-    with pytest.raises(UserError, match=r"needs the package lm_eval; pip install 'backstory\[eval\]'"):
+    with pytest.raises(
+        UserError, match=r"needs the package lm_eval; run `pip install -e '\.\[eval\]'` in the clone of backstory"
+    ):
         folders.need("lm_eval", "eval", "the evaluation harness")
 
 

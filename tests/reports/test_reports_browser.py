@@ -20,7 +20,7 @@ from backstory.evaluation import evaluate
 from backstory.reports import render_comparison, render_passage, result_from, theme, write
 from backstory.training import train
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'backstory[dev]'")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.full,

@@ -79,7 +79,9 @@ def test_a_tracker_that_is_not_installed_is_told_before_anything_is_written(
     missing: str, tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(room, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=rf"--track {missing} needs .*pip install 'backstory\[track\]'"):
+    with pytest.raises(
+        UserError, match=rf"--track {missing} needs .*pip install -e '\.\[track\]'` in the clone of backstory"
+    ):
         quietly(tiny_config, tmp_path / "run", track=(missing,))
     assert not contents(tmp_path)
 

@@ -220,7 +220,8 @@ def test_without_optuna_it_is_said_what_to_install(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     assert main(["sweep", "run", "tiny.yaml", "--space", "space.yaml"]) == 2
-    assert capsys.readouterr().err == "backstory: a sweep needs the package optuna: pip install 'backstory[tune]'\n"
+    install = "run `pip install -e '.[tune]'` in the clone of backstory"
+    assert capsys.readouterr().err == f"backstory: a sweep needs the package optuna; {install}\n"
     assert not Path("runs").exists()
 
 

@@ -48,7 +48,7 @@ class TrainArguments:
     allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Allow a corpus whose validation and test are the same text."""
     track: tuple[str, ...] = ()
-    """Log the curves to tensorboard or trackio too (pip install 'backstory[track]')."""
+    """Log the curves to tensorboard or trackio too (if missing, run `pip install -e '.[track]'` in the clone of backstory)."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
 
 

@@ -59,6 +59,11 @@ def check_utf8(path: object) -> None:
         raise UserError(f"the name {shown(str(path))} is not UTF-8; rename it, or choose another") from None
 
 
+def install_hint(extra: str) -> str:
+    """Return how to install the packages of an extra, for a message on one that is missing."""
+    return f"run `pip install -e '.[{extra}]'` in the clone of backstory"
+
+
 def plural(unit: str, number: float | None = None) -> str:
     """Return a unit in the plural unless the number is 1: `words`."""
     return unit if number == 1 else f"{unit}s"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backstory.config.errors import UserError, nearest
+from backstory.config.errors import UserError, install_hint, nearest
 from backstory.config.small_file import read_small
 from backstory.data.corpora import published_corpora, text_files
 from backstory.data.corpora.published_corpora import TAGS
@@ -92,7 +92,7 @@ def tagged_by(dataset: Dataset, split_name: str, tagger: str | Tagger = AUTO, da
     try:
         return f"PatternTagger (textblob {importlib.metadata.version('textblob')})"
     except importlib.metadata.PackageNotFoundError:
-        raise UserError("part-of-speech tags need the package textblob: pip install 'backstory[pos]'") from None
+        raise UserError(f"part-of-speech tags need the package textblob; {install_hint('pos')}") from None
 
 
 def gold_file(dataset: Dataset, split_name: str, data_dir: Path | None = None) -> Path | None:

@@ -11,6 +11,7 @@ import yaml
 
 from backstory.config import UserError, changes, to_dict
 from backstory.config.arguments import checked
+from backstory.config.errors import install_hint
 from backstory.interop.folders import need
 from backstory.models import count_parameters
 from backstory.reports import figures_table, to_markdown, trainings_table
@@ -101,7 +102,7 @@ def model_card(run: Run, folder: Path) -> str:
             "## Use",
             "",
             "```python",
-            "import backstory.interop  # makes the model known to transformers: pip install 'backstory[hf]'",
+            f"import backstory.interop  # makes the model known to transformers; if it is missing, {install_hint('hf')}",
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
             "",
             f"folder = {str(folder)!r}",

@@ -12,7 +12,7 @@ from typing import Any
 from torch.nn.modules import module
 
 from backstory.config import UserError
-from backstory.config.errors import shown
+from backstory.config.errors import install_hint, shown
 from backstory.config.small_file import LARGEST, check_inside, open_regular, read_small
 from backstory.storage.documents import parse
 
@@ -171,4 +171,4 @@ def _check_setting(path: Path, key: str, value: Any, held: WeightSizes) -> None:
 def need(package: str, extra: str, what: str) -> None:
     """Raise UserError, with the command that installs it, unless a package is there that `what` needs."""
     if find_spec(package) is None:
-        raise UserError(f"{what} needs the package {package}; pip install 'backstory[{extra}]'")
+        raise UserError(f"{what} needs the package {package}; {install_hint(extra)}")

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from backstory.config import TextConfig, UserError
+from backstory.config.errors import install_hint
 from backstory.config.recipes import merged
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
@@ -35,7 +36,6 @@ from backstory.storage.disk_cache import folder as cache_folder
 from backstory.storage.documents import parse
 
 PREFIX = "hf:"
-INSTALL = "pip install 'backstory[hf]'"
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def quiet() -> Iterator[None]:
     try:
         from transformers.utils import logging
     except ImportError:
-        raise UserError(f"{PREFIX} needs the package transformers; {INSTALL}") from None
+        raise UserError(f"{PREFIX} needs the package transformers; {install_hint('hf')}") from None
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from backstory.config import UserError, check_name
+from backstory.config.errors import install_hint
 from backstory.config.small_file import read_lines
 from backstory.runs.run_folder import TENSORBOARD
 from backstory.storage.atomic import fsync_folder, naming, write_atomically
@@ -172,7 +173,7 @@ def check_trackers(names: Sequence[str]) -> None:
     for name in names:
         check_name(name, TRACKERS, "tracker")
         if find_spec(name) is None:
-            raise UserError(f"--track {name} needs the package {name}: pip install 'backstory[track]'")
+            raise UserError(f"--track {name} needs the package {name}; {install_hint('track')}")
 
 
 class Events:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import yaml
 
 from backstory.config import RunConfig, UserError, to_dict, to_yaml
+from backstory.config.errors import install_hint
 from backstory.config.small_file import open_regular
 from backstory.config.strict import from_file
 from backstory.runs.run import CHECKPOINTS, CONFIG
@@ -176,7 +177,7 @@ def check_installed() -> None:
     try:
         import optuna
     except ImportError:
-        raise UserError("a sweep needs the package optuna: pip install 'backstory[tune]'") from None
+        raise UserError(f"a sweep needs the package optuna; {install_hint('tune')}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.config.errors import UserError
+from backstory.config.errors import UserError, install_hint
 from backstory.config.small_file import read_small_text
 from backstory.config.terminal import one_line
 
@@ -45,7 +45,7 @@ class Pieces:
         try:
             import tokenizers
         except ImportError:
-            raise UserError(f"{self.name} needs the package tokenizers; pip install 'backstory[hf]'") from None
+            raise UserError(f"{self.name} needs the package tokenizers; {install_hint('hf')}") from None
         check(self.name, self.json, self.sample)
         model = tokenizers.Tokenizer.from_str(self.json)
         model.no_truncation()
