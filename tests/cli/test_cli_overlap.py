@@ -29,7 +29,7 @@ def corpus(desk: Path) -> Path:
 def test_an_overlap_is_told_of_wherever_a_figure_stands(corpus: Path, command: Command) -> None:
     trained = command(*TRAIN)
     share = next(o["share"] for o in figures("own")["overlap"] if (o["split"], o["in"]) == ("test", "train"))
-    said = f"{share:.1%} of test's passages of 50 words stand in train too"
+    said = f"{share:.1%} of test's passages of 50 words occur in train too"
     assert trained.code == 0 and 0.3 < share < 0.6
     assert trained.err.count(said) == 1
     done = command("evaluate", "own")
@@ -48,7 +48,7 @@ def test_an_overlap_is_told_of_wherever_a_figure_stands(corpus: Path, command: C
 def test_a_text_from_the_training_text_is_known(corpus: Path, command: Command) -> None:
     assert command(*TRAIN).code == 0
     shutil.copy(corpus / "train.txt", "mine.txt")
-    assert "100.0% of the text's passages of 50 words stand in train too" in command("evaluate", "own", "mine.txt").out
+    assert "100.0% of the text's passages of 50 words occur in train too" in command("evaluate", "own", "mine.txt").out
     Path("other.txt").write_text(runs.sentences(30, 77))
     done = command("evaluate", "own", "other.txt")
     assert done.out.count("\n") == 1
@@ -66,5 +66,5 @@ def test_equal_splits_are_refused_without_the_flag(corpus: Path, command: Comman
     assert command(*TRAIN, "--allow-equal-splits").code == 0
     assert command("evaluate", "own").mistake() == says
     done = command("evaluate", "own", "--allow-equal-splits")
-    assert done.code == 0 and "100.0% of test's passages of 50 words stand in valid too" in done.out
+    assert done.code == 0 and "100.0% of test's passages of 50 words occur in valid too" in done.out
     assert command("evaluate", "own", "--split", "valid").code == 0

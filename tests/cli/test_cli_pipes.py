@@ -28,7 +28,7 @@ def test_a_real_process_prints_plain_lines(desk: Path) -> None:
     assert trained.returncode == 0, err
     assert out.splitlines()[0].startswith(f"{LONG}: validation perplexity ")
     # Lines, whatever their length: what the model is, what to know of the text, and the epoch. No bar, no colour.
-    about = r"([\d.]+% of .* outside the vocabulary .*\n)([\d.]+% of .* stand in train too\n)*"
+    about = r"([\d.]+% of .* outside the vocabulary .*\n)([\d.]+% of .* occur in train too\n)*"
     start = r"training: 0.0% of [\d,]+ tokens done; a line follows every minute\n"
     assert re.fullmatch(rf"[\d,]+ parameters, .*\n{about}{start}epoch +1 .* best\n", err), err
     assert max(map(len, err.splitlines())) > 80

@@ -60,7 +60,7 @@ def test_a_passage_of_the_training_text_is_found_in_the_test_text(tmp_path: Path
     tokens = len(dataset.splits["test"].ids)
     assert test.window == WINDOW == 50
     assert test.share == pytest.approx((121 + 1 - 50 + 1) / (tokens - 49))  # with the <eos> before it, which both have
-    said = f"{test.share:.1%} of test's passages of 50 words stand in train too"
+    said = f"{test.share:.1%} of test's passages of 50 words occur in train too"
     assert test.warning("word") == said
     assert SplitOverlap("test", "train", 50, NOTABLE).warning("word") is None
 

@@ -63,9 +63,9 @@ def test_the_table_has_what_each_paid(two: Any) -> None:
 
 def test_gains_stand_where_they_belong(two: Any) -> None:
     plot = recency.recency_curves(group_of(two), "r")
-    assert plot and "gained on static (above 0: better)" in plot.caption
+    assert plot and "Gain over static in nats per token (above 0: better)" in plot.caption
     assert "(9.9% of 20,123 words)" in plot.caption
-    assert {"static", "cache", "nats gained on static", "new", "1,000"} <= set(texts(plot.svg))
+    assert {"static", "cache", "gain over static (nats)", "new", "1,000"} <= set(texts(plot.svg))
     (points,) = marks_of(plot.svg)
     xs, ys = zip(*points, strict=True)
     # Logarithmic: the second of three distances lies as far between the others as its logarithm does.
@@ -89,7 +89,7 @@ def test_several_runs_gain_on_the_static_reading_of_the_first(two: Any, run: Any
     group = group_of(two, other)
     assert [name for name, *_ in group] == ["demo, static", "demo, cache", "wide, static"]
     plot = recency.recency_curves(group, "r")
-    assert plot and "gained on demo, static" in plot.caption
+    assert plot and "Gain over demo, static in nats per token" in plot.caption
     cache, wide = marks_of(plot.svg)
     zero = wide[3][1]  # as good on what is new
     assert [y - zero for _, y in wide[:3]] == pytest.approx([zero - y for _, y in cache[:3]], abs=1e-3)

@@ -195,5 +195,5 @@ def _misplaced(positions: list[Setting], values: list[str], verb: str) -> str:
         return f"name {what[0].lower()}{what[1:].rstrip('.').split(';')[0]}: `{usage}`"
     if len(values) > len(positions) and not any(s.listed for s in positions):
         extra = values[len(positions)]
-        return f"'{extra}' is one too many; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
+        return f"unexpected argument '{extra}'; the command is `{usage}`, and `backstory {verb} --help` lists its flags"
     return f"the command line cannot be read; `backstory {verb} --help` explains"

@@ -52,7 +52,7 @@ class AlgorithmConfig:
     levels: int = between(64, 1, 10_000)
     """Priorities of priority-sort."""
     sorted_share: float = between(0.8, 0.0, 1.0, above=True)
-    """Share of the symbols, those of the highest priorities, that priority-sort wants sorted."""
+    """Share of the symbols, those of the highest priorities, that must be sorted in priority-sort."""
     documents: int = between(10_000, 1)
     """Training documents."""
     held_out: int = between(1000, 1)

@@ -209,11 +209,11 @@ class SplitOverlap:
         return {"split": self.split, "in": self.other, "window": self.window, "share": self.share}
 
     def warning(self, unit: str) -> str | None:
-        """Return the sentence on an overlap that matters: `12.3% of test's passages of 50 words stand in train too`."""
+        """Return the sentence on an overlap that matters: `12.3% of test's passages of 50 words occur in train too`."""
         if self.share <= NOTABLE:
             return None
         owner = "the text" if self.split == "text" else self.split
-        return f"{self.share:.1%} of {owner}'s passages of {self.window} {plural(unit)} stand in {self.other} too"
+        return f"{self.share:.1%} of {owner}'s passages of {self.window} {plural(unit)} occur in {self.other} too"
 
 
 def overlap_warnings(figures: Mapping[str, Any]) -> list[str]:

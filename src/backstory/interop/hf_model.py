@@ -65,7 +65,7 @@ class Layout:
             if (
                 not isinstance(more, Tensor)
                 or not isinstance(longer, Tensor)
-                or one.dim() != more.dim() != longer.dim()
+                or len({one.dim(), more.dim(), longer.dim()}) > 1
             ):
                 return None
             rows = _differing(one, more)

@@ -152,7 +152,7 @@ class OverlapRecord(Record):
     window: Count
     """Tokens of a stretch."""
     share: Share
-    """Share of the stretches that stand in the other split too."""
+    """Share of the stretches that occur in the other split too."""
 
     def warning(self, unit: str) -> str | None:
         """Return the sentence on an overlap that matters, else None."""

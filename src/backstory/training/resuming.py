@@ -48,7 +48,7 @@ def resume(trainer: Trainer, accept: frozenset[str]) -> frozenset[str]:
     try:
         checkpoint = newest_checkpoint(folder.checkpoints, "last")
     except DamagedCheckpoint as error:
-        raise UserError(f"{error}; no other can be gone on from: {_AGAIN}") from None
+        raise UserError(f"{error}; there is no other checkpoint to resume from: {_AGAIN}") from None
     if checkpoint is None:
         _check_without_checkpoint(folder)
         return frozenset()

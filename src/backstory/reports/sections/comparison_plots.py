@@ -202,5 +202,5 @@ def _caption(figures: ComparisonFigures, measure: Measure) -> str:
     numbers = " Numbers: the passages below." if figures.passages else ""
     return (
         f"What is gained in {what} in each block of {count(block)} {plural(unit, block)}: blue above zero where the first "
-        f"reader does better, orange below where it does worse. Grounds change from document to document.{line}{numbers}{out}"
+        f"reader does better, orange below where it does worse. The background changes with each document.{line}{numbers}{out}"
     )

@@ -296,7 +296,7 @@ def recency_curves(group: Sequence[Named[RecencyRecord]], prefix: str) -> Plot |
                 axes.plot([beside_others], [new], "D", markersize=4, color=svg.series(index)["color"])
         if baseline:
             level(axes, 0.0, svg.label(baseline.name), "-")
-        up = f"nats gained on {svg.label(baseline.name)}" if baseline else "nats"
+        up = f"gain over {svg.label(baseline.name)} (nats)" if baseline else "nats"
         log_axis(axes, "tokens since the same one came last", up)
         _set_apart(axes, distances[-1], apart)
         if len(shown) > 1 or baseline:
@@ -316,7 +316,7 @@ def _gains(recency: RecencyRecord, baseline: RecencyRecord | None) -> tuple[list
 def _recency_caption(first: Named[RecencyRecord], baseline: Named[RecencyRecord] | None) -> str:
     f, new = first.result.figures, first.part.new.tokens
     batch = "" if (f.batch_size or 1) == 1 else f", in each of {count(f.batch_size)} rows of the batch"
-    measure = f"Nats per token gained on {baseline.name} (above 0: better)" if baseline else "Nats per token"
+    measure = f"Gain over {baseline.name} in nats per token (above 0: better)" if baseline else "Nats per token"
     return (
         f"{measure}, by how many tokens ago the same one came last. New: one that had not come before "
         f"({percent(100 * new / f.tokens)} of {count(f.tokens)} {plural(f.unit, f.tokens)}{batch})."
