@@ -144,7 +144,7 @@ def test_the_place_in_a_document_is_counted_from_where_it_begins() -> None:
 def test_a_split_takes_what_it_goes_by() -> None:
     positions = np.arange(3)
     assert set(split_targets(on(), positions, None, [])) == {"class", "position"}
-    with pytest.raises(UserError, match="split by frequency takes counts of a training text"):
+    with pytest.raises(UserError, match="split by frequency needs counts of a training text"):
         split_targets(on(), positions, None, ["frequency"])
     for split in ("tag", "content"):
         with pytest.raises(UserError, match=f"split by {split} takes part-of-speech tags.*--by"):

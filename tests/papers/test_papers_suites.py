@@ -363,13 +363,13 @@ BAD = {
     ),
     "a figure of another metric": (
         published_as(figure="mos/ptb-test") | {"metric": "bits_per_token"},
-        r"is a perplexity of the test split .* beside the bits_per_token",
+        r"is a perplexity of the test split .* compared with the bits_per_token",
     ),
     "a metric": (suite(metric="loss"), r"metric must be one of perplexity, bits_per_token, not 'loss'"),
     "a paper": (suite(papers=["mss"]), r"papers: there is no paper 'mss' \(did you mean 'mos'\?\)"),
     "a figure of one system": (
         system(readings=[{"batch_size": 10, "published": {"figure": "awd-lstm/ptb-test"}}]),
-        r"beside the perplexity of test with static in a batch of 10",
+        r"compared with the perplexity of test with static in a batch of 10",
     ),
     "systems of nothing": (
         system(readings=[{"batch_size": 0}]),
