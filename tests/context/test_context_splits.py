@@ -147,7 +147,7 @@ def test_a_split_takes_what_it_goes_by() -> None:
     with pytest.raises(UserError, match="split by frequency needs counts of a training text"):
         split_targets(on(), positions, None, ["frequency"])
     for split in ("tag", "content"):
-        with pytest.raises(UserError, match=f"split by {split} takes part-of-speech tags.*--by"):
+        with pytest.raises(UserError, match=f"split by {split} needs part-of-speech tags.*--by"):
             split_targets(on(), positions, None, [split])
     with pytest.raises(UserError, match="only the experiment cache splits by cache"):
         split_targets(on(), positions, None, ["cache"])
