@@ -205,7 +205,7 @@ def buffer_search() -> Table:
         policy = curve[-1]["policy"]
         used = ", ".join(f"{epoch['policy']['utilization']:.0%}" for epoch in curve)
         parts = (f"{policy[f'{part}_perplexity']:.1f}" for part in ("p", "q"))
-        settings = (f"{trial['settings'][name]:.2g}" for name in names)
+        settings = (f"{float(format(trial['settings'][name], '.2g')):g}" for name in names)
         rows.append((*settings, f"{trial['valid_perplexity']:.1f}", *parts, f"{policy['win_share']:.0%}", used))
     heads = ("eta", "kappa", "b", "T", "T in evaluation", "gate rate", "dropout", "validation", "p alone", "q alone")
     return headed((*heads, "q wins", "PoU after each epoch"), rows, texts=0)
