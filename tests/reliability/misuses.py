@@ -164,8 +164,8 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(from_yaml, {"kind": RunConfig, "text": to_yaml(desk.config), "source": "it"})
     yield Use(from_dict, {"kind": TextConfig, "data": {"corpus": "x"}, "source": "it"})
     yield Use(build_model, {"config": desk.config.model, "vocabulary_size": 9})
-    yield Use(choose_device, {"wanted": "cpu"})
-    yield Use(choose_precision, {"wanted": "float32", "device": torch.device("cpu")})
+    yield Use(choose_device, {"name": "cpu"})
+    yield Use(choose_precision, {"precision": "float32", "device": torch.device("cpu")})
     for one in (model, *desk.cores()):
         yield Use(one.start, {"batch_size": 2})
         yield Use(_call(one, one.forward), {"tokens": tokens, "state": one.start(2)}, _told)
@@ -178,7 +178,8 @@ def uses(desk: Desk) -> Iterator[Use]:
     yield Use(prediction.select, {"rows": torch.tensor([0]), "times": torch.tensor([1])}, lambda made: made.log_probs())
     yield Use(Likelihood, {"activation_l2": 1.0, "temporal_l2": 1.0}, lambda made: made(prediction, tokens))
     yield Use(
-        _call(Likelihood(), Likelihood.__call__), {"prediction": prediction, "targets": tokens, "asked": tokens > 2}
+        _call(Likelihood(), Likelihood.__call__),
+        {"prediction": prediction, "targets": tokens, "answer_mask": tokens > 2},
     )
     for function in (detach, clone, flatten):
         yield Use(function, {"state": state})
@@ -193,7 +194,7 @@ def uses(desk: Desk) -> Iterator[Use]:
     sgd = {"rule": "sgd", "rate": 1e-3, "decay": 0.0}
     yield Use(DynamicEvaluation, {"model": model, "settings": DynamicSettings(**sgd)}, lambda made: _read(made, ids))
     yield Use(DynamicSettings, sgd, lambda made: _read(DynamicEvaluation(model, made), ids))
-    yield Use(parse_stack, {"asked": "cache:theta=0.5"})
+    yield Use(parse_stack, {"names": "cache:theta=0.5"})
     yield Use(read, {"reader": reader, "ids": ids, "first": 0, "batch_size": 2, "block": 7})
     yield Use(block_count, {"tokens": 100, "batch_size": 2, "block": 7})
     yield Use(usual_places, {"block": 7})
