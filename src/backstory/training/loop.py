@@ -146,7 +146,7 @@ class Trainer:
         tokens = settings.batch_size * (last - first)
         progress.take(figures, tokens, time.perf_counter() - began)
         display.advance(stages.position(progress, settings), tokens)
-        if settings.minutes is not None and stages.total_steps(progress, settings) is None:
+        if stages.is_unplanned(progress, settings):
             self._plan(display)
         if progress.segment % WINDOW == 0 or self._epoch_is_over():
             self._end_of_window(rate, log, display)
@@ -174,7 +174,7 @@ class Trainer:
         values = {"step": progress.step, "epoch": progress.epoch, **figures, "tokens": tokens}
         log.write("steps", **values, learning_rate=rate, tokens_per_second=round(speed, 1))
         display.window(figures["nats"], speed)
-        if self.config.training.minutes is not None and stages.total_steps(progress, self.config.training) is None:
+        if stages.is_unplanned(progress, self.config.training):
             display.set_total(self.expected_tokens()[0])
         progress.begin_window()
 

@@ -243,6 +243,11 @@ def stage_is_over(progress: Progress, settings: TrainingConfig) -> bool:
     return progress.step >= (total if progress.finetuning else first_stage_steps(total, settings))
 
 
+def is_unplanned(progress: Progress, settings: TrainingConfig) -> bool:
+    """Return True if the steps that fit into `training.minutes` are still to be fixed."""
+    return settings.minutes is not None and total_steps(progress, settings) is None
+
+
 def plan_is_due(progress: Progress, settings: TrainingConfig) -> bool:
     """Return True if it is time to fix the number of steps that fit into `training.minutes`."""
     return settings.minutes is not None and progress.seconds >= PLANNED_AFTER * 60 * settings.minutes
