@@ -56,7 +56,7 @@ def test_what_is_left_is_shared_by_processes_but_one_run_is_not() -> None:
     found = [job(r, minutes=r.minutes) for r in RUNS]
     assert minutes_to_go(found, 1) == 60
     assert minutes_to_go(found, 2) == 40
-    found[2].epoch, found[2].epochs, found[2].state = 3, 4, "running"
+    found[2].trained, found[2].state = 0.75, "running"
     assert minutes_to_go(found, 2) == 15
     found[0].state, found[1].state = DONE, FAILED
     assert minutes_to_go(found, 2) == 10

@@ -473,3 +473,36 @@ def test_two_reproductions_in_one_folder_do_not_mix(desk: Path) -> None:
     assert (code, out) == (2, "")
     assert re.fullmatch(r"backstory: another reproduction is running in runs/suite-small; .*\n", err)
     assert finish(running)[0] == 0
+
+
+# --- a suite in the time that one has ---
+
+
+def test_minutes_are_planned_for_each_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(suite())
+    assert main(["reproduce", "suite.yaml", "--minutes", "1.5", "--processes", "2", "--dry-run"]) == 0
+    head, *runs = capsys.readouterr().out.splitlines()
+    assert "4 runs of 1.5 min, 0 finished" in head and "readings not counted: 3 min 0 s" in head
+    assert [line.split()[2] for line in runs] == ["1.5"] * 4
+
+
+@pytest.mark.full
+def test_runs_end_after_their_minutes_and_say_so(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(suite())
+    started = time.monotonic()
+    code, out, err = finish(start("suite.yaml", "--only", "wide", "--minutes", "0.1"))
+    assert code == 0, err
+    assert time.monotonic() - started > 2 * 6
+    folder = desk / "runs" / "suite-small-0.1min"
+    whole = json.loads((folder / "result.json").read_text())
+    assert whole["name"] == "suite-small-0.1min"
+    assert whole["provenance"]["command"] == "backstory reproduce suite.yaml --scale small --minutes 0.1"
+    wide = whole["figures"]["systems"][1]
+    assert wide["protocol"]["minutes"] == 0.1 and " scaled to 0.1 min, from nothing" in out
+    assert all(run["epochs"] > 10 for run in whole["figures"]["runs"][2:])  # of the one epoch that the suite has
+    assert re.search(r"wide-seed1: running, epoch \d+$", err, re.MULTILINE)
+    capsys.readouterr()
+    assert main(["reproduce", "suite.yaml", "--only", "wide", "--minutes", "0.1", "--dry-run"]) == 0
+    assert "2 runs of 0.1 min, all finished" in capsys.readouterr().out
+    assert main(["reproduce", "suite.yaml", "--out", str(folder), "--minutes", "0.2", "--dry-run"]) == 2
+    assert "trained with other settings" in capsys.readouterr().err

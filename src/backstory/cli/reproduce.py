@@ -31,6 +31,8 @@ class ReproduceArguments:
     """The folder (else runs/SUITE-SCALE)."""
     processes: int = between(1, 1)
     """Runs in parallel; each takes one core (OMP_NUM_THREADS overrides)."""
+    minutes: float | None = between(None, 0.0, above=True)
+    """Train each run for so many minutes, its schedule scaled to them (else for the suite's epochs)."""
     only: tuple[str, ...] = ()
     """Names of systems to run; the others are left for later."""
     known: tuple[Path, ...] = ()
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from backstory.papers.reproduction import Reproduction, failures
 
-    planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known)
+    planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known, args.minutes)
     if args.dry_run:
         jobs = planned.jobs()
         print(*planned.known_lines, planned.budget(jobs, args.processes), sep="\n")

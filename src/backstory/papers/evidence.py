@@ -355,7 +355,8 @@ def _differences(ours: ProtocolRecord, published: ProtocolRecord) -> list[str]:
     """Return in which respects a training differs from another, in words."""
 
     def epochs(p: ProtocolRecord) -> str:
-        return f"{p.epochs} + {p.finetune_epochs}" if p.finetune_epochs else str(p.epochs)
+        planned = f"{p.epochs} + {p.finetune_epochs}" if p.finetune_epochs else str(p.epochs)
+        return planned if p.minutes is None else f"{p.minutes:g} minutes of {planned}"
 
     pairs = (
         ("{} for {}", ours.corpus, published.corpus),

@@ -75,13 +75,18 @@ def run_name(system: str, seed: int) -> str:
     return f"{system}-seed{seed}"
 
 
-def runs_of(suite: Suite, scale: Scale, source: str) -> list[SuiteRun]:
-    """Return the runs of a suite at one scale, by system and seed. Raises UserError for anything wrong in the whole suite."""
+def runs_of(suite: Suite, scale: Scale, source: str, minutes: float | None = None) -> list[SuiteRun]:
+    """Return the runs of a suite at one scale, by system and seed. Raises UserError for anything wrong in the whole suite.
+
+    With `minutes` each is trained for that time, not for its epochs.
+    """
     check(suite, source)
     runs = []
     for system in suite.systems:
         if setup := system.at(scale):
             config = _settings(setup, f"{source}: system {system.name}, {scale}")
+            if minutes is not None:
+                config["training"] |= {"minutes": minutes, "steps": None}
             for index, seed in enumerate(setup.seeds):
                 seeded = from_dict(RunConfig, config | {"seed": seed}, source)
                 examinations = tuple(e for e in setup.examinations if index < e.runs)
@@ -91,7 +96,7 @@ def runs_of(suite: Suite, scale: Scale, source: str) -> list[SuiteRun]:
                         system.name,
                         seed,
                         seeded,
-                        setup.minutes,
+                        setup.minutes if minutes is None else minutes,
                         system.readings,
                         examinations,
                         system.prepare,

@@ -48,6 +48,8 @@ class Reproduction:
     suite: Suite
     scale: Scale
     folder: SuiteFolder
+    minutes: float | None
+    """Minutes that each run is trained for; None for the epochs of the suite."""
     runs: list[SuiteRun]
     """All runs of the scale."""
     todo: list[SuiteRun]
@@ -59,17 +61,26 @@ class Reproduction:
 
     @classmethod
     def plan(
-        cls, name: str, scale: Scale, out: Path | None = None, only: Iterable[str] = (), known: Sequence[Path] = ()
+        cls,
+        name: str,
+        scale: Scale,
+        out: Path | None = None,
+        only: Iterable[str] = (),
+        known: Sequence[Path] = (),
+        minutes: float | None = None,
     ) -> "Reproduction":
-        """Read and check a suite, its folder, and earlier results of it; nothing is written. Raises UserError."""
+        """Read and check a suite, its folder, and earlier results of it; nothing is written. Raises UserError.
+
+        With `minutes` each run is trained for that time, not for its epochs.
+        """
         suite, stem = load(name), Path(name).stem
-        runs = runs_of(suite, scale, name if name != stem else f"suite {name}")
-        folder = SuiteFolder(_relative(out or Path("runs") / f"{stem}-{scale}"))
+        runs = runs_of(suite, scale, name if name != stem else f"suite {name}", minutes)
+        folder = SuiteFolder(_relative(out or Path("runs") / _result_name(stem, scale, minutes)))
         folder.check(runs)
         todo = select(runs, only, suite)
         known_runs, lines = take_over(known, suite, stem, scale, runs, todo, folder)
         _check_init_from(todo, runs, folder, known_runs)
-        return cls(name, suite, scale, folder, runs, todo, known_runs, lines)
+        return cls(name, suite, scale, folder, minutes, runs, todo, known_runs, lines)
 
     def jobs(self) -> list[RunJob]:
         """Return all runs of the scale as jobs, with their progress."""
@@ -83,11 +94,13 @@ class Reproduction:
         """Return the number of selected runs and the time that is left, in one line."""
         selected = self.selected(jobs)
         done = sum(job.state == DONE for job in selected)
-        head = f"{self.suite.title}, {self.scale} scale: {len(selected)} {plural('run', len(selected))}"
+        each = "" if self.minutes is None else f" of {self.minutes:g} min"
+        head = f"{self.suite.title}, {self.scale} scale: {len(selected)} {plural('run', len(selected))}{each}"
         if done == len(selected):
             return f"{head}, all finished"
         hours = sum(job.minutes_left for job in selected) / 60
-        basis = "by the finished ones" if any(job.state == DONE for job in jobs) else "as the suite states"
+        stated = "as the suite states" if self.minutes is None else "readings not counted"
+        basis = "by the finished ones" if any(job.state == DONE for job in jobs) else stated
         together = min(processes, len(selected) - done)
         time = duration(60 * minutes_to_go(selected, together))
         return (
@@ -123,8 +136,10 @@ class Reproduction:
             name = Path(self.name).stem
             figures = reproduction_figures(self.suite, name, self.scale, jobs, threads())
             command = f"backstory reproduce {name if name == self.name else Path(self.name).name} --scale {self.scale}"
+            command += "" if self.minutes is None else f" --minutes {self.minutes:g}"
             origin = reproduction_provenance(self.suite, jobs, figures, command, started)
-            write_result(self.folder.path, "reproduction", f"{name}-{self.scale}", figures, origin)
+            named = _result_name(name, self.scale, self.minutes)
+            write_result(self.folder.path, "reproduction", named, figures, origin)
             return figures
 
     def _check_machine(self, data_dir: Path | None) -> None:
@@ -158,6 +173,10 @@ class Reproduction:
                     f"{name} of {known.record.known} read another {config.text.corpus} than the other runs; "
                     "leave that file out of --known"
                 )
+
+
+def _result_name(suite: str, scale: Scale, minutes: float | None) -> str:
+    return f"{suite}-{scale}" if minutes is None else f"{suite}-{scale}-{minutes:g}min"
 
 
 def failures(figures: ReproductionFigures) -> list[str]:

@@ -219,8 +219,10 @@ class RunJob(Job):
     """Why it failed, in one line."""
     epoch: int = 0
     """Epochs done."""
-    epochs: int = 1
-    """The most epochs there can be."""
+    epochs: int | None = 1
+    """The most epochs there can be; None for a training of so many minutes."""
+    trained: float = 0.0
+    """Share of the training that is done."""
     valid: float | None = None
     """The best validation perplexity so far."""
     minutes: float = 0.0
@@ -239,16 +241,15 @@ class RunJob(Job):
 
     @property
     def minutes_left(self) -> float:
-        """Return the expected time that is left after the epochs that are done."""
-        if self.state in (DONE, FAILED):
-            return 0.0
-        return self.minutes * (1 - min(1.0, self.epoch / self.epochs))
+        """Return the expected time that is left after the training that is done."""
+        return 0.0 if self.state in (DONE, FAILED) else self.minutes * (1 - self.trained)
 
     @property
     def status(self) -> str:
         """Return the state in words."""
         if self.state == "running":
-            return f"running, epoch {min(self.epoch + 1, self.epochs)} of {self.epochs}"
+            last = "" if self.epochs is None else f" of {self.epochs}"
+            return f"running, epoch {min(self.epoch + 1, self.epochs or math.inf)}{last}"
         return f"{self.state}: {self.problem}" if self.problem else self.state
 
     def next_command(self) -> Sequence[str] | None:
@@ -265,15 +266,21 @@ class RunJob(Job):
     def watch(self) -> None:
         """Read the training's log; a damaged one changes nothing."""
         training = self.run.config.training
-        self.epochs = training.epochs + training.finetune_epochs
+        self.epochs = None if training.minutes else training.epochs + training.finetune_epochs
         records = read_epochs(self.folder.run(self.run))
         if records is None:
             return
         epochs = [(r.valid_perplexity, r.seconds) for r in records if r.seconds is not None]
         self.epoch = len(epochs)
         self.valid = min((value for value, _ in epochs), default=None)
-        if epochs and self.state == "running":
-            self.minutes = epochs[-1][1] / 60 * self.epochs / len(epochs)
+        if not epochs:
+            return
+        minutes = epochs[-1][1] / 60
+        if training.minutes is not None:
+            self.trained = min(1.0, minutes / training.minutes)
+        elif self.epochs is not None:
+            self.trained = min(1.0, len(epochs) / self.epochs)
+            self.minutes = minutes / self.trained if self.state == "running" else self.minutes
 
     def command_ended(self, ending: CommandExit) -> None:
         assert self._command is not None

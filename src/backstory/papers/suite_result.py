@@ -70,8 +70,8 @@ def protocols(runs: Sequence[SuiteRun]) -> dict[str, ProtocolRecord]:
 
 
 def protocol_of(config: RunConfig, init_from: str | None) -> ProtocolRecord:
-    """Return how a run is trained: corpus, epochs, optimizer, and the system that it starts from."""
-    keys = ("epochs", "finetune_epochs", "optimizer", "learning_rate", "batch_size", "segment")
+    """Return how a run is trained: corpus, length, optimizer, and the system that it starts from."""
+    keys = ("epochs", "finetune_epochs", "minutes", "optimizer", "learning_rate", "batch_size", "segment")
     settings = {key: getattr(config.training, key) for key in keys}
     return ProtocolRecord(corpus=config.text.corpus, **settings, init_from=init_from)
 

@@ -245,6 +245,8 @@ class ProtocolRecord(Record):
     """The epochs that were planned."""
     finetune_epochs: Count
     """Epochs of fine-tuning after them."""
+    minutes: Number | None = None
+    """Minutes that they were scaled to, or null."""
     optimizer: str
     """The optimizer."""
     learning_rate: Number
