@@ -83,6 +83,13 @@ def test_selecting_is_indexing(name: str, places: list[tuple[int, int]]) -> None
         assert torch.equal(selected.activations.layers[0][:, 0], prediction.activations.layers[0][rows, times])
 
 
+@pytest.mark.parametrize("other", ["rows", "times"])
+def test_an_index_on_another_device_is_refused(prediction: Prediction, other: str) -> None:
+    index = {name: torch.tensor([0, 1], device="meta" if name == other else "cpu") for name in ("rows", "times")}
+    with pytest.raises(ValueError, match=f"{other} must be on cpu, as the model is, not on meta"):
+        prediction.select(**index)
+
+
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
 def test_tempering_is_a_power_of_the_distribution(prediction: Prediction, targets: Tensor, temperature: float) -> None:
     tempered = prediction.tempered(temperature)

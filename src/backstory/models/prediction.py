@@ -17,7 +17,7 @@ from torch import Tensor
 from backstory.config.arguments import checked, diagnosed
 from backstory.models.devices import compute_dtype
 from backstory.models.kernels.linear_log_prob import CHUNK, linear_log_prob
-from backstory.models.state import check_ids
+from backstory.models.state import check_device, check_ids
 
 LARGEST_SHIFT = 80.0
 """Upper bound of an adversarial shift of a logit, in nats; the exponential of more overflows float32."""
@@ -47,13 +47,12 @@ class Activations:
 
     def select(self, rows: Tensor, times: Tensor) -> "Activations":
         """Return the positions (rows[i], times[i]) alone, as a batch of N texts of one step."""
-        at = rows, times
         return Activations(
-            self.embedded[at].unsqueeze(1),
-            tuple(layer[at].unsqueeze(1) for layer in self.layers),
-            self.last_dropped[at].unsqueeze(1),
-            self.head_input[at].unsqueeze(1),
-            self.head_raw[at].unsqueeze(1),
+            _steps(self.embedded, rows, times),
+            tuple(_steps(layer, rows, times) for layer in self.layers),
+            _steps(self.last_dropped, rows, times),
+            _steps(self.head_input, rows, times),
+            _steps(self.head_raw, rows, times),
         )
 
 
@@ -155,7 +154,7 @@ class Softmax(Prediction):
         return [of_weight] if self.bias is None else [of_weight, (self.bias, variance.sum(0))]
 
     def select(self, rows: Tensor, times: Tensor) -> "Softmax":
-        return replace(self, activations=self._selected(rows, times), hidden=self.hidden[rows, times].unsqueeze(1))
+        return replace(self, activations=self._selected(rows, times), hidden=_steps(self.hidden, rows, times))
 
     def tempered(self, temperature: float) -> "Softmax":
         bias = None if self.bias is None else self.bias / temperature
@@ -202,7 +201,7 @@ class MixtureOfSoftmaxes(Prediction):
         return total
 
     def select(self, rows: Tensor, times: Tensor) -> "MixtureOfSoftmaxes":
-        latents, prior = self.latents[rows, times].unsqueeze(1), self.log_prior[rows, times].unsqueeze(1)
+        latents, prior = (_steps(x, rows, times) for x in (self.latents, self.log_prior))
         return replace(self, activations=self._selected(rows, times), latents=latents, log_prior=prior)
 
 
@@ -228,7 +227,7 @@ class Pointer(Prediction):
         )
 
     def select(self, rows: Tensor, times: Tensor) -> "Pointer":
-        weights, words = (tensor[rows, times].unsqueeze(1) for tensor in (self.weights, self.words))
+        weights, words = (_steps(x, rows, times) for x in (self.weights, self.words))
         return replace(self, activations=self._selected(rows, times), weights=weights, words=words)
 
     def confidence(self) -> Tensor:
@@ -263,8 +262,8 @@ class Interpolation(Prediction):
 
     def select(self, rows: Tensor, times: Tensor) -> "Interpolation":
         p, q = self.p.select(rows, times), self.q.select(rows, times)
-        gates = self.gate_logits[rows, times].unsqueeze(1)
-        attention = None if self.attention is None else self.attention[rows, times].unsqueeze(1)
+        gates = _steps(self.gate_logits, rows, times)
+        attention = None if self.attention is None else _steps(self.attention, rows, times)
         return replace(self, activations=self._selected(rows, times), p=p, q=q, gate_logits=gates, attention=attention)
 
     def parts(self) -> dict[str, Any]:
@@ -326,6 +325,18 @@ def shifted(log_prob: Tensor, shift: Tensor) -> Tensor:
     the logit is not needed again, and the gradient goes through log p.
     """
     return log_prob - torch.log1p(-torch.expm1(log_prob) * torch.expm1(shift))
+
+
+def _steps(x: Tensor, rows: Tensor, times: Tensor) -> Tensor:
+    """Return x[rows, times] (N, ...) of x (B, T, ...) as N texts of one step (N, 1, ...).
+
+    Raises ValueError for an index on another device than x, unless that is the CPU: with one on "meta", torch would read
+    memory that was never written.
+    """
+    for name, index in (("rows", rows), ("times", times)):
+        if index.device != x.device and index.device.type != "cpu":
+            check_device(name, index, x)
+    return x[rows, times].unsqueeze(1)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
