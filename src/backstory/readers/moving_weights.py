@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from backstory.config import UserError
 from backstory.models import LanguageModel
-from backstory.models.low_rank import add_low_rank
 
 CHUNK = 1 << 15
 """Weights that are moved at once on the CPU: what an update reads and writes of them stays in the core's own cache."""
@@ -47,7 +47,7 @@ class MovingWeights:
 
     def __init__(self, model: LanguageModel, moving: str = "all") -> None:
         self._loaded, self._moving = model, moving
-        source = add_low_rank(model, rank_of(moving)) if moving.startswith("low-rank") else model
+        source = _add_low_rank(model, rank_of(moving)) if moving.startswith("low-rank") else model
         self.names = moving_names(source, moving)
         parameters = dict(source.named_parameters())
         self.static = [parameters[name].detach() for name in self.names]
@@ -171,3 +171,33 @@ def _last(model: LanguageModel, count: int) -> list[str]:
     inside, last = ({id(p) for layer in some for p in layer.parameters()} for some in (layers, layers[-count:]))
     end = max(i for i, (_, p) in enumerate(parameters) if id(p) in inside)
     return [name for i, (name, p) in enumerate(parameters) if id(p) in last or i > end]
+
+
+class LowRank(nn.Module):
+    """A low-rank adapter (after Hu et al. 2022): W (m, n) -> W + B A with B (m, r), which is learned, and A (r, n), which stays."""
+
+    rows: Tensor
+
+    def __init__(self, weight: Tensor, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        rank = min(rank, *weight.shape)
+        rows = torch.linalg.qr(torch.randn(weight.shape[1], rank, generator=generator, dtype=torch.float32))[0].t()
+        self.register_buffer("rows", rows.to(weight), persistent=False)
+        self.low_rank = nn.Parameter(weight.new_zeros(weight.shape[0], rank))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return torch.addmm(weight, self.low_rank, self.rows)
+
+
+def _add_low_rank(model: LanguageModel, rank: int) -> LanguageModel:
+    """Return a copy of the model that shares its weights, with an adapter for each matrix; the adapters are deterministic."""
+    shared = {id(p): p for p in model.parameters()}
+    copied, generator = copy.deepcopy(model, dict(shared)), torch.Generator().manual_seed(0)
+    adapters: dict[int, LowRank] = {}  # tied matrices share one
+    for module in list(copied.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.dim() == 2:
+                adapter = adapters.get(id(parameter)) or LowRank(parameter, rank, generator)
+                adapters[id(parameter)] = adapter
+                parametrize.register_parametrization(module, name, adapter, unsafe=True)
+    return copied
