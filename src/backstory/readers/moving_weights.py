@@ -174,7 +174,7 @@ def _last(model: LanguageModel, count: int) -> list[str]:
 
 
 class LowRank(nn.Module):
-    """A low-rank adapter (after Hu et al. 2022): W (m, n) -> W + B A with B (m, r), which is learned, and A (r, n), which stays."""
+    """A low-rank adapter (after Hu et al. 2022), W (m, n) -> W + B A: B (m, r) is learned, A (r, n) stays."""
 
     rows: Tensor
 
