@@ -125,6 +125,18 @@ def test_several_runs_are_compared(run: Any, made: Any) -> None:
     assert perplexities == [["demo", "98.1 per word"], ["wide", "90.0 per word"]]
 
 
+@pytest.mark.parametrize(("third", "end"), [(None, "."), (99.0, ", against 99.0 (third).")])
+def test_runs_whose_figures_look_the_same_tie(run: Any, made: Any, third: float | None, end: str) -> None:
+    runs = [run()]
+    for name, perplexity in (("wide", 98.099), *([] if third is None else [("third", third)])):
+        other = made.everything()
+        other["evaluate-test"]["figures"] = made.evaluation(perplexity)
+        runs.append(run(name, results=other, name=name))
+    sentence = f"(test), wide and demo tie at perplexity 98.1 per word over 20,123 words{end}"
+    text = flat(Page(render(runs)))
+    assert f"Of {len(runs)} runs on stdlib {sentence}" in text and "reads best" not in text
+
+
 @pytest.mark.parametrize(
     ("figures", "corpus", "warned"),
     [

@@ -192,13 +192,16 @@ def ranking(runs: Sequence[RunResults]) -> str:
     if pairs[0][1].figures.answers:  # most tokens of a synthetic task are random, and the answers are its score
         return ""
     pairs.sort(key=lambda pair: pair[1].figures.perplexity)
-    (best, result), *rest = pairs
+    result = pairs[0][1]
     f = result.figures
-    others = ", ".join(f"{formats.figure(r.figures.nats_per_token, f.unit)} ({run.name})" for run, r in rest)
+    shown = [(run.name, formats.figure(one.figures.nats_per_token, f.unit)) for run, one in pairs]
+    first = [name for name, figure in shown if figure == shown[0][1]]
+    verdict = f"{first[0]} reads best: " if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]} tie at "
+    others = ", ".join(f"{figure} ({name})" for name, figure in shown[len(first) :])
     return (
-        f"Of {len(runs)} runs on {result.corpus.title('one text')} ({f.split}), {best.name} reads best: "
+        f"Of {len(runs)} runs on {result.corpus.title('one text')} ({f.split}), {verdict}"
         f"{formats.score(f.nats_per_token, f.unit)} over {count(f.tokens)} "
-        f"{plural(f.unit, f.tokens)}{_unknown(f, f.tokens)}, against {others}."
+        f"{plural(f.unit, f.tokens)}{_unknown(f, f.tokens)}{others and f', against {others}'}."
     )
 
 
