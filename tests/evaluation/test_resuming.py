@@ -268,7 +268,7 @@ def other_weights(run: Path, folder: Path) -> Path:
         ({"reader": "learning:rate=0.2"}, "the reader learning:rate=0.3, not learning:rate=0.2"),
         ({"reader": "learning+doubtful"}, r"not learning:rate=0.3\+doubtful; give"),
         ({"precision": "bfloat16"}, "with the precision float32, not bfloat16"),
-        ({"batch_size": 2}, "with the batch_size 1, not 2"),
+        ({"batch_size": 2}, "with the batch size 1, not 2"),
         ({"audit_places": 3}, r"with the places \d+, not 3"),
         ({"out": None}, "this evaluation was not saved"),
         ({"per_token": Path("tokens.tsv")}, "--resume and --per-token cannot be combined"),

@@ -26,6 +26,7 @@ from backstory.data.corpora import text_files
 from backstory.evaluation import Sampling, generate_ids
 from backstory.evaluation.reading_checkpoint import ReadingCheckpoint, _layers, load_reading, save_reading
 from backstory.evaluation.session import Line, Session, session, session_state
+from backstory.readers.registry import READERS
 from backstory.runs.run import load_run
 from backstory.storage.lock import LOCK
 
@@ -422,6 +423,17 @@ def test_a_session_that_cannot_be_gone_on_with(arguments: list[str], says: str, 
     assert (code, out, err.count("\n")) == (2, "", 1) and says in err
     assert contents(tmp_path) == before
     assert not (tmp_path / "EMPTY").exists()
+
+
+def test_a_session_whose_reader_came_from_a_plugin_asks_for_it(
+    read: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "s")
+    assert read("ann saw\n", "--session", folder, "--reader", "learning")[0] == 0
+    monkeypatch.delitem(READERS, "learning")
+    code, out, err = read("bob saw\n", "--session", folder, "--resume")
+    assert (code, out) == (2, "")
+    assert "with the reader learning, which is not there; give --plugin FILE, if it came from a plugin" in err
 
 
 def test_another_model_does_not_go_on_with_it(read: Callable, tiny_run: Path, tmp_path: Path) -> None:

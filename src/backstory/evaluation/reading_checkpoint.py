@@ -151,9 +151,9 @@ def check_same(saved: ReadingCheckpoint, identity: Mapping[str, Any]) -> None:
     if key in ("model", "vocabulary", "text"):
         raise UserError(f"{saved.path} was saved with another {key}; give that one, or start again in another folder")
     theirs, ours = (_described(values.get(key)) for values in (saved.identity, identity))
+    what = "reader" if key == "readers" else key.replace("_", " ")
     raise UserError(
-        f"{saved.path} was saved with the {'reader' if key == 'readers' else key} {theirs}, not {ours}; give the same, or "
-        "start again in another folder"
+        f"{saved.path} was saved with the {what} {theirs}, not {ours}; give the same, or start again in another folder"
     )
 
 
@@ -190,7 +190,10 @@ def _layers(saved: ReadingCheckpoint) -> tuple[ConfiguredLayer, ...]:
         raise UserError(f"{saved.path} is damaged: it names no readers; remove it and start again")
     for reader in readers:
         if (name := reader["name"]) not in READERS:
-            raise UserError(f"{saved.path} was saved with the reader {name}, which this version does not have")
+            raise UserError(
+                f"{saved.path} was saved with the reader {name}, which is not there; give --plugin FILE, if it came from "
+                "a plugin, or start again in a new folder"
+            )
         settings = from_dict(READERS[name].settings, reader["settings"], str(saved.path))
         if READERS[name].wraps != bool(layers):  # the first reads with the model, each other wraps the one before
             raise UserError(f"{saved.path} is damaged: its readers do not fit together; remove it and start again")
