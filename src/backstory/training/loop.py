@@ -101,7 +101,7 @@ class Trainer:
     def expected_tokens(self) -> tuple[int, int]:
         """Return the tokens of the whole training, if fine-tuning does not end early, and those trained on so far."""
         progress, settings, segments = self.progress, self.config.training, len(self.batches.bounds)
-        epoch = settings.batch_size * (self.batches.rows.shape[1] - 1)
+        epoch = self._epoch_tokens()
         if stages.has_length(settings):
             steps = stages.total_steps(progress, settings) or (self._fitting_steps() if progress.step else segments)
             return epoch * steps // segments, epoch * progress.step // segments
@@ -110,10 +110,12 @@ class Trainer:
 
     def _fitting_steps(self) -> int:
         """Return the steps that fit into `training.minutes` at the speed so far."""
-        settings, segments = self.config.training, len(self.batches.bounds)
-        epoch = settings.batch_size * (self.batches.rows.shape[1] - 1)
-        validation_share = len(self.dataset.splits["valid"].ids) / epoch
-        return stages.fitting_steps(self.progress, settings, segments, validation_share)
+        validation_share = len(self.dataset.splits["valid"].ids) / self._epoch_tokens()
+        return stages.fitting_steps(self.progress, self.config.training, len(self.batches.bounds), validation_share)
+
+    def _epoch_tokens(self) -> int:
+        """Return the tokens of an epoch, those of all ranks."""
+        return self.config.training.batch_size * (self.batches.rows.shape[1] - 1)
 
     def _plan(self, display: Display) -> None:
         """Fix the number of steps that fit into `training.minutes` when a quarter of them has passed."""
