@@ -26,6 +26,9 @@ class Figures(Record):
         """The reader of the text, `static` where none is named."""
         return "static"
 
+    def caption(self) -> str:
+        return self.label
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedText(Record):

@@ -292,6 +292,7 @@ class TrainingFigures(Figures):
     """A training."""
 
     kind = "training"
+    rows_in = "curve"
 
     parameters: Count
     """Weights that are trained, shared ones counted once."""

@@ -289,6 +289,7 @@ C = TypeVar("C", bound=EffectRecord)
 class GroupRecord(Record, Generic[C]):
     """A part of the targets. A group without targets is left out."""
 
+    rows_in = "conditions"
     by: Name
     """The split of the targets, below."""
     group: Name
@@ -318,6 +319,7 @@ class ExaminationFigures(UnknownTokens, Figures, Generic[C]):
     a baseline."""
 
     kind = "examination"
+    rows_in = "conditions"
     experiment: Name
     """`truncate`, `shuffle`, `reverse`, `replace`, `drop`, `drop-target`, `drop-distant`, `replace-target`, `cache`
     ([context.md](context.md))."""

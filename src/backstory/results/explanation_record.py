@@ -11,6 +11,7 @@ from backstory.results.validation import (
     NOT_EMPTY,
     Count,
     CountFrom1,
+    JsonObject,
     Name,
     Number,
     Positive,
@@ -106,6 +107,9 @@ class ExplanationFigures(UnknownTokens, Figures):
     @property
     def read_by(self) -> str:
         return self.reader or "static"
+
+    def frame_rows(self) -> list[JsonObject]:
+        return self.passage.frame_rows()
 
     @classmethod
     def variant(cls, data: Mapping[str, Any]) -> type[Record]:
@@ -289,6 +293,7 @@ class ComparisonFigures(UnknownTokens, Figures):
     minus those with this one, so above zero where this one does better."""
 
     kind = "comparison"
+    rows_in = "readers"
     comparison: Name
     """`reading`."""
     title: str

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from backstory.results.validation import Count, Number, Record
+from backstory.results.validation import Count, JsonObject, Number, Record
 
 MOST_WORDS = 2000
 """The most words of a passage that anybody may ask for."""
@@ -136,6 +136,14 @@ class Passage(Record):
     def numbers(self) -> tuple[Numbers, ...]:
         """The layers with a number per word."""
         return tuple(layer for layer in self.layers if isinstance(layer, Numbers))
+
+    def frame_rows(self) -> list[JsonObject]:
+        """Return a row per word: its text, and its number in each layer that has one."""
+        columns = {layer.name: layer.values for layer in self.numbers}
+        return [
+            {"word": word.text, **{name: values[i] for name, values in columns.items()}}
+            for i, word in enumerate(self.words)
+        ]
 
     @cached_property
     def lead(self) -> int:

@@ -406,6 +406,7 @@ class ReproductionFigures(Figures):
     """The runs of a suite, beside what was published."""
 
     kind = "reproduction"
+    rows_in = "systems"
 
     suite: Name
     """Name of the suite."""

@@ -13,6 +13,7 @@ from backstory.config.errors import shown
 from backstory.config.renamed import current_result
 from backstory.config.small_file import read_small_text
 from backstory.results.common import CorpusRecord, Figures, ProvenanceRecord
+from backstory.results.display import Displayable, escaped
 from backstory.results.evaluation_record import EvaluationFigures, SampleFigures, TrainingFigures
 from backstory.results.examination_record import EXPERIMENTS, PicturedFigures
 from backstory.results.explanation_record import ComparisonFigures, ExplanationFigures
@@ -43,6 +44,9 @@ class OtherFigures(Figures):
 
     kind: str  # type: ignore[misc]
     values: Json
+
+    def to_dict(self) -> JsonObject:
+        return dict(self.values)
 
     @property
     def label(self) -> str:
@@ -81,7 +85,7 @@ class ResultRecord(Record):
 
 
 @dataclass(frozen=True)
-class Result(Generic[F]):
+class Result(Displayable, Generic[F]):
     """One result file."""
 
     kind: str
@@ -113,6 +117,18 @@ class Result(Generic[F]):
     def folder(self) -> str:
         """The folder of the result inside its run."""
         return self.source.removesuffix("/result.json")
+
+    def to_dict(self) -> JsonObject:
+        """Return the result as JSON values, as result.json holds them."""
+        figures, provenance = self.figures.to_dict(), self.provenance.to_dict()
+        return {"schema": SCHEMA, "kind": self.kind, "name": self.name, "figures": figures, "provenance": provenance}
+
+    def frame_rows(self) -> list[JsonObject]:
+        """Return the rows of the figures, each with the name of the run or model as `model`."""
+        return [{"model": self.name, **row} for row in self.figures.frame_rows()]
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escaped(self.name)}</b></p>{self.figures._repr_html_()}"
 
 
 def figures_from(kind: str, data: Mapping[str, Any], path: str = "figures") -> Figures:

@@ -84,6 +84,7 @@ class SearchFigures(Figures):
     prints them at any time."""
 
     kind = "search"
+    rows_in = "trials"
     recipe: Name
     """The recipe that was searched."""
     space: Name

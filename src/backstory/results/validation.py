@@ -15,6 +15,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar, Union
 
 from backstory.config import UserError
+from backstory.results.display import Displayable
 
 AGAIN = "run again the command that wrote it (a training with --resume)"
 """The remedy for a damaged result."""
@@ -83,7 +84,7 @@ JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(Displayable):
     """Base of the records in result files. Raises WrongValue where values do not fit together."""
 
     def __post_init__(self) -> None:
