@@ -8,12 +8,12 @@ import numpy as np
 
 from backstory.config import TextConfig, UserError
 from backstory.config.arguments import checked
-from backstory.config.options import CompareOptions, ExamineOptions, ExplainOptions
+from backstory.config.options import CompareOptions, ExamineOptions, ExplainOptions, LoadOptions
 from backstory.context import ExaminationResult, ProcessGroup, Scorer, examine_model, examine_run, examine_runs
 from backstory.data import Dataset, Vocabulary, prepare
 from backstory.evaluation import evaluate, generate
 from backstory.explanations import compare_readers, explain_passage
-from backstory.models import LanguageModel, choose_device
+from backstory.models import LanguageModel
 from backstory.papers.paper import published_examinations
 from backstory.readers import Reader
 from backstory.reports import write
@@ -29,7 +29,7 @@ def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
 
     `hf:PATH_OR_NAME` is a causal language model of Hugging Face. Raises UserError.
     """
-    loaded = open_run(run, choose_device("cpu"))
+    loaded = open_run(run, LoadOptions(device="cpu"))
     return loaded.model, loaded.vocabulary
 
 

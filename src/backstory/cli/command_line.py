@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from backstory.cli.mistakes import explain
 from backstory.config import UserError, nearest, validate
 from backstory.config.errors import check_utf8
-from backstory.config.options import ModelOptions
+from backstory.config.options import LoadOptions, ModelOptions
 from backstory.config.terminal import Coloured, make_console
 
 T = TypeVar("T")
@@ -77,17 +77,15 @@ RUN = "The run's folder; or hf:PATH_OR_NAME, a causal language model of Hugging 
 
 
 @dataclass(frozen=True)
-class ModelArguments:
-    """A run and its device."""
+class ModelArguments(LoadOptions):
+    """A run, and how it is loaded."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help=RUN)]
-    device: str = "auto"
-    """auto, cpu or cuda."""
 
 
 @dataclass(frozen=True)
 class CorpusArguments(ModelOptions, ModelArguments):
-    """A run, its device, and the place of its corpus."""
+    """A run, how it is loaded, and the place of its corpus."""
 
 
 def standard_input() -> TextIO:

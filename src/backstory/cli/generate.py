@@ -4,12 +4,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 
 from backstory.cli.command_line import ModelArguments, parse, typed_text
 from backstory.config import UserError
+from backstory.config.options import Precision
 from backstory.config.strict import between
 from backstory.config.terminal import failure
 
@@ -43,7 +44,7 @@ class GenerateArguments(ModelArguments):
     """Reader of the text as it is generated (`backstory ls readers`); may be given more than once."""
     session: Path | None = None
     """Continue from the session in this folder, with its reader (`backstory read`); the session is not changed."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Precision of matrix products."""
 
 

@@ -5,12 +5,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from backstory.cli.command_line import ModelArguments, parse, standard_input
 from backstory.config import plural
+from backstory.config.options import Precision
 from backstory.config.scores import UnknownShare, advice
 from backstory.config.strict import between
 from backstory.config.terminal import cell, failure, make_console, printable_json
@@ -41,7 +42,7 @@ class ReadArguments(ModelArguments):
     """Show the tokens too, each with its surprisal in nats."""
     json: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print a JSON object for every line."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Precision of matrix products."""
 
 
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     typed = standard_input()
     console, listening = make_console(highlight=False, soft_wrap=True), StopRequest()
     printers: list[Callable[[Line], None]] = []
-    options: dict[str, Any] = {"resume": args.resume, "precision": args.precision, "device": args.device}
+    options: dict[str, Any] = {"resume": args.resume, "precision": args.precision, **vars(args.load_options())}
     options |= {"reader": args.reader or None, "save_every": args.save_every}
     with (
         listening.listening(),

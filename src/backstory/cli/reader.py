@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import tyro
 
 from backstory.cli.command_line import CorpusArguments, dispatch, parse, progress_bar
 from backstory.config import UserError, pasted, plural
+from backstory.config.options import Precision
 from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.strict import between
 
@@ -46,7 +47,7 @@ class StatisticsArguments(CorpusArguments):
     """Rows of a minibatch."""
     segment: int = between(5, 1)
     """Tokens of each row in it."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Precision of matrix products."""
 
 
@@ -66,7 +67,7 @@ class TuneReaderArguments(CorpusArguments):
     in_turn: tyro.conf.FlagCreatePairsOff[bool] = False
     """Tune one setting after the other, of all readers that are named: segment (5 to 70), temperature (0.9 to 1.3), clip
     (0 to 1), beta1. Settings given with the reader stay fixed; --grid gives other values, or further settings."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Precision of matrix products."""
 
 
@@ -84,7 +85,7 @@ class TrainReaderArguments(CorpusArguments):
     """Tokens skipped at its beginning: those that dynamic evaluation was tuned on."""
     gates: GateSettings = field(default_factory=GateSettings)
     training: MetaTraining = field(default_factory=MetaTraining)
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Precision of matrix products."""
 
 

@@ -15,6 +15,7 @@ from backstory.config.errors import UserError
 from backstory.config.strict import between
 
 Precision = Literal["auto", "float32", "bfloat16"]
+"""Precision of matrix products; `auto` is bfloat16 where the device multiplies it natively."""
 SAVE_EVERY = 60.0
 """Seconds between checkpoints."""
 SPELT_OUT = 8
@@ -22,11 +23,25 @@ SPELT_OUT = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """The device of a model, and the place of its corpus."""
+class LoadOptions(Options):
+    """How a model is loaded, for every verb that reads with one. A field that is added here is a flag of all of them."""
 
     device: str = "auto"
     """auto, cpu or cuda."""
+
+    def load_options(self) -> "LoadOptions":
+        """Return these options alone."""
+        return LoadOptions(**{field.name: getattr(self, field.name) for field in fields(LoadOptions)})
+
+    def not_default(self) -> list[str]:
+        """Return the names of the options beside the device that differ from the default: a run has none."""
+        return [field.name for field in fields(LoadOptions)[1:] if getattr(self, field.name) != field.default]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(LoadOptions):
+    """How a model is loaded, and the place of its corpus."""
+
     data_dir: Path | None = None
     """Folder that holds the corpora (else BACKSTORY_DATA)."""
     corpus: str | None = None
@@ -196,7 +211,7 @@ class ExaminationSettings(Options):
     """Rows of text read side by side for the infinite context: faster, and at least the longest context before each token."""
     word_score: Literal["corrected", "sum"] = "corrected"
     """Score of a word from its pieces: corrected for where the word begins and ends, or their plain sum."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "float32"
     """Precision of matrix products, of the baseline too."""
 
     def checked(self) -> Self:
@@ -281,7 +296,7 @@ TOKENS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplanationOptions(Options, ModelOptions):
+class ExplanationOptions(ModelOptions):
     """Options that every explanation has: the text, how it is read, and where the result goes."""
 
     split: str | None = None
@@ -294,7 +309,7 @@ class ExplanationOptions(Options, ModelOptions):
     """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
     word_score: Literal["corrected", "sum"] = "corrected"
     """Score of a word from its pieces: corrected for where the word begins and ends, or their plain sum."""
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Precision of matrix products."""
     out: Path | None = None
     """Folder of result.json (else one in the run, named after the explanation and these options)."""

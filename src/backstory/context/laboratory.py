@@ -28,7 +28,7 @@ from backstory.data import Dataset, unknown_share
 from backstory.data.tags import check_tagger
 from backstory.data.tokenizers.built_in import UNKNOWN
 from backstory.evaluation.opening import EvalSetup, open_evaluation
-from backstory.models import LanguageModel, choose_device, device_name
+from backstory.models import LanguageModel, device_name
 from backstory.models.devices import keep_freed_memory
 from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
@@ -100,7 +100,7 @@ def examine_runs(
     if twice := next((run for i, run in enumerate(runs) if paths[i] in paths[:i]), None):
         raise UserError(f"{twice} is named twice; a set is of models that differ in their seed")
     # Examining takes long: runs that are no set are refused before the first.
-    corpora = [open_run(run, choose_device("cpu")).corpus["fingerprint"] for run in runs]
+    corpora = [open_run(run, replace(options.load_options(), device="cpu")).corpus["fingerprint"] for run in runs]
     if other := next((run for run, corpus in zip(runs, corpora, strict=True) if corpus != corpora[0]), None):
         raise UserError(f"{other} is of another corpus or tokenizer than {runs[0]}; compare models of one")
     results: list[ExaminationResult] = []

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from backstory.config import NonFiniteError, UserError, pasted
 from backstory.config.arguments import checked
+from backstory.config.options import LoadOptions
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation.opening import Readers, open_reader, origin_of
 from backstory.evaluation.reading_checkpoint import load_reading, open_saved
@@ -101,21 +102,22 @@ def generate(
     reader: Readers | None = None,
     session: Path | None = None,
     precision: str = "float32",
-    device: str = "auto",
+    **loading: Any,
 ) -> Iterator[str]:
     """Yield the text with which a run continues `prompt`, in pieces, as soon as each is known. Raises UserError at once.
 
     At most `tokens` are drawn, as `Sampling` says, fewer if a text of `stop` comes up, which is left out; the same seed gives
     the same text. `echo` yields the prompt first, as the vocabulary has it. `<unk>` is drawn only with `allow_unknown`. Drawn
     tokens are observed, so a reader that adapts learns from its own text. `session`, the folder of one, continues from its
-    state, with its reader, and does not change it. `save` writes the whole text to RUN/sample/result.json for reports.
+    state, with its reader, and does not change it. `save`
+    writes the whole text to RUN/sample/result.json for reports. `loading` are the fields of LoadOptions, such as `device`.
     """
     if tokens < 1:
         raise UserError(f"the number of tokens must be at least 1, not {tokens}")
     if "" in stop:
         raise UserError("a text to stop at must not be empty")
     sampling = Sampling(temperature, top_k, top_p)
-    how = (precision, device)
+    how = precision, LoadOptions.of(**loading)
     if session is None:
         loaded, made, layers = open_reader(run, reader or "static", *how)
         last = loaded.vocabulary.start

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from backstory.config import TextConfig, UserError, check_name, plural
-from backstory.config.options import EvalOptions
+from backstory.config.options import EvalOptions, LoadOptions
 from backstory.config.scores import SplitOverlap, advice
 from backstory.data import Dataset, Split, encode_bytes, unknown_share
 from backstory.data.corpora.text_files import BLOCK, Source, raw_blocks
 from backstory.data.overlap import check_splits_differ, overlap, overlaps
-from backstory.models import choose_device, choose_precision, device_name
+from backstory.models import choose_precision, device_name
 from backstory.readers.base import Reader
 from backstory.readers.registry import ConfiguredLayer, build, configure, parse_stack, prepared_files
 from backstory.runs.run import Run, open_run
@@ -83,8 +83,8 @@ class EvalSetup:
 
 def origin_of(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader, corpus: dict[str, Any]) -> dict[str, Any]:
     """Return the provenance of a result of a reader over a run, on a text with this description."""
-    precision, device = reader.precision, next(run.model.parameters()).device
-    origin = provenance(run.settings(), device_name(device), precision.name, precision.reason, corpus)
+    precision = reader.precision
+    origin = provenance(run.settings(), device_name(run.device), precision.name, precision.reason, corpus)
     prepared = prepared_files(run, layers, reader)
     return origin | run.identity() | ({"prepared": prepared} if prepared else {})
 
@@ -93,14 +93,14 @@ def open_reader(
     model: Path | str,
     reader: Readers = "static",
     precision: str = "float32",
-    device: str = "auto",
+    options: LoadOptions | None = None,
     overrides: Mapping[str, str] | None = None,
 ) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
     """Load a run and build a reader over it, or several that wrap each other (`parse_stack`). Raises UserError."""
-    stack, chosen_device = parse_stack(reader), choose_device(device)
-    run = open_run(model, chosen_device).overridden(overrides or {})
+    stack = parse_stack(reader)
+    run = open_run(model, options or LoadOptions()).overridden(overrides or {})
     layers = configure(stack, run)
-    return run, build(layers, run, choose_precision(precision, chosen_device)), layers
+    return run, build(layers, run, choose_precision(precision, run.device)), layers
 
 
 def open_evaluation(model: Path | str, options: Any = None, **fields: Any) -> EvalSetup:
@@ -113,7 +113,7 @@ def open_evaluation(model: Path | str, options: Any = None, **fields: Any) -> Ev
     """
     options = EvalOptions.build(options, **fields)
     overrides = options.inference_overrides()
-    run, reader, layers = open_reader(model, options.reader, options.precision, options.device, overrides)
+    run, reader, layers = open_reader(model, options.reader, options.precision, options.load_options(), overrides)
     if options.text is not None:
         dataset = read_text(run, options.text)
         split = dataset.splits["text"]

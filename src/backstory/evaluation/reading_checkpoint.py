@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, from_dict
+from backstory.config.options import LoadOptions
 from backstory.config.readers import completed
 from backstory.config.renamed import current_reader
 from backstory.evaluation.opening import Readers, open_reader
 from backstory.evaluation.reading_loop import Observer, Position, Reading, ScoredBlock, StreamReading
-from backstory.models import choose_device, choose_precision
+from backstory.models import choose_precision
 from backstory.readers.base import Reader
 from backstory.readers.registry import READERS, ConfiguredLayer, build, saved_in
 from backstory.runs.run import ChangedRun, Run, open_run
@@ -170,14 +171,14 @@ def open_saved(
     saved: ReadingCheckpoint,
     reader: Readers | None,
     precision: str = "float32",
-    device: str = "auto",
+    options: LoadOptions | None = None,
 ) -> tuple[Run, Reader, tuple[ConfiguredLayer, ...]]:
     """Load a run and restore a saved reader over it; a `reader` that is given must be the same. Raises UserError."""
     if reader is not None:
-        run, restored, layers = open_reader(model, reader, precision, device)
+        run, restored, layers = open_reader(model, reader, precision, options)
     else:
-        run, layers = open_run(model, choose_device(device)), _layers(saved)
-        restored = build(layers, run, choose_precision(precision, choose_device(device)))
+        run, layers = open_run(model, options or LoadOptions()), _layers(saved)
+        restored = build(layers, run, choose_precision(precision, run.device))
     check_same(saved, reader_identity(run, layers, restored))
     saved.restore(restored)
     return run, restored, layers

@@ -15,7 +15,7 @@ import numpy as np
 from backstory.config import TextConfig, UserError
 from backstory.config import scores as measures
 from backstory.config.arguments import checked
-from backstory.config.options import SAVE_EVERY
+from backstory.config.options import SAVE_EVERY, LoadOptions
 from backstory.config.scores import UnknownShare
 from backstory.data import Vocabulary
 from backstory.data.corpora.text_files import decoded, stream_lines
@@ -280,26 +280,28 @@ def session(
     on_line: Callable[[Line], None],
     reader: Readers | None = None,
     precision: str = "float32",
-    device: str = "auto",
     resume: bool = False,
     save_every: float = SAVE_EVERY,
+    **loading: Any,
 ) -> Iterator[Session]:
     """Open a session over a run, saved in a folder, if one is given, every `save_every` seconds (0: never) and at the end.
 
     `on_line` is called with every line once it is scored. With `resume` the session continues from what is saved there, with
-    the reader it was saved with. It is also saved if the block ends by a UserError or a BrokenPipeError. Raises UserError, also
-    for a folder that holds a session without `resume`, or none with it.
+    the reader it was saved with. It is also saved if the block ends by a UserError or a BrokenPipeError. `loading` are the
+    fields of LoadOptions, such as `device`. Raises UserError, also for a folder that holds a session without `resume`, or none
+    with it.
     """
     if folder is None and resume:
         raise UserError("--resume needs a saved session; say which with --session")
+    how = precision, LoadOptions.of(**loading)
     with nullcontext() if folder is None else locked(folder, "reading", "--session"):
         saved = None if folder is None else _saved_session(folder, resume)
         if saved is None:
-            loaded, opened_reader, layers = open_reader(run, reader or "static", precision, device)
+            loaded, opened_reader, layers = open_reader(run, reader or "static", *how)
             opened_reader.start(1)
             state = SessionState(loaded.vocabulary.start)
         else:
-            loaded, opened_reader, layers = open_saved(run, saved, reader, precision, device)
+            loaded, opened_reader, layers = open_saved(run, saved, reader, *how)
             state = session_state(saved, loaded.vocabulary)
         text = TextConfig() if loaded.config is None else loaded.config.text
         opened = Session(opened_reader, loaded.vocabulary, state, on_line, (text.minimum_count, text.maximum_size))

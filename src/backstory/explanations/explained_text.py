@@ -68,7 +68,7 @@ class ExplainedText:
         """
         setup, reading = self.setup, self.setup.options
         if names_readers(against):
-            return open_reader(self.run, against, reading.precision, reading.device)
+            return open_reader(self.run, against, reading.precision, reading.load_options())
         folder = Path(against)
         if not folder.is_dir() and not is_elsewhere(against):
             raise UserError(
@@ -76,7 +76,10 @@ class ExplainedText:
                 f"`backstory ls readers` lists the readers"
             )
         if self.own_text:
-            theirs, (run, other, layers) = None, open_reader(folder, reading.reader, reading.precision, reading.device)
+            theirs, (run, other, layers) = (
+                None,
+                open_reader(folder, reading.reader, reading.precision, reading.load_options()),
+            )
         else:
             theirs = open_evaluation(folder, reading, allow_unknown=True)
             run, other, layers = theirs.run, theirs.reader, theirs.layers

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from backstory.config import UserError, nearest
+from backstory.config.options import LoadOptions
 from backstory.data import Vocabulary, decode_stream, encode_split
 from backstory.evaluation import Sampling, generate_ids
 from backstory.evaluation.generation import encode_prompt, until
@@ -146,7 +147,7 @@ class BackstoryLM(LM):
         _check_arguments(run, add_bos_token, unknown)
         # The harness's own default; where it is not to be had, it takes what there is for other models too.
         device = "auto" if device.startswith("cuda") and not torch.cuda.is_available() else device
-        self.run, self.reader, _ = open_reader(str(run), reader, precision, device)
+        self.run, self.reader, _ = open_reader(str(run), reader, precision, LoadOptions(device=device))
         able = self.reader.capabilities
         if able.adapts_weights or not able.independent_rows:
             why = "learns from what it read before" if able.adapts_weights else "needs other texts beside it"

@@ -22,6 +22,7 @@ import torch
 
 from backstory.config import TextConfig, UserError
 from backstory.config.errors import install_hint
+from backstory.config.options import LoadOptions
 from backstory.config.recipes import merged
 from backstory.config.small_file import read_small
 from backstory.data import Dataset, Vocabulary, prepare
@@ -113,12 +114,13 @@ class HuggingFaceRun(Run):
         return replace(prepared, vocabulary=vocabulary)
 
 
-def load(name: str, device: torch.device | None = None) -> HuggingFaceRun:
+def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     """Load the model and the tokenizer of `hf:PATH_OR_NAME`, in float32.
 
     A path is a folder that `save_pretrained` made; another name is fetched from the hub, unless it was before. Raises
     UserError, also for a model that is not causal, or has no safetensors or no tokenizer.
     """
+    options = options or LoadOptions(device="cpu")
     source = name.removeprefix(PREFIX)
     path = Path(os.path.expanduser(source))
     local = path.is_dir()
@@ -129,7 +131,7 @@ def load(name: str, device: torch.device | None = None) -> HuggingFaceRun:
     with quiet():
         causal, tokenizer = _local(path, name) if local else _named(source, name)
         shown = PREFIX + (path.resolve().name if local else source)
-        model = _ours(causal.to(device or choose_device("cpu")), shown)
+        model = _ours(causal.to(choose_device(options.device)), shown)
         exported = _exported(causal, str(path) if local else source)
         vocabulary = exported or _vocabulary(_pieces(tokenizer, shown), tokenizer, causal.config)
     if len(vocabulary) > model.vocabulary_size:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, pasted, to_dict
 from backstory.config.errors import out_of_memory
+from backstory.config.options import LoadOptions
 from backstory.config.recipes import CONFIG, merged
 from backstory.config.strict import UnknownKind
 from backstory.data import Dataset, prepare
@@ -21,7 +22,7 @@ from backstory.data.corpora.catalogue import CORPORA
 from backstory.data.tokenizers.vocabulary import Vocabulary
 from backstory.models.composed import ComposedModel, build_model
 from backstory.models.contract import LanguageModel
-from backstory.models.devices import available, shown_bytes
+from backstory.models.devices import available, choose_device, shown_bytes
 from backstory.models.state import flatten
 from backstory.storage.atomic import within
 from backstory.storage.checkpoint import Checkpoint, DamagedCheckpoint, newest_checkpoint
@@ -29,7 +30,7 @@ from backstory.storage.documents import conforms, has_fields
 from backstory.storage.manifest import BEST, CHECKPOINTS, WEIGHTS_FILE, still_holds
 
 ELSEWHERE = {"hf": "backstory.interop.hugging_face"}
-"""Modules with a `load(name, device)` for models that are no run folders, by the prefix of their names."""
+"""Modules with a `load(name, options)` for models that are no run folders, by the prefix of their names."""
 DESCRIBED = {"config", "corpus", "places"}
 """Parts of the document that is saved beside a model's weights and vocabulary."""
 CORPUS = {"name": str, "fingerprint": str, "types": int, "provenance": str}
@@ -125,6 +126,11 @@ class Run:
         """The folder of results by default; None for a model from elsewhere."""
         return self.folder
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the model's first weights."""
+        return next(self.model.parameters()).device
+
     @cached_property
     def weights_hash(self) -> str:
         """SHA-256 (hex) of the weights: what is learned for a model is filed under it."""
@@ -218,11 +224,15 @@ def corpus_places(text: TextConfig, data_dir: Path | None) -> dict[str, str]:
     return places
 
 
-def open_run(name: Path | str, device: torch.device) -> Run:
+def open_run(name: Path | str, options: LoadOptions) -> Run:
     """Load a run by its folder, or a model from elsewhere by a name such as `hf:gpt2`. Raises UserError."""
     if is_elsewhere(name):
-        return importlib.import_module(ELSEWHERE[str(name).partition(":")[0]]).load(str(name), device)
-    return load_run(Path(name), device)
+        return importlib.import_module(ELSEWHERE[str(name).partition(":")[0]]).load(str(name), options)
+    if foreign := options.not_default():
+        raise UserError(
+            f"--{foreign[0].replace('_', '-')} is for models from elsewhere (hf:...); remove it to read {name}"
+        )
+    return load_run(Path(name), choose_device(options.device))
 
 
 def is_elsewhere(name: Path | str) -> bool:
