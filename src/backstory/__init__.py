@@ -4,9 +4,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from backstory.api import evaluate, examine, explain, generate, load, report, train
     from backstory.config import RunConfig
-    from backstory.config.recipes import load as recipe
+    from backstory.config.recipes import recipe
     from backstory.plugins import register
 
 _HOMES = {
@@ -16,7 +17,7 @@ _HOMES = {
     "explain": ("backstory.api", "explain"),
     "generate": ("backstory.api", "generate"),
     "load": ("backstory.api", "load"),
-    "recipe": ("backstory.config.recipes", "load"),
+    "recipe": ("backstory.config.recipes", "recipe"),
     "register": ("backstory.plugins", "register"),
     "report": ("backstory.api", "report"),
     "train": ("backstory.api", "train"),
@@ -26,6 +27,8 @@ __all__ = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "r
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("backstory")
     if name not in _HOMES:
         raise AttributeError(f"module 'backstory' has no attribute '{name}'")
     module, attribute = _HOMES[name]
@@ -33,4 +36,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from commands import SMALL, Command, tree
 
-from backstory.cli.train import with_corpus
 from backstory.config import AlgorithmConfig, RecallConfig, recipes
 from backstory.config.schema import RunConfig
 from backstory.config.strict import from_file
+from backstory.data.encoding import with_corpus
 from backstory.reports import result_from
 from backstory.results import AuditRecord
 from backstory.results.result_file import figures_from

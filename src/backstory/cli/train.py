@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import tyro
 
 from backstory.cli.command_line import parse
-from backstory.config import RunConfig, TextConfig, UserError, changes, from_dict, pasted, plural, recipes, to_dict
+from backstory.config import RunConfig, UserError, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
 from backstory.config.process import first_here
 from backstory.config.scores import UnknownShare, format_score
@@ -103,22 +103,12 @@ def parse_with_recipe(kind: type[T], arguments: Sequence[str], verb: str, more: 
     args: Any = parse(kind, rest, f"{verb} RECIPE", cast(Any, kind)(config=config))
     if not recipe:
         raise UserError(f"name a recipe: `backstory {verb} RECIPE{more}`; `backstory ls recipes` lists them")
-    return recipe, dataclasses.replace(args, config=with_corpus(args.config, args.corpus, recipes.load(recipe)))
+    original = recipes.load(recipe)
+    if args.corpus or args.config.text.corpus != original.text.corpus:
+        from backstory.data.encoding import with_corpus
 
-
-def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> RunConfig:
-    """Return the settings with another corpus, without the recipe's settings of a synthetic corpus that it replaces."""
-    text = dataclasses.replace(config.text, corpus=corpus or config.text.corpus)
-    if text.corpus != recipe.text.corpus:
-        from backstory.data.encoding import SYNTHETIC_SETTINGS, corpora_with
-
-        for part in SYNTHETIC_SETTINGS:
-            current, own, usual = (getattr(settings, part) for settings in (text, recipe.text, TextConfig()))
-            for name, value in changes(current).items():
-                if text.corpus not in corpora_with(part, name) and value == getattr(own, name):
-                    current = dataclasses.replace(current, **{name: getattr(usual, name)})
-            text = dataclasses.replace(text, **{part: current})
-    return dataclasses.replace(config, text=text)
+        args = dataclasses.replace(args, config=with_corpus(args.config, args.corpus, original))
+    return recipe, args
 
 
 def run_training(config: RunConfig, out: Path, mode: "Mode", **options: Any) -> None:

@@ -1,6 +1,7 @@
 """YAML files that come with the package (recipes, suites, search spaces), loaded by name, or a user's own by path."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -8,9 +9,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from backstory.config.arguments import checked
-from backstory.config.errors import check_name
+from backstory.config.errors import UserError, check_name, shown
 from backstory.config.schema import RunConfig
-from backstory.config.strict import Expand, from_file, from_yaml
+from backstory.config.strict import Expand, from_dict, from_file, from_yaml, to_dict
 
 T = TypeVar("T")
 CONFIG = "config.yaml"
@@ -63,6 +64,55 @@ def text(name: str) -> str:
 def summary(name: str) -> str:
     """Return the first line of a packaged recipe's header."""
     return text(name).splitlines()[0].removeprefix("#").strip()
+
+
+@checked()
+def recipe(name_or_path: str | Path, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Return the settings of a recipe, some of them replaced.
+
+    Args:
+        name_or_path: A recipe's name (`backstory ls recipes`), the path of a YAML file, or the folder of a run.
+        overrides: New values by the dotted names that are flags on the command line: `{"training.epochs": 3}`.
+
+    Raises UserError for an unknown recipe or setting, and for a value that the setting cannot have.
+
+    Example:
+        >>> config = bs.recipe("demo", {"training.epochs": 3, "model.core.hidden": 200})
+        >>> config.training.epochs
+        3
+    """
+    return with_overrides(load(str(name_or_path)), overrides or {})
+
+
+@checked()
+def with_overrides(config: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
+    """Return settings with new values by dotted names. Another `kind` of part starts from its own defaults.
+
+    Raises UserError for an unknown setting, and for a value that the setting cannot have.
+    """
+    if wrong := next((name for name in overrides if not isinstance(name, str)), None):
+        raise UserError(
+            f"overrides must have the names of settings as keys, such as 'training.epochs', not {shown(wrong)}"
+        )
+    kinds = {name: value for name, value in overrides.items() if name.endswith(".kind")}
+    settings = merged(to_dict(config), nested(kinds))  # first, as it replaces the part whole
+    return from_dict(RunConfig, merged(settings, nested(overrides)), "overrides")
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted names, as `core.addressing`, as nested dictionaries."""
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        *parts, last = name.split(".")
+        inner = result
+        for part in parts:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise UserError(
+                    f"{name} has no place beside {part}, which is set to {shown(inner)}; remove one of them"
+                )
+        inner[last] = value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+    return result
 
 
 @checked()

@@ -14,7 +14,7 @@ import numpy as np
 from backstory.config.arguments import checked
 from backstory.config.errors import UserError
 from backstory.config.renamed import first_settings
-from backstory.config.schema import TextConfig
+from backstory.config.schema import RunConfig, TextConfig
 from backstory.config.small_file import read_small
 from backstory.config.strict import changes, to_dict
 from backstory.data.corpora import catalogue, text_files
@@ -88,6 +88,19 @@ def prepare(
 def corpora_with(part: str, setting: str) -> tuple[str, ...]:
     """Return the names of the synthetic corpora that have a setting of one of the `SYNTHETIC_SETTINGS`."""
     return (OWN[setting],) if setting in OWN else SYNTHETIC_SETTINGS[part]
+
+
+def with_corpus(config: RunConfig, corpus: str | None, recipe: RunConfig) -> RunConfig:
+    """Return the settings with another corpus, without the recipe's settings of a synthetic corpus that it replaces."""
+    text = replace(config.text, corpus=corpus or config.text.corpus)
+    if text.corpus != recipe.text.corpus:
+        for part in SYNTHETIC_SETTINGS:
+            current, own, usual = (getattr(settings, part) for settings in (text, recipe.text, TextConfig()))
+            for name, value in changes(current).items():
+                if text.corpus not in corpora_with(part, name) and value == getattr(own, name):
+                    current = replace(current, **{name: getattr(usual, name)})
+            text = replace(text, **{part: current})
+    return replace(config, text=text)
 
 
 def check_synthetic(config: TextConfig) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from backstory.config import RunConfig, TextConfig, UserError, from_dict, from_saved, pasted, to_dict
 from backstory.config.errors import out_of_memory
 from backstory.config.options import LoadOptions
-from backstory.config.recipes import CONFIG, merged
+from backstory.config.recipes import CONFIG, merged, nested
 from backstory.config.strict import UnknownKind
 from backstory.data import Dataset, prepare
 from backstory.data.corpora.catalogue import CORPORA
@@ -204,18 +204,6 @@ class Run:
         return text, data_dir
 
 
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted names, as `core.addressing`, as nested dictionaries."""
-    result: dict[str, Any] = {}
-    for name, value in settings.items():
-        *parts, last = name.split(".")
-        inner = result
-        for part in parts:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
-    return result
-
-
 def corpus_places(text: TextConfig, data_dir: Path | None) -> dict[str, str]:
     """Return the absolute paths of a run's corpus, to read it again. A known corpus has a name and no path."""
     places = {} if data_dir is None else {"data_dir": str(data_dir.resolve())}
@@ -224,8 +212,13 @@ def corpus_places(text: TextConfig, data_dir: Path | None) -> dict[str, str]:
     return places
 
 
-def open_run(name: Path | str, options: LoadOptions) -> Run:
-    """Load a run by its folder, or a model from elsewhere by a name such as `hf:gpt2`. Raises UserError."""
+def open_run(name: "Path | str | Run", options: LoadOptions) -> Run:
+    """Load a run by its folder, or a model from elsewhere by a name such as `hf:gpt2`; a run that is open is returned.
+
+    Raises UserError.
+    """
+    if isinstance(name, Run):
+        return name
     if is_elsewhere(name):
         return importlib.import_module(ELSEWHERE[str(name).partition(":")[0]]).load(str(name), options)
     if foreign := options.not_default():

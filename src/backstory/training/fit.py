@@ -24,6 +24,7 @@ from backstory.data import Dataset, check_synthetic, prepare, unknown_share
 from backstory.data.overlap import check_splits_differ, overlaps
 from backstory.models import build_model, choose_device, choose_precision, count_parameters, device_name
 from backstory.models.devices import keep_freed_memory
+from backstory.results.evaluation_record import EpochRecord
 from backstory.results.result_file import write_result
 from backstory.runs.run import corpus_places, tensors_hash, weights
 from backstory.runs.run_folder import Mode, RunFolder, check_folder, open_folder
@@ -33,6 +34,7 @@ from backstory.storage.documents import conforms, parse
 from backstory.storage.lock import locked
 from backstory.storage.manifest import BEST, WEIGHTS_FILE
 from backstory.storage.provenance import RESULT, now, provenance
+from backstory.training.callbacks import Callbacks
 from backstory.training.distributed import Ranks, check_batch, joined
 from backstory.training.events import TRACKERS, Events, MetricsLog, check_trackers, mend_log, read_events
 from backstory.training.loop import Trainer
@@ -53,19 +55,23 @@ def train(
     track: Sequence[str] = (),
     init_from: Path | None = None,
     allow_equal_splits: bool = False,
+    callbacks: Sequence[Callable[[EpochRecord], object] | object] = (),
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Train a model into the folder `out` and return the content of its result.json.
 
     `mode` says what to do with a folder that is not empty; `accept` names what may differ on resuming (`config`, `corpus`,
     `metrics`); `track` names trackers beside metrics.jsonl; `init_from` is a run whose best weights a new one begins with. A
-    corpus whose validation and test are the same text is trained on only with `allow_equal_splits`. Under `torchrun` every
+    corpus whose validation and test are the same text is trained on only with `allow_equal_splits`. `callbacks` are functions
+    that receive an `EpochRecord` after each epoch, or objects with `on_epoch(epoch)` or `on_step(step)`; if one fails, the
+    training is saved and ends with a UserError that names it. Under `torchrun` every
     rank calls this; all but the first write nothing and return an empty dictionary. Raises UserError before anything is
     written (also when another training holds the folder) and when the disk fails later, NonFiniteError when the loss breaks
     down, Stopped after a signal.
     """
     config, out = conforming(config, "settings"), Path(out)
     _check_arguments(config, out, mode, data_dir, track, init_from)
+    Callbacks(callbacks)  # before anything is written
     console = console or make_console(stderr=True)
     with joined() as ranks:
         check_batch(config.training.batch_size, ranks)
@@ -82,7 +88,8 @@ def train(
             model = build_model(config.model, text.types).to(device)
             if not ranks.first:  # the weights are the same on every rank, the dropout masks are not
                 torch.manual_seed(int(np.random.SeedSequence([config.seed, ranks.rank]).generate_state(1)[0]))
-            trainer = Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks)
+            calls = Callbacks(callbacks if ranks.first else (), device)
+            trainer = Trainer(config, dataset, RunFolder(out), model, device, precision, data_dir, ranks, calls)
 
             initial_run = None if init_from is None else initialise_from(trainer, init_from)
             changed = resume(trainer, accept) if mode == "resume" else frozenset()
@@ -163,6 +170,8 @@ def _run_loop(trainer: Trainer, log: Events, console: Console, save_first: bool)
             trainer.train(log, display, stop)
     finally:
         log.close()
+    if trainer.callbacks.error is not None:
+        raise trainer.callbacks.error
     if stop.signal is not None and not trainer.progress.finished:
         raise Stopped(
             f"{trainer.folder.path} is stopped and saved; go on with the same command and --resume", stop.signal

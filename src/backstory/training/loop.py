@@ -1,6 +1,7 @@
 """The training loop: truncated backpropagation through time, validation after every epoch, checkpoints at step boundaries."""
 
 import math
+import signal
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from backstory.evaluation.metrics import AnswerAccuracy, GateStatistics, MetricS
 from backstory.evaluation.reading_loop import StreamReading
 from backstory.models import ComposedModel, Precision, State, clone, to, unflatten
 from backstory.readers import StaticReader
+from backstory.results.evaluation_record import EpochRecord
 from backstory.runs.run import corpus_places, load_weights, weights
 from backstory.runs.run_folder import RunFolder
 from backstory.storage.checkpoint import (
@@ -30,6 +32,7 @@ from backstory.storage.checkpoint import (
 )
 from backstory.training import progress as stages
 from backstory.training.batches import EpochBatches
+from backstory.training.callbacks import Callbacks
 from backstory.training.checkpointing import (
     check_files,
     pack,
@@ -65,6 +68,7 @@ class Trainer:
     """Folder of the corpora; readers of the run look there first."""
     ranks: Ranks = field(default_factory=Ranks)
     """This process among those that train together."""
+    callbacks: Callbacks = field(default_factory=Callbacks)
 
     def __post_init__(self) -> None:
         settings = self.config.training
@@ -79,7 +83,10 @@ class Trainer:
         self.saved_at = time.monotonic()
 
     def train(self, log: Events, display: Display, stop: StopRequest) -> None:
-        """Train to the end, or until `stop` is requested; a checkpoint stands when it returns. Raises NonFiniteError."""
+        """Train to the end, or until `stop` is requested or a callback fails; a checkpoint stands when it returns.
+
+        Raises NonFiniteError.
+        """
         if self.progress.finished:
             return
         model, stage = self.ranks.parallel(self.model), None
@@ -147,6 +154,7 @@ class Trainer:
         figures = self._step(*self.batches.segment(first, last, self.device), rate)
         tokens = settings.batch_size * (last - first)
         progress.take(figures, tokens, time.perf_counter() - began)
+        self.callbacks.step(self.folder.path, progress.step, progress.epoch, figures["nats"], rate, tokens)
         display.advance(stages.position(progress, settings), tokens)
         if stages.is_unplanned(progress, settings):
             self._plan(display)
@@ -181,11 +189,12 @@ class Trainer:
         progress.begin_window()
 
     def _agreed(self, stop: StopRequest, due: bool = False) -> tuple[bool, bool]:
-        """Return whether any rank was told to stop, and whether a checkpoint is due at any: all of them do the same."""
-        signal, due_anywhere = self.ranks.largest(stop.signal or 0, due)
-        if signal and stop.signal is None:  # never set back: one may have come meanwhile, and counts the next time
-            stop.signal = int(signal)
-        return bool(signal), bool(due_anywhere)
+        """Return whether any rank is to stop, and whether a checkpoint is due at any: all of them do the same."""
+        failed = 0 if self.callbacks.error is None else signal.SIGTERM
+        number, due_anywhere = self.ranks.largest(stop.signal or failed, due)
+        if number and stop.signal is None:  # never set back: one may have come meanwhile, and counts the next time
+            stop.signal = int(number)
+        return bool(number), bool(due_anywhere)
 
     def _load_batches(self) -> EpochBatches:
         """Return the batches of the present epoch."""
@@ -250,6 +259,7 @@ class Trainer:
         }
         log.write("epoch", **values)
         display.epoch(values)
+        self.callbacks.epoch(self.folder.path, EpochRecord.read(values, "the epoch"), progress.step)
         stages.end_epoch(progress, settings, nats, best)
         if self.average is None and stages.averaging_due(progress, settings):
             self.average = WeightAverage(self.parameters)
