@@ -1,0 +1,250 @@
+"""Published sizes on a GPU that one has for minutes: train a suite side by side in them, and carry its weights.
+
+    python benchmarks/full_size.py spend base --minutes 28 --only awd-lstm mos --out full-size --data-dir data
+    python benchmarks/full_size.py unpack full-size/awd-lstm-seed141 --out runs/awd-lstm
+
+`spend` runs the CUDA tests, trains 1, 2, 4 and 8 models of one recipe side by side, and reproduces the suite at its full
+scale in the time that is left, with as many processes as train most tokens a second together. `pack` writes a run without
+what it resumes from, its weights in bfloat16, as parts of at most 15 MB. `unpack` makes a run of them again, with float32
+weights of the rounded values.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from figures import write
+
+PART = 15 * 2**20
+"""Bytes of a part."""
+HASH = "parts.sha256"
+SETTLED = 0.4
+"""Share of a training's log lines that are left out of its speed: start, compilation and warm-up."""
+READING_SHARE = 0.25
+"""Share of the time that is kept for readings, validation of the last epoch, and packing."""
+CUDA_TESTS = (
+    "tests/models/test_models_cuda.py",
+    "tests/training/test_training_cuda.py",
+    "tests/evaluation/test_reading_cuda.py",
+)
+
+
+# --- a GPU for some minutes ---
+
+
+def spend(args: argparse.Namespace) -> None:
+    """Spend the minutes: tests, throughput, trainings, packing. What is done is on disk whenever it is stopped."""
+    started, out = time.monotonic(), args.out
+    out.mkdir(parents=True, exist_ok=True)
+    if not args.skip_tests:
+        _cuda_tests(out / "tests.txt", 60 * args.minutes * 0.15)
+    rows = throughput(args.recipe, args.side_by_side, args.steps, args.data_dir, args.settings)
+    write(out / "benchmark-side-by-side.json", "side by side", args.device, recipe=args.recipe, rows=rows)
+    print(_table(rows), flush=True)
+    best = max(rows, key=lambda row: row["tokens_per_second"])["runs"]
+    left = args.minutes - (time.monotonic() - started) / 60
+    folder = out / "suite"
+    runs = _planned_runs(args, folder, best)
+    turns = -(-len(runs) // best)
+    minutes = left * (1 - READING_SHARE) / turns
+    if minutes <= 0:
+        raise SystemExit(f"no time is left for trainings: {args.minutes:g} minutes were spent on tests and throughput")
+    print(f"{len(runs)} runs, {best} side by side, {minutes:.1f} minutes each", flush=True)
+    _backstory([*_reproduce(args, folder, best), "--minutes", f"{minutes:.2f}"], check=False)
+    for run in sorted((folder / "runs").iterdir()):
+        if any((run / "checkpoints").glob("best-*")):
+            pack(run, out / run.name)
+
+
+def _planned_runs(args: argparse.Namespace, folder: Path, processes: int) -> list[str]:
+    """Return the names of the suite's runs."""
+    text = _backstory([*_reproduce(args, folder, processes), "--dry-run"], capture=True)
+    return [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+
+
+def _reproduce(args: argparse.Namespace, folder: Path, processes: int) -> list[str]:
+    only = ["--only", *args.only] if args.only else []
+    places = ["--data-dir", str(args.data_dir)] if args.data_dir else []
+    return [
+        "reproduce",
+        args.suite,
+        "--scale",
+        args.scale,
+        "--out",
+        str(folder),
+        "--processes",
+        str(processes),
+        *only,
+        *places,
+    ]
+
+
+def _backstory(arguments: Sequence[str], capture: bool = False, check: bool = True) -> str:
+    """Run the command line in a process of its own; return what it printed if that is captured."""
+    command = [sys.executable, "-m", "backstory", *arguments]
+    return subprocess.run(command, check=check, stdout=subprocess.PIPE if capture else None, text=True).stdout or ""
+
+
+def _cuda_tests(log: Path, seconds: float) -> None:
+    """Run the tests that need a GPU, for a limited time, into a log; their last line is printed."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *CUDA_TESTS]
+    with log.open("w") as file:
+        try:
+            subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            file.write(f"stopped after {seconds:.0f} s\n")
+    print(f"tests: {log.read_text().strip().splitlines()[-1]}", flush=True)
+
+
+def throughput(
+    recipe: str, counts: Sequence[int], steps: int, data_dir: Path | None, settings: Sequence[str] = ()
+) -> list[dict[str, int]]:
+    """Train k models of a recipe side by side for some steps, for each k; return their tokens per second together."""
+    rows = []
+    for count in counts:
+        with tempfile.TemporaryDirectory() as place:
+            folders = [Path(place) / f"run{index}" for index in range(count)]
+            places = ["--data-dir", str(data_dir)] if data_dir else []
+            options = ["--training.steps", str(steps), *settings, *places]
+            commands = [
+                [
+                    sys.executable,
+                    "-m",
+                    "backstory",
+                    "train",
+                    recipe,
+                    "--seed",
+                    str(seed),
+                    "--out",
+                    str(folder),
+                    *options,
+                ]
+                for seed, folder in enumerate(folders)
+            ]
+            with tempfile.TemporaryFile("w+") as log:
+                started = [subprocess.Popen(c, stdout=log, stderr=log, text=True) for c in commands]
+                failed = [process for process in started if process.wait() != 0]
+                log.seek(0)
+                if failed:
+                    print(f"{count} side by side: {log.read().strip().splitlines()[-1]}", flush=True)
+                    break
+            speeds = [_speed(folder / "metrics.jsonl") for folder in folders]
+        rows.append(
+            {"runs": count, "tokens_per_second": round(sum(speeds)), "of_one": round(statistics.median(speeds))}
+        )
+    if not rows:
+        raise SystemExit(f"not even one training of {recipe} ran")
+    return rows
+
+
+def _speed(metrics: Path) -> float:
+    """Return the median tokens per second of a training once it has settled."""
+    events = [json.loads(line) for line in metrics.read_text().splitlines()]
+    speeds = [event["tokens_per_second"] for event in events if event["event"] == "steps"]
+    return statistics.median(speeds[int(SETTLED * len(speeds)) :])
+
+
+def _table(rows: Sequence[dict[str, int]]) -> str:
+    lines = [f"{row['runs']:>12} {row['tokens_per_second']:>18,} {row['of_one']:>12,}" for row in rows]
+    return "\n".join(["side by side  tokens/s together  tokens/s each", *lines])
+
+
+# --- weights to carry ---
+
+
+def pack(run: Path, out: Path) -> list[Path]:
+    """Write a run as parts of at most 15 MB: settings, log, results, readers, and its best weights in bfloat16."""
+    import torch
+
+    from backstory.runs.run import BEST
+    from backstory.storage.checkpoint import newest_checkpoint, write_checkpoint
+
+    best = newest_checkpoint(run / "checkpoints", BEST)
+    if best is None:
+        raise SystemExit(f"{run} has no checkpoint with its best weights")
+    rounded = {
+        file: {name: t.to(torch.bfloat16) if t.dtype == torch.float32 else t for name, t in group.items()}
+        for file, group in best.tensors.items()
+    }
+    packed = io.BytesIO()
+    with tempfile.TemporaryDirectory() as place, tarfile.open(fileobj=packed, mode="w:xz") as archive:
+        archive.add(
+            write_checkpoint(Path(place), best.path.name, rounded, best.documents), f"checkpoints/{best.path.name}"
+        )
+        for path in sorted(run.iterdir()):
+            if path.name not in ("checkpoints", "tensorboard") and not path.name.startswith("."):
+                archive.add(path, path.name)
+    content = packed.getvalue()
+    out.mkdir(parents=True, exist_ok=True)
+    parts = []
+    for number, start in enumerate(range(0, len(content), PART), 1):
+        parts.append(out / f"part-{number:02}")
+        parts[-1].write_bytes(content[start : start + PART])
+    (out / HASH).write_text(hashlib.sha256(content).hexdigest() + "\n")
+    return parts
+
+
+def unpack(folder: Path, out: Path) -> Path:
+    """Make a run of its parts; the hash of the whole is checked first."""
+    import torch
+
+    from backstory.storage.checkpoint import read_checkpoint, write_checkpoint
+
+    if out.exists():
+        raise SystemExit(f"{out} is there already; choose another folder with --out")
+    content = b"".join(path.read_bytes() for path in sorted(folder.glob("part-*")))
+    if hashlib.sha256(content).hexdigest() != (folder / HASH).read_text().strip():
+        raise SystemExit(f"the parts in {folder} are not those that were packed; copy all of them again")
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        archive.extractall(out, filter="data")
+    for path in list((out / "checkpoints").iterdir()):
+        saved = read_checkpoint(path)
+        tensors = {
+            file: {name: t.to(torch.float32) if t.dtype == torch.bfloat16 else t for name, t in group.items()}
+            for file, group in saved.tensors.items()
+        }
+        write_checkpoint(path.parent, path.name, tensors, saved.documents)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    spending = verbs.add_parser("spend", help="tests, throughput, trainings, packing")
+    spending.add_argument("suite", help="a suite, or a YAML file")
+    spending.add_argument("--minutes", type=float, required=True, help="all of the time")
+    spending.add_argument("--out", type=Path, required=True)
+    spending.add_argument("--scale", default="full")
+    spending.add_argument("--only", nargs="*", default=[], help="systems of the suite")
+    spending.add_argument("--recipe", default="ptb-awd-lstm", help="trained side by side to measure throughput")
+    spending.add_argument("--side-by-side", type=int, nargs="+", default=[1, 2, 4, 8])
+    spending.add_argument("--steps", type=int, default=300, help="of each of those trainings")
+    spending.add_argument("--settings", nargs="*", default=[], help="more flags of those trainings, after a --")
+    spending.add_argument("--device", default="cuda", help="named in the result")
+    spending.add_argument("--skip-tests", action="store_true")
+    spending.add_argument("--data-dir", type=Path)
+    packing = verbs.add_parser("pack", help="a run as parts of at most 15 MB")
+    unpacking = verbs.add_parser("unpack", help="a run of its parts")
+    for verb in (packing, unpacking):
+        verb.add_argument("folder", type=Path)
+        verb.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    if args.verb == "spend":
+        spend(args)
+    elif args.verb == "pack":
+        print(*pack(args.folder, args.out), sep="\n")
+    else:
+        print(unpack(args.folder, args.out))
+
+
+if __name__ == "__main__":
+    main()
