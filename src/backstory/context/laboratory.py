@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from backstory.readers import Reader, StaticReader
 from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import READERS, parse_stack, stack_name
 from backstory.results.result_file import write_result
-from backstory.runs.run import open_run, weights_hash
+from backstory.runs.run import Run, open_run, weights_hash
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place, provenance
 
@@ -46,10 +46,10 @@ OF_RUNS = ("reader", "precision", "device", "data_dir", "corpus", "allow_unknown
 
 @checked()
 def examine_run(
-    run: Path | str,
+    run: Path | str | Run,
     options: ExamineOptions | None = None,
     *,
-    text: Path | None = None,
+    text: Path | BinaryIO | None = None,
     ranks: ProcessGroup | None = None,
     progress: Progress | None = None,
 ) -> ExaminationResult:

@@ -23,6 +23,7 @@ from backstory.evaluation.reading_loop import Reading, StreamReading
 from backstory.readers.base import StaticReader, block_count
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.result_file import write_result
+from backstory.runs.run import Run
 from backstory.storage.atomic import within
 from backstory.storage.provenance import check_place
 
@@ -32,12 +33,12 @@ Progress = Callable[[int, int], None]
 @checked()
 @torch.no_grad()
 def evaluate(
-    model: Path | str, options: EvalOptions | None = None, progress: Progress | None = None, **fields: Any
+    model: Path | str | Run, options: EvalOptions | None = None, progress: Progress | None = None, **fields: Any
 ) -> dict[str, Any]:
     """Score a text with a reader, each token before anything is learned from it.
 
-    `model` is a run's folder or `hf:NAME`; `fields` are those of EvalOptions and replace them, as in `evaluate("runs/x",
-    split="valid", reader="cache")`. `progress` is called with the tokens read and all tokens.
+    `model` is a run's folder, `hf:NAME` or an open run; `fields` are those of EvalOptions and replace them, as in
+    `evaluate("runs/x", split="valid", reader="cache")`. `progress` is called with the tokens read and all tokens.
 
     Returns the content of result.json (docs/results.md): the figures with their units, the audit and the provenance. It is
     written to `options.out`, by default RUN/evaluate-SPLIT with whatever is not the default added to the name; for a text,

@@ -90,7 +90,7 @@ def origin_of(run: Run, layers: Sequence[ConfiguredLayer], reader: Reader, corpu
 
 
 def open_reader(
-    model: Path | str,
+    model: Path | str | Run,
     reader: Readers = "static",
     precision: str = "float32",
     options: LoadOptions | None = None,
@@ -103,7 +103,7 @@ def open_reader(
     return run, build(layers, run, choose_precision(precision, run.device)), layers
 
 
-def open_evaluation(model: Path | str, options: Any = None, **fields: Any) -> EvalSetup:
+def open_evaluation(model: Path | str | Run, options: Any = None, **fields: Any) -> EvalSetup:
     """Load a run with the text and the reader that the options name.
 
     `options` are EvalOptions, or those of another verb, of which the fields that they share are taken; `fields` replace them:

@@ -72,7 +72,7 @@ class OpenedReader:
 
 @checked()
 def compare_readers(
-    run: Path | str,
+    run: Path | str | Run,
     options: CompareOptions | None = None,
     *,
     text: Path | BinaryIO | None = None,
@@ -89,7 +89,9 @@ def compare_readers(
     at, against = options.at, options.against or ("static",)
     reader = stack_name(parse_stack(options.reader or "static"))
     # Against other runs alone it is the run that matters: they are all read the same way.
-    first = reader if any(map(names_readers, against)) else Path(run).resolve().name
+    first = (
+        reader if any(map(names_readers, against)) else run.name if isinstance(run, Run) else Path(run).resolve().name
+    )
     names = _names(first, against)
     source = ExplainedText.open(run, reader, options, text)
     setup = source.setup

@@ -40,20 +40,20 @@ SHORT = 40
 class ExplainedText:
     """An open run with the text to explain, a split or a text of one's own."""
 
-    run: Path
-    """The run as it was named."""
+    run: Path | Run
+    """The run as it was named, or itself."""
     setup: EvalSetup
     options: ExplanationOptions
 
     @staticmethod
     def open(
-        run: Path | str, reader: str, options: ExplanationOptions, text: Path | BinaryIO | None
+        run: Path | str | Run, reader: str, options: ExplanationOptions, text: Path | BinaryIO | None
     ) -> "ExplainedText":
         """Open a run with a split (else test) or a text of one's own that reaches to token `at`. Raises UserError."""
         if text is not None and options.split is not None:
             raise UserError("--text and --split exclude each other; give one of them")
         setup = open_evaluation(run, options, reader=reader, split=options.split or "test", text=text)
-        source = ExplainedText(Path(run), setup, options)
+        source = ExplainedText(run if isinstance(run, Run) else Path(run), setup, options)
         if options.at >= len(setup.split.ids):
             raise UserError(
                 f"--at {options.at} is beyond the {source.name} text, which has {len(setup.split.ids):,} tokens"
@@ -84,9 +84,13 @@ class ExplainedText:
             theirs = open_evaluation(folder, reading, allow_unknown=True)
             run, other, layers = theirs.run, theirs.reader, theirs.layers
         if run.vocabulary.words != setup.dataset.vocabulary.words:
-            raise UserError(f"{folder} has another vocabulary than {self.run}, so their surprisals do not compare")
+            raise UserError(
+                f"{folder} has another vocabulary than {setup.run.name}, so their surprisals do not compare"
+            )
         if theirs and not np.array_equal(theirs.split.ids, setup.split.ids):
-            raise UserError(f"{folder} reads another text as its {setup.split.name} split than {self.run}; give --text")
+            raise UserError(
+                f"{folder} reads another text as its {setup.split.name} split than {setup.run.name}; give --text"
+            )
         return run, other, layers
 
     def destination(self, folder: str, kind: str) -> Path | None:

@@ -32,6 +32,7 @@ from backstory.readers.neural_cache import NeuralCache
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.passage import Layer, Passage
 from backstory.results.result_file import write_result
+from backstory.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ EXPLANATIONS = {
 
 @checked()
 def explain_passage(
-    run: Path | str,
+    run: Path | str | Run,
     name: str = "surprisal",
     options: ExplainOptions | None = None,
     *,

@@ -131,29 +131,36 @@ def load(name: str, options: LoadOptions | None = None) -> HuggingFaceRun:
     with quiet():
         causal, tokenizer = _local(path, name) if local else _named(source, name)
         shown = PREFIX + (path.resolve().name if local else source)
-        model = _ours(causal.to(choose_device(options.device)), shown)
+        model = ours(causal.to(choose_device(options.device)), shown)
         exported = _exported(causal, str(path) if local else source)
-        vocabulary = exported or _vocabulary(_pieces(tokenizer, shown), tokenizer, causal.config)
-    if len(vocabulary) > model.vocabulary_size:
-        raise UserError(
-            f"the tokenizer of {shown} has {len(vocabulary):,} pieces, more than the {model.vocabulary_size:,} that the model "
-            "knows; give the tokenizer that belongs to it"
-        )
+        vocabulary = exported or vocabulary_of(pieces_of(tokenizer, shown), tokenizer, causal.config)
+    check_pieces(vocabulary, model, shown)
     key = hashlib.sha256(str(path.resolve() if local else source).encode()).hexdigest()[:16]
     filed = re.sub(r"[^\w.-]+", "-", shown.removeprefix(PREFIX))
     folder = cache_folder() / "huggingface" / f"{filed}-{key}"
-    content = (
-        vocabulary.tokenizer.json
-        if isinstance(vocabulary.tokenizer, FittingPieces)
-        else json.dumps(vocabulary.to_json())
-    )
-    fingerprint = hashlib.sha256(content.encode()).hexdigest()
-    corpus = {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
+    corpus = corpus_of_pieces(vocabulary)
     settings = causal.config.to_diff_dict()
     return HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings, exported is not None)
 
 
-def _ours(causal: Any, name: str) -> LanguageModel:
+def check_pieces(vocabulary: Vocabulary, model: LanguageModel, name: str) -> None:
+    """Raise UserError if the tokenizer has pieces that the model does not know."""
+    if len(vocabulary) > model.vocabulary_size:
+        raise UserError(
+            f"the tokenizer of {name} has {len(vocabulary):,} pieces, more than the {model.vocabulary_size:,} that the model "
+            "knows; give the tokenizer that belongs to it"
+        )
+
+
+def corpus_of_pieces(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return what is known of the text that a model was trained on: its pieces."""
+    pieces = vocabulary.tokenizer
+    content = pieces.json if isinstance(pieces, FittingPieces) else json.dumps(vocabulary.to_json())
+    fingerprint = hashlib.sha256(content.encode()).hexdigest()
+    return {"name": "", "fingerprint": fingerprint, "types": len(vocabulary), "provenance": "unknown"}
+
+
+def ours(causal: Any, name: str) -> LanguageModel:
     """Return the model as a `LanguageModel`; an exported run holds one already."""
     from backstory.interop.modeling import BackstoryForCausalLM
 
@@ -300,7 +307,7 @@ def _exported(causal: Any, source: str) -> Vocabulary | None:
         raise UserError(f"{VOCABULARY} of {source} is damaged; export the run again") from None
 
 
-def _pieces(tokenizer: Any, name: str) -> FittingPieces:
+def pieces_of(tokenizer: Any, name: str) -> FittingPieces:
     """Return the tokenizer from its tokenizer.json. Raises UserError for one that has none."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -312,7 +319,7 @@ def _pieces(tokenizer: Any, name: str) -> FittingPieces:
     return FittingPieces(name, backend.to_str())
 
 
-def _vocabulary(pieces: FittingPieces, tokenizer: Any, config: Any) -> Vocabulary:
+def vocabulary_of(pieces: FittingPieces, tokenizer: Any, config: Any) -> Vocabulary:
     words, _, start = pieces.vocabulary()
     decoder = config.get_text_config(decoder=True)
     starts = (getattr(owner, f"{kind}_token_id", None) for kind in ("bos", "eos") for owner in (tokenizer, decoder))

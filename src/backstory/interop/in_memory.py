@@ -1,0 +1,52 @@
+"""Hugging Face causal language models that are in memory, as runs: read like a folder of theirs, and left as they are."""
+
+import copy
+import re
+from typing import Any
+
+from torch import nn
+
+from backstory.config.arguments import described
+from backstory.interop.hugging_face import (
+    HuggingFaceRun,
+    check_pieces,
+    corpus_of_pieces,
+    ours,
+    pieces_of,
+    quiet,
+    vocabulary_of,
+)
+from backstory.runs.run import weights_hash
+from backstory.storage.disk_cache import folder as cache_folder
+
+
+def is_causal(model: Any) -> bool:
+    """Return True for a model that has what transformers' causal language models have."""
+    return isinstance(model, nn.Module) and hasattr(model, "get_output_embeddings") and hasattr(model, "config")
+
+
+def open_in_memory(causal: Any, tokenizer: Any, name: str | None = None) -> HuggingFaceRun:
+    """Return a model of transformers and its tokenizer as a run, with the precision and the device that it has.
+
+    The weights are shared, everything else is a copy: the model stays usable, and in the mode that it is in. `name` is what
+    results call it, by default the name that it was loaded by. Raises UserError as loading from a folder does.
+    """
+    if not is_causal(causal):
+        raise TypeError(f"model must be a causal language model of transformers, not {described(causal)}")
+    if not hasattr(tokenizer, "get_vocab"):
+        raise TypeError(
+            f"tokenizer must be the model's tokenizer, as AutoTokenizer loads it, not {described(tokenizer)}"
+        )
+    shown = name or str(getattr(causal.config, "_name_or_path", "") or type(causal).__name__)
+    with quiet():
+        shared = {id(tensor): tensor for tensor in (*causal.parameters(), *causal.buffers())}
+        model = ours(copy.deepcopy(causal, shared), shown)
+        vocabulary = vocabulary_of(pieces_of(tokenizer, shown), tokenizer, causal.config)
+    check_pieces(vocabulary, model, shown)
+    digest = weights_hash(model)
+    filed = re.sub(r"[^\w.-]+", "-", shown)
+    folder = cache_folder() / "huggingface" / f"{filed}-{digest[:16]}"
+    corpus, settings = corpus_of_pieces(vocabulary), causal.config.to_diff_dict()
+    run = HuggingFaceRun(folder, model, vocabulary, None, corpus, {}, shown, settings)
+    vars(run)["weights_hash"] = digest  # a cached property: computed once
+    return run

@@ -1,0 +1,69 @@
+"""A model of transformers in memory with its tokenizer: read like the folder it was saved in, and left as it was."""
+
+from pathlib import Path
+from typing import Any
+
+import foreign
+import pytest
+import torch
+
+from backstory.config import UserError
+from backstory.evaluation import evaluate
+from backstory.interop.in_memory import open_in_memory
+
+TEXT = "the cat sat on the mat .\nthe dog ran after the cat .\n" * 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    foreign.saved(path, text=TEXT, n_positions=64)
+    (path.parent / "cats.txt").write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def pair(folder: Path) -> tuple[Any, Any]:
+    hf = pytest.importorskip("transformers", reason="needs the extra hf")
+    return hf.AutoModelForCausalLM.from_pretrained(folder), hf.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("reader", ["static", "dynamic:rule=sgd,rate=0.01"])
+def test_it_scores_what_its_folder_scores_and_stays_as_it_was(folder: Path, pair: tuple[Any, Any], reader: str) -> None:
+    model, tokenizer = pair
+    ids = torch.tensor([tokenizer("the cat sat")["input_ids"]])
+    before, weights = model(input_ids=ids).logits, {k: v.clone() for k, v in model.state_dict().items()}
+    run = open_in_memory(model.train(), tokenizer, "mine")
+    text = folder.parent / "cats.txt"
+    ours, theirs = (evaluate(one, text=text, reader=reader) for one in (run, f"hf:{folder}"))
+    assert _nats(ours) == _nats(theirs)
+    assert run.name == "mine" and model.training
+    assert model.transformer.wte.weight is run.model.causal.transformer.wte.weight
+    assert model.state_dict().keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert torch.equal(model.eval()(input_ids=ids).logits, before)
+
+
+def _nats(result: Any) -> float:
+    return result["figures"]["nats_per_token"]
+
+
+def test_its_name_is_the_one_it_was_loaded_by(folder: Path, pair: tuple[Any, Any]) -> None:
+    assert open_in_memory(*pair).name == str(folder)
+
+
+def test_a_tokenizer_that_is_not_the_model_s_is_refused(pair: tuple[Any, Any]) -> None:
+    with pytest.raises(UserError, match="more than the 17 that the model knows"):
+        open_in_memory(foreign.causal("GPT2"), pair[1])
+
+
+@pytest.mark.parametrize("model, tokenizer", [(None, None), (torch.nn.Linear(2, 2), None), ("gpt2", None)])
+def test_other_objects_are_refused(model: Any, tokenizer: Any) -> None:
+    with pytest.raises(TypeError, match="model must be a causal language model of transformers, not "):
+        open_in_memory(model, tokenizer)
+
+
+@pytest.mark.parametrize("tokenizer", [None, 3, "gpt2", []])
+def test_other_tokenizers_are_refused(pair: tuple[Any, Any], tokenizer: Any) -> None:
+    with pytest.raises(TypeError, match="tokenizer must be the model's tokenizer, as AutoTokenizer loads it, not "):
+        open_in_memory(pair[0], tokenizer)
