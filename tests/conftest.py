@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 # that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Else every worker, and every process that a test starts, compiles the package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 for tier, examples in {"fast": 12, "full": 60}.items():
     hypothesis.settings.register_profile(tier, deadline=None, derandomize=True, max_examples=examples)
@@ -52,12 +56,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Use all cores for whole folders of tests, unless `-n` sets another number; one process does for single files."""
     option = config.option
-    whole_folders = all(Path(argument).is_dir() for argument in config.args)
-    if getattr(option, "numprocesses", 0) is None and not hasattr(config, "workerinput") and whole_folders:
+    if getattr(option, "numprocesses", 0) is None and not hasattr(config, "workerinput") and whole_folders(config):
         option.numprocesses = "logical"  # pytest-xdist takes 0 for this with --pdb
         option.maxprocesses = option.maxprocesses or MOST_WORKERS
         option.dist = "loadfile" if option.dist == "no" else option.dist
         option.loadscopereorder = False  # it would start files with few tests last, however long these take
+
+
+def whole_folders(config: pytest.Config) -> bool:
+    return all(Path(argument).is_dir() for argument in config.args)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,11 +74,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m full` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests, or skip them with the reason where files or tests are named."""
     for item in items:
         if RUN_IN_PROCESSES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.full)
-        if item.get_closest_marker("full") and not config.getoption("--full"):
-            item.add_marker(pytest.mark.skip(reason="a long test; --full runs it"))
+    if not config.getoption("--full"):
+        long = [item for item in items if item.get_closest_marker("full")]
+        if whole_folders(config):
+            config.hook.pytest_deselected(items=long)
+            items[:] = [item for item in items if not item.get_closest_marker("full")]
+        else:
+            for item in long:
+                item.add_marker(pytest.mark.skip(reason="a long test; --full runs it"))
     items.sort(key=lambda item: item.path.stem not in SLOW_FILES)  # stable: each file stays together
 
 

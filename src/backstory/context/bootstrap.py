@@ -18,6 +18,8 @@ from backstory.config.arguments import checked, diagnosed
 RESAMPLES = 2000
 CHUNK = 1 << 24
 """Counts of resampled clusters held at once, at most."""
+MOST_KEPT = 1 << 23
+"""Counts that are kept, at most, as the next measure of the same targets resamples them alike."""
 BLOCK = 500
 """Tokens of a block that is resampled as a whole if no documents are known: about a document of Penn Treebank."""
 FEWEST_CLUSTERS = 8
@@ -90,10 +92,10 @@ def resampled_means(
     With `clusters` (N,) whole clusters are resampled, and a mean is over all their targets; targets if there are too few
     clusters.
     """
-    random, counts = np.random.default_rng(seed), None
+    counts = None
     if clusters is not None and len(sizes := np.unique(clusters, return_counts=True)[1]) >= FEWEST_CLUSTERS:
         values, counts = summed(values, clusters), sizes
-    return np.concatenate(list(_means(values, counts, random, resamples)))
+    return np.concatenate(list(_means(values, counts, seed, resamples)))
 
 
 def summed(values: np.ndarray, clusters: np.ndarray) -> np.ndarray:
@@ -110,20 +112,32 @@ def means_in_clusters(values: np.ndarray, mask: np.ndarray, clusters: np.ndarray
     A resample without a value in the mask has the mean of all of them.
     """
     sums = summed(np.stack([values * mask, mask], 1), clusters)
-    totals = np.concatenate(list(_means(sums, None, np.random.default_rng(seed), RESAMPLES)))
+    totals = np.concatenate(list(_means(sums, None, seed, RESAMPLES)))
     return np.where(totals[:, 1] > 0, totals[:, 0] / np.maximum(totals[:, 1], 1e-12), values[mask].mean())
 
 
-def _means(
-    values: np.ndarray, counts: np.ndarray | None, random: np.random.Generator, resamples: int
-) -> Iterator[np.ndarray]:
+def _means(values: np.ndarray, counts: np.ndarray | None, seed: int, resamples: int) -> Iterator[np.ndarray]:
     """Yield means of resampled rows (N, C); with `counts` (N,) the rows are sums of that many values each."""
     rows = len(values)
-    size = max(1, CHUNK // rows)
-    for start in range(0, resamples, size):
-        # How often each row is drawn; sampling counts costs a line of memory per resample and makes the mean a product.
-        draws = random.multinomial(rows, np.full(rows, 1 / rows), size=min(size, resamples - start))
+    for draws in (
+        [_kept_draws(rows, seed, resamples)] if rows * resamples <= MOST_KEPT else _draws(rows, seed, resamples)
+    ):
         yield draws @ values / (rows if counts is None else (draws @ counts)[:, None])
+
+
+def _draws(rows: int, seed: int, resamples: int) -> Iterator[np.ndarray]:
+    """Yield how often each row is drawn, (R, rows), for all resamples in turn.
+
+    Sampling counts costs a line of memory per resample and makes the mean a product.
+    """
+    random, size = np.random.default_rng(seed), max(1, CHUNK // rows)
+    for start in range(0, resamples, size):
+        yield random.multinomial(rows, np.full(rows, 1 / rows), size=min(size, resamples - start))
+
+
+@functools.lru_cache(maxsize=4)
+def _kept_draws(rows: int, seed: int, resamples: int) -> np.ndarray:
+    return np.concatenate([draws.astype(np.int32) for draws in _draws(rows, seed, resamples)])
 
 
 @checked(seed=0)

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,12 @@ def versions() -> dict[str, str]:
     return versions
 
 
+@cache
 def commit() -> str | None:
-    """Return the commit of the checkout that this package runs from, with `+changes` if its code is edited, or None."""
+    """Return the commit of the checkout that this package runs from, with `+changes` if its code is edited, or None.
+
+    The first answer stands: what is committed while a process runs is not the code that it has loaded.
+    """
     here = Path(__file__).resolve().parent.parent
     root = _git(here, "rev-parse", "--show-toplevel")
     # An installed copy inside another repository is not a checkout of this one.
