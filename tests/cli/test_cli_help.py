@@ -1,86 +1,88 @@
-"""Help: every verb explains every flag it has, on a page that fits a terminal."""
+"""Help: the common flags in groups, all flags on request, every one explained, and the same words in a shell's completion."""
 
 import re
-from itertools import pairwise
+import shlex
+import subprocess
 
 import pytest
 from commands import Command
 
-from backstory.cli import (
-    data,
-    demo,
-    evaluate,
-    examine,
-    explain,
-    export,
-    generate,
-    ls,
-    read,
-    reader,
-    recipe,
-    report,
-    reproduce,
-    sweep,
-    train,
-)
+from backstory.cli import train
+from backstory.cli.completion import COMMANDS
+from backstory.cli.help_page import COMMON
 from backstory.cli.main import VERBS
-from backstory.cli.mistakes import settings
+from backstory.cli.mistakes import Setting, settings
+from backstory.cli.short_flags import SHORT
 from backstory.config import RunConfig, from_dict
 
 MIXTURE = from_dict(RunConfig, {"model": {"head": {"kind": "mixture"}}}, "a test")
-PAGES = {
-    "demo": (demo.DemoArguments, None),
-    "train": (train.TrainArguments, train.TrainArguments()),
+PAGES = COMMANDS | {
     "train demo": (train.TrainArguments, train.TrainArguments()),
     "train demo --model.head.kind mixture": (train.TrainArguments, train.TrainArguments(config=MIXTURE)),
-    "train demo --model.head.kind=mixture": (train.TrainArguments, train.TrainArguments(config=MIXTURE)),
-    "evaluate": (evaluate.EvaluateArguments, None),
-    "examine": (examine.ExamineArguments, None),
-    "generate": (generate.GenerateArguments, None),
-    "read": (read.ReadArguments, None),
-    "explain": (explain.ExplainArguments, None),
-    "explain reading": (explain.CompareReadersArguments, None),
-    "export": (export.ExportArguments, None),
-    "report": (report.ReportArguments, None),
-    "reproduce": (reproduce.ReproduceArguments, None),
-    "sweep run": (sweep.SweepArguments, sweep.SweepArguments()),
-    "sweep run demo": (sweep.SweepArguments, sweep.SweepArguments()),
-    "sweep show": (sweep.ShowSweepArguments, None),
-    "reader audit": (reader.AuditReaderArguments, None),
-    "data show": (data.ShowCorpusArguments, None),
-    "data prepare": (data.PrepareCorpusArguments, None),
-    "recipe copy": (recipe.CopyRecipeArguments, None),
-    "recipe check": (recipe.CheckRecipeArguments, None),
-    "ls": (ls.ListArguments, None),
+    "train demo --head=mixture": (train.TrainArguments, train.TrainArguments(config=MIXTURE)),
 }
+FEW = 20
+"""Flags that one page of help can show."""
 
 
-def explained(page: str) -> list[str]:
-    """The page as words, without the lines of its boxes."""
-    return page.translate(dict.fromkeys(map(ord, "╭╮╰╯│─|+"), " ")).split()
+def flags(setting: Setting) -> str:
+    """The flag of a setting as help shows it: `--training.[no-]partial-shuffle`."""
+    on, *off = setting.flags()
+    last = re.split(r"[.]|--", on)[-1]
+    return f"{on.removesuffix(last)}[no-]{last}" if off else on
 
 
 @pytest.mark.parametrize("verb", PAGES)
 def test_help_explains_every_flag(verb: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    shown = command(*verb.split(), "--help")
+    shown = command(*verb.split(), "--help-all")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.startswith(f"usage: backstory {verb.split()[0]} ")
-    boxed = shown.out[shown.out.index(" options ") :]
-    assert max(map(len, boxed.splitlines())) <= 100
-    words = explained(shown.out)
+    assert max(map(len, shown.out.splitlines())) <= 100
+    words = shown.out.replace(",", " ").split()
     for setting in settings(*PAGES[verb]):
-        for flag in [setting.name] if setting.positional else setting.flags():
-            assert any(word.rstrip(",") == flag for word in words), f"{flag} is not on the page"
-    lines = [line.strip("│| ") for line in boxed.splitlines()]
-    for line, after in pairwise(lines):
-        bare = re.search(r"^-\S+( \S+)* {2,}\(default", line) or (
-            re.fullmatch(r"-\S+( \S+)*", line) and after.startswith("(default")
-        )
-        assert not bare, f"a flag without a word of explanation: {line}"
+        for flag in [setting.name] if setting.positional else [flags(setting), *setting.short]:
+            assert flag in words, f"{flag} is not on the page"
+    # Every entry has its text beside it, or below it where it is long.
+    lines = shown.out.splitlines()
+    entries = [i for i, line in enumerate(lines) if re.match(r"  \S", line) and "  -h, --help " not in line]
+    bare = [lines[i] for i in entries if re.fullmatch(r"  \S+(,? \S+)*", lines[i]) and lines[i + 1][:5].strip()]
+    assert bare == [], "flags without a word of explanation"
 
 
-@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize("verb", [verb for verb, page in PAGES.items() if len(list(settings(*page))) > FEW])
+def test_long_help_shows_the_common_flags_first(verb: str, command: Command) -> None:
+    short, whole = command(*verb.split(), "--help"), command(*verb.split(), "--help-all")
+    assert (short.code, short.err, whole.code) == (0, "", 0)
+    assert len(short.out.splitlines()) < len(whole.out.splitlines())
+    count = len([s for s in settings(*PAGES[verb]) if not s.positional])
+    shown = len([line for line in short.out.splitlines() if line.startswith("  --") and "--help-all" not in line])
+    assert shown <= 36 and f"Show all flags ({count}; these are {shown})." in short.out
+
+
+def test_a_common_flag_is_one_of_its_command() -> None:
+    for verb, groups in COMMON.items():
+        known = {setting.name for setting in settings(*COMMANDS[verb])}
+        common = [flag for names in groups.values() for flag in names]
+        assert known.issuperset(common) and len(set(common)) == len(common), verb
+
+
+def test_short_names_stand_for_one_setting_each() -> None:
+    for verb in ("train", "sweep run"):
+        known = {setting.name for setting in settings(*COMMANDS[verb])}
+        assert known.issuperset(SHORT.values()) and not known.intersection(SHORT)
+    assert len(set(SHORT.values())) == len(SHORT)
+
+
+def test_a_short_name_sets_what_its_long_one_sets() -> None:
+    typed = "demo --lr 0.5 --epochs=3 --core mogrifier --batch_size 7"
+    long = "demo --training.learning-rate 0.5 --training.epochs=3 --model.core.kind mogrifier --training.batch-size 7"
+    short, whole = (train.parse_with_recipe(train.TrainArguments, shlex.split(t), "train") for t in (typed, long))
+    assert short == whole and short[1].config.training.learning_rate == 0.5
+    assert short[1].config.model.core.kind == "mogrifier"
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help", "help"])
 def test_the_overview_names_every_verb(flag: str, command: Command) -> None:
     shown = command(flag)
     assert (shown.code, shown.err) == (0, "")
@@ -89,13 +91,64 @@ def test_the_overview_names_every_verb(flag: str, command: Command) -> None:
     assert shown == command()
 
 
-@pytest.mark.parametrize("verb", ["reader", "data", "recipe"])
-def test_verbs_of_verbs_say_what_there_is(verb: str, command: Command) -> None:
+@pytest.mark.parametrize("verb", [["evaluate"], ["train", "demo"], ["sweep"], ["reader", "tune"]])
+def test_help_of_a_verb_is_its_help(verb: list[str], command: Command) -> None:
+    assert command("help", *verb) == command(*verb, "--help")
+
+
+@pytest.mark.parametrize("verb", ["sweep", "reader", "data", "recipe"])
+def test_verbs_of_verbs_say_what_each_action_does(verb: str, command: Command) -> None:
     shown = command(verb, "--help")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.startswith(f"usage: backstory {verb} {{")
+    actions = [name.split()[1] for name in COMMANDS if name.startswith(f"{verb} ")]
+    for action in actions:
+        assert re.search(rf"^  {action} +\w+( \S+)+", shown.out, re.MULTILINE)
+    assert shown.out.split("{")[1].split("}")[0] == ", ".join(actions)
 
 
-def test_the_version_is_told(command: Command) -> None:
-    shown = command("--version")
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_the_version_is_told(flag: str, command: Command) -> None:
+    shown = command(flag)
     assert shown.code == 0 and shown.out.startswith("backstory 0.")
+
+
+# --- completion ---
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("ev", {"evaluate"}),
+        ("train ptb-small-p", {"ptb-small-pointer"}),
+        ("sweep s", {"show"}),
+        ("help recip", {"recipe"}),
+        ("ls rea", {"readers"}),
+        ("train demo --epo", {"--epochs"}),
+        ("train demo --optimizer na", {"nadam"}),
+        ("train demo --core mo", {"mogrifier"}),
+        ("reader tune run --in-", {"--in-turn"}),
+        ("evaluate run --audit-", {"--audit-places", "--audit-seed"}),
+        ("explain surprisal run --fin", {"--find"}),
+        ("explain reading run --smo", {"--smooth"}),
+        ("evaluate runs/", set()),
+    ],
+)
+def test_bash_completes(typed: str, completed: set[str], command: Command) -> None:
+    script = command("completion", "bash")
+    assert (script.code, script.err) == (0, "")
+    words = ["backstory", *typed.split(" ")]
+    ask = f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _backstory; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash"], input=f"{script.out}\n{ask}\n", capture_output=True, text=True, check=True)
+    assert done.stderr == "" and set(done.stdout.split()) == completed
+
+
+def test_fish_and_zsh_have_every_command(command: Command) -> None:
+    fish, zsh = command("completion", "fish"), command("completion", "zsh")
+    assert (fish.code, fish.err, zsh.code, zsh.err) == (0, "", 0, "")
+    lines = fish.out.splitlines()
+    assert all(line.startswith("complete -c backstory -n ") and len(shlex.split(line)) > 5 for line in lines)
+    assert {verb for verb in VERBS if f"-n __fish_use_subcommand -a {verb} " in fish.out} == set(VERBS)
+    assert "'__fish_seen_subcommand_from train' -l lr -r -d " in fish.out
+    assert "bashcompinit" in zsh.out and zsh.out.endswith(command("completion", "bash").out)
+    assert {name.split()[0] for name in COMMANDS} | {"help"} == set(VERBS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import parse
+from backstory.cli.command_line import JsonOutput, parse, print_json
 from backstory.config import UserError
 from backstory.config.plugin_files import load_plugin, where
 
@@ -21,7 +21,7 @@ Check = tuple[str, Callable[[], None]]
 
 
 @dataclass(frozen=True)
-class CheckArguments:
+class CheckArguments(JsonOutput):
     """Test the cores, readers, metrics and experiments of a plugin against the contract that the built-in ones keep."""
 
     file: Annotated[
@@ -32,20 +32,25 @@ class CheckArguments:
 
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each check; the exit code is 2 where one fails."""
-    file = parse(CheckArguments, arguments, "check").file
+    args = parse(CheckArguments, arguments, "check")
+    file = args.file
     load_plugin(file, "`backstory check`")
     from backstory.plugins import registered_by
 
     parts = registered_by(file)
     if not parts:
         raise UserError(f"{file} registers nothing; call bs.register in it (docs/extending.md)")
-    failed = 0
+    failed, outcomes = 0, []
     for part in parts:
         for sentence, problem in results(part, file.resolve()):
             failed += problem is not None
-            print(f"{part.kind} {part.name}: {sentence} ... {'ok' if problem is None else 'FAILED'}")
+            outcomes.append({"kind": part.kind, "name": part.name, "check": sentence, "problem": problem})
+            if not args.json:
+                print(f"{part.kind} {part.name}: {sentence} ... {'ok' if problem is None else 'FAILED'}")
             if problem is not None:
                 print(f"backstory: {problem}", file=sys.stderr)
+    if args.json:
+        print_json({"file": str(file), "passed": not failed, "checks": outcomes})
     if failed:
         count = f"{failed} checks" if failed > 1 else "a check"
         raise UserError(f"{file.name} fails {count}; correct it, and run `backstory check {file}` again")

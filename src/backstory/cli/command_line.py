@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import json
 import os
 import stat
 import sys
@@ -18,28 +19,33 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from backstory.cli.mistakes import explain
+from backstory.cli import help_page
+from backstory.cli.mistakes import explain, takes_all_settings
+from backstory.cli.short_flags import expanded
 from backstory.config import UserError, nearest, validate
 from backstory.config.errors import check_utf8
 from backstory.config.options import LoadOptions, ModelOptions
-from backstory.config.terminal import Coloured, make_console
+from backstory.config.terminal import make_console, printable_json
 
 T = TypeVar("T")
 
 
 def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None = None) -> T:
-    """Read the arguments of a verb into its dataclass; `--help` prints and exits. Raises UserError."""
+    """Read the arguments of a verb into its dataclass; `--help` and `--help-all` print and exit. Raises UserError."""
+    if (page := help_page.wanted(arguments)) is not None:
+        print(help_page.page(kind, verb, default, everything=page == "all"))
+        raise SystemExit(0)
     marked: Any = tyro.conf.configure(tyro.conf.AvoidSubcommands, tyro.conf.PositionalRequiredArgs)(kind)
     options: dict[str, Any] = {} if default is None else {"default": default}
     # tyro has flags of its own, which write files; a verb accepts only those in its help.
     if any(a.replace("_", "-").startswith("--tyro-") for a in arguments):
         raise UserError(explain(kind, arguments, verb, default))
     try:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(Coloured(sys.stdout)):
-            parsed = tyro.cli(marked, args=list(arguments), prog=f"backstory {verb}", **options)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
+        with contextlib.redirect_stderr(io.StringIO()):
+            parsed = tyro.cli(
+                marked, args=expanded(arguments) if takes_all_settings(kind) else list(arguments), **options
+            )
+    except SystemExit:
         raise UserError(explain(kind, arguments, verb, default)) from None
     _validate(parsed)
     return parsed
@@ -58,19 +64,37 @@ def _validate(parsed: Any) -> None:
     validate(dataclasses.replace(parsed, **dict.fromkeys(configs)), "command line")
 
 
-def dispatch(verb: str, actions: Mapping[str, Callable[[Sequence[str]], int]], arguments: Sequence[str]) -> int:
+Action = tuple[str, Callable[[Sequence[str]], int]]
+"""What an action of a command does, in one phrase, and the function that does it."""
+
+
+def dispatch(verb: str, actions: Mapping[str, Action], arguments: Sequence[str]) -> int:
     """Run the action named by the first argument. Raises UserError for no action, or an unknown one."""
     listed = ", ".join(actions)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        if arguments:
-            print(f"usage: backstory {verb} {{{listed}}} ...      (backstory {verb} ACTION --help explains one)")
-            return 0
+    if not arguments:
         raise UserError(f"name an action: `backstory {verb} {{{listed}}} ...`")
+    if arguments[0] in (*help_page.HELP, help_page.HELP_ALL):
+        print(f"usage: backstory {verb} {{{listed}}} ...      (backstory {verb} ACTION --help explains one)\n")
+        print(help_page.table({name: phrase for name, (phrase, _) in actions.items()}))
+        return 0
     if arguments[0] not in actions:
         raise UserError(
             f"there is no `backstory {verb} {arguments[0]}`{nearest(arguments[0], actions)}; there is {listed}"
         )
-    return actions[arguments[0]](arguments[1:])
+    return actions[arguments[0]][1](arguments[1:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOutput:
+    """The flag of a command that prints facts."""
+
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print the result as JSON, alone on standard output."""
+
+
+def print_json(value: Any) -> None:
+    """Print a value as the JSON of `--json`."""
+    print(printable_json(json.dumps(value, indent=1, allow_nan=False)))
 
 
 RUN = "The run's folder; or hf:PATH_OR_NAME, a causal language model of Hugging Face."

@@ -1,13 +1,14 @@
 """`backstory data show | prepare NAME`: show the splits, types and documents of a corpus; `prepare` downloads it first."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import dispatch, parse, progress_bar
+from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json, progress_bar
 from backstory.config import TextConfig
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ShowCorpusArguments(TextConfig):
+class ShowCorpusArguments(JsonOutput, TextConfig):
     """Show the tokens, types and documents of a corpus."""
 
     # `field()` removes the default of TextConfig: here the corpus is required.
@@ -35,7 +36,7 @@ class PrepareCorpusArguments(ShowCorpusArguments):
 
 
 def main(arguments: Sequence[str]) -> int:
-    return dispatch("data", {"show": show, "prepare": prepare}, arguments)
+    return dispatch("data", ACTIONS, arguments)
 
 
 def show(arguments: Sequence[str]) -> int:
@@ -54,7 +55,7 @@ def prepare(arguments: Sequence[str]) -> int:
         with progress_bar(f"downloading {files}", "MB", 1_000_000) as progress:
             folder = fetch(files, args.data_dir, progress)
         if folder is not None:
-            print(f"downloaded {files} into {folder}")
+            print(f"downloaded {files} into {folder}", file=sys.stderr if args.json else sys.stdout)
     return _figures(args)
 
 
@@ -64,6 +65,9 @@ def _figures(args: ShowCorpusArguments) -> int:
     check_synthetic(args)
     with progress_bar(f"preparing {args.corpus}", "MB", 1_000_000) as progress:
         dataset = prepare(args, args.data_dir, progress)
+    if args.json:
+        print_json(_facts(dataset, args.data_dir))
+        return 0
     words = dataset.vocabulary
     print(f"{dataset.corpus}: {dataset.provenance}")
     print(f"  tokenizer {words.tokenizer.name}, {len(words):,} types, fingerprint {dataset.fingerprint[:16]}")
@@ -76,6 +80,28 @@ def _figures(args: ShowCorpusArguments) -> int:
     for name in dataset.splits if dataset.source else ():
         print(f"  {name:<6} {_answers(dataset, name) or _truth(dataset, name)}")
     return 0
+
+
+def _facts(dataset: "Dataset", data_dir: Path | None) -> dict[str, Any]:
+    """Return what is printed of a corpus, as JSON."""
+    from backstory.data import gold_file
+
+    splits: dict[str, dict[str, Any]] = {}
+    for name, split in dataset.splits.items():
+        splits[name] = {"tokens": len(split.ids), "documents": len(split.documents)}
+        splits[name] |= {"characters": split.characters, "bytes": split.bytes}
+        splits[name]["tags"] = gold_file(dataset, name, data_dir) is not None
+        if dataset.source:
+            splits[name]["about"] = _answers(dataset, name) or _truth(dataset, name)
+    vocabulary = dataset.vocabulary
+    return {
+        "corpus": dataset.corpus,
+        "provenance": dataset.provenance,
+        "tokenizer": vocabulary.tokenizer.name,
+        "types": len(vocabulary),
+        "fingerprint": dataset.fingerprint,
+        "splits": splits,
+    }
 
 
 def _answers(dataset: "Dataset", split: str) -> str | None:
@@ -107,3 +133,9 @@ def _truth(dataset: "Dataset", split: str) -> str:
                 f"{kind} {len(behind) / len(truth.exact):.1%}, last seen {half:.0f} (90%: {most:.0f}) tokens ago"
             )
     return "; ".join(parts)
+
+
+ACTIONS = {
+    "show": ("show the splits, tokens, types and documents of a corpus", show),
+    "prepare": ("download a corpus if it is missing, encode it, and show the same", prepare),
+}

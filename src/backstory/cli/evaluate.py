@@ -8,17 +8,16 @@ from typing import Annotated, Any, BinaryIO
 
 import tyro
 
-from backstory.cli.command_line import ModelArguments, parse, progress_bar, typed_text
+from backstory.cli.command_line import JsonOutput, ModelArguments, parse, progress_bar, typed_text
 from backstory.config import UserError, plural
 from backstory.config.formats import alone
 from backstory.config.options import EvalOptions
 from backstory.config.scores import IN_BITS, UnknownShare, format_score, overlap_warnings, unknown_warning
 from backstory.config.terminal import make_console, one_line
-from backstory.data.corpora.text_files import is_pipe
 
 
 @dataclass(frozen=True)
-class EvaluateArguments(EvalOptions, ModelArguments):
+class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
     """Score every token of a split, or of a text of your own, with a trained model in one pass."""
 
     text: Annotated[  # type: ignore[assignment]
@@ -29,8 +28,6 @@ class EvaluateArguments(EvalOptions, ModelArguments):
     """train, valid or test (the default)."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
     """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print the result as JSON."""
 
     def options(self) -> EvalOptions:
         """Return the options of the evaluation. Raises UserError for a text that is none."""
@@ -59,6 +56,8 @@ def text_source(text: str) -> Path | BinaryIO:
         raise UserError(f"there is no file '{text}'; `--split {text}` reads that split of the run's corpus")
     if text == "-":
         return typed_text()
+    from backstory.data.corpora.text_files import is_pipe
+
     if is_pipe(Path(text)):
         print(f"backstory: {one_line(text)} is a pipe; waiting until something is written into it", file=sys.stderr)
     return Path(text)

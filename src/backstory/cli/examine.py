@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from backstory.cli.command_line import RUN, parse, progress_bar
+from backstory.cli.command_line import RUN, JsonOutput, parse, progress_bar
 from backstory.config import UserError
 from backstory.config.options import ExamineOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExamineArguments(ExamineOptions):
+class ExamineArguments(JsonOutput, ExamineOptions):
     """Score the same tokens under changed contexts and report what the changes cost.
 
     Several runs are examined as one set, for models that differ in their seed only. The same command resumes a stopped
@@ -21,8 +21,6 @@ class ExamineArguments(ExamineOptions):
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help=f"{RUN} Or several.")]
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print the result as JSON."""
 
 
 def main(arguments: Sequence[str]) -> int:

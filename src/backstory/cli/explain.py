@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import tyro
 
-from backstory.cli.command_line import RUN, parse, progress_bar
+from backstory.cli.command_line import RUN, JsonOutput, parse, progress_bar
 from backstory.cli.evaluate import text_source
 from backstory.config import UserError
 from backstory.config.options import CompareOptions, ExplainOptions
@@ -24,7 +24,7 @@ _Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help=R
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class Output(JsonOutput):
     """The text of an explanation, and where it is shown."""
 
     text: str | None = None
@@ -33,8 +33,6 @@ class Output:
     """A page to write, in place of the text in the terminal; an earlier page of Backstory is replaced."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Let --html replace any file."""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print the result as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)

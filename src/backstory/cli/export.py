@@ -8,11 +8,11 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import parse
+from backstory.cli.command_line import JsonOutput, parse, print_json
 
 
 @dataclass(frozen=True)
-class ExportArguments:
+class ExportArguments(JsonOutput):
     """Write a trained model to a folder that transformers can load."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help="The run's folder.")]
@@ -30,5 +30,8 @@ def main(arguments: Sequence[str]) -> int:
 
         disable_progress_bar()  # it takes a moment
     out = export(args.run, args.out)
-    print(f"{out}; {out / CARD} says how to load it")
+    if args.json:
+        print_json({"folder": str(out), "card": str(out / CARD)})
+    else:
+        print(f"{out}; {out / CARD} says how to load it")
     return 0

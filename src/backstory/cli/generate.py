@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from backstory.cli.command_line import ModelArguments, parse, typed_text
+from backstory.cli.command_line import JsonOutput, ModelArguments, parse, print_json, typed_text
 from backstory.config import UserError
 from backstory.config.options import Precision
 from backstory.config.strict import between
@@ -19,7 +19,7 @@ LARGEST = 1 << 24
 
 
 @dataclass(frozen=True)
-class GenerateArguments(ModelArguments):
+class GenerateArguments(JsonOutput, ModelArguments):
     """Continue a prompt with a trained model, word by word."""
 
     prompt: str = ""
@@ -61,8 +61,12 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(f"the prompt is longer than {LARGEST:,} bytes; give a shorter one")
         prompt = data.decode("utf-8", "surrogateescape")
     options: dict[str, Any] = vars(args) | {"prompt": prompt, "reader": args.reader or None}
-    last = ""
-    for text in generate(**options, echo=True):
+    del options["json"]
+    if args.json:
+        text = "".join(generate(**options))
+        print_json({"run": str(args.run), "prompt": prompt, "text": text, "seed": args.seed})
+    last = "\n" if args.json else ""
+    for text in () if args.json else generate(**options, echo=True):
         print(text, end="", flush=True)
         last = text or last
         if failure() and not args.save:  # nobody reads the rest

@@ -1,50 +1,116 @@
-"""`backstory ls`: models, recipes, corpora, readers, experiments, explanations, suites and spaces."""
+"""`backstory ls`: models, recipes, corpora, readers, experiments, explanations, suites, spaces, and the runs in a folder."""
 
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, get_args, get_type_hints
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, get_args, get_type_hints
 
 import tyro
 
-from backstory.cli.command_line import parse
+from backstory.cli.command_line import JsonOutput, parse, print_json
 from backstory.config import (
     ModelConfig,
     UserError,
     nearest,
+    pasted,
     recipes,
 )
+from backstory.config.formats import MISSING
 from backstory.config.renamed import refuse_old_listing
+from backstory.config.scores import IN_BITS, bits, perplexity
+
+if TYPE_CHECKING:
+    from backstory.results.run_listing import RunSummary
 
 
 @dataclass(frozen=True)
-class ListArguments:
-    """List models, recipes, corpora, readers and other names."""
+class ListArguments(JsonOutput):
+    """List models, recipes, corpora, readers and other names.
+
+    `backstory ls runs [FOLDER]` lists the runs in a folder and below it (else in `runs`): how far each is, and its scores.
+    """
 
     kind: Annotated[
         tyro.conf.Positional[str],
         tyro.conf.arg(
             metavar="[KIND]",
-            help="models, recipes, corpora, readers, experiments, explanations, suites, spaces, or all.",
+            help="models, recipes, corpora, readers, experiments, explanations, suites, spaces, or all of these; or runs.",
         ),
     ] = "all"
+    folder: Annotated[
+        tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[FOLDER]", help="For runs: a folder of runs.")
+    ] = None
+    sort: Literal["name", "valid", "test", "changed"] = "name"
+    """Order of runs: by name, best validation or test first, or latest first."""
 
 
 def main(arguments: Sequence[str]) -> int:
     args = parse(ListArguments, arguments, "ls")
     refuse_old_listing(args.kind)
+    if args.kind == "runs":
+        return _runs(args)
     if args.kind not in ("all", *KINDS):
+        if Path(args.kind).is_dir():
+            raise UserError(f"`backstory ls runs {pasted(args.kind)}` lists the runs in a folder")
+        known = [*KINDS, "runs"]
         raise UserError(
-            f"there is nothing called '{args.kind}' to list{nearest(args.kind, KINDS)}; there are {', '.join(KINDS)}"
+            f"there is nothing called '{args.kind}' to list{nearest(args.kind, known)}; there are {', '.join(known)}"
         )
-    for kind in KINDS if args.kind == "all" else (args.kind,):
+    if args.folder is not None:
+        raise UserError(f"unexpected argument '{args.folder}'; only `backstory ls runs` takes a folder")
+    listed = {kind: KINDS[kind]() for kind in (KINDS if args.kind == "all" else (args.kind,))}
+    if args.json:
+        print_json({kind: dict(entries) for kind, entries in listed.items()})
+        return 0
+    for kind, entries in listed.items():
         if args.kind == "all":
             print(kind)
-        entries = KINDS[kind]()
         width = max(map(len, entries))
         for name, description in entries.items():
             print(f"  {name:<{width}}  {description}")
     return 0
+
+
+def _runs(args: ListArguments) -> int:
+    """List the runs in a folder."""
+    from backstory.reports.tables import Table, columns, to_text
+    from backstory.results.run_listing import list_runs
+
+    folder = Path("runs") if args.folder is None else args.folder
+    runs = list_runs(folder)
+    if args.sort == "changed":
+        runs.sort(key=lambda run: run.changed or "", reverse=True)
+    elif args.sort != "name":
+        runs.sort(key=lambda run: value if (value := getattr(run, f"{args.sort}_nats")) is not None else math.inf)
+    if args.json:
+        print_json([asdict(run) for run in runs])
+        return 0
+    if not runs:
+        print(f"{folder} holds no runs; `backstory train RECIPE --out FOLDER` makes one")
+        return 0
+    headings = columns("run", "corpus", "parameters#", "epoch#", "validation#", "test#", "state", "last epoch (UTC)")
+    print(to_text(Table(headings, tuple(_line(run) for run in runs if run.problem is None))))
+    for run in runs:
+        if run.problem is not None:
+            print(f"{run.name}: damaged: {run.problem}")
+    return 0
+
+
+def _line(run: "RunSummary") -> tuple[str, ...]:
+    scores = (MISSING if n is None else _score(n, run.unit) for n in (run.valid_nats, run.test_nats))
+    epoch = MISSING if run.epoch is None else f"{run.epoch}/{run.epochs}" if run.epochs else str(run.epoch)
+    when = MISSING if run.changed is None else run.changed[:16].replace("T", " ")
+    parameters = MISSING if run.parameters is None else f"{run.parameters:,}"
+    return (run.name, run.corpus or MISSING, parameters, epoch, *scores, run.state, when)
+
+
+def _score(nats: float, unit: str | None) -> str:
+    """Return a score for a column: `1.1753 bits`, or a perplexity, `98.12`, which is per word unless it says otherwise."""
+    if unit in IN_BITS:
+        return f"{bits(nats):.4f} bits"
+    return f"{perplexity(nats):.2f}" + ("" if unit in (None, "word") else f" per {unit}")
 
 
 def _models() -> dict[str, str]:

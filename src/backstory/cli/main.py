@@ -26,9 +26,11 @@ VERBS = {
     "report": "write one page with the results of run folders",
     "reader": "prepare adaptive readers for a run (statistics, tune, train), or audit one (audit)",
     "data": "download a corpus, or show what it holds (prepare, show)",
-    "recipe": "copy or check a recipe",
+    "recipe": "show, copy or check a recipe (show, copy, check)",
     "check": "test a core, reader, metric or experiment of your own (a plugin) against the contract",
-    "ls": "list models, recipes, corpora, readers, experiments, explanations, suites, spaces",
+    "ls": "list runs, models, recipes, corpora, readers, experiments, explanations, suites, spaces",
+    "completion": "print the completion script of a shell (bash, zsh, fish)",
+    "help": "explain a command, as COMMAND --help",
 }
 
 
@@ -75,12 +77,14 @@ def _exit(arguments: list[str]) -> tuple[int, str | None]:
 
 
 def _run(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all"):
         print(overview())
         return 0
     arguments, plugins = split_plugins(arguments)
     verb, *rest = arguments or [""]
-    if verb == "--version":
+    if verb in ("-V", "--version"):
         from importlib.metadata import version
 
         print(f"backstory {version('backstory')}")

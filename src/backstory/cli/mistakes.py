@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import tyro
 
+from backstory.cli.short_flags import SHORT
 from backstory.config import nearest
 from backstory.config.renamed import present_flag
 
@@ -28,6 +29,14 @@ class Setting:
     """Its type: int, `str | None`, a Literal, ..."""
     marks: tuple[Any, ...] = ()
     """Its markers for tyro."""
+    owner: type = object
+    """The dataclass that it is a field of, `field` of it."""
+    field: str = ""
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    """For the kind of a part: all kinds that there are."""
+    short: tuple[str, ...] = ()
+    """Its short names."""
 
     @property
     def positional(self) -> bool:
@@ -66,17 +75,39 @@ class Setting:
         return any(_reads(kind, value) for kind in self.kinds())
 
 
-def settings(kind: type, default: Any = None, prefix: str = "") -> Iterator[Setting]:
-    """Yield the arguments of a verb's dataclass and of nested ones; `default` chooses the kinds of parts."""
+def settings(kind: type, default: Any = None) -> Iterator[Setting]:
+    """Yield the arguments of a verb's dataclass and of nested ones; `default` has their values, and the kinds of parts."""
+    short = {long: name for name, long in SHORT.items()} if takes_all_settings(kind) else {}
+    for setting in _settings(kind, default, "", ()):
+        yield dataclasses.replace(setting, short=(short[setting.name],)) if setting.name in short else setting
+
+
+def takes_all_settings(kind: type) -> bool:
+    """Return True if a command takes every setting of a run, which have short names there."""
+    return any(name == "config" for name, _, _ in _fields(kind))
+
+
+def _settings(kind: type, default: Any, prefix: str, kinds: tuple[str, ...]) -> Iterator[Setting]:
+    """Yield the arguments of a dataclass below a prefix; `kinds` are those that it is one of."""
+    defaults = {f.name: f.default for f in dataclasses.fields(kind)}
     for name, inner, marks in _fields(kind):
         value = getattr(default, name, None)
         part = type(value) if dataclasses.is_dataclass(value) else inner
         if dataclasses.is_dataclass(part):
-            yield from settings(typing.cast(type, part), value, _inside(prefix, name, marks))
+            others = tuple(option.kind for option in typing.get_args(inner) if hasattr(option, "kind"))
+            yield from _settings(typing.cast(type, part), value, _inside(prefix, name, marks), others)
         else:
             metavar = next((m.metavar for m in marks if getattr(m, "metavar", None)), None)
             flag = next((m.name for m in marks if getattr(m, "name", None)), name)
-            yield Setting(metavar or f"--{prefix}{flag}".replace("_", "-"), inner, marks)
+            yield Setting(
+                metavar or f"--{prefix}{flag}".replace("_", "-"),
+                inner,
+                marks,
+                kind,
+                name,
+                getattr(default, name, defaults[name]),
+                kinds if name == "kind" else (),
+            )
 
 
 def _fields(kind: type) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
@@ -94,7 +125,7 @@ def _inside(prefix: str, name: str, marks: tuple[Any, ...]) -> str:
 def explain(kind: type, arguments: Sequence[str], verb: str, default: Any = None) -> str:
     """Return a message for the first mistake in arguments that tyro refused."""
     known = list(settings(kind, default))
-    flags = {flag: s for s in known if not s.positional for flag in s.flags()}
+    flags = {flag: s for s in known if not s.positional for flag in (*s.flags(), *s.short)}
     positional: list[str] = []
     rest = deque(arguments)
     while rest:
@@ -121,7 +152,7 @@ def other_kinds(kind: type, flag: str, default: Any, prefix: str = "") -> Iterat
         inside, value = _inside(prefix, name, marks), getattr(default, name, None)
         options = [o for o in typing.get_args(inner) if dataclasses.is_dataclass(o)]
         for option in typing.cast(list[Any], options):
-            if any(flag in s.flags() for s in settings(option, None, inside)):
+            if any(flag in s.flags() for s in _settings(option, None, inside, ())):
                 yield f"--{inside}kind {option.kind}"
         if dataclasses.is_dataclass(value):
             yield from other_kinds(type(value), flag, value, inside)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from backstory.cli.command_line import ModelArguments, parse, standard_input
+from backstory.cli.command_line import JsonOutput, ModelArguments, parse, standard_input
 from backstory.config import plural
 from backstory.config.options import Precision
 from backstory.config.scores import UnknownShare, advice
@@ -24,10 +24,11 @@ ENOUGH = 20
 
 
 @dataclass(frozen=True)
-class ReadArguments(ModelArguments):
+class ReadArguments(JsonOutput, ModelArguments):
     """Score standard input line by line as it arrives: each line, and all lines so far.
 
-    A session can be saved (`--session FOLDER`) and resumed later (`--resume`). It ends with the input, or with Ctrl-C.
+    A session can be saved (`--session FOLDER`) and resumed later (`--resume`). It ends with the input, or with Ctrl-C. With
+    `--json` each line is a JSON object.
     """
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -40,8 +41,6 @@ class ReadArguments(ModelArguments):
     """Seconds between saves; 0: at the end only."""
     per_token: tyro.conf.FlagCreatePairsOff[bool] = False
     """Show the tokens too, each with its surprisal in nats."""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print a JSON object for every line."""
     precision: Precision = "float32"
     """Precision of matrix products."""
 

@@ -1,12 +1,13 @@
 """`backstory reader ...`: prepare adaptive readers for a run (statistics, tune, train), and audit any reader."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import tyro
 
-from backstory.cli.command_line import CorpusArguments, dispatch, parse, progress_bar
+from backstory.cli.command_line import CorpusArguments, JsonOutput, dispatch, parse, print_json, progress_bar
 from backstory.config import UserError, pasted, plural
 from backstory.config.options import Precision
 from backstory.config.readers import GateSettings, MetaTraining
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AuditReaderArguments(CorpusArguments):
+class AuditReaderArguments(JsonOutput, CorpusArguments):
     """Audit a reader at random places of a split: scores are causal, normalised, and taken before learning."""
 
     split: str = "valid"
@@ -34,7 +35,7 @@ class AuditReaderArguments(CorpusArguments):
 
 
 @dataclass(frozen=True)
-class StatisticsArguments(CorpusArguments):
+class StatisticsArguments(JsonOutput, CorpusArguments):
     """Collect the mean squares of each weight's training gradients once; adaptive readers scale their steps by them."""
 
     moving: str = "all"
@@ -52,7 +53,7 @@ class StatisticsArguments(CorpusArguments):
 
 
 @dataclass(frozen=True)
-class TuneReaderArguments(CorpusArguments):
+class TuneReaderArguments(JsonOutput, CorpusArguments):
     """Search a reader's settings on a split and save the best in the run, where later evaluations find them."""
 
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -72,7 +73,7 @@ class TuneReaderArguments(CorpusArguments):
 
 
 @dataclass(frozen=True)
-class TrainReaderArguments(CorpusArguments):
+class TrainReaderArguments(JsonOutput, CorpusArguments):
     """Train the meta-learner that sets the gates of every weight while a text is read (the reader `learned`)."""
 
     name: str = "three-level"
@@ -90,7 +91,7 @@ class TrainReaderArguments(CorpusArguments):
 
 
 def main(arguments: Sequence[str]) -> int:
-    return dispatch("reader", {"statistics": statistics, "tune": tune, "train": train, "audit": audit}, arguments)
+    return dispatch("reader", ACTIONS, arguments)
 
 
 def _opened(args: StatisticsArguments | TrainReaderArguments) -> "EvalSetup":
@@ -109,6 +110,10 @@ def statistics(arguments: Sequence[str]) -> int:
     with progress_bar("collecting statistics", unit="minibatches") as progress:
         path, statistics = collect_statistics(opened, args.moving, args.tokens, args.batch_size, args.segment, progress)
     how = statistics.collected
+    if args.json:
+        sizes = {"minibatches": how.minibatches, "batch_size": how.batch_size, "segment": how.segment}
+        print_json({"file": str(path), "split": args.split, **sizes})
+        return 0
     print(f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {args.split}")
     return 0
 
@@ -117,7 +122,7 @@ def tune(arguments: Sequence[str]) -> int:
     args = parse(TuneReaderArguments, arguments, "reader tune")
 
     from backstory.readers.registry import parse_stack, stack_name
-    from backstory.tuning.preparation import tune_reader
+    from backstory.tuning.preparation import search_record, tune_reader
 
     stack = parse_stack(args.reader or "dynamic")
     fields = {name: getattr(args, name) for name in ("precision", "device", "data_dir", "corpus")}
@@ -125,7 +130,10 @@ def tune(arguments: Sequence[str]) -> int:
         paths, tuned = tune_reader(
             args.run, stack, args.split, args.tokens, args.grid, progress, in_turn=args.in_turn, **fields
         )
-    print(describe_tuned(tuned), *paths, sep="\n")
+    if args.json:
+        print_json({"files": list(map(str, paths)), "split": args.split, **search_record(tuned)})
+    else:
+        print(describe_tuned(tuned), *paths, sep="\n")
     return 0
 
 
@@ -149,6 +157,7 @@ def train(arguments: Sequence[str]) -> int:
             mean = sum(losses[-10:]) / 10
             print(
                 f"{tokens:>9,} tokens  perplexity of the last ten pieces {perplexity(mean):8.2f}",
+                file=sys.stderr,
                 flush=True,
             )
 
@@ -156,6 +165,9 @@ def train(arguments: Sequence[str]) -> int:
         path = train_learned(
             opened, base, args.gates, args.training, args.name, skip=args.skip, progress=progress, report=report
         )
+    if args.json:
+        print_json({"file": str(path), "reader": f"learned:network={args.name}", "pieces": len(losses)})
+        return 0
     print(f"{path}: read with it by `backstory evaluate {pasted(args.run)} --reader learned:network={args.name}`")
     return 0
 
@@ -188,6 +200,9 @@ def audit(arguments: Sequence[str]) -> int:
     with progress_bar(f"auditing on {args.split}") as progress:
         _, report = audit_reader(setup, progress)
     name = stack_name(parse_stack(args.reader))
+    if args.json:
+        print_json({"run": str(args.run), "reader": name, "split": args.split, **report.as_dict()})
+        return 0 if report.passed else 1
     extent = f"{report.places} {plural('place', report.places)}, {report.cuts:,} {plural('cut', report.cuts)}"
     print(f"{args.run}, {name} reader, {args.split} split, {extent}, seed {report.seed}")
     for check, passed in report.checks.items():
@@ -195,3 +210,11 @@ def audit(arguments: Sequence[str]) -> int:
     for failure in report.failures:
         print(f"  {failure}")
     return 0 if report.passed else 1
+
+
+ACTIONS = {
+    "statistics": ("collect the gradient statistics that readers with moving weights need", statistics),
+    "tune": ("search the settings of a reader on validation text, and keep the best in the run", tune),
+    "train": ("train the meta-learner of the reader `learned`", train),
+    "audit": ("test that the scores of a reader are causal, normalised and taken before it learns", audit),
+}

@@ -1,21 +1,32 @@
-"""`backstory recipe copy NAME FILE` and `backstory recipe check FILE`."""
+"""`backstory recipe show NAME`, `backstory recipe copy NAME FILE` and `backstory recipe check FILE`."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import dispatch, parse
-from backstory.config import UserError, pasted, recipes
+from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
+from backstory.config import UserError, pasted, recipes, to_dict, to_yaml
 from backstory.config.errors import refused
 from backstory.storage.atomic import write_atomically
 
 
 @dataclass(frozen=True)
-class CopyRecipeArguments:
+class ShowRecipeArguments(JsonOutput):
+    """Show every setting of a recipe, as YAML."""
+
+    recipe: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(metavar="RECIPE", help="A packaged recipe (`backstory ls recipes`), a YAML file, or a run."),
+    ]
+
+
+@dataclass(frozen=True)
+class CopyRecipeArguments(JsonOutput):
     """Copy a packaged recipe to a file of your own."""
 
     name: Annotated[
@@ -28,7 +39,7 @@ class CopyRecipeArguments:
 
 
 @dataclass(frozen=True)
-class CheckRecipeArguments:
+class CheckRecipeArguments(JsonOutput):
     """Check a recipe: unknown keys, wrong types, values out of range."""
 
     recipe: Annotated[
@@ -37,7 +48,19 @@ class CheckRecipeArguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return dispatch("recipe", {"copy": copy, "check": check}, arguments)
+    return dispatch("recipe", ACTIONS, arguments)
+
+
+def show(arguments: Sequence[str]) -> int:
+    """Print the settings of a recipe, with its header if it has one."""
+    args = parse(ShowRecipeArguments, arguments, "recipe show")
+    config = recipes.load(args.recipe)
+    if args.json:
+        print_json(to_dict(config))
+        return 0
+    lines = recipes.text(args.recipe).splitlines() if args.recipe in recipes.names() else []
+    print(*takewhile(lambda line: line.startswith("#"), lines), to_yaml(config), sep="\n", end="")
+    return 0
 
 
 def copy(arguments: Sequence[str]) -> int:
@@ -52,6 +75,9 @@ def copy(arguments: Sequence[str]) -> int:
         write_atomically(args.file, text)
     except OSError as error:
         raise refused(error, args.file, otherwise="choose another file") from None
+    if args.json:
+        print_json({"recipe": args.name, "file": str(args.file)})
+        return 0
     print(f"{args.file}; edit it, then `backstory train {pasted(args.file)}`")
     return 0
 
@@ -60,5 +86,15 @@ def check(arguments: Sequence[str]) -> int:
     """Read the recipe and report the first mistake."""
     args = parse(CheckRecipeArguments, arguments, "recipe check")
     recipes.load(args.recipe)
-    print(f"{args.recipe}: good")
+    if args.json:
+        print_json({"recipe": args.recipe, "good": True})
+    else:
+        print(f"{args.recipe}: good")
     return 0
+
+
+ACTIONS = {
+    "show": ("show every setting of a recipe, its defaults too", show),
+    "copy": ("copy a packaged recipe to a file of your own", copy),
+    "check": ("check a recipe: unknown keys, wrong types, values out of range", check),
+}

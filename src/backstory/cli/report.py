@@ -7,11 +7,11 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import parse
+from backstory.cli.command_line import JsonOutput, parse, print_json
 
 
 @dataclass(frozen=True)
-class ReportArguments:
+class ReportArguments(JsonOutput):
     """Write one self-contained HTML page with the results of run folders."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders.")]
@@ -31,5 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     if not args.runs:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
     write(args.runs, args.out, args.overwrite, published_examinations())
-    print(args.out)
+    if args.json:
+        print_json({"page": str(args.out), "runs": list(map(str, args.runs))})
+    else:
+        print(args.out)
     return 0

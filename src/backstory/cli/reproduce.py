@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from backstory.cli.command_line import parse
+from backstory.cli.command_line import JsonOutput, parse, print_json
 from backstory.config import pasted
 from backstory.config.strict import between
 
 
 @dataclass(frozen=True)
-class ReproduceArguments:
+class ReproduceArguments(JsonOutput):
     """Train, evaluate and examine every system of a suite, seed by seed, and test the claims and findings of its paper.
 
     The cost is shown first. Finished runs are not repeated; the same command resumes stopped and failed ones.
@@ -52,8 +52,12 @@ def main(arguments: Sequence[str]) -> int:
     planned = Reproduction.plan(args.suite, args.scale, args.out, args.only, args.known, args.minutes)
     if args.dry_run:
         jobs = planned.jobs()
-        print(*planned.known_lines, planned.budget(jobs, args.processes), sep="\n")
-        selected = planned.selected(jobs)
+        selected, budget = planned.selected(jobs), planned.budget(jobs, args.processes)
+        if args.json:
+            runs = [{"run": j.run.name, "state": j.state, "minutes_left": j.minutes_left} for j in selected]
+            print_json({"budget": budget, "runs": runs})
+            return 0
+        print(*planned.known_lines, budget, sep="\n")
         width = max(len(job.run.name) for job in selected)
         for job in selected:
             print(f"  {job.run.name:<{width}} {job.state:<8} {job.minutes_left:8.1f} minutes")
@@ -66,10 +70,17 @@ def main(arguments: Sequence[str]) -> int:
 
     path = planned.folder.path / "result.json"
     figures = result_at(path).figures
-    for table in (systems_table(figures), gates_table(figures), claims_table(figures), findings_table(figures)):
+    if args.json:
+        print(path.read_text(encoding="utf-8"))
+    for table in (
+        ()
+        if args.json
+        else (systems_table(figures), gates_table(figures), claims_table(figures), findings_table(figures))
+    ):
         if table.rows:
             print(f"\n{to_text(table)}")
-    print(f"\n{path}; `backstory report {pasted(planned.folder.path)}` makes a page of it")
+    if not args.json:
+        print(f"\n{path}; `backstory report {pasted(planned.folder.path)}` makes a page of it")
     failed = failures(figures)
     for line in failed:
         print(f"backstory: failed: {line}", file=sys.stderr)

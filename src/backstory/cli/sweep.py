@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from backstory.cli.command_line import dispatch, parse
+from backstory.cli.command_line import JsonOutput, dispatch, parse, print_json
 from backstory.cli.train import parse_with_recipe
 from backstory.config import RunConfig, UserError, pasted
 from backstory.config.strict import between
@@ -17,7 +17,7 @@ from backstory.config.terminal import make_console, printable_json
 
 
 @dataclass(frozen=True)
-class SweepArguments:
+class SweepArguments(JsonOutput):
     """Train a recipe many times, each trial with settings sampled from a space, and keep the recipe of the best.
 
     The sampler (Optuna's TPE) learns from earlier trials. A trial that is worse than the median of the others after as many
@@ -49,7 +49,7 @@ class SweepArguments:
 
 
 @dataclass(frozen=True)
-class ShowSweepArguments:
+class ShowSweepArguments(JsonOutput):
     """Show the best trials of a sweep, which settings mattered, and every trial; also while it runs."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER", help="The sweep's folder.")]
@@ -59,14 +59,12 @@ class ShowSweepArguments:
     """A page to write, with pictures; an earlier page of Backstory is replaced."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Let --html replace any file."""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print the result as JSON instead."""
     storage: str | None = None
     """The URL of the sweep's storage, if it has a password."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    return dispatch("sweep", {"run": run, "show": show}, arguments)
+    return dispatch("sweep", ACTIONS, arguments)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -85,12 +83,15 @@ def run(arguments: Sequence[str]) -> int:
     planned = PlannedSweep.plan(recipe, args.config, args.space, args.out, args.storage)
     result = planned.run(args.trials, args.processes, args.prune_from, args.keep_all, args.data_dir)
     folder, figures = planned.folder, result["figures"]
-    print(search_summary(SearchFigures.read(figures, "the result")))
+    if args.json:
+        print_json(result)
+    else:
+        print(search_summary(SearchFigures.read(figures, "the result")))
     if figures["best"] is None:
         problem = next((t["problem"] for t in reversed(figures["trials"]) if t["problem"]), "all were pruned")
         print(f"backstory: no trial of {folder.path} is complete: {problem}", file=sys.stderr)
         return 1
-    if folder.best.is_file():
+    if folder.best.is_file() and not args.json:
         print(
             f"`backstory train {pasted(folder.best)}` trains the best, "
             f"`backstory sweep show {pasted(folder.path)}` shows what mattered"
@@ -121,3 +122,9 @@ def show(arguments: Sequence[str]) -> int:
 
         show_search(result, make_console(), args.best)
     return 0
+
+
+ACTIONS = {
+    "run": ("search the settings of a recipe, or resume a search", run),
+    "show": ("show the trials of a sweep and which settings mattered, also while it runs", show),
+}

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import tyro
 
-from backstory.cli.command_line import parse
+from backstory.cli import help_page
+from backstory.cli.command_line import JsonOutput, parse, print_json
+from backstory.cli.short_flags import errors_as_typed, expanded
 from backstory.config import RunConfig, UserError, from_dict, pasted, plural, recipes, to_dict
 from backstory.config.errors import check_utf8
 from backstory.config.process import first_here
@@ -22,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class TrainArguments:
+class TrainArguments(JsonOutput):
     """Train a model from a recipe, by name (`backstory ls recipes`) or from a YAML file; flags change its settings.
 
     `backstory train RUN --resume` resumes a run with the settings in its folder.
@@ -70,8 +72,9 @@ def main(arguments: Sequence[str]) -> int:
         track=args.track,
         init_from=args.init_from,
         allow_equal_splits=args.allow_equal_splits,
+        as_json=args.json,
     )
-    if first_here():
+    if first_here() and not args.json:
         run = pasted(out)
         print(f"`backstory evaluate {run}` reads the test split, `backstory report {run}` makes a page of it")
     return 0
@@ -99,8 +102,9 @@ def parse_with_recipe(kind: type[T], arguments: Sequence[str], verb: str, more: 
     `more` are further flags that the verb needs, for the message of a missing recipe. Raises UserError.
     """
     recipe, rest = split_recipe(arguments, verb)
-    config = with_kinds(recipes.load(recipe), rest) if recipe else RunConfig()
-    args: Any = parse(kind, rest, f"{verb} RECIPE", cast(Any, kind)(config=config))
+    with errors_as_typed(rest):
+        config = with_kinds(recipes.load(recipe), expanded(rest)) if recipe else RunConfig()
+        args: Any = parse(kind, rest, f"{verb} RECIPE", cast(Any, kind)(config=config))
     if not recipe:
         raise UserError(f"name a recipe: `backstory {verb} RECIPE{more}`; `backstory ls recipes` lists them")
     original = recipes.load(recipe)
@@ -111,12 +115,15 @@ def parse_with_recipe(kind: type[T], arguments: Sequence[str], verb: str, more: 
     return recipe, args
 
 
-def run_training(config: RunConfig, out: Path, mode: "Mode", **options: Any) -> None:
+def run_training(config: RunConfig, out: Path, mode: "Mode", as_json: bool = False, **options: Any) -> None:
     """Train and print the result; `options` are those of `backstory.training.train`. Raises Stopped after a signal."""
     from backstory.training import train
 
     result = train(config, out, mode=mode, **options)
     if not result:  # the first rank prints it
+        return
+    if as_json:
+        print_json(result)
         return
     figures = result["figures"]
     score = format_score(figures["valid_nats"], figures["unit"])
@@ -128,7 +135,7 @@ def run_training(config: RunConfig, out: Path, mode: "Mode", **options: Any) -> 
 
 def split_recipe(arguments: Sequence[str], verb: str) -> tuple[str | None, list[str]]:
     """Return the recipe, which comes first, and the arguments after it."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or help_page.wanted(arguments[:1]) is not None:
         return None, list(arguments)
     if arguments[0].startswith("-"):
         raise UserError(f"the recipe comes first: `backstory {verb} RECIPE {arguments[0]} ...`")

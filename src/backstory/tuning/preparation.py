@@ -91,7 +91,7 @@ def tune_reader(
     search = _tune_in_turn if in_turn else _tune_outermost
     tuned, best = search(setup, stack, lists, setup.split.ids[:tokens], progress)
     setup.run.check_unchanged(setup.run.folder / SAVED)
-    text, record = f"the first {tuned.tokens:,} tokens of {split}", _record(tuned)
+    text, record = f"the first {tuned.tokens:,} tokens of {split}", search_record(tuned)
     paths = [save_settings(setup.run, stack[: n + 1], settings, text, record) for n, settings in sorted(best.items())]
     return paths, tuned
 
@@ -140,7 +140,7 @@ def _reader_builder(setup: EvalSetup) -> Callable[[Sequence[ConfiguredLayer]], R
     return partial(build, run=setup.run, precision=setup.reader.precision, loaded={})
 
 
-def _record(tuned: Tuned) -> dict[str, Any]:
+def search_record(tuned: Tuned) -> dict[str, Any]:
     """Return the record of a search that is saved beside the settings."""
     trials = [asdict(trial) for trial in tuned.trials]
     return {"nats_per_token": tuned.nats, "tokens": tuned.tokens, "tried": tuned.tried, "trials": trials}

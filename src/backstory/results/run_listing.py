@@ -1,0 +1,174 @@
+"""The runs in a folder, one line each: how far they are and what they reached, from their small files; needs no torch."""
+
+import datetime
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from backstory.config import UserError
+from backstory.config.renamed import current_provenance
+from backstory.config.small_file import open_regular, read_small_text
+from backstory.config.terminal import one_line
+from backstory.results.evaluation_record import EvaluationFigures, TrainingFigures
+from backstory.results.result_file import Result, result_in
+from backstory.results.run_results import CONFIG, marked, read_epochs
+from backstory.storage.documents import parse
+from backstory.storage.lock import held
+from backstory.storage.manifest import LARGEST_HEADER
+from backstory.storage.provenance import RESULT
+
+State = Literal["finished", "stopped", "running", "damaged"]
+DEEPEST = 3
+"""Levels of folders below the one that is listed; suites and sweeps keep their runs in folders of their own."""
+TEST = "evaluate-test"
+"""Folder of a run with the result of its test split, read by the static reader."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run at a glance. What is not known is None."""
+
+    name: str
+    """The run's folder, relative to the listed one."""
+    state: State
+    corpus: str | None = None
+    parameters: int | None = None
+    epoch: int | None = None
+    """Epochs that were trained."""
+    epochs: int | None = None
+    """Epochs that are planned, fine-tuning included; None where minutes or steps are planned."""
+    unit: str | None = None
+    """The scored token: word, character, ...; None before the end of the training."""
+    valid_nats: float | None = None
+    """Best validation so far, per token."""
+    test_nats: float | None = None
+    """The test split by the static reader, per token."""
+    changed: str | None = None
+    """Time of the last epoch, in UTC (ISO 8601)."""
+    problem: str | None = None
+    """What is damaged."""
+
+
+def list_runs(folder: Path) -> list[RunSummary]:
+    """Return the runs in a folder and up to three levels below it, by name. Raises UserError for no folder."""
+    return [summary(path, _relative(path, folder)) for path in run_folders(folder)]
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folders of runs in a folder, or the folder itself if it is a run. Raises UserError for no folder."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}; name a folder of runs")
+    return sorted(_walk(folder, DEEPEST), key=lambda path: _natural(str(path)))
+
+
+def is_run(folder: Path) -> bool:
+    """Return True if a folder holds the settings of a run."""
+    return (folder / CONFIG).is_file()
+
+
+def summary(folder: Path, name: str) -> RunSummary:
+    """Return a run at a glance; one that cannot be read is `damaged` and says why."""
+    try:
+        return _summary(folder, name)
+    except UserError as error:
+        return RunSummary(name, "damaged", problem=one_line(str(error)))
+
+
+def _summary(folder: Path, name: str) -> RunSummary:
+    made = _provenance(folder)
+    config: Mapping[str, Any] = made.get("config") or {}
+    text, training = config.get("text") or {}, config.get("training") or {}
+    corpus = made.get("corpus") or {}
+    epochs = read_epochs(folder)
+    if epochs is None:
+        raise UserError(f"{folder / 'metrics.jsonl'} is damaged; restore it, or train the run again with --overwrite")
+    trained = _result(folder, RESULT, TrainingFigures)
+    test = _result(folder, f"{TEST}/{RESULT}", EvaluationFigures)
+    figures = None if trained is None else trained.figures
+    last = max((record.epoch for record in epochs), default=figures.epochs if figures else 0)
+    planned = training.get("epochs")
+    if isinstance(planned, int):
+        planned += training.get("finetune_epochs") or 0
+    if training.get("minutes") is not None or training.get("steps") is not None:
+        planned = None
+    finished = figures is not None and last <= figures.epochs
+    return RunSummary(
+        name,
+        "running" if held(folder) else "finished" if finished else "stopped",
+        corpus=corpus.get("name") or text.get("corpus"),
+        parameters=figures.parameters if figures else _parameters(folder),
+        epoch=last,
+        epochs=planned,
+        unit=figures.unit if figures else None,
+        valid_nats=min((record.valid_nats for record in epochs), default=figures.valid_nats if figures else None),
+        test_nats=test.figures.nats_per_token if test else None,
+        changed=_time(folder),
+    )
+
+
+def _result(folder: Path, path: str, kind: type) -> Result[Any] | None:
+    """Return a result of a run, or None if it is not there, of another kind, or of other weights."""
+    if not os.path.lexists(folder / path):
+        return None
+    (result,) = marked(folder, [result_in(folder, folder / path)])
+    return result if isinstance(result.figures, kind) and not result.stale else None
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    """Return how a run was made. Raises UserError for a damaged record."""
+    path = folder / "run.json"
+    if not os.path.lexists(path):
+        raise UserError(f"{path} is missing; the training was stopped before it began")
+    try:
+        made = parse(read_small_text(path, inside=folder).encode())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not valid JSON"
+        raise UserError(f"{path} is damaged ({reason}); train the run again with --overwrite") from None
+    if not isinstance(made, dict) or not isinstance(made.get("config"), dict):
+        raise UserError(f"{path} is damaged (no settings); train the run again with --overwrite")
+    return current_provenance(made)
+
+
+def _parameters(folder: Path) -> int | None:
+    """Return the number of weights in the newest checkpoint, by the header of their file; None if there is none."""
+    files = sorted(folder.glob("checkpoints/last-*/weights.safetensors"), key=lambda file: _natural(file.parent.name))
+    try:
+        with open_regular(files[-1], folder) as file:
+            header = parse(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _time(folder: Path) -> str | None:
+    try:
+        changed = (folder / "metrics.jsonl").stat().st_mtime
+    except OSError:
+        return None
+    return datetime.datetime.fromtimestamp(changed, datetime.UTC).isoformat(timespec="seconds")
+
+
+def _walk(folder: Path, levels: int) -> Iterator[Path]:
+    if is_run(folder):
+        yield folder
+    elif levels:
+        try:
+            below = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."]
+        except OSError:
+            return
+        for path in below:
+            yield from _walk(path, levels - 1)
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return str(path if path == folder else path.relative_to(folder))
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a key by which `seed10` comes after `seed9`."""
+    parts = re.split(r"(\d+)", name)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part.lower()) for part in parts]
