@@ -50,7 +50,16 @@ MISTAKES = [
     # Flags.
     (f"{TRAIN} --training.epoch 1", r"no flag --training.epoch \(did you mean '--training.epochs'\?\)"),
     (f"{TRAIN} --training.epoch=1", r"no flag --training.epoch \(did you mean '--training.epochs'\?\)"),
-    (f"{TRAIN} --epochs 1", r"no flag --epochs \(did you mean '--training.epochs'\?\); " + HELP.format("train RECIPE")),
+    (f"{TRAIN} --epoch 1", r"no flag --epoch \(did you mean '--epochs'\?\); " + HELP.format("train RECIPE")),
+    (f"{TRAIN} --learning-rate 1", r"no flag --learning-rate \(did you mean '--training.learning-rate'\?\)"),
+    (f"{TRAIN} --epochs", r"^--epochs needs a value: a whole number"),
+    (f"{TRAIN} --epochs 0", r"--epochs must be at least 1, not 0"),
+    (f"{TRAIN} --lr fast", r"^--lr must be a number, not 'fast'"),
+    (f"{TRAIN} --lr=-1", r"--lr must be above 0.*, not -1"),
+    (f"{TRAIN} --optimizer sdg", r"^--optimizer must be one of sgd, adam, nadam, not 'sdg' \(did you mean 'sgd'"),
+    (f"{TRAIN} --head mixtur", r"--head must be one of softmax, mixture, not 'mixtur' \(did you mean 'mixture'"),
+    (f"{TRAIN} --batch-size 999999", r"lower|smaller batch size"),
+    ("evaluate run --lr 3", r"there is no flag --lr; " + HELP.format("evaluate")),
     (f"{TRAIN} --training.batchsize 1", r"did you mean '--training.batch-size'"),
     (f"{TRAIN} --training.learning 1", r"there is no flag --training.learning"),
     (

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from backstory.cli.command_line import progress_bar
 from backstory.cli.main import main
-from backstory.config.terminal import Coloured, cell, make_console, printable_json, printing
+from backstory.config.terminal import cell, make_console, printable_json, printing
 from backstory.reports.tables import Table, columns, to_text
 
 EVIL = "w\x1b]0;gone\x07\x1b[2J\x9b31m\u202eb\x7f"
@@ -94,7 +94,6 @@ def test_our_own_styles_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
         make_console().print(Text(EVIL, "bold red"))
         with progress_bar(EVIL) as told:
             told(1, 2)
-        print(EVIL, file=Coloured(sys.stdout))
         shown = sys.stderr.styled.stream.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert terminal.getvalue().startswith("\x1b[1;31mw\\x1b]0;gone")
     for text in (terminal.getvalue(), shown):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, BinaryIO
 
 import tyro
 
-from backstory.cli.command_line import JsonOutput, ModelArguments, parse, progress_bar, typed_text
+from backstory.cli.command_line import JsonOutput, ModelArguments, parse, print_json, progress_bar, typed_text
 from backstory.config import UserError, plural
 from backstory.config.formats import alone
 from backstory.config.options import EvalOptions
@@ -18,7 +18,10 @@ from backstory.config.terminal import make_console, one_line
 
 @dataclass(frozen=True)
 class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
-    """Score every token of a split, or of a text of your own, with a trained model in one pass."""
+    """Score every token of a split, or of a text of your own, with a trained model in one pass.
+
+    A folder of runs stands for all runs in it.
+    """
 
     text: Annotated[  # type: ignore[assignment]
         tyro.conf.Positional[str | None],
@@ -41,12 +44,46 @@ def main(arguments: Sequence[str]) -> int:
     if args.text is not None and args.split is not None:
         raise UserError("a text has no splits; remove --split, or the text")
 
-    from backstory.evaluation.evaluation import as_json, evaluate
+    from backstory.results.run_listing import runs_in
 
-    options = args.options()
+    runs = runs_in(args.run)
+    if len(runs) > 1:
+        return _evaluate_all(args, runs)
+    result = _evaluate(args, args.options(), runs[0])
+    if args.json:
+        print_json(result)
+    else:
+        print(describe(result) if args.text is None else summary(result))
+    return 0
+
+
+def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> dict[str, Any]:
+    from backstory.evaluation.evaluation import evaluate
+
     with progress_bar(f"reading {args.text or options.split}") as progress:
-        result = evaluate(args.run, options, progress)
-    print(as_json(result) if args.json else describe(result) if args.text is None else summary(result))
+        return evaluate(run, options, progress)
+
+
+def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
+    """Evaluate the runs of a folder one by one; those that cannot be read are left out, and the exit code is 2 then."""
+    if args.text == "-" or args.out is not None or args.per_token is not None:
+        flag = "standard input" if args.text == "-" else "--out" if args.out is not None else "--per-token"
+        raise UserError(f"{args.run} holds {len(runs)} runs, and {flag} serves one; name one of its runs")
+    options, results, left_out = args.options(), [], 0
+    for run in runs:
+        try:
+            result = _evaluate(args, options, run)
+        except UserError as error:
+            left_out += 1
+            print(f"backstory: {one_line(str(error))}", file=sys.stderr)
+            continue
+        results.append(result)
+        if not args.json:
+            print(f"{run}: {summary(result)}" if args.text is not None else describe(result), flush=True)
+    if args.json:
+        print_json(results)
+    if left_out:
+        raise UserError(f"{left_out} of {len(runs)} runs in {args.run} could not be read; the others were")
     return 0
 
 

@@ -197,9 +197,12 @@ def field_doc(owner: type, name: str) -> str:
 def _docs(file: str) -> dict[str, dict[str, str]]:
     """Return the docstrings below the fields of each class of a source file."""
     docs: dict[str, dict[str, str]] = {}
-    for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
-        for field, after in pairwise(node.body) if isinstance(node, ast.ClassDef) else ():
-            match field, after:
+    classes = [
+        node for node in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)
+    ]
+    for node in classes:
+        for pair in pairwise(node.body):
+            match pair:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
                     docs.setdefault(node.name, {})[name] = doc
     return docs

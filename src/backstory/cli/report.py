@@ -14,7 +14,9 @@ from backstory.cli.command_line import JsonOutput, parse, print_json
 class ReportArguments(JsonOutput):
     """Write one self-contained HTML page with the results of run folders."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders.")]
+    runs: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...", help="Run folders, or folders of runs.")
+    ]
     out: Path = Path("report.html")
     """The page to write; an earlier page of Backstory is replaced."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -27,12 +29,16 @@ def main(arguments: Sequence[str]) -> int:
     from backstory.config import UserError
     from backstory.papers.paper import published_examinations
     from backstory.reports import write
+    from backstory.results.run_listing import runs_in
+    from backstory.storage.provenance import RESULT
 
     if not args.runs:
         raise UserError("name at least one run folder: `backstory report runs/demo`")
-    write(args.runs, args.out, args.overwrite, published_examinations())
+    # A suite or a sweep has a result of its own, which is of its runs.
+    runs = [run for folder in args.runs for run in ([folder] if (folder / RESULT).exists() else runs_in(folder))]
+    write(runs, args.out, args.overwrite, published_examinations())
     if args.json:
-        print_json({"page": str(args.out), "runs": list(map(str, args.runs))})
+        print_json({"page": str(args.out), "runs": list(map(str, runs))})
     else:
         print(args.out)
     return 0

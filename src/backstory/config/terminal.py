@@ -47,9 +47,6 @@ def _escaped(character: str) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
-
-
 class Tolerant:
     """Stream that never raises: after the first failed write it discards everything, and keeps the error in `failure`."""
 
@@ -94,19 +91,6 @@ class Printed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.styled, name)
-
-
-class Coloured(Printed):
-    """Printed stream that lets colours through on a terminal."""
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self.styled = plain(stream)
-
-    def write(self, text: str) -> int:
-        parts = _COLOUR.split(text) if self.styled.isatty() else [text]
-        self.styled.write("".join(part if _COLOUR.fullmatch(part) else printable(part) for part in parts))
-        return len(text)
 
 
 class _Nowhere(io.TextIOBase):

@@ -65,6 +65,11 @@ def run_folders(folder: Path) -> list[Path]:
     return sorted(_walk(folder, DEEPEST), key=lambda path: _natural(str(path)))
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """Return the runs in a folder of runs; for any other path, that path."""
+    return [folder] if is_run(folder) or not folder.is_dir() else run_folders(folder) or [folder]
+
+
 def is_run(folder: Path) -> bool:
     """Return True if a folder holds the settings of a run."""
     return (folder / CONFIG).is_file()

@@ -1,0 +1,96 @@
+"""The runs in a folder at a glance: what they are, how far they are, and those that are damaged."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from backstory.cli.main import main
+from backstory.config import UserError
+from backstory.results.run_listing import list_runs, runs_in
+from backstory.runs.run import load_run
+from backstory.storage.lock import locked
+
+
+@pytest.fixture
+def runs(tmp_path: Path, tiny_run: Path) -> Path:
+    """A folder of runs, one of them two levels down, and something else."""
+    for name in ("seed9", "seed10", "suite/runs/base"):
+        shutil.copytree(tiny_run, tmp_path / name)
+    (tmp_path / "notes.txt").write_text("mine\n", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def test_a_finished_run_has_its_figures(runs: Path, tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = json.loads((tiny_run / "result.json").read_text(encoding="utf-8"))
+    assert main(["evaluate", str(runs / "seed9"), "--json"]) == 0
+    test = json.loads(capsys.readouterr().out)
+    listed = {run.name: run for run in list_runs(runs)}
+    assert list(listed) == ["seed9", "seed10", "suite/runs/base"]
+    run = listed["seed9"]
+    assert (run.state, run.epoch, run.epochs, run.unit) == ("finished", 1, 1, "word")
+    assert run.corpus == trained["provenance"]["corpus"]["name"]
+    assert run.parameters == trained["figures"]["parameters"]
+    assert run.valid_nats == trained["figures"]["valid_nats"]
+    assert run.test_nats == test["figures"]["nats_per_token"] and listed["seed10"].test_nats is None
+
+
+def test_a_run_that_is_not_finished_has_what_is_known(runs: Path) -> None:
+    (runs / "seed9" / "result.json").unlink()
+    stopped = next(run for run in list_runs(runs) if run.name == "seed9")
+    weights = load_run(runs / "seed9").model.parameters()
+    assert (stopped.state, stopped.epoch, stopped.unit) == ("stopped", 1, None)
+    assert stopped.parameters == sum(p.numel() for p in weights) and stopped.valid_nats is not None
+    with locked(runs / "seed9", "training", "--out"):
+        assert next(run for run in list_runs(runs) if run.name == "seed9").state == "running"
+
+
+@pytest.mark.parametrize("file", ["run.json", "metrics.jsonl", "result.json", "evaluate-test/result.json"])
+def test_a_damaged_run_is_one_line(file: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "seed9" / file).parent.mkdir(exist_ok=True)
+    (runs / "seed9" / file).write_text("{\n]\n", encoding="utf-8")
+    assert main(["ls", "runs", str(runs)]) == 0
+    shown = capsys.readouterr()
+    *_, last = lines = shown.out.splitlines()
+    assert len(lines) == 4 and last.startswith("seed9: damaged: ") and file in last and shown.err == ""
+
+
+def test_a_result_of_other_weights_is_not_shown(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(runs / "seed9")]) == 0
+    (best,) = (runs / "seed9" / "checkpoints").glob("best-*/manifest.json")
+    manifest = json.loads(best.read_text(encoding="utf-8"))
+    manifest["files"]["weights.safetensors"]["sha256"] = "0" * 64
+    best.write_text(json.dumps(manifest), encoding="utf-8")
+    run = next(run for run in list_runs(runs) if run.name == "seed9")
+    assert run.test_nats is None
+
+
+def test_runs_are_sorted_as_wanted(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = runs / "seed10" / "metrics.jsonl"
+    better = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    better[-1]["valid_nats"] /= 2
+    log.write_text("".join(json.dumps(line) + "\n" for line in better), encoding="utf-8")
+    for order, first in (("name", "seed9"), ("valid", "seed10"), ("changed", "seed10")):
+        assert main(["ls", "runs", str(runs), "--sort", order]) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[0] == first
+
+
+def test_what_is_no_folder_of_runs_stands_for_itself(runs: Path) -> None:
+    assert runs_in(runs / "seed9") == [runs / "seed9"]
+    assert runs_in(runs / "empty") == [runs / "empty"] and runs_in(Path("hf:gpt2")) == [Path("hf:gpt2")]
+    with pytest.raises(UserError, match="does not exist; name a folder of runs"):
+        list_runs(runs / "nowhere")
+    assert list_runs(runs / "empty") == []
+
+
+def test_a_folder_of_runs_is_evaluated_but_for_the_damaged(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(runs / "seed10" / "checkpoints")
+    assert main(["evaluate", str(runs), "--json"]) == 2
+    shown = capsys.readouterr()
+    assert len(json.loads(shown.out)) == 2
+    assert "seed10 has no checkpoint" in shown.err and "1 of 3 runs in " in shown.err.splitlines()[-1]
+    for flags in (["-"], ["--out", "x"], ["--per-token", "x.tsv"]):
+        assert main(["evaluate", str(runs), *flags]) == 2
+        assert "holds 3 runs, and " in capsys.readouterr().err
