@@ -80,9 +80,9 @@ def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:
         ("training: {decay_epochs: [1, two]}", "training.decay_epochs[1] must be a whole number, not 'two'"),
         (
             "training: {optimizer: sdg}",
-            "training.optimizer must be one of sgd, adam, nadam (did you mean 'sgd'?), not 'sdg'",
+            "training.optimizer must be one of sgd, adam, adamw, nadam (did you mean 'sgd'?), not 'sdg'",
         ),
-        ("training: {optimizer: [sgd]}", "training.optimizer must be one of sgd, adam, nadam, not ['sgd']"),
+        ("training: {optimizer: [sgd]}", "training.optimizer must be one of sgd, adam, adamw, nadam, not ['sgd']"),
         ("model: {core: {biases: x}}", "model.core.biases must be one of 2, 1, not 'x'"),
         ("model: {core: {biases: 2.0}}", "model.core.biases must be one of 2, 1, not 2.0"),
         ("training: [1]", "training must be a mapping of settings, not [1]"),

@@ -1,13 +1,15 @@
 """Trackers are shown what metrics.jsonl holds, which is written whatever they do."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from runs import contents, events, saved_progress, with_training
 
-from backstory.config import RunConfig, UserError
+from backstory.config import RunConfig, UserError, to_yaml
 from backstory.training import Stopped
 from backstory.training import events as room
 
@@ -65,6 +67,22 @@ def test_trackio_keeps_the_log(
     assert [run.name for run in kept] == ["run"]
 
 
+@pytest.mark.full
+def test_wandb_keeps_the_log(
+    tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a process of its own, as wandb starts a service that outlives a run."""
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    (tmp_path / "tiny.yaml").write_text(to_yaml(tiny_config))
+    command = [sys.executable, "-m", "backstory", "train", "tiny.yaml", "--out", "run", "--track", "wandb"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    [log] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    content = log.read_bytes()
+    assert b"epoch/valid_nats" in content and b"steps/nats" in content
+
+
 def test_overwriting_a_run_removes_what_tensorboard_has_of_it(
     tiny_config: RunConfig, quietly: Train, tmp_path: Path
 ) -> None:
@@ -74,7 +92,7 @@ def test_overwriting_a_run_removes_what_tensorboard_has_of_it(
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 
-@pytest.mark.parametrize("missing", ["tensorboard", "trackio"])
+@pytest.mark.parametrize("missing", ["tensorboard", "trackio", "wandb"])
 def test_a_tracker_that_is_not_installed_is_told_before_anything_is_written(
     missing: str, tiny_config: RunConfig, quietly: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -32,9 +32,9 @@ def test_stages_keep_their_shares_of_the_steps() -> None:
 
 def test_the_step_schedule_decays_at_its_share_of_the_first_stage() -> None:
     settings = scaled(steps=60, schedule="step", decay_epochs=(2, 3), decay_factor=0.5)
-    rates = [stages.learning_rate(Progress(step=step), settings) for step in (0, 19, 20, 29, 30, 39)]
+    rates = [stages.learning_rate(Progress(step=step), settings, 10) for step in (0, 19, 20, 29, 30, 39)]
     assert rates == [8.0, 8.0, 4.0, 4.0, 2.0, 2.0]
-    assert stages.learning_rate(Progress(step=40, finetuning=True), settings) == 8.0
+    assert stages.learning_rate(Progress(step=40, finetuning=True), settings, 10) == 8.0
 
 
 def test_the_steps_that_fit_leave_time_for_the_validations() -> None:

@@ -232,3 +232,19 @@ def test_an_l2_is_the_penalty_in_the_loss(optimizer: Any) -> None:
             made.step()
         found.append([p.detach() for p in model.parameters()])
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+def test_adamw_has_no_l2_of_parts_but_a_decay_of_its_own() -> None:
+    torch.manual_seed(0)
+    plain = build_model(ModelConfig(core=LSTMConfig(layers=1)), 9)
+    settings = TrainingConfig(optimizer="adamw", learning_rate=0.1, weight_decay=0.5)
+    optimizer = build_optimizer(parameter_groups(plain), settings)
+    before = [p.detach().clone() for p in plain.parameters()]
+    for p in plain.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    for old, new in zip(before, plain.parameters(), strict=True):
+        torch.testing.assert_close(new.detach(), old * (1 - 0.1 * 0.5))  # decayed beside the gradient, here zero
+    part = build_model(ModelConfig(core=LSTMConfig(layers=1), embedding=EmbeddingConfig(l2=0.1)), 9)
+    with pytest.raises(UserError, match="adamw decays weights outside the loss"):
+        build_optimizer(parameter_groups(part), settings)

@@ -58,6 +58,16 @@ VARIANTS: dict[str, Change] = {
         head=MixtureConfig(experts=3),
     ),
     # And here for some epoch, after which the schedule lowers it; for which one depends on how the processor rounds.
+    "adamw in parts, warm-up, cosine": lambda c: with_training(
+        c,
+        epochs=3,
+        optimizer="adamw",
+        learning_rate=0.01,
+        accumulate=2,
+        warmup_steps=9,
+        schedule="cosine",
+        averaging="none",
+    ),
     "nadam, plateau": lambda c: with_training(
         c, epochs=6, optimizer="nadam", learning_rate=3.0, schedule="plateau", averaging="none"
     ),

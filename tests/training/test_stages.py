@@ -1,6 +1,7 @@
 """What follows a validation, without a model: schedule, trigger, fine-tuning and the end."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -70,14 +71,14 @@ def test_the_trigger_is_for_sgd_that_waits_for_it() -> None:
 
 def test_the_learning_rate_of_stage_and_schedule() -> None:
     chosen = settings(schedule="step", decay_epochs=(2,), finetune_epochs=2, finetune_learning_rate=5.0)
-    assert [stages.learning_rate(after([1.0] * n, chosen), chosen) for n in range(5)] == [8.0, 8.0, 2.0, 5.0, 5.0]
+    assert [stages.learning_rate(after([1.0] * n, chosen), chosen, 10) for n in range(5)] == [8.0, 8.0, 2.0, 5.0, 5.0]
     same = dataclasses.replace(chosen, finetune_learning_rate=None)
-    assert stages.learning_rate(after([1.0] * 3, same), same) == 8.0
+    assert stages.learning_rate(after([1.0] * 3, same), same, 10) == 8.0
 
 
 def test_the_plateau_waits_anew_after_each_decay() -> None:
     chosen = settings(epochs=9, schedule="plateau", decay_patience=1)
-    rates = [stages.learning_rate(after([1.0, 2.0, 2.0, 2.0, 2.0][:n], chosen), chosen) for n in range(6)]
+    rates = [stages.learning_rate(after([1.0, 2.0, 2.0, 2.0, 2.0][:n], chosen), chosen, 10) for n in range(6)]
     assert rates == [8.0, 8.0, 8.0, 2.0, 2.0, 0.5]
 
 
@@ -110,3 +111,46 @@ def test_adversarial_training_and_noise_of_a_stage() -> None:
         for progress in (after([1.0] * 2, trained), after([1.0] * 3, trained)):
             found.append((stages.adversarial(progress, taken), stages.embedding_noise(progress, taken)))
         assert found == [before, later]
+
+
+def rates(chosen: TrainingConfig, segments: int = 4) -> list[float]:
+    """The learning rate of every step, in epochs of so many segments."""
+    values, progress = [], Progress()
+    while not stages.finished(progress, chosen):
+        for progress.segment in range(segments):
+            values.append(stages.learning_rate(progress, chosen, segments))
+            progress.step += 1
+        stages.end_epoch(progress, chosen, 1.0, False)
+        if stages.finetuning_due(progress, chosen):
+            stages.begin_finetuning(progress)
+    return values
+
+
+def test_a_cosine_falls_to_zero_at_the_end_of_the_stage_before_fine_tuning() -> None:
+    values = rates(settings(schedule="cosine", finetune_epochs=1, finetune_learning_rate=3.0))
+    assert values[:12] == pytest.approx([4 * (1 + math.cos(math.pi * step / 12)) for step in range(12)])
+    assert values[12:] == [3.0] * 4
+
+
+def test_a_cosine_over_steps_is_that_over_as_many_epochs() -> None:
+    by_epochs = rates(settings(schedule="cosine"))
+    chosen = settings(schedule="cosine", steps=12)
+    assert [stages.learning_rate(Progress(step=n), chosen, 4) for n in range(12)] == pytest.approx(by_epochs)
+
+
+def test_a_warm_up_rises_to_the_rate() -> None:
+    assert rates(settings(warmup_steps=5))[:7] == pytest.approx([1.6, 3.2, 4.8, 6.4, 8.0, 8.0, 8.0])
+    decayed = rates(settings(warmup_steps=4, schedule="step", decay_epochs=(1,)))
+    assert decayed[:6] == pytest.approx([2.0, 4.0, 6.0, 8.0, 2.0, 2.0])
+
+
+def test_epochs_stop_early_where_validation_does_not_improve() -> None:
+    chosen = settings(epochs=9, early_stopping=2)
+    progress = after([3.0, 2.0, 2.5], chosen)
+    assert not stages.finished(progress, chosen)
+    stages.end_epoch(progress, chosen, 2.0, False)  # no better than the best
+    assert stages.finished(progress, chosen)
+    assert not stages.finished(progress, settings(epochs=9, early_stopping=3))
+    tuned = settings(epochs=9, early_stopping=2, finetune_epochs=4)
+    assert stages.finetuning_due(progress, tuned) and not stages.finished(progress, tuned)
+    assert after([3.0, 2.0, 2.5, 2.5, 1.9, 1.9], tuned).history == [1.9, 1.9]

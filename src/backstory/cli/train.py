@@ -50,7 +50,7 @@ class TrainArguments(JsonOutput):
     allow_equal_splits: tyro.conf.FlagCreatePairsOff[bool] = False
     """Allow a corpus whose validation and test are the same text."""
     track: tuple[str, ...] = ()
-    """Log the curves to tensorboard or trackio too (if missing, run `pip install -e '.[track]'` in the clone of backstory)."""
+    """Log the curves to tensorboard, trackio or wandb (if missing: `pip install -e '.[track]'` in the clone of backstory)."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
 
 

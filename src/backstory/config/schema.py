@@ -307,20 +307,27 @@ class TrainingConfig:
     """Shortest segment, in tokens."""
     partial_shuffle: bool = False
     """Rotate every row of the batch at a random position each epoch."""
-    optimizer: Literal["sgd", "adam", "nadam"] = "sgd"
+    accumulate: int = between(1, 1)
+    """Parts of a batch that are computed one after another, their gradients added: less memory for the same batch size."""
+    optimizer: Literal["sgd", "adam", "adamw", "nadam"] = "sgd"
     """The optimizer; with `averaging`, sgd becomes NT-ASGD."""
     learning_rate: float = between(30.0, 0.0, above=True)
     """Learning rate of a segment of mean length; scaled by the segment's own length."""
     weight_decay: float = between(1.2e-6, 0.0)
-    """L2 penalty inside the gradient."""
+    """L2 penalty inside the gradient; for adamw the decay of the weights at each step, times the learning rate."""
     clip: float = between(0.25, 0.0)
     """Largest norm of the gradient; 0 for no clipping."""
     averaging: Literal["none", "triggered", "always"] = "triggered"
     """Average the weights of sgd: never, after the non-monotonic trigger (NT-ASGD), or from the first step."""
     trigger: int = between(5, 1)
     """The trigger's n: averaging starts when validation is worse than the best of all but the last n epochs."""
-    schedule: Literal["constant", "plateau", "step"] = "constant"
-    """Learning rate decay: none, when validation stops improving, or after chosen epochs."""
+    early_stopping: int | None = between(None, 1)
+    """End the epochs before fine-tuning once validation has not improved for so many of them; none: train them all."""
+    warmup_steps: int = between(0, 0)
+    """Steps over which the learning rate rises to its value."""
+    schedule: Literal["constant", "plateau", "step", "cosine"] = "constant"
+    """Learning rate decay: none, when validation stops improving, after chosen epochs, or along a cosine to 0 at the end of
+    the epochs before fine-tuning."""
     decay_factor: float = between(0.25, 0.0, 1.0, above=True)
     """The factor of one decay."""
     decay_patience: int = between(0, 0)

@@ -1,4 +1,4 @@
-"""Events of a training run: metrics.jsonl, cut back on resuming to what the checkpoint knew, and TensorBoard or trackio."""
+"""Events of a training: metrics.jsonl, cut back on resuming to what the checkpoint knew; TensorBoard, trackio and wandb."""
 
 import json
 import os
@@ -164,7 +164,29 @@ class Trackio:
         self._run.finish()
 
 
-TRACKERS: dict[str, Callable[[Path, int], Tracker]] = {TENSORBOARD: TensorBoard, "trackio": Trackio}
+class WeightsAndBiases:
+    """Writes to wandb, as a run of the folder's name in the project backstory; a training that goes on is a further run of the
+    group of that name. WANDB_MODE=offline keeps it on this machine.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        import wandb  # pyright: ignore[reportMissingImports] (an extra, of which the checks have no need)
+
+        name = folder.resolve().name
+        self._run = wandb.init(project="backstory", name=name, group=name, config={"first_step": step})
+
+    def write(self, event: str, step: int, values: Mapping[str, float]) -> None:
+        self._run.log({f"{event}/{name}": value for name, value in values.items()}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+TRACKERS: dict[str, Callable[[Path, int], Tracker]] = {
+    TENSORBOARD: TensorBoard,
+    "trackio": Trackio,
+    "wandb": WeightsAndBiases,
+}
 """By name, which is that of the package each needs: made of a run's folder and the step it stands at."""
 
 

@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from backstory.models import Precision, State, clone, detach, flatten
+from backstory.models import Precision, State, clone, detach, flatten, unflatten
+from backstory.models.state import map_state
 from backstory.training.objectives import Objective
 
 LOSS, NORM = "loss", "norm of the gradient"
@@ -46,13 +47,52 @@ class Eager:
 
     def accumulate(self, text: Tensor, state: State, answer_mask: Tensor | None = None) -> tuple[Figures, State]:
         """Do the same, but add to the present gradients before they are clipped."""
+        figures, after = self.backward(text, state, answer_mask)
+        return figures | {NORM: self.clipped()}, after
+
+    def backward(
+        self, text: Tensor, state: State, answer_mask: Tensor | None = None, weight: float = 1.0
+    ) -> tuple[Figures, State]:
+        """Add `weight` times the gradients of the loss to the present ones."""
         self.model.train()
         with self.precision.context(text.device):
             prediction, after = self.model(text[:, :-1], detach(state))
             loss, figures = self.objective(prediction, text[:, 1:], answer_mask)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip or math.inf, foreach=True)
-        return {LOSS: loss.detach(), NORM: norm, **figures}, detach(after)
+        (loss if weight == 1.0 else loss * weight).backward()
+        return {LOSS: loss.detach(), **figures}, detach(after)
+
+    def clipped(self) -> Tensor:
+        """Clip the present gradients; return their norm before that."""
+        return nn.utils.clip_grad_norm_(self.parameters, self.clip or math.inf, foreach=True)
+
+
+@dataclass
+class Accumulated:
+    """The gradient of a batch from parts of its rows, one after another: the activations of one part are in memory at a time.
+
+    The parts have dropout masks and weight drops of their own. The loss of the batch is the mean over its tokens, so that of
+    a part counts by its rows.
+    """
+
+    eager: Eager
+    parts: int
+    """The most parts; there are fewer where there are fewer rows."""
+
+    def __call__(self, text: Tensor, state: State, answer_mask: Tensor | None = None) -> tuple[Figures, State]:
+        for p in self.eager.parameters:
+            p.grad = None
+        sums: Figures = {}
+        states: list[dict[str, Tensor]] = []
+        for rows in torch.arange(len(text)).tensor_split(min(self.parts, len(text))):
+            part, share = slice(int(rows[0]), int(rows[-1]) + 1), len(rows) / len(text)
+            before = map_state(lambda tensor, part=part: tensor[part], state)
+            mask = None if answer_mask is None else answer_mask[part]
+            figures, after = self.eager.backward(text[part], before, mask, share)
+            states.append(flatten(after))
+            for name, value in figures.items():
+                sums[name] = sums.get(name, torch.zeros_like(value)) + share * value
+        after = {name: torch.cat([part[name] for part in states]) for name in states[0]}
+        return {LOSS: sums.pop(LOSS), NORM: self.eager.clipped(), **sums}, unflatten(state, after)
 
 
 @dataclass

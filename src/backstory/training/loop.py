@@ -44,7 +44,7 @@ from backstory.training.checkpointing import (
 )
 from backstory.training.distributed import Ranks
 from backstory.training.events import Events
-from backstory.training.gradients import LOSS, NORM, Eager, Gradient, Recorded
+from backstory.training.gradients import LOSS, NORM, Accumulated, Eager, Gradient, Recorded
 from backstory.training.objectives import ANSWER_SHARE, build_objective
 from backstory.training.optimizers import WeightAverage, build_optimizer, parameter_groups
 from backstory.training.progress import Progress
@@ -150,7 +150,7 @@ class Trainer:
             self.state = self._start()
             progress.begin_epoch()
         began = time.perf_counter()
-        rate = stages.learning_rate(progress, settings) * (last - first) / settings.segment
+        rate = self._learning_rate() * (last - first) / settings.segment
         figures = self._step(*self.batches.segment(first, last, self.device), rate)
         tokens = settings.batch_size * (last - first)
         progress.take(figures, tokens, time.perf_counter() - began)
@@ -160,6 +160,9 @@ class Trainer:
             self._plan(display)
         if progress.segment % WINDOW == 0 or self._epoch_is_over():
             self._end_of_window(rate, log, display)
+
+    def _learning_rate(self) -> float:
+        return stages.learning_rate(self.progress, self.config.training, len(self.batches.bounds))
 
     def _step(self, text: Tensor, answer_mask: Tensor | None, rate: float) -> dict[str, float]:
         """Update the weights; return the objective's figures. Raises NonFiniteError before the weights are touched."""
@@ -208,6 +211,8 @@ class Trainer:
     def _build_gradient(self, model: nn.Module) -> Gradient:
         """Return what computes the gradients of a stage; `model` averages them over the ranks if there are several."""
         eager = Eager(model, self.parameters, self.objective, self.precision, self.config.training.clip)
+        if (parts := self.config.training.accumulate) > 1:
+            return Accumulated(eager, parts)
         if self.ranks.world == 1:
             return Recorded(eager) if self.device.type == "cuda" else eager
         # DistributedDataParallel rearranges its gradient buckets after the first step. Take that step as a warm-up, so that
@@ -248,7 +253,7 @@ class Trainer:
             "train_nats": figures.pop("nats"),
             "valid_nats": nats,
             "valid_perplexity": perplexity(nats),
-            "learning_rate": stages.learning_rate(progress, settings),
+            "learning_rate": self._learning_rate(),
             "averaging": averaging,
             "finetuning": progress.finetuning,
             "seconds": round(progress.seconds, 1),

@@ -87,9 +87,10 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
     core *= 0.5 + precision.dtype.itemsize / 4  # kept partly in the precision of products
     dual = 0 if model.dual is None else DUAL * (model.head_size + model.core.output_size)
     own = head - sum(p.shape[0] for p in model.head.parameters() if p is model.head.weight)
-    tokens = settings.batch_size * longest
+    rows = math.ceil(settings.batch_size / settings.accumulate)
+    tokens = rows * longest
     logits = min(tokens * getattr(config.model.head, "experts", 1) * text.types, max(CHUNK, text.types))
-    moments = {"sgd": 0, "adam": 2, "nadam": 2}[settings.optimizer]
+    moments = {"sgd": 0, "adam": 2, "adamw": 2, "nadam": 2}[settings.optimizer]
     buffer = config.model.buffer
     words = (
         0
@@ -103,7 +104,7 @@ def estimate(config: RunConfig, text: Text, precision: Precision) -> dict[str, f
         "the optimizer": parameters * 4.0 * (moments + averages),
         "activations": 4.0 * tokens * (core + dual + 6 * own + 8 * config.model.embedding.size + 14 * model.head_size),
         # States before the segment and what is made of them; scores and weights of every position for each of them.
-        "the buffer": 4.0 * words * (BUFFERS * settings.batch_size * model.head_size + SCORES * tokens),
+        "the buffer": 4.0 * words * (BUFFERS * rows * model.head_size + SCORES * tokens),
         # Logits in the precision of products; twice or three times in float32.
         "the output layer": ((8.0 if model.gated is None else 12.0) + precision.dtype.itemsize) * logits
         + 8.0 * text.types * width,

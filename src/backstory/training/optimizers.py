@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backstory.config import TrainingConfig
+from backstory.config import TrainingConfig, UserError
 from backstory.models import LanguageModel
 
 Group = dict[str, Any]
@@ -18,13 +18,23 @@ their `weight_decay` if it is not the training's."""
 def build_optimizer(
     parameters: Iterable[nn.Parameter] | Iterable[Group], config: TrainingConfig
 ) -> torch.optim.Optimizer:
-    """Return torch's SGD, Adam or NAdam, in the form that updates all tensors in the fewest passes."""
+    """Return torch's SGD, Adam, AdamW or NAdam, in the form that updates all tensors in the fewest passes.
+
+    Raises UserError for AdamW where a part of the model has an `l2` of its own, a term of the loss, which AdamW has not.
+    """
     groups: Any = list(parameters)
     rate, decay = config.learning_rate, config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, weight_decay=decay, fused=True)
     if config.optimizer == "adam":
         return torch.optim.Adam(groups, lr=rate, weight_decay=decay, fused=True)
+    if config.optimizer == "adamw":
+        if any(isinstance(group, dict) and group.get("weight_decay") for group in groups):
+            raise UserError(
+                "training.optimizer adamw decays weights outside the loss, so it cannot have the l2 of a part of the model; "
+                "set that to None and use training.weight_decay, or take adam"
+            )
+        return torch.optim.AdamW(groups, lr=rate, weight_decay=decay, fused=True)
     return torch.optim.NAdam(groups, lr=rate, weight_decay=decay, foreach=True)
 
 

@@ -5,6 +5,7 @@ on resuming may have more epochs or fewer. Where the settings give a length in m
 it, and their ends and the step schedule follow from the steps done.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
@@ -120,11 +121,16 @@ class Progress:
 
 
 def check_settings(settings: TrainingConfig) -> None:
-    """Raise UserError if a stage of averaged SGD has another optimizer than SGD, or the length is given twice."""
+    """Raise UserError for settings that contradict each other: averaged SGD without SGD, a length given twice, and others."""
     if settings.minutes is not None and settings.steps is not None:
         raise UserError(
             f"training.minutes {settings.minutes:g} and training.steps {settings.steps} cannot be combined; set one of them "
             "to None (a resumed run has the settings it began with)"
+        )
+    if settings.answer_loss_only and settings.accumulate > 1:
+        raise UserError(
+            "training.accumulate adds the gradients of rows that count alike, and with training.answer_loss_only some rows "
+            "have more answers than others; set accumulate to 1 and lower batch_size"
         )
     if settings.optimizer == "sgd":
         return
@@ -140,14 +146,31 @@ def check_settings(settings: TrainingConfig) -> None:
         )
 
 
-def learning_rate(progress: Progress, settings: TrainingConfig) -> float:
-    """Return the learning rate of a segment of mean length."""
+def learning_rate(progress: Progress, settings: TrainingConfig, segments: int) -> float:
+    """Return the learning rate of a segment of mean length, in an epoch of so many segments."""
     rate = _of_stage(progress, settings.learning_rate, settings.finetune_learning_rate) * progress.rate_factor
-    total = total_steps(progress, settings)
-    if total is None or settings.schedule != "step" or progress.finetuning:
+    if progress.step < settings.warmup_steps:
+        rate *= (progress.step + 1) / settings.warmup_steps
+    if progress.finetuning:
         return rate
-    share = progress.step / first_stage_steps(total, settings)
-    return rate * settings.decay_factor ** sum(share >= epoch / settings.epochs for epoch in settings.decay_epochs)
+    if settings.schedule == "cosine":
+        share = _share_of_stage(progress, settings, segments)
+        return rate * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+    if settings.schedule == "step" and total_steps(progress, settings) is not None:
+        share = _share_of_stage(progress, settings, segments)
+        return rate * settings.decay_factor ** sum(share >= epoch / settings.epochs for epoch in settings.decay_epochs)
+    return rate
+
+
+def _share_of_stage(progress: Progress, settings: TrainingConfig, segments: int) -> float:
+    """Return the share of the stage before fine-tuning that is done; by the time while its steps are not planned."""
+    total = total_steps(progress, settings)
+    if total is not None:
+        return progress.step / first_stage_steps(total, settings)
+    if settings.minutes is not None:
+        whole = 1 + settings.finetune_epochs / settings.epochs
+        return progress.seconds / (60 * settings.minutes) * whole
+    return (progress.epoch - 1 + progress.segment / segments) / settings.epochs
 
 
 def adversarial(progress: Progress, model: ModelConfig) -> float:
@@ -191,11 +214,22 @@ def finetuning_due(progress: Progress, settings: TrainingConfig) -> bool:
     """Return True if fine-tuning is next."""
     if progress.finetuning or not settings.finetune_epochs:
         return False
-    return stage_is_over(progress, settings) if has_length(settings) else progress.epoch > settings.epochs
+    over = stage_is_over(progress, settings) if has_length(settings) else progress.epoch > settings.epochs
+    return over or stopped_early(progress, settings)
+
+
+def stopped_early(progress: Progress, settings: TrainingConfig) -> bool:
+    """Return True if validation has not improved for `early_stopping` epochs of the stage before fine-tuning."""
+    history = progress.history
+    if settings.early_stopping is None or progress.finetuning or not history:
+        return False
+    return len(history) - 1 - history.index(min(history)) >= settings.early_stopping
 
 
 def finished(progress: Progress, settings: TrainingConfig) -> bool:
     """Return True if nothing is left to train. The history of fine-tuning counts its epochs, as it began with them."""
+    if stopped_early(progress, settings) and not settings.finetune_epochs:
+        return True
     if has_length(settings):
         total = total_steps(progress, settings)
         return total is not None and progress.step >= total
@@ -227,8 +261,10 @@ def first_stage_steps(total: int, settings: TrainingConfig) -> int:
 def is_repeatable(progress: Progress, settings: TrainingConfig, total: int) -> bool:
     """Return True if `training.steps` with the number of steps that is planned now gives the same training.
 
-    It does not where the schedule should have changed before the plan was made.
+    It does not where the schedule should have changed before the plan was made, as a cosine does from the first step.
     """
+    if settings.schedule == "cosine":
+        return False
     first_stage = first_stage_steps(total, settings)
     decays = settings.decay_epochs if settings.schedule == "step" else ()
     changes = [first_stage * epoch / settings.epochs for epoch in decays] + [first_stage]

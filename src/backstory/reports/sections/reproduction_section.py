@@ -155,7 +155,9 @@ def _training(system: SystemRecord) -> str:
     protocol = system.protocol
     if protocol is None:
         return ""
-    optimizer = {"sgd": "SGD", "adam": "Adam", "nadam": "NAdam"}.get(protocol.optimizer, protocol.optimizer)
+    optimizer = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "nadam": "NAdam"}.get(
+        protocol.optimizer, protocol.optimizer
+    )
     epochs = f"{protocol.epochs} {plural('epoch', protocol.epochs)} of {optimizer}"
     averaged = f" + {protocol.finetune_epochs} averaged" if protocol.finetune_epochs else ""
     begin = "from nothing" if protocol.init_from is None else f"from the trained {protocol.init_from}"
