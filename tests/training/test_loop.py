@@ -437,6 +437,6 @@ def test_a_signal_that_comes_while_ranks_agree_counts_the_next_time() -> None:
         stop.signal = 15 if stop.signal is None else stop.signal  # as a handler does, at any moment
         return [signal, due]
 
-    trainer: Any = SimpleNamespace(ranks=SimpleNamespace(largest=largest))
+    trainer: Any = SimpleNamespace(ranks=SimpleNamespace(largest=largest), callbacks=SimpleNamespace(error=None))
     assert Trainer._agreed(trainer, stop) == (False, False)
     assert Trainer._agreed(trainer, stop) == (True, False) and stop.signal == 15
