@@ -10,6 +10,7 @@ from commands import Command
 from backstory.cli import train
 from backstory.cli.completion import COMMANDS
 from backstory.cli.help_page import COMMON
+from backstory.cli.command_line import parse
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import Setting, settings
 from backstory.cli.short_flags import SHORT
@@ -152,3 +153,11 @@ def test_fish_and_zsh_have_every_command(command: Command) -> None:
     assert "'__fish_seen_subcommand_from train' -l lr -r -d " in fish.out
     assert "bashcompinit" in zsh.out and zsh.out.endswith(command("completion", "bash").out)
     assert {name.split()[0] for name in COMMANDS} | {"help"} == set(VERBS)
+
+
+@pytest.mark.parametrize("spelling", ["none", "None"])
+def test_no_value_is_shown_and_read_as_none(spelling: str, command: Command) -> None:
+    assert "None" not in command("train", "--help-all").out
+    recipe = from_dict(RunConfig, {"training": {"steps": 7}}, "a test")
+    args = parse(train.TrainArguments, ("--steps", spelling), "train", train.TrainArguments(config=recipe))
+    assert args.config.training.steps is None

@@ -18,9 +18,10 @@ from typing import Annotated, Any, BinaryIO, TextIO, TypeVar
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from backstory.cli import help_page
-from backstory.cli.mistakes import explain, takes_all_settings
+from backstory.cli.mistakes import NONE, explain, takes_all_settings
 from backstory.cli.short_flags import expanded
 from backstory.config import UserError, nearest, validate
 from backstory.config.errors import check_utf8
@@ -28,6 +29,17 @@ from backstory.config.options import LoadOptions, ModelOptions
 from backstory.config.terminal import make_console, printable_json
 
 T = TypeVar("T")
+
+RULES = ConstructorRegistry()
+"""How values are read, where tyro has another way."""
+
+
+@RULES.primitive_rule
+def _no_value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Read `none` or `None` as no value."""
+    if info.type is not type(None):
+        return None
+    return PrimitiveConstructorSpec(1, NONE[0], lambda _: None, lambda value: value is None, lambda _: [NONE[0]], NONE)
 
 
 def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None = None) -> T:
@@ -42,9 +54,8 @@ def parse(kind: type[T], arguments: Sequence[str], verb: str, default: T | None 
         raise UserError(explain(kind, arguments, verb, default))
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            parsed = tyro.cli(
-                marked, args=expanded(arguments) if takes_all_settings(kind) else list(arguments), **options
-            )
+            typed = expanded(arguments) if takes_all_settings(kind) else list(arguments)
+            parsed = tyro.cli(marked, args=typed, registry=RULES, **options)
     except SystemExit:
         raise UserError(explain(kind, arguments, verb, default)) from None
     _validate(parsed)

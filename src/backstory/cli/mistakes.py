@@ -16,6 +16,8 @@ from backstory.cli.short_flags import SHORT
 from backstory.config import nearest
 from backstory.config.renamed import present_flag
 
+NONE = ("none", "None")
+"""Spellings of no value; messages have the first."""
 _TRUTH = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
@@ -68,7 +70,7 @@ class Setting:
     def expected(self) -> str:
         """Return the expected value in words."""
         words = [_expected(kind) for kind in self.kinds() if kind is not type(None)]
-        return " or ".join([*words, *(["None"] if type(None) in self.kinds() else [])])
+        return " or ".join([*words, *([NONE[0]] if type(None) in self.kinds() else [])])
 
     def accepts(self, value: str) -> bool:
         """Return True if a value has one of its types."""
@@ -184,7 +186,7 @@ def _is_flag(token: str) -> bool:
 
 def _reads(kind: Any, value: str) -> bool:
     if kind is type(None):
-        return value == "None"
+        return value in NONE
     if typing.get_origin(kind) is Literal:
         return value in typing.get_args(kind)
     try:

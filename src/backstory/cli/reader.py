@@ -62,7 +62,7 @@ class TuneReaderArguments(JsonOutput, CorpusArguments):
     split: str = "valid"
     """The text to tune on; never test."""
     tokens: int | None = between(20_000, 100)
-    """The most tokens that are read, from its beginning; None: all."""
+    """The most tokens that are read, from its beginning; none: all."""
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Try all of these values: rate=1e-4,3e-4; may be given more than once. By default the search steps up and down."""
     in_turn: tyro.conf.FlagCreatePairsOff[bool] = False

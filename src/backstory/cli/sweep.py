@@ -38,7 +38,7 @@ class SweepArguments(JsonOutput):
     processes: int = between(1, 1)
     """Trials in parallel; each takes one core (OMP_NUM_THREADS overrides)."""
     prune_from: int | None = between(1, 1)
-    """First epoch after which a trial may be pruned; None: never."""
+    """First epoch after which a trial may be pruned; none: never."""
     keep_all: tyro.conf.FlagCreatePairsOff[bool] = False
     """Keep the weights of all trials, not only of the best."""
     corpus: str | None = None

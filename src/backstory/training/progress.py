@@ -125,7 +125,7 @@ def check_settings(settings: TrainingConfig) -> None:
     if settings.minutes is not None and settings.steps is not None:
         raise UserError(
             f"training.minutes {settings.minutes:g} and training.steps {settings.steps} cannot be combined; set one of them "
-            "to None (a resumed run has the settings it began with)"
+            "to none (a resumed run has the settings it began with)"
         )
     if settings.answer_loss_only and settings.accumulate > 1:
         raise UserError(
