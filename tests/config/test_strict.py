@@ -51,10 +51,13 @@ def refusal(text: str) -> str:
         ("trainig: {}", "unknown key 'trainig' (did you mean 'training'?)"),
         ("training: {epoch: 3}", "unknown key 'training.epoch' (did you mean 'training.epochs'?)"),
         ("model: {core: {hiden: 3}}", "unknown key 'model.core.hiden' (did you mean 'model.core.hidden'?)"),
-        ("model: {head: {kind: softmax, experts: 3}}", "unknown key 'model.head.experts'"),
-        ("1: 2", "unknown key '1'"),
-        ("null: 2", "unknown key 'None'"),
-        ("zzzzzz: 1", "unknown key 'zzzzzz'"),
+        (
+            "model: {head: {kind: softmax, experts: 3}}",
+            "unknown key 'model.head.experts'; there are kind, tied, bias, adversarial, finetune_adversarial",
+        ),
+        ("1: 2", "unknown key '1'; there are text, model, training, seed"),
+        ("null: 2", "unknown key 'None'; there are text, model, training, seed"),
+        ("zzzzzz: 1", "unknown key 'zzzzzz'; there are text, model, training, seed"),
     ],
 )
 def test_unknown_keys_are_refused_with_a_hint(text: str, message: str) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -22,6 +22,10 @@ LARGEST = 1 << 20
 """Bytes of a settings file; more is refused unread."""
 LARGEST_NUMBER = 2**53
 """A whole number above this is refused: no float holds it exactly."""
+
+
+FEW = 12
+"""Most names that a message on an unknown one lists."""
 
 
 class UnknownKind(UserError):
@@ -212,11 +216,16 @@ def _convert_dataclass(kind: type, value: Any, path: str, source: str) -> Any:
         if key not in hints:
             name = key if isinstance(key, str) else shown(key)
             before = f"{path}." if path else ""
-            raise UserError(f"{source}: unknown key '{before}{name}'{nearest(name, hints, before)}")
+            raise UserError(f"{source}: unknown key '{before}{name}'{nearest(name, hints, before) or _known(hints)}")
     for f in dataclasses.fields(kind):
         if f.default is f.default_factory is dataclasses.MISSING and f.name not in value:
             raise UserError(f"{source}: {f'{path}.{f.name}' if path else f.name} is missing; add it")
     return kind(**{k: _convert(hints[k], v, f"{path}.{k}" if path else k, source) for k, v in value.items()})
+
+
+def _known(names: Collection[str]) -> str:
+    """Return `; there are a, b` for a few names that may be given, an empty string for many."""
+    return f"; {'there are' if names else 'there are none'} {', '.join(names)}".rstrip() if len(names) <= FEW else ""
 
 
 def _convert_union(kinds: tuple[Any, ...], value: Any, path: str, source: str) -> Any:
