@@ -8,9 +8,9 @@ import pytest
 from commands import Command
 
 from backstory.cli import train
+from backstory.cli.command_line import parse
 from backstory.cli.completion import COMMANDS
 from backstory.cli.help_page import COMMON
-from backstory.cli.command_line import parse
 from backstory.cli.main import VERBS
 from backstory.cli.mistakes import Setting, settings
 from backstory.cli.short_flags import SHORT

@@ -24,6 +24,21 @@ def test_the_progress_of_statistics_is_counted_in_minibatches(
     assert count is not None and f"collecting statistics: 1 of {count[1]} minibatches, " in made.err
 
 
+@pytest.mark.parametrize("moving", ["all", "low-rank:2"])
+def test_statistics_that_a_reading_needs_are_collected_in_the_same_command(
+    moving: str, command: Command, run_copy: Path
+) -> None:
+    reading = ("evaluate", run_copy, "--reader", f"dynamic:segment=20,moving={moving}+cache", "--json")
+    assert "has no statistics of training gradients yet" in command(*reading).mistake()
+    done = command(*reading, "--collect-statistics")
+    assert (done.code, json.loads(done.out)["kind"]) == (
+        0,
+        "evaluation",
+    ) and "statistics of training gradients are in" in done.err
+    again = command(*reading)
+    assert json.loads(again.out)["figures"]["gains"] == json.loads(done.out)["figures"]["gains"]
+
+
 def test_from_a_trained_run_to_readings_that_adapt(command: Command, run_copy: Path) -> None:
     before = weights_hash(load_run(run_copy).model)
     made = command("reader", "statistics", run_copy, "--batch-size", "4")
@@ -133,6 +148,8 @@ def test_settings_in_turn_are_kept_and_named(command: Command, run_copy: Path) -
         ("evaluate run --reader dynamic", r"run has no statistics of training gradients yet"),
         ("evaluate run --reader learned", r"run has no meta-learner called 'three-level'; train it with"),
         ("evaluate run --reader cache:weight=1", r"weight must be at least 0 and at most 0.999, not 1"),
+        ("evaluate run --reader cache:size=3", r"unknown key 'size'; there are window, theta, weight, confidence$"),
+        ("evaluate run --reader static:rate=1", r"unknown key 'rate'; there are none$"),
         ("evaluate run --reader cache:windw=3", r"unknown key 'windw' \(did you mean 'window'\?\)"),
         ("evaluate run --reader cache:window=900000000000", r"lower its window"),
         ("evaluate run --reader dynamic:rule=sgd,moving=last:9", r"this model has \d+ layers?, so last:9 is too many"),

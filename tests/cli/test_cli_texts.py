@@ -131,3 +131,26 @@ def test_a_terminal_without_the_character_is_no_reason_to_stop(desk: Path, run_c
     )
     done = subprocess.run([sys.executable, "prompt.py"], capture_output=True, text=True, env=environment, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "caf?\n", "")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "note"),
+    [
+        ("ann <unk>", "backstory: <unk> in the prompt stands for a word that the vocabulary lacks\n"),
+        ("ann zebra", "backstory: <unk> takes the place of a word that the vocabulary lacks\n"),
+        ("ann saw", ""),
+    ],
+)
+def test_an_unknown_word_in_a_prompt_is_explained(prompt: str, note: str, command: Command, run_copy: Path) -> None:
+    done = command("generate", "run", "--prompt", prompt, "--tokens", "3", "--allow-unknown")
+    assert (done.code, done.err) == (0, note)
+
+
+def test_an_empty_line_is_read_and_says_nothing(
+    command: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("lines.txt").write_text("\nann saw\n\n")
+    with open("lines.txt") as lines:
+        monkeypatch.setattr(sys, "stdin", lines)
+        done = command("read", "run")
+    assert [line.partition(":")[0] for line in done.out.splitlines()] == ["line 2", "3 lines, 5 words, static reader"]

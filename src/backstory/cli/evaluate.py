@@ -31,10 +31,20 @@ class EvaluateArguments(JsonOutput, EvalOptions, ModelArguments):
     """train, valid or test (the default)."""
     reader: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # type: ignore[assignment]
     """The reader (`backstory ls readers`); may be given more than once: readers wrap each other."""
+    collect_statistics: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Collect the statistics of training gradients that the reader needs (`backstory reader statistics`) before it reads."""
 
     def options(self) -> EvalOptions:
         """Return the options of the evaluation. Raises UserError for a text that is none."""
         args = {field.name: getattr(self, field.name) for field in fields(EvalOptions)}
+        from backstory.data import CORPORA
+        from backstory.runs.run import is_elsewhere
+
+        if self.text in CORPORA and not Path(self.text).exists():
+            use = (
+                f"give --corpus {self.text}" if is_elsewhere(self.run) else "leave it out to read the run's own corpus"
+            )
+            raise UserError(f"there is no file '{self.text}', which is the name of a corpus; {use}")
         text = None if self.text is None else text_source(self.text)
         return EvalOptions.build(**args | {"split": self.split or "test", "text": text})
 
@@ -60,6 +70,8 @@ def main(arguments: Sequence[str]) -> int:
 def _evaluate(args: EvaluateArguments, options: EvalOptions, run: Path) -> dict[str, Any]:
     from backstory.evaluation.evaluation import evaluate
 
+    if args.collect_statistics:
+        _collect_statistics(args, run)
     with progress_bar(f"reading {args.text or options.split}") as progress:
         return evaluate(run, options, progress)
 
@@ -85,6 +97,21 @@ def _evaluate_all(args: EvaluateArguments, runs: Sequence[Path]) -> int:
     if left_out:
         raise UserError(f"{left_out} of {len(runs)} runs in {args.run} could not be read; the others were")
     return 0
+
+
+def _collect_statistics(args: EvaluateArguments, run: Path) -> None:
+    """Collect the statistics of training gradients for the weights that the reader moves, as `reader statistics` does."""
+    from backstory.cli.reader import StatisticsArguments, collect
+    from backstory.readers.registry import parse_stack, typed_settings
+
+    base = parse_stack(args.reader or "static")[0]  # the one that reads with the model
+    if base.name == "static":
+        raise UserError("--collect-statistics is for a reader that moves the weights; name it with --reader")
+    moving = str(typed_settings(base).get("moving", "all"))
+    moving = moving if moving.startswith("low-rank") else "all"
+    how: Any = vars(args.load_options()) | {"data_dir": args.data_dir, "corpus": args.corpus}
+    path, _ = collect(StatisticsArguments(run=run, moving=moving, **how))
+    print(f"backstory: statistics of training gradients are in {path}", file=sys.stderr)
 
 
 def text_source(text: str) -> Path | BinaryIO:

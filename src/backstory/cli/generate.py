@@ -51,6 +51,7 @@ class GenerateArguments(JsonOutput, ModelArguments):
 def main(arguments: Sequence[str]) -> int:
     args = parse(GenerateArguments, arguments, "generate")
 
+    from backstory.data.tokenizers.built_in import UNKNOWN
     from backstory.evaluation import generate
     from backstory.evaluation.generation import SAMPLE
 
@@ -65,9 +66,13 @@ def main(arguments: Sequence[str]) -> int:
     if args.json:
         text = "".join(generate(**options))
         print_json({"run": str(args.run), "prompt": prompt, "text": text, "seed": args.seed})
-    last = "\n" if args.json else ""
+    last, prompted = "\n" if args.json else "", bool(prompt)
     for text in () if args.json else generate(**options, echo=True):
+        if prompted and UNKNOWN in text:  # the first text is the prompt as it is read
+            what = f"{UNKNOWN} in the prompt stands for" if UNKNOWN in prompt else f"{UNKNOWN} takes the place of"
+            print(f"backstory: {what} a word that the vocabulary lacks", file=sys.stderr)
         print(text, end="", flush=True)
+        prompted = False
         last = text or last
         if failure() and not args.save:  # nobody reads the rest
             break

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import signal
 import sys
 import warnings
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     with printing(), interruptible(last=arguments is None) as interrupts:
         try:
-            code, message = _exit(list(sys.argv[1:] if arguments is None else arguments))
+            typed = list(sys.argv[1:] if arguments is None else arguments)
+            code, message = _exit(typed)
+            message = message and _with_flags(message, typed)
             interrupts.ends = True
         except KeyboardInterrupt as stop:
             interrupts.ends = True
@@ -118,6 +121,20 @@ def overview() -> str:
             "Start with `backstory demo`. Long work can be stopped with Ctrl-C and resumed with --resume.",
         ]
     )
+
+
+def _with_flags(message: str, arguments: Sequence[str]) -> str:
+    """Return a message with each setting that was typed as a flag under the flag's name: `--training.batch-size`."""
+    flags = {word.partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
+    for flag in sorted(flags):
+        setting = re.escape(flag.removeprefix("--").replace("-", "_"))
+        where = (
+            rf"(?<![\w.-]){setting}(?![\w.]| to false)"
+            if "." in flag
+            else rf"(?<=^command line: ){setting}(?= must be )"
+        )
+        message = re.sub(where, flag, message)
+    return re.sub("^command line: (?=--)", "", message)
 
 
 def _say(message: str) -> None:

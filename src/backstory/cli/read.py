@@ -87,8 +87,11 @@ def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[
     """Return a function that prints a scored line."""
     from rich.text import Text
 
+    from backstory.data.tokenizers.built_in import END
+
     vocabulary = opened.vocabulary
     unit, unknown, noted, warned = vocabulary.tokenizer.unit, vocabulary.unknown, False, False
+    blank = {i for i, word in enumerate(vocabulary.words) if word == END or not word.strip()}
 
     def show(line: "Line") -> None:
         nonlocal noted, warned
@@ -102,6 +105,8 @@ def _printer(args: ReadArguments, opened: "Session", console: Any) -> "Callable[
         if args.json:
             record = _record(line) | ({"each": tokens} if args.per_token else {})
             print(printable_json(json.dumps(record)), flush=True)
+            return
+        if blank.issuperset(line.ids):  # an empty line: its end is scored, and there is nothing to show
             return
         scores = f"line {line.number}: {len(tokens):,} {plural(unit, len(tokens))}, perplexity {line.perplexity:.2f}"
         share = UnknownShare(len(tokens), line.unknown).phrase()

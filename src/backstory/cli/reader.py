@@ -14,7 +14,10 @@ from backstory.config.readers import GateSettings, MetaTraining
 from backstory.config.strict import between
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from backstory.evaluation.opening import EvalSetup
+    from backstory.readers.gradient_statistics import Collected
     from backstory.tuning.reader_search import Tuned
 
 
@@ -103,19 +106,23 @@ def _opened(args: StatisticsArguments | TrainReaderArguments) -> "EvalSetup":
 
 def statistics(arguments: Sequence[str]) -> int:
     args = parse(StatisticsArguments, arguments, "reader statistics")
-
-    from backstory.tuning.preparation import collect_statistics
-
-    opened = _opened(args)
-    with progress_bar("collecting statistics", unit="minibatches") as progress:
-        path, statistics = collect_statistics(opened, args.moving, args.tokens, args.batch_size, args.segment, progress)
-    how = statistics.collected
+    path, how = collect(args)
     if args.json:
         sizes = {"minibatches": how.minibatches, "batch_size": how.batch_size, "segment": how.segment}
         print_json({"file": str(path), "split": args.split, **sizes})
         return 0
     print(f"{path}: {how.minibatches:,} minibatches of {how.batch_size} x {how.segment} tokens of {args.split}")
     return 0
+
+
+def collect(args: StatisticsArguments) -> "tuple[Path, Collected]":
+    """Collect the statistics and save them in the run; return their folder, and how they were collected."""
+    from backstory.tuning.preparation import collect_statistics
+
+    opened = _opened(args)
+    with progress_bar("collecting statistics", unit="minibatches") as progress:
+        path, statistics = collect_statistics(opened, args.moving, args.tokens, args.batch_size, args.segment, progress)
+    return path, statistics.collected
 
 
 def tune(arguments: Sequence[str]) -> int:

@@ -243,6 +243,8 @@ def load_run(folder: Path, device: torch.device | None = None) -> Run:
         raise UserError(
             f"there is no run folder {folder}; train one with `backstory train RECIPE --out {pasted(folder)}`"
         )
+    if not (folder / CONFIG).is_file() and (folder / "config.json").is_file():
+        raise UserError(f"{folder} is a model of Hugging Face, it seems; write hf: before it: hf:{folder}")
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder} is no run folder; train one with `backstory train RECIPE --out FOLDER`")
     try:

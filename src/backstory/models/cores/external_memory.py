@@ -78,7 +78,7 @@ class ExternalMemory(Core):
         if self.reset_token is not None and self.reset_token >= size:
             raise UserError(
                 f"model.core.reset_token is {self.reset_token}, and the ids of {size:,} types end at {size - 1}; "
-                "give the id of the token that begins a document, or None"
+                "give the id of the token that begins a document, or none"
             )
 
     def extra_activations(self, steps: int) -> float:
