@@ -5,25 +5,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from backstory.api import evaluate, examine, explain, generate, load, report, train
+    from backstory.api import audit, compare, evaluate, examine, explain, generate, load, report, train
     from backstory.config import RunConfig
     from backstory.config.recipes import recipe
     from backstory.plugins import register
 
 _HOMES = {
-    "RunConfig": ("backstory.config", "RunConfig"),
-    "evaluate": ("backstory.api", "evaluate"),
-    "examine": ("backstory.api", "examine"),
-    "explain": ("backstory.api", "explain"),
-    "generate": ("backstory.api", "generate"),
-    "load": ("backstory.api", "load"),
-    "recipe": ("backstory.config.recipes", "recipe"),
-    "register": ("backstory.plugins", "register"),
-    "report": ("backstory.api", "report"),
-    "train": ("backstory.api", "train"),
+    "RunConfig": "backstory.config",
+    "audit": "backstory.api",
+    "compare": "backstory.api",
+    "evaluate": "backstory.api",
+    "examine": "backstory.api",
+    "explain": "backstory.api",
+    "generate": "backstory.api",
+    "load": "backstory.api",
+    "recipe": "backstory.config.recipes",
+    "register": "backstory.plugins",
+    "report": "backstory.api",
+    "train": "backstory.api",
 }
+"""The module of each name."""
 
-__all__ = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "recipe", "register", "report", "train"]
+__all__ = [
+    "RunConfig",
+    "audit",
+    "compare",
+    "evaluate",
+    "examine",
+    "explain",
+    "generate",
+    "load",
+    "recipe",
+    "register",
+    "report",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,8 +47,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("importlib.metadata").version("backstory")
     if name not in _HOMES:
         raise AttributeError(f"module 'backstory' has no attribute '{name}'")
-    module, attribute = _HOMES[name]
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

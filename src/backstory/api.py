@@ -1,99 +1,439 @@
-"""Python interface, `import backstory as bs`: the verbs of the command line as functions over run folders."""
+"""Python interface, `import backstory as bs`: the verbs of the command line as functions (docs/python.md)."""
 
-from collections.abc import Callable, Sequence
+import io
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from torch import nn
 
-from backstory.config import TextConfig, UserError
-from backstory.config.arguments import checked
-from backstory.config.options import CompareOptions, ExamineOptions, ExplainOptions, LoadOptions
+from backstory.config import RunConfig, TextConfig, UserError, check_name, recipes
+from backstory.config.arguments import checked, described
+from backstory.config.errors import shown
+from backstory.config.options import CompareOptions, EvalOptions, ExamineOptions, ExplainOptions, LoadOptions
+from backstory.config.strict import conforming
 from backstory.context import ExaminationResult, ProcessGroup, Scorer, examine_model, examine_run, examine_runs
 from backstory.data import Dataset, Vocabulary, prepare
-from backstory.evaluation import evaluate, generate
+from backstory.data.encoding import with_corpus
+from backstory.evaluation import evaluation, generate
+from backstory.evaluation.opening import open_evaluation
 from backstory.explanations import compare_readers, explain_passage
 from backstory.models import LanguageModel
 from backstory.papers.paper import published_examinations
-from backstory.readers import Reader
+from backstory.readers import Reader, StaticReader
 from backstory.reports import write
-from backstory.runs.run import is_elsewhere, open_run
-from backstory.training import train
+from backstory.results import (
+    AuditRecord,
+)
+from backstory.results.evaluation_record import EpochRecord
+from backstory.runs.run import Run, is_elsewhere, open_run
+from backstory.runs.run_folder import Mode
+from backstory.training import fit
 
-__all__ = ["evaluate", "examine", "explain", "generate", "load", "report", "train"]
+__all__ = ["audit", "compare", "evaluate", "examine", "explain", "generate", "load", "report", "train"]
+
+Progress = Callable[[int, int], None]
+
+
+@checked()
+def train(
+    recipe: str | Path | RunConfig,
+    out: Path | str | None = None,
+    *,
+    corpus: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callable[[EpochRecord], object] | object] = (),
+    mode: Mode = "new",
+    data_dir: Path | None = None,
+    accept: Sequence[str] | frozenset[str] = (),
+    track: Sequence[str] = (),
+    init_from: Path | None = None,
+    allow_equal_splits: bool = False,
+) -> Any:
+    """Train a model into a folder and return the result.
+
+    Args:
+        recipe: A recipe's name (`backstory ls recipes`), the path of a YAML file, the folder of a run to resume, or a
+            `RunConfig`, as `bs.recipe` returns one.
+        out: The run's folder; by default `runs/RECIPE`, or the run that is resumed. A `RunConfig` needs one.
+        corpus: The corpus in place of the recipe's: a name (`backstory ls corpora`), a text file, or a folder.
+        overrides: New values of settings by the dotted names that are flags on the command line.
+        callbacks: Functions that receive an `EpochRecord` after each epoch, or objects with `on_epoch(epoch)` or
+            `on_step(step)`. They cannot change the training. If one fails, the training is saved and ends with a
+            UserError that names it; `mode="resume"` goes on.
+        mode: `new`, `resume` or `overwrite`: what to do with a run that is in the folder.
+        data_dir: Folder of the corpora; by default the one in BACKSTORY_DATA.
+        accept: Differences from the resumed run that are allowed: `config`, `corpus`, `metrics`.
+        track: Trackers that get the curves too: `tensorboard`, `trackio`.
+        init_from: A run whose best weights initialise this one.
+        allow_equal_splits: Allow a corpus whose validation and test are the same text.
+
+    Returns:
+        The result, with the figures of the training in `.figures`, its curve as `.to_frame()` and the run's folder as
+        `.run`. None in all but the first process under `torchrun`.
+
+    Raises UserError before anything is written, and when the disk fails later; NonFiniteError when the loss breaks down;
+    Stopped after Ctrl-C, once the training is saved.
+
+    Example:
+        >>> result = bs.train("demo", corpus="my.txt", out="runs/mine", overrides={"training.epochs": 3})
+        >>> result.figures.valid_perplexity
+        97.3
+    """
+    if isinstance(recipe, RunConfig):
+        original, name = conforming(recipe, "settings"), None
+    else:
+        original, name = recipes.load(str(recipe)), Path(recipe)
+    config = recipes.with_overrides(original, overrides or {})
+    if corpus is not None or config.text.corpus != original.text.corpus:
+        config = with_corpus(config, None if corpus is None else str(corpus), original)
+    if out is None:
+        if name is None:
+            raise UserError("a RunConfig has no name to call the run by; give out=FOLDER")
+        out = name if name.is_dir() else Path("runs") / name.stem
+    return fit.train(
+        config,
+        out,
+        mode=mode,
+        data_dir=data_dir,
+        accept=frozenset(accept),
+        track=track,
+        init_from=init_from,
+        allow_equal_splits=allow_equal_splits,
+        callbacks=callbacks,
+    )
 
 
 @checked()
 def load(run: Path | str) -> tuple[LanguageModel, Vocabulary]:
     """Return the model of a run with its best weights, in evaluation mode on the CPU, and its vocabulary.
 
-    `hf:PATH_OR_NAME` is a causal language model of Hugging Face. Raises UserError.
+    Args:
+        run: The run's folder, or `hf:PATH_OR_NAME`, a causal language model of Hugging Face.
+
+    Raises UserError.
+
+    Example:
+        >>> model, vocabulary = bs.load("runs/demo")
+        >>> tokens = torch.from_numpy(vocabulary.encode("Return a list")).long()[None]
+        >>> prediction, state = model(tokens, model.start(batch_size=1))
+        >>> prediction.log_probs().shape  # (batch, time, vocabulary)
+        torch.Size([1, 4, 7345])
     """
     loaded = open_run(run, LoadOptions(device="cpu"))
     return loaded.model, loaded.vocabulary
 
 
 @checked()
+def evaluate(
+    model: Path | str | Run | nn.Module,
+    text: str | Path | BinaryIO | None = None,
+    *,
+    tokenizer: Any = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Any:
+    """Score a text with a reader, each token before anything is learned from it.
+
+    Args:
+        model: A run's folder, `hf:PATH_OR_NAME`, or a causal language model of transformers with its `tokenizer`.
+        text: A text of your own in place of a split: the path of a file, the text itself (a string with white space that
+            names no file), or a file that is open for bytes.
+        tokenizer: The tokenizer of a model of transformers.
+        name: What results call a model of transformers; by default the name that it was loaded by.
+        progress: Called with the tokens read so far and all tokens.
+        options: The flags of `backstory evaluate` with underscores: `split` ("test"), `reader` ("static"), `corpus`,
+            `batch_size` (rows read side by side), `after` (a split to read first), `precision`, `device`, `out`,
+            `audit_places`, `resume`, ... (`EvalOptions`).
+
+    Returns:
+        The result: `.figures` with the score in nats and bits per token, perplexity, bits per byte and the audit. It is
+        written to `out`, by default into the run; for a text, or a model from elsewhere, only if `out` is given.
+
+    Raises UserError, before anything is written.
+
+    Example:
+        >>> result = bs.evaluate("runs/demo", split="valid", reader="cache")
+        >>> result.figures.perplexity, result.figures.audit.passed
+        (81.6, True)
+    """
+    source, requested = _open(model, tokenizer, name), _text(text)
+    return evaluation.evaluate(source, progress=progress, text=requested, **options)
+
+
+@checked()
+def audit(
+    model: Path | str | Run | nn.Module | Reader,
+    text: str | Path | BinaryIO | Dataset | np.ndarray | None = None,
+    *,
+    tokenizer: Any = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> AuditRecord:
+    """Audit how a reader scores a text: is it causal, normalised, scored before it learns, one pass, and as reported?
+
+    Args:
+        model: A run's folder, `hf:PATH_OR_NAME`, a model of transformers with its `tokenizer`; or a reader or a model of
+            yours in memory.
+        text: As for `evaluate`. For a reader or a model in memory: token ids (N,), or a prepared corpus, of which `split`
+            is read ("test").
+        tokenizer: The tokenizer of a model of transformers.
+        name: What messages call a model of transformers.
+        progress: Called with the tokens read so far and all tokens.
+        options: As for `evaluate`; of a reader or a model in memory `split`, `batch_size`, `audit_places` and `audit_seed`.
+
+    Returns:
+        `passed`, the `checks` by name, the `failures` in words, and how much was tried. Nothing is written.
+
+    Raises UserError.
+
+    Example:
+        >>> bs.audit("runs/demo", reader="dynamic").passed
+        True
+        >>> bs.audit(MyReader(model), token_ids).failures
+        ('causal: block 3 ...',)
+    """
+    if isinstance(model, Reader | LanguageModel):
+        return _audit_in_memory(model, text, progress, options)
+    if isinstance(text, Dataset | np.ndarray):
+        raise UserError("a run reads its own corpus or a text, not token ids; give a text, or the reader in memory")
+    requested = EvalOptions.build(None, text=_text(text), **options)
+    requested.check()
+    setup = open_evaluation(_open(model, tokenizer, name), requested)
+    return _record(evaluation.audit_reader(setup, progress)[1])
+
+
+@checked()
 def examine(
-    model: Path | str | list[Path | str] | tuple[Path | str, ...] | LanguageModel | Reader | Scorer,
+    model: Path | str | list[Path | str] | tuple[Path | str, ...] | Run | nn.Module | Reader | Scorer,
     corpus: Path | str | Dataset | np.ndarray | None = None,
     experiment: str = "truncate",
     *,
-    name: str = "model",
+    text: str | Path | BinaryIO | None = None,
+    tokenizer: Any = None,
+    name: str | None = None,
     ranks: ProcessGroup | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> ExaminationResult:
     """Run an experiment of the context laboratory: what a model makes of its context (docs/context.md).
 
-    `model` is a run's folder, several that differ in their seed, or a model, a reader or anything with `score` that is at hand.
-    `corpus` is None for a run's own (`split="valid"`) or a text file; of a model of Hugging Face (`hf:...`) the name or path of
-    a corpus; of a model at hand a prepared corpus, its name, or token ids (N,). `options` are those of `ExamineOptions`, as the
-    flags of `backstory examine`: `targets`, `maximum_context`, `context`, `by`, `out`, ... `name` is that of a model at hand in
-    the result; `progress` receives the tokens read and the tokens in all. The result has `.figures`, `.table()`, `.plot(path)`
-    and `.save(folder)`. Raises UserError.
+    Args:
+        model: A run's folder, or several that differ in their seed; `hf:PATH_OR_NAME`; a causal language model of
+            transformers with its `tokenizer`; or a model, a reader or anything with `score` in memory.
+        corpus: None for a run's own corpus (`split="valid"`), or a text file. For a model of Hugging Face the name or path
+            of a corpus. For a model in memory a prepared corpus, its name, or token ids (N,).
+        experiment: `truncate`, `shuffle`, `reverse`, `drop`, `replace`, ... (`backstory ls experiments`).
+        text: A text of your own in place of a split, as for `evaluate`.
+        tokenizer: The tokenizer of a model of transformers.
+        name: What results call a model in memory.
+        ranks: Processes that share the work, as `torchrun` starts them.
+        progress: Called with the tokens read so far and all tokens.
+        options: The flags of `backstory examine` with underscores: `targets`, `maximum_context` (tokens), `by`, `reader`,
+            `out`, ... (`ExamineOptions`).
+
+    Returns:
+        The result, with `.figures`, `.to_frame()` (a row per condition), `.table()`, `.plot(path)` and `.save(folder)`.
+
+    Raises UserError.
+
+    Example:
+        >>> result = bs.examine("runs/demo", experiment="truncate", targets=1000)
+        >>> result.figures.effective_context.context
+        30
     """
     process: dict[str, Any] = {"ranks": ranks, "progress": progress}
-    if isinstance(model, str | Path | list | tuple):
-        if corpus is not None and not isinstance(corpus, str | Path):
-            raise UserError("a run is examined on its own corpus, or on a text file; give the path of one, or None")
-        text: dict[str, Any] = {} if corpus is None else {"text": Path(corpus)}
-        first = model if isinstance(model, str | Path) else next(iter(model), "")
-        if corpus is not None and is_elsewhere(first):
-            text, options = {}, {**options, "corpus": str(corpus)}
-        requested = ExamineOptions.of(experiment=experiment, **options)
-        if isinstance(model, str | Path):
-            return examine_run(model, requested, **text, **process)
-        return examine_runs(model, requested, **text, **process)
+    if isinstance(model, list | tuple):
+        if not all(isinstance(run, str | Path) for run in model):
+            raise TypeError("several models must be named by the folders of their runs")
+        own = _path_or_none(corpus) if text is None else Path(str(text))
+        return examine_runs(model, _examine_options(experiment, options), text=own, **process)
+    if isinstance(model, str | Path | Run) or (isinstance(model, nn.Module) and not isinstance(model, LanguageModel)):
+        source, requested = _open(model, tokenizer, name), _text(text)
+        if corpus is not None and requested is not None:
+            raise UserError("corpus and text exclude each other; give one of them")
+        if corpus is not None and (isinstance(source, Run) or is_elsewhere(source)):
+            options["corpus"] = str(_path_or_none(corpus))
+        elif corpus is not None:
+            requested = _path_or_none(corpus)
+        return examine_run(source, _examine_options(experiment, options), text=requested, **process)
+    if text is not None:
+        raise UserError("a model in memory is examined on token ids or a prepared corpus; give it as corpus")
     if corpus is None:
         raise UserError("a model at hand has no corpus of its own; name one, or give token ids")
     dataset = prepare(TextConfig(corpus=str(corpus))) if isinstance(corpus, str | Path) else corpus
-    return examine_model(model, dataset, ExamineOptions.of(experiment=experiment, **options), name=name, **process)
+    subject: Any = model
+    return examine_model(subject, dataset, _examine_options(experiment, options), name=name or "model", **process)
 
 
 @checked()
 def explain(
-    run: Path | str,
+    run: Path | str | Run | nn.Module,
     name: str = "surprisal",
     *,
-    text: Path | BinaryIO | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    text: str | Path | BinaryIO | None = None,
+    tokenizer: Any = None,
+    progress: Progress | None = None,
     **options: Any,
-) -> dict[str, Any]:
-    """Explain a passage word by word, or with `reading` compare readers along a text; return the content of result.json.
+) -> Any:
+    """Explain a passage word by word, or with `reading` compare readers along a text (`bs.compare`).
 
-    `text` is a text of one's own in place of a split: a file by its path, or one open for bytes. `options` are those of
-    `ExplainOptions` and of `CompareOptions`, as the flags of `backstory explain` (docs/reports.md). Raises UserError.
+    Args:
+        run: A run's folder, `hf:PATH_OR_NAME`, or a causal language model of transformers with its `tokenizer`.
+        name: `surprisal`, `cache`, `buffer`, `memory` or `reading` (`backstory ls explanations`).
+        text: A text of your own in place of a split, as for `evaluate`.
+        tokenizer: The tokenizer of a model of transformers.
+        progress: Called with the tokens read so far and all tokens.
+        options: The flags of `backstory explain` with underscores: `split`, `at` (the token where the passage begins),
+            `words`, `against`, `top`, `out`, ... (`ExplainOptions`, `CompareOptions`).
+
+    Returns:
+        The result; `.to_frame()` has a row per word.
+
+    Raises UserError.
+
+    Example:
+        >>> bs.explain("runs/demo", "surprisal", at=5000, words=40).to_frame()
     """
+    source, requested = _open(run, tokenizer), _text(text)
     if name == "reading":
-        return compare_readers(run, CompareOptions.of(**options), text=text, progress=progress)
-    return explain_passage(run, name, ExplainOptions.of(**options), text=text, progress=progress)
+        return compare_readers(source, CompareOptions.of(**options), text=requested, progress=progress)
+    return explain_passage(source, name, ExplainOptions.of(**options), text=requested, progress=progress)
 
 
 @checked()
-def report(runs: Sequence[Path | str], out: Path | str, overwrite: bool = False) -> None:
+def compare(
+    run: Path | str | Run | nn.Module,
+    reader: str | Sequence[str],
+    against: str | Path | Sequence[str | Path] = "static",
+    *,
+    text: str | Path | BinaryIO | None = None,
+    tokenizer: Any = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Any:
+    """Compare readers, or runs, along a stretch of text: the gain in nats per token, with its 95% interval.
+
+    Args:
+        run: A run's folder, `hf:PATH_OR_NAME`, or a causal language model of transformers with its `tokenizer`.
+        reader: How it is read: `static`, `cache`, `dynamic+cache`, ... (`backstory ls readers`).
+        against: What it is compared with: another reader of the same run, the folder of another run, or several of these.
+        text: A text of your own in place of a split, as for `evaluate`.
+        tokenizer: The tokenizer of a model of transformers.
+        progress: Called with the tokens read so far and all tokens.
+        options: The flags of `backstory explain reading` with underscores: `split`, `at`, `tokens`, `block`, `out`, ...
+            (`CompareOptions`).
+
+    Returns:
+        The result: `.figures.comparisons` has a gain for each pair, above zero where `reader` does better; `.to_frame()` a
+        row per reader.
+
+    Raises UserError.
+
+    Example:
+        >>> result = bs.compare("runs/demo", "cache", against="static")
+        >>> result.figures.comparisons[0].gain  # nats per token
+        0.081
+    """
+    others = [against] if isinstance(against, str | Path) else against
+    readers = (reader,) if isinstance(reader, str) else tuple(reader)
+    requested = CompareOptions.of(reader=readers, against=tuple(map(str, others)), **options)
+    return compare_readers(_open(run, tokenizer), requested, text=_text(text), progress=progress)
+
+
+@checked()
+def report(runs: Path | str | Sequence[Path | str], out: Path | str, overwrite: bool = False) -> None:
     """Write one self-contained page of the results in run folders.
 
-    A page of ours that is there is replaced, another file only with `overwrite`. Raises UserError.
+    Args:
+        runs: The folder of a run, or of several.
+        out: The page. One of ours that is there is replaced.
+        overwrite: Replace any other file too.
+
+    Raises UserError.
+
+    Example:
+        >>> bs.report(["runs/a", "runs/b"], "report.html")
     """
-    write([Path(run) for run in runs], Path(out), overwrite, published_examinations())
+    folders = [runs] if isinstance(runs, str | Path) else runs
+    write([Path(run) for run in folders], Path(out), overwrite, published_examinations())
+
+
+def _open(model: Path | str | Run | nn.Module, tokenizer: Any = None, name: str | None = None) -> Path | str | Run:
+    """Return a model of transformers as a run, and a name as it is. Raises UserError, and TypeError for other modules."""
+    if isinstance(model, LanguageModel):
+        raise UserError(
+            "a model in memory brings no vocabulary and no corpus; give the folder of its run, or `bs.audit` and "
+            "`bs.examine` token ids"
+        )
+    if isinstance(model, nn.Module):
+        from backstory.interop.in_memory import open_in_memory
+
+        return open_in_memory(model, tokenizer, name)
+    if tokenizer is not None:
+        raise UserError("tokenizer is for a model of transformers in memory; remove it, as a run has its own")
+    return model
+
+
+_FILE_NAME = re.compile(r"\.[A-Za-z]\w{0,5}$")
+
+
+def _text(text: str | Path | BinaryIO | None) -> Path | BinaryIO | None:
+    """Return a text of one's own as a path, or as a file open for bytes.
+
+    A string is the text itself if it has white space and names no file. Raises UserError for one line that ends like the name
+    of a file that is not there.
+    """
+    if not isinstance(text, str):
+        return text
+    if not re.search(r"\s", text) or os.path.exists(text):
+        return Path(text)
+    if "\n" not in text and _FILE_NAME.search(text):
+        raise UserError(f"there is no file {shown(text)}; if it is the text itself, end it with a line break")
+    return _Text(text.encode())
+
+
+class _Text(io.BytesIO):
+    """A text as a file open for bytes; results call it by its name."""
+
+    name = "text"
+
+
+def _path_or_none(corpus: object) -> Path | None:
+    """Return a corpus that is named. Raises UserError for another object."""
+    if corpus is None or isinstance(corpus, str | Path):
+        return None if corpus is None else Path(corpus)
+    raise UserError("a run is examined on its own corpus, or on a text file; give the path of one, or None")
+
+
+def _examine_options(experiment: str, options: Mapping[str, Any]) -> ExamineOptions:
+    return ExamineOptions.of(experiment=experiment, **options)
+
+
+def _record(report: Any) -> AuditRecord:
+    return AuditRecord(passed=report.passed, **{**vars(report), "failures": tuple(report.failures)})
+
+
+def _audit_in_memory(
+    model: Reader | LanguageModel, text: object, progress: Progress | None, options: Mapping[str, Any]
+) -> AuditRecord:
+    """Audit a reader, or the static reader of a model, on token ids or a split of a prepared corpus."""
+    reader = StaticReader(model) if isinstance(model, LanguageModel) else model
+    requested = EvalOptions.build(None, **options)
+    requested.check()
+    if isinstance(text, Dataset):
+        check_name(requested.split, text.splits, "split")
+        ids, start = text.splits[requested.split].ids, text.vocabulary.start
+    elif isinstance(text, np.ndarray) and text.ndim == 1 and len(text) and np.issubdtype(text.dtype, np.integer):
+        ids, start = text, int(text[0])
+    else:
+        raise UserError(
+            f"a reader or a model in memory reads token ids (N,) or a prepared corpus, not {described(text)}; "
+            "`vocabulary.encode(text)` gives ids"
+        )
+    return _record(evaluation.audit_ids(reader, ids, start, requested, progress)[1])

@@ -1,5 +1,6 @@
 """`import backstory as bs`: the verbs as functions, and nothing heavy before one is used."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -11,11 +12,15 @@ import torch
 import backstory as bs
 from backstory.config import UserError
 
-NAMES = ["RunConfig", "evaluate", "examine", "explain", "generate", "load", "recipe", "register", "report", "train"]
+NAMES = [
+    *("RunConfig", "audit", "compare", "evaluate", "examine", "explain", "generate", "load", "recipe", "register"),
+    *("report", "train"),
+]
 
 
 def test_names_are_listed() -> None:
-    assert dir(bs) == NAMES == sorted(bs.__all__)
+    assert bs.__all__ == NAMES and dir(bs) == sorted([*NAMES, "__version__"])
+    assert bs.__version__ == importlib.metadata.version("backstory")
     assert all(callable(getattr(bs, name)) for name in NAMES)
 
 
@@ -25,9 +30,12 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(bs, "torch")
 
 
-@pytest.mark.parametrize("first", ["import backstory", "import backstory; dir(backstory); backstory.recipe('demo')"])
+@pytest.mark.parametrize(
+    "first", ["import backstory", "import backstory; dir(backstory); backstory.__version__; backstory.recipe('demo')"]
+)
 def test_importing_is_light(first: str) -> None:
-    code = f"{first}; import sys; print([m for m in ('torch', 'numpy', 'matplotlib', 'rich') if m in sys.modules])"
+    loaded = "print([m for m in ('torch', 'numpy', 'matplotlib', 'rich') if m in sys.modules])"
+    code = f"import backstory; {first}; import sys; {loaded}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 

@@ -2,13 +2,20 @@
 
 import builtins
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import backstory as bs
 from backstory.config import UserError
+from backstory.data import Dataset
+from backstory.models import LanguageModel
+from backstory.readers import StaticReader
+from backstory.readers.neural_cache import CacheSettings, NeuralCache
 from backstory.results import ExplanationFigures, Passage, Result, SampleFigures, Word, result_at
 from backstory.results.common import ProvenanceRecord
 from backstory.results.display import LONGEST_TABLE
@@ -109,3 +116,47 @@ def test_what_a_result_gives_as_values_can_be_read_again(training: Result[Any], 
     (tmp_path / "result.json").write_text(json.dumps(training.to_dict()))
     again = result_at(tmp_path / "result.json")
     assert (again.figures, again.provenance) == (training.figures, training.provenance)
+
+
+def test_a_result_introduces_itself_in_a_line(training: Result[Any], tiny_run: Path) -> None:
+    assert repr(training) == f"<Result of tiny: train, {tiny_run / 'result.json'}>"
+    assert training.run == tiny_run and sample("text").run is None
+
+
+def test_a_model_introduces_itself_by_its_parts(tiny_run: Path) -> None:
+    model, vocabulary = bs.load(tiny_run)
+    first, *parts = repr(model).splitlines()
+    total = sum(p.numel() for p in model.parameters())
+    assert first == f"ComposedModel({total:,} parameters, {len(vocabulary)} types)"
+    assert parts[0] == f"  (embedding) WordEmbedding({len(vocabulary)} x 7): {7 * len(vocabulary)}"
+    assert re.fullmatch(r"  \(core\) LSTM\(7 to 7, 2 layers\): [\d,]+", parts[1])
+    assert parts[2].startswith(f"  (head) SoftmaxHead(7 to {len(vocabulary)}, tied to the embedding): ")
+    assert sum(int(part.rpartition(": ")[2].replace(",", "")) for part in parts) == total
+    assert str(torch.nn.Linear(2, 3)) in str(torch.nn.Sequential(torch.nn.Linear(2, 3)))  # torch's own stay
+
+
+def test_a_model_of_many_parts_is_cut() -> None:
+    class Many(LanguageModel):
+        vocabulary_size = 5
+
+        def __init__(self) -> None:
+            super().__init__()
+            for i in range(20):
+                self.add_module(f"part{i}", torch.nn.Linear(2, 2))
+
+        def start(self, batch_size: int) -> None: ...
+        def forward(self, tokens: Any, state: Any) -> Any: ...
+
+    lines = repr(Many()).splitlines()
+    assert len(lines) == 10 and lines[-1] == "  ... and 12 more parts"
+
+
+def test_a_vocabulary_a_corpus_and_a_reader_introduce_themselves(tiny_dataset: Dataset, tiny_run: Path) -> None:
+    assert (
+        repr(tiny_dataset.vocabulary)
+        == f"Vocabulary({len(tiny_dataset.vocabulary)} types of 'words', others are <unk>)"
+    )
+    assert repr(tiny_dataset.splits["valid"]).startswith("Split('valid', ")
+    reader = NeuralCache(StaticReader(bs.load(tiny_run)[0]), CacheSettings(window=50))
+    assert repr(reader).startswith("NeuralCache(window=50, theta=1.0, ") and "\n" not in repr(reader)
+    assert " over StaticReader() over ComposedModel(" in repr(reader)

@@ -11,7 +11,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, UseAppendAction
 
 from backstory.config.arguments import Options, checked, described
-from backstory.config.errors import UserError
+from backstory.config.errors import UserError, check_name
 from backstory.config.strict import between
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -169,6 +169,8 @@ class EvalOptions(ReadingOptions, ModelOptions):
         reader = values.get("reader")
         if isinstance(reader, list | tuple) and all(isinstance(one, str) for one in reader):
             values["reader"] = "+".join(reader) or "static"
+        for name in values:
+            check_name(name, [field.name for field in fields(cls)], "option")
         return cls(**values)
 
     def check(self) -> None:

@@ -155,7 +155,8 @@ class _Console(Console):
 
 
 def make_console(stderr: bool = False, **options: bool) -> Console:
-    """Return a console on standard output or standard error; `options` are those of rich."""
+    """Return a console on standard output or standard error, plain lines in a notebook; `options` are those of rich."""
+    options = {"force_jupyter": False, **options}
     return _Console(file=plain(sys.stderr if stderr else sys.stdout), **options)  # pyright: ignore[reportArgumentType]
 
 

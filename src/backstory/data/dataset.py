@@ -18,7 +18,7 @@ from backstory.data.tokenizers.built_in import END
 from backstory.data.tokenizers.vocabulary import OutOfVocabulary, Vocabulary
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """One split of a corpus.
 
@@ -36,6 +36,9 @@ class Split:
     words: int
     out_of_vocabulary: OutOfVocabulary | None = None
     """Tokens outside the vocabulary; None if they were not counted."""
+
+    def __repr__(self) -> str:
+        return f"Split({self.name!r}, {len(self.ids):,} tokens, {len(self.documents):,} documents)"
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """Return where each document begins and ends (exclusive)."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from backstory.config import UserError, check_name
@@ -20,7 +21,7 @@ from backstory.evaluation.metrics.per_token import check_per_token
 from backstory.evaluation.opening import EvalSetup, open_evaluation
 from backstory.evaluation.reading_checkpoint import EvaluationCheckpoint, reader_identity
 from backstory.evaluation.reading_loop import Reading, StreamReading
-from backstory.readers.base import StaticReader, block_count
+from backstory.readers.base import Reader, StaticReader, block_count
 from backstory.readers.registry import parse_stack, stack_name
 from backstory.results.result_file import write_result
 from backstory.runs.run import Run
@@ -58,7 +59,7 @@ def evaluate(
     before = setup.split.ids[:0] if options.after is None else setup.dataset.splits[options.after].ids
     adapted = setup.layers[0].name != "static"  # then the static reader reads the text too, for comparison
     metrics = MetricSet.for_evaluation(setup, options)
-    audit = audit_of(setup)
+    audit = audit_of(reader, len(setup.split.ids), options)
     checkpoint = EvaluationCheckpoint(
         destination,
         lambda: evaluation_identity(setup, origin["device"]),
@@ -92,11 +93,19 @@ def evaluate(
 def audit_reader(setup: EvalSetup, progress: Progress | None = None) -> tuple[Reading, AuditReport]:
     """Read the text once, audited, without any metric; return the score and the audit's report. Raises UserError."""
     check_text(setup)
-    audit, ids = audit_of(setup), setup.split.ids
-    stream = StreamReading(
-        setup.reader, ids, setup.dataset.vocabulary.start, batch_size=setup.options.batch_size, observer=audit
-    )
-    tokens = 0
+    return audit_ids(setup.reader, setup.split.ids, setup.dataset.vocabulary.start, setup.options, progress)
+
+
+def audit_ids(
+    reader: Reader, ids: np.ndarray, start: int, options: EvalOptions, progress: Progress | None = None
+) -> tuple[Reading, AuditReport]:
+    """Read token ids (N,) once with any reader, audited, from the token `start`; return the score and the audit's report.
+
+    Raises UserError for fewer ids than rows.
+    """
+    check_batch(options.batch_size, len(ids))
+    audit, tokens = audit_of(reader, len(ids), options), 0
+    stream = StreamReading(reader, ids, start, batch_size=options.batch_size, observer=audit)
     for block in stream.remaining():
         stream.score(block)
         stream.observe(block)
@@ -106,11 +115,10 @@ def audit_reader(setup: EvalSetup, progress: Progress | None = None) -> tuple[Re
     return stream.result(), audit.report
 
 
-def audit_of(setup: EvalSetup) -> Audit:
-    """Return the audit of a reading."""
-    options, block = setup.options, setup.reader.block
-    places = options.audit_places or usual_places(block, options.batch_size)
-    return Audit(block_count(len(setup.split.ids), options.batch_size, block), places, options.audit_seed)
+def audit_of(reader: Reader, tokens: int, options: EvalOptions) -> Audit:
+    """Return the audit of a reading of so many tokens."""
+    places = options.audit_places or usual_places(reader.block, options.batch_size)
+    return Audit(block_count(tokens, options.batch_size, reader.block), places, options.audit_seed)
 
 
 def check_text(setup: EvalSetup) -> None:
@@ -118,9 +126,14 @@ def check_text(setup: EvalSetup) -> None:
     options = setup.options
     if options.after is not None:
         check_after(options.after, setup.split.name, setup.dataset.splits)
-    if options.batch_size > (tokens := len(setup.split.ids)):
+    check_batch(options.batch_size, len(setup.split.ids))
+
+
+def check_batch(batch_size: int, tokens: int) -> None:
+    """Raise UserError if a text has fewer tokens than there are rows to read."""
+    if batch_size > tokens:
         raise UserError(
-            f"the text has {tokens:,} tokens but --batch-size is {options.batch_size:,}; use --batch-size {tokens} or less"
+            f"the text has {tokens:,} tokens but --batch-size is {batch_size:,}; use --batch-size {tokens} or less"
         )
 
 

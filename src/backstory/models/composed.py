@@ -40,6 +40,10 @@ class WordEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(types, size).uniform_(-initial, initial))
         self.dropout, self.noise, self.l2 = dropout, 0.0, l2
 
+    def extra_repr(self) -> str:
+        types, size = self.weight.shape
+        return f"{types} x {size}"
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens (B, T) -> (B, T, E)."""
         embedded = F.embedding(tokens, self.weight)

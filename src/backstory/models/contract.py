@@ -18,6 +18,9 @@ from backstory.config.cores import CoreConfig
 from backstory.models.prediction import Prediction
 from backstory.models.state import State, check_ids, check_state, check_vectors
 
+MOST_LINES = 10
+"""Lines of the `repr` of a model."""
+
 
 @dataclass(frozen=True)
 class Capabilities:
@@ -89,6 +92,20 @@ class LanguageModel(nn.Module, ABC):
         """Return the settings that may change after training, as `core.addressing`, with their present values."""
         return {}
 
+    def extra_repr(self) -> str:
+        return f"{sum(p.numel() for p in self.parameters()):,} parameters, {self.vocabulary_size:,} types"
+
+    def __repr__(self) -> str:
+        """Return a line for the model and one for each part, with the parameters that no part before it has."""
+        lines, counted = [f"{type(self).__name__}({self.extra_repr()})"], set()
+        for name, part in self.named_children():
+            own = {id(p): p.numel() for p in part.parameters() if id(p) not in counted}
+            counted |= own.keys()
+            size = f": {sum(own.values()):,}" if own else ""
+            lines.append(f"  ({name}) {type(part).__name__}({part.extra_repr()}){size}")
+        more = len(lines) - MOST_LINES
+        return "\n".join(lines if more <= 0 else [*lines[: MOST_LINES - 1], f"  ... and {more + 1} more parts"])
+
     def overridden(self, changes: Mapping[str, str]) -> Self:
         """Return a model of the same weights with other settings; this one stays as it is. Raises UserError."""
         known = self.inference_overrides()
@@ -132,6 +149,11 @@ class Core(nn.Module, ABC):
     @abstractmethod
     def start(self, batch_size: int) -> State:
         """Return the state before the first word."""
+
+    def extra_repr(self) -> str:
+        layers = len(self.layer_stack())
+        inputs = "" if self.input_size is None else f"{self.input_size} to "
+        return f"{inputs}{self.output_size}" + (f", {layers} layers" if layers > 1 else "")
 
     @abstractmethod
     def forward(self, embedded: Tensor, state: State, tokens: Tensor | None = None) -> CoreOutput:

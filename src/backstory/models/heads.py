@@ -37,6 +37,9 @@ class Dual(nn.Module):
         self.weight_dh = nn.Parameter(torch.empty(size, hidden).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(size))
 
+    def extra_repr(self) -> str:
+        return f"{self.weight_dh.shape[1]} to {len(self.bias)}"
+
     def param_groups(self) -> list[ParamGroup]:
         return [ParamGroup([p for p in self.parameters() if p.dim() == 2], self.config.l2)]
 
@@ -65,10 +68,13 @@ class Head(nn.Module, ABC):
     def __init__(self, embedding: nn.Parameter, inputs: int, tied: bool, bias: bool) -> None:
         """`inputs` is the size of the vectors that the output weights are multiplied with: E if they are tied."""
         super().__init__()
-        self.inputs = inputs
+        self.inputs, self.tied = inputs, tied
         own = embedding.new_empty(embedding.shape[0], inputs)
         self.weight = embedding if tied else nn.Parameter(own.uniform_(-0.1, 0.1))
         self.bias = nn.Parameter(torch.zeros(embedding.shape[0])) if bias else None
+
+    def extra_repr(self) -> str:
+        return f"{self.inputs} to {self.weight.shape[0]}" + (", tied to the embedding" if self.tied else "")
 
     @abstractmethod
     def forward(self, hidden: Tensor, activations: Activations | None = None) -> Prediction:

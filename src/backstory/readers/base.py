@@ -1,6 +1,7 @@
 """Reading is `predict`, then `observe`: readers, and the blocks of text that they read."""
 
 import copy
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -45,6 +46,13 @@ class Reader(ABC):
     """Tokens of a row that are predicted at once; a reader that learns between blocks chooses its own."""
     inner: "Reader | None" = None
     """The reader that this one wraps."""
+
+    def __repr__(self) -> str:
+        settings = getattr(self, "settings", None)
+        values = vars(settings) if dataclasses.is_dataclass(settings) else {}
+        own = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+        inside = repr(self.inner) if self.inner is not None else repr(self.model).splitlines()[0]
+        return f"{own} over {inside}"
 
     @abstractmethod
     def start(self, batch_size: int) -> None:

@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from backstory.config import UserError
 from backstory.config.arguments import checked
 from backstory.config.errors import shown
+from backstory.config.recipes import CONFIG
 from backstory.config.renamed import current_result
 from backstory.config.small_file import read_small_text
 from backstory.results.common import CorpusRecord, Figures, ProvenanceRecord
@@ -84,7 +85,7 @@ class ResultRecord(Record):
     """Everything needed to measure it again."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(Displayable, Generic[F]):
     """One result file."""
 
@@ -102,11 +103,19 @@ class Result(Displayable, Generic[F]):
     """Why it is no result of the run as it is now (`of earlier weights`); empty where it is one, and where nothing tells."""
     renew: str = ""
     """The command that makes a stale result anew."""
+    path: Path | None = field(default=None, compare=False)
+    """The file, where there is one."""
 
     @property
     def label(self) -> str:
         """The command that measured it, in a few words: `evaluate test (static)`."""
         return self.figures.label
+
+    @property
+    def run(self) -> Path | None:
+        """The run folder that holds the file; None for a result elsewhere."""
+        folders = [] if self.path is None else self.path.parents
+        return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
 
     @property
     def corpus(self) -> CorpusRecord:
@@ -126,6 +135,9 @@ class Result(Displayable, Generic[F]):
     def frame_rows(self) -> list[JsonObject]:
         """Return the rows of the figures, each with the name of the run or model as `model`."""
         return [{"model": self.name, **row} for row in self.figures.frame_rows()]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.name}: {self.label}{'' if self.path is None else f', {self.path}'}>"
 
     def _repr_html_(self) -> str:
         return f"<p><b>{escaped(self.name)}</b></p>{self.figures._repr_html_()}"
@@ -176,21 +188,22 @@ def result_of(data: Any, source: str) -> Result[Any]:
 @checked()
 def result_at(path: Path) -> Result[Any]:
     """Return the result in a file that a person named. Raises UserError as `result_from` does."""
-    return result_from(read_text(path, remedy="give the path of a result.json"), str(path))
+    return replace(result_from(read_text(path, remedy="give the path of a result.json"), str(path)), path=path)
 
 
 @checked()
 def result_or_none(path: Path) -> Result[Any] | None:
     """Return the result in a file; None where that is missing or `result_from` does not take it."""
     try:
-        return result_from(read_text(path, path.parent), str(path))
+        return replace(result_from(read_text(path, path.parent), str(path)), path=path)
     except UserError:
         return None
 
 
 def result_in(folder: Path, path: Path) -> Result[Any]:
     """Return a result of a run folder, named by its path in there. Raises UserError as `result_from` does."""
-    return replace(result_from(read_text(path, folder), str(path)), source=path.relative_to(folder).as_posix())
+    source = path.relative_to(folder).as_posix()
+    return replace(result_from(read_text(path, folder), str(path)), source=source, path=path)
 
 
 def write_result(

@@ -38,7 +38,7 @@ def _check_ids(vocabulary: "Vocabulary", ids: Any = None) -> None:
         raise ValueError(f"ids must be from 0 to {len(vocabulary) - 1}, not {int(wrong[0])}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Vocabulary:
     """Words by id: `words[id]`, with `counts[id]` (int64) of the training split, most frequent first.
 
@@ -55,6 +55,11 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def __repr__(self) -> str:
+        unknown = "nothing is unknown" if self.unknown is None else f"others are {self.words[self.unknown]}"
+        case = ", lower case" if self.lowercase else ""
+        return f"Vocabulary({len(self):,} types of {self.tokenizer.name!r}{case}, {unknown})"
 
     @cached_property
     def index(self) -> dict[str, int]:
