@@ -41,7 +41,7 @@ def naive(log_probs: list[float], temperature: float, top_k: int | None, top_p: 
 
 
 def near_an_edge(log_probs: list[float], temperature: float, top_k: int | None, top_p: float) -> bool:
-    """Whether rounding may decide what top_p keeps."""
+    """Return True if rounding may decide what top_p keeps."""
     expected = sorted(naive(log_probs, temperature, top_k, 1.0), reverse=True)
     sums = [sum(expected[: i + 1]) for i in range(len(expected))]
     return any(abs(s - top_p) < 1e-9 for s in sums)

@@ -287,7 +287,7 @@ def killed_after(saves: int, patch: pytest.MonkeyPatch) -> None:
 def test_a_killed_session_goes_on_after_the_line_that_it_says(
     name: str, saves: int, tokenized_run: Runs, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a block ended in the middle of a line or not: the same figures, of the line too."""
+    """A block that ends in the middle of a line gives the same figures, of the line too."""
     if name == "pieces":  # which may stretch over several line ends
         text.write_text(text.read_text().replace("\n\n", "\n").replace("\n  ", "\n"))
     run, folder, lines = tokenized_run(name), tmp_path / "session", text.read_text().splitlines(keepends=True)[-60:]

@@ -52,7 +52,7 @@ def broken_output(trials: range, folder: Path) -> Iterator[str]:
 
 
 def found(verb: str, out: Path) -> Any:
-    """What is compared of a result."""
+    """Return what is compared of a result."""
     if verb == "train":
         return outcome(out)
     result = out / ("sample/result.json" if verb == "generate" else "result.json")

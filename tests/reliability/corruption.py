@@ -68,7 +68,7 @@ def damaged(data: bytes, chosen: random.Random) -> bytes:
 
 
 def noticed(newest: Path, whole: Checkpoint, before: Checkpoint) -> list[str]:
-    """What is wrong with how the damage was taken: refused, or proven to have changed nothing that is read."""
+    """Return what is wrong with how the damage was taken: refused, or proven to have changed nothing that is read."""
     try:
         found = read_checkpoint(newest)
     except DamagedCheckpoint as error:
@@ -87,7 +87,7 @@ def noticed(newest: Path, whole: Checkpoint, before: Checkpoint) -> list[str]:
 
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
-    """Whether two checkpoints hold the same, in every bit."""
+    """Return True if two checkpoints hold the same, in every bit."""
 
     def raw(found: Checkpoint) -> dict[str, Any]:
         tensors = {(f, n): t for f, group in found.tensors.items() for n, t in group.items()}

@@ -145,7 +145,7 @@ class Bench:
 
 
 def told(code: int, said: str) -> list[str]:
-    """What is wrong with the words of a command that met a fault; one that it can do without may pass."""
+    """Return what is wrong with the words of a command that met a fault; one that it can do without may pass."""
     lines = [line for line in said.splitlines() if line.startswith("backstory: ") and "warning: " not in line]
     if code not in (0, 2) or len(lines) != (code == 2) or "Traceback" in said:
         return [f"ended with {code}: {said[-400:]}"]

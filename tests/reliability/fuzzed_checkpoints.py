@@ -107,7 +107,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _holds(settings: Any, said: Any) -> bool:
-    """Whether settings are what a document says; where it says nothing, they may be the defaults."""
+    """Return True if settings are what a document says; where it says nothing, they may be the defaults."""
     if isinstance(settings, dict):
         return isinstance(said, dict) and all(k in settings and _holds(settings[k], v) for k, v in said.items())
     if isinstance(settings, float) and isinstance(said, int | float | str) and not isinstance(said, bool):

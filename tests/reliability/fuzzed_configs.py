@@ -159,7 +159,7 @@ def _trial(line: list[str], folder: Path, taken: list[RunConfig]) -> str:
 
 
 def _specified(chosen: random.Random) -> str:
-    """What is wrong with how a reader, a grid, an addressing and a space are taken from a text."""
+    """Return what is wrong with how a reader, a grid, an addressing and a space are taken from a text."""
     text = _specification(chosen)
     entry = {chosen.choice(NAMED): {chosen.choice(["range", "choice", "same", "log", "when"]): chosen.choice(ENTRIES)}}
     parsers: dict[str, Callable[[], object]] = {

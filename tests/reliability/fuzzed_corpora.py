@@ -39,7 +39,7 @@ def run(trials: range, folder: Path) -> Iterator[str]:
 
 
 def _trial(config: TextConfig, cache: Path, largest: int) -> str:
-    """What is wrong with how the corpus is prepared, where more than so many types are too many."""
+    """Return what is wrong with how the corpus is prepared, where more than so many types are too many."""
     largest = max(largest, 256 if config.tokenizer == "bytes" else 0)  # the bytes are never too many
     try:
         with within(30), patch.object(vocabulary, "LARGEST", largest):

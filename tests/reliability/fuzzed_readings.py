@@ -96,7 +96,7 @@ def _of_prepared(chosen: random.Random, folder: Path, run: Path, there: Path) ->
 
 
 def _read(run: Path, folder: Path, reader: str | None, resume: bool) -> str:
-    """What is wrong with how a reading ends."""
+    """Return what is wrong with how a reading ends."""
     here, into = os.pipe()
     os.write(into, TEXT)
     os.close(into)

@@ -174,7 +174,7 @@ class _Page(HTMLParser):
 
 
 def _unsafe(made: str) -> str:
-    """Whether somebody else's words became part of the page's own language."""
+    """Return True if somebody else's words became part of the page's own language."""
     parser = _Page()
     parser.feed(made)
     if parser.strange or parser.scripts > 1:

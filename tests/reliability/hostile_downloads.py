@@ -177,7 +177,7 @@ def _changed(server: Server, place: Path) -> str:
 
 
 def _refused(corpus: PublishedCorpus, place: Path, says: str, limits: Limits | None = None) -> str:
-    """What is wrong with the way a download is refused; empty where nothing is."""
+    """Return what is wrong with the way a download is refused; empty where nothing is."""
     (place / "canary").write_text("alive")
     before, began = _contents(place), time.monotonic()
     code, _, errors = prepare(corpus, place / "cache", limits=limits)
@@ -193,7 +193,7 @@ def _refused(corpus: PublishedCorpus, place: Path, says: str, limits: Limits | N
 
 
 def _served(corpus: PublishedCorpus, place: Path) -> str:
-    """What is wrong after an honest download; empty where nothing is."""
+    """Return what is wrong after an honest download; empty where nothing is."""
     code, out, errors = prepare(corpus, place / "cache")
     data = place / "cache" / "data" / "wikitext-2"
     if code or errors or "wikitext-2: " not in out:

@@ -93,7 +93,7 @@ class Chain:
         return None if running.wait() == -signal.SIGKILL else running
 
     def finished(self, running: Running) -> list[str]:
-        """What is wrong with a run whose last process ended by itself."""
+        """Return what is wrong with a run whose last process ended by itself."""
         said = running.said()
         if running.code != 0:
             return [f"ended with {running.code}: {said[-300:]}"]

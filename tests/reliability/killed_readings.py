@@ -83,7 +83,7 @@ class Chain:
         return None if running.wait() == -signal.SIGKILL else running
 
     def finished(self, running: Running) -> Iterator[str]:
-        """What is wrong with a reading whose last process ended by itself."""
+        """Return what is wrong with a reading whose last process ended by itself."""
         if running.code != 0:
             yield f"ended with {running.code}: {running.said()[-300:]}"
             return

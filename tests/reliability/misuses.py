@@ -102,7 +102,7 @@ class Use:
     """Makes use of what comes back: iterators are read, contexts entered."""
 
     def arguments(self) -> list[str]:
-        """What can be given by name."""
+        """Return what can be given by name."""
         kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY
         return [name for name, p in inspect.signature(self.function).parameters.items() if p.kind not in kinds]
 
@@ -450,13 +450,13 @@ def _place(trace: TracebackType | None) -> str:
 
 
 def _deliberate(trace: TracebackType | None) -> bool:
-    """Whether the innermost line is a `raise` of the package."""
+    """Return True if the innermost line is a `raise` of the package."""
     name, line = list(_frames(trace))[-1]
     return "/backstory/" in name and linecache.getline(name, line).strip().startswith("raise")
 
 
 def _unwell(value: Any, depth: int = 0) -> str:
-    """What is wrong with a result: a number in it that is none."""
+    """Return what is wrong with a result: a number in it that is none."""
     if isinstance(value, float | np.floating):
         return "NaN in the result" if math.isnan(value) else ""
     if isinstance(value, torch.Tensor):

@@ -29,7 +29,7 @@ class Running:
         """Its exit code, or minus the signal that ended it."""
 
     def ended(self, within: float) -> bool:
-        """Whether it has ended, or does so within so many seconds."""
+        """Return True if it has ended, or does so within so many seconds."""
         if self.code is None and select.select([self._zygote.answers], [], [], max(within, 0.0))[0]:
             self.code = int(self._zygote.answer())
         return self.code is not None

@@ -34,7 +34,7 @@ class Refusal:
     vain: tuple[str, ...] = ("config", "corpus", "metrics")
     """What does not go on, whichever of these is accepted alone."""
     held: bool = False
-    """Whether another process trains in the folder."""
+    """True if another process trains in the folder."""
 
 
 def run(trials: range, folder: Path) -> Iterator[str]:

@@ -103,7 +103,7 @@ class Trial:
         return (128 - process.returncode if process.returncode < 0 else process.returncode), said
 
     def stopped(self, code: int, said: str, sent: set[signal.Signals]) -> Iterator[str]:
-        """What is wrong with how it stopped; of two signals that wait to be handled, either may be the first."""
+        """Return what is wrong with how it stopped; of two signals that wait to be handled, either may be the first."""
         told = [line for line in said.splitlines() if line.startswith("backstory: ")]
         if code == 0 and (self.out / "result.json").exists():
             self.landed["finished before"] += 1

@@ -61,7 +61,7 @@ def kills(trials: range, parent: Path, temporary: Path) -> Iterator[str]:
 
 
 def session_state(parent: Path) -> list[str]:
-    """What is wrong with the newest checkpoint, once any was announced."""
+    """Return what is wrong with the newest checkpoint, once any was announced."""
     announced = int((parent / "announced").read_bytes() or b"0") if (parent / "announced").exists() else 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -200,7 +200,7 @@ def tab_to(page: Any, role: str, most: int = 60) -> None:
 
 
 def seen(page: Any, element: str = "document.activeElement") -> bool:
-    """Whether the focus is drawn."""
+    """Return True if the focus is drawn."""
     outline = page.evaluate(f"(s => [s.outlineStyle, parseFloat(s.outlineWidth)])(getComputedStyle({element}))")
     return outline[0] != "none" and outline[1] >= 2
 

@@ -27,7 +27,7 @@ def uses(source: str) -> list[str]:
 
 
 def _plain(call: ast.Call) -> bool:
-    """Whether numpy is told to refuse pickles. A call comes before its parts."""
+    """Return True if numpy is told to refuse pickles. A call comes before its parts."""
     return any(k.arg == "allow_pickle" and ast.unparse(k.value) == "False" for k in call.keywords)
 
 

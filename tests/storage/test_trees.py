@@ -45,7 +45,7 @@ TREES = st.recursive(
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two trees are equal, types and bits included."""
+    """Return True if two trees are equal, types and bits included."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Tensor):
